@@ -1,0 +1,76 @@
+"""Raw descriptors of images already seen, on disk, by the hash of the image's content.
+
+One SQLite file per network. It is a cache: a damaged file is put aside and begun anew, and the oldest half goes
+when it grows over its limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sqlite3
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import platformdirs
+
+from skillmesh.backbone.network import Raw
+
+log = logging.getLogger(__name__)
+
+LIMIT_BYTES = 4 * 10**9
+
+
+def default_folder() -> Path:
+    """`SKILLMESH_CACHE`, or where this system keeps caches."""
+    return Path(os.environ.get("SKILLMESH_CACHE") or platformdirs.user_cache_dir("skillmesh"))
+
+
+def content_key(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+class DescriptorCache:
+    """Descriptors by content key. Threads may share one; so may processes."""
+
+    def __init__(self, folder: Path, network_fingerprint: str, limit_bytes: int = LIMIT_BYTES) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"descriptors-{network_fingerprint[:16]}.sqlite"
+        self._lock = Lock()
+        try:
+            self._connection = self._open()
+        except sqlite3.DatabaseError as error:
+            log.warning("the descriptor cache %s is damaged (%s) and begun anew", self.path, error)
+            self.path.replace(self.path.with_suffix(".damaged"))
+            self._connection = self._open()
+        if self.path.stat().st_size > limit_bytes:
+            self._drop_oldest_half()
+
+    def get(self, key: bytes) -> Raw | None:
+        with self._lock:
+            row = self._connection.execute("SELECT value FROM raw WHERE key = ?", (key,)).fetchone()
+        return None if row is None else np.frombuffer(row[0], dtype=np.float16)
+
+    def put(self, items: list[tuple[bytes, Raw]]) -> None:
+        rows = [(key, value.tobytes()) for key, value in items]
+        with self._lock, self._connection:
+            self._connection.executemany("INSERT OR IGNORE INTO raw (key, value) VALUES (?, ?)", rows)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")  # a lost commit costs a forward pass, no more
+        connection.execute("CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, key BLOB UNIQUE, value BLOB)")
+        connection.commit()
+        return connection
+
+    def _drop_oldest_half(self) -> None:
+        with self._lock, self._connection:
+            self._connection.execute("DELETE FROM raw WHERE id <= (SELECT (MIN(id) + MAX(id)) / 2 FROM raw)")
+        with self._lock:
+            self._connection.execute("VACUUM")

@@ -1,0 +1,106 @@
+"""Many images to raw descriptors: read, decode and describe in parallel, the cache before the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.backbone.cache import DescriptorCache, content_key
+from skillmesh.backbone.network import Network, Raw, cpu_workers
+from skillmesh.data.images import Pixels, UnreadableImageError
+from skillmesh.data.inputs import AnyImage
+
+GPU_BATCH = 64
+WINDOW = 256
+"""Images under way at once: bounds memory, and how much work a kill can lose."""
+
+Progress = Callable[[int], None]
+"""Called with the number of images done since the last call."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that was skipped, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Described:
+    """Raw descriptors of the images that could be read, and the others."""
+
+    raw: Raw
+    readable: NDArray[np.int64]
+    """For each row of `raw`, the index of its image among those handed in."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+
+
+def describe(
+    network: Network,
+    images: Sequence[AnyImage],
+    cache: DescriptorCache | None = None,
+    progress: Progress | None = None,
+) -> Described:
+    """Describe all images, skipping and listing what cannot be read."""
+    rows: list[Raw] = []
+    readable: list[int] = []
+    unreadable: list[Unreadable] = []
+    with ThreadPoolExecutor(cpu_workers()) as pool:
+        for start in range(0, len(images), WINDOW):
+            window = images[start : start + WINDOW]
+            items = list(pool.map(partial(_prepare, network, cache), window))
+            _describe_the_rest(network, items)
+            for index, item in enumerate(items, start):
+                if item.raw is None:
+                    unreadable.append(Unreadable(images[index].name, item.reason))
+                else:
+                    rows.append(item.raw)
+                    readable.append(index)
+            if cache is not None:
+                cache.put([(item.key, item.raw) for item in items if item.fresh and item.raw is not None])
+            if progress is not None:
+                progress(len(window))
+    raw = np.stack(rows) if rows else np.empty((0, network.width), dtype=np.float16)
+    return Described(raw, np.array(readable, dtype=np.int64), unreadable)
+
+
+@dataclass
+class _Item:
+    """One image on its way: its descriptor, or the pixels still to be described, or why there are none."""
+
+    key: bytes = b""
+    raw: Raw | None = None
+    pixels: Pixels | None = None
+    reason: str = ""
+    fresh: bool = False
+    """Not from the cache."""
+
+
+def _prepare(network: Network, cache: DescriptorCache | None, image: AnyImage) -> _Item:
+    """Do what one thread can do alone: all of it on a CPU, all but the forward pass on a GPU."""
+    try:
+        content = image.content()
+        key = content_key(content)
+        if cache is not None and (known := cache.get(key)) is not None:
+            return _Item(key, raw=known)
+        pixels = image.pixels(content, network.size)
+    except UnreadableImageError as error:
+        return _Item(reason=str(error))
+    if network.device.type == "cpu":
+        return _Item(key, raw=network.describe_one(pixels), fresh=True)
+    return _Item(key, pixels=pixels, fresh=True)
+
+
+def _describe_the_rest(network: Network, items: list[_Item]) -> None:
+    waiting = [item for item in items if item.pixels is not None]
+    for start in range(0, len(waiting), GPU_BATCH):
+        batch = waiting[start : start + GPU_BATCH]
+        pixels = np.stack([item.pixels for item in batch if item.pixels is not None])
+        for item, raw in zip(batch, network.forward(pixels), strict=True):
+            item.raw, item.pixels = raw, None

@@ -1,0 +1,195 @@
+"""The frozen network: pixels in, raw descriptors out, in one forward pass.
+
+A raw descriptor is the pooled last layer (the *features*), then the mean and then the standard deviation over
+space of every tapped module's channels. It is rounded to float16 here, once, so that a descriptor from the cache
+and one computed afresh are the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from threading import local
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from skillmesh.backbone.folding import fold_batch_norms
+from skillmesh.backbone.registry import NetworkSpec, spec_of
+from skillmesh.backbone.weights import build
+from skillmesh.data.images import Pixels
+from skillmesh.errors import BackboneError
+
+Raw = NDArray[np.float16]
+
+MAX_WIDTH = 8192
+"""Widest descriptor: what a module stores grows with it."""
+
+
+class Network:
+    """A frozen image network that describes images.
+
+    On a CPU every image runs alone on one thread, and several images run side by side. That is as fast as
+    batches on all threads (lite0: faster, since the activations of one image fit the cache), and what comes out
+    depends neither on the batch nor on the number of threads.
+    """
+
+    def __init__(self, name: str = "lite0", weights: Path | None = None, device: str | None = None) -> None:
+        spec = spec_of(name)
+        model = build(spec, weights).eval().requires_grad_(False)
+        self.spec = _completed(spec, model)
+        self.device = torch.device(device or best_device())
+        self.fingerprint = _fingerprint(self.spec, model)
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self.bias_positions = bias_positions(model)
+        self.features = int(model.num_features)
+        taps = {path: model.get_submodule(path) for path in self.spec.taps or ()}
+        channels = _probe_channels(model, taps, self.size, name)
+        self.width = self.features + 2 * sum(channels.values())
+        if self.spec.fold:
+            fold_batch_norms(model)
+            taps = {path: model.get_submodule(path) for path in taps}
+        self._scratch = local()  # several threads run the network at once
+        for path, module in taps.items():
+            module.register_forward_hook(self._pooling_hook(channels[path]))
+        self._model = model.to(self.device, memory_format=torch.channels_last)
+
+    @property
+    def size(self) -> int:
+        """Width and height of the images that the network takes."""
+        assert self.spec.size is not None
+        return self.spec.size
+
+    def describe_one(self, image: Pixels) -> Raw:
+        """Describe one image on the calling thread alone (CPU), so that callers may run many threads of it."""
+        torch.set_num_threads(1)
+        return self.forward(image[None])[0]
+
+    def forward(self, images: Pixels) -> Raw:
+        """Describe a batch (n, size, size, 3) in one pass."""
+        with torch.inference_mode():
+            self._scratch.pooled = []
+            features = self._model(self._normalised(images))
+            means, stds = zip(*self._scratch.pooled, strict=True) if self._scratch.pooled else ((), ())
+            raw = torch.cat([features.float(), *means, *stds], dim=1)
+            rounded: Raw = raw.clamp(-65504, 65504).to(torch.float16).cpu().numpy()
+            return rounded
+
+    def _normalised(self, images: Pixels) -> torch.Tensor:
+        # The permuted view of NHWC pixels is what torch calls channels-last: no copy is made.
+        pixels = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2)
+        mean = torch.tensor(self.spec.mean, device=self.device).mul(255).view(1, 3, 1, 1)
+        std = torch.tensor(self.spec.std, device=self.device).mul(255).view(1, 3, 1, 1)
+        return (pixels.float() - mean) / std
+
+    def _pooling_hook(self, channels: int) -> Any:
+        def pool(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            rows = _rows(output, channels)
+            mean = rows.mean(dim=1, keepdim=True)
+            # Two passes, not var_mean: the same numbers, and 28 × faster on CPU in this memory layout.
+            std = (rows - mean).square_().mean(dim=1).sqrt_()
+            self._scratch.pooled.append((mean[:, 0].float(), std.float()))
+
+        return pool
+
+
+def best_device() -> str:
+    """cuda, mps or cpu: what is there."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def cpu_workers() -> int:
+    """How many images are described side by side: as many as torch would take threads."""
+    if limit := os.environ.get("SKILLMESH_THREADS"):
+        return max(1, int(limit))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def bias_positions(model: nn.Module) -> dict[str, int]:
+    """Where beneficial biases can act: each Conv2d and Linear with its number of output channels."""
+    return {
+        name: module.out_channels if isinstance(module, nn.Conv2d) else module.out_features
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d | nn.Linear)
+    }
+
+
+def _rows(output: torch.Tensor, channels: int) -> torch.Tensor:
+    """Reshape NCHW, NHWC or token outputs to (n, places, channels)."""
+    if output.ndim == 4 and output.shape[1] == channels:
+        return output.permute(0, 2, 3, 1).flatten(1, 2)
+    if output.shape[-1] == channels:
+        return output.flatten(1, -2)
+    raise BackboneError(f"a tap gave shape {tuple(output.shape)}; expected {channels} channels second or last")
+
+
+def _completed(spec: NetworkSpec, model: Any) -> NetworkSpec:
+    """Fill in what the spec leaves to timm's card of the network."""
+    card = model.pretrained_cfg
+    return NetworkSpec(
+        name=spec.name,
+        timm_name=spec.timm_name,
+        size=spec.size or int(card["input_size"][-1]),
+        mean=spec.mean or tuple(card["mean"]),
+        std=spec.std or tuple(card["std"]),
+        taps=spec.taps if spec.taps is not None else _default_taps(model),
+        fold=spec.fold,
+    )
+
+
+def _default_taps(model: Any) -> tuple[str, ...]:
+    """Pick the stages that timm lists, as many as fit `MAX_WIDTH`, evenly over the depth.
+
+    A last stage as wide as the features is left out: its mean is the features themselves.
+    """
+    known = {name for name, _ in model.named_modules()}
+    stages = [(s["module"], int(s["num_chs"])) for s in getattr(model, "feature_info", []) if s["module"] in known]
+    if stages and stages[-1][1] == model.num_features:
+        stages.pop()
+    for step in range(1, len(stages) + 1):
+        chosen = stages[::step]
+        if model.num_features + 2 * sum(n for _, n in chosen) <= MAX_WIDTH:
+            return tuple(path for path, _ in chosen)
+    return ()
+
+
+def _probe_channels(model: Any, taps: dict[str, nn.Module], size: int, name: str) -> dict[str, int]:
+    """Read off one forward pass how many channels each tap has; a network that cannot be run shows here."""
+    stages = {s["module"]: int(s["num_chs"]) for s in getattr(model, "feature_info", [])}
+    channels: dict[str, int] = {}
+
+    def reading(path: str) -> Any:
+        def read(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            channels[path] = stages.get(path, output.shape[1] if output.ndim == 4 else output.shape[-1])
+
+        return read
+
+    hooks = [module.register_forward_hook(reading(path)) for path, module in taps.items()]
+    with torch.inference_mode():
+        features = model(torch.zeros(1, 3, size, size))
+    for hook in hooks:
+        hook.remove()
+    if features.ndim != 2 or features.shape[1] != model.num_features or set(channels) != set(taps):
+        raise BackboneError(
+            f"{name!r} cannot be a backbone: it gives {tuple(features.shape)} for one image, "
+            f"expected (1, {model.num_features})"
+        )
+    return channels
+
+
+def _fingerprint(spec: NetworkSpec, model: nn.Module) -> str:
+    """Hash everything that decides what a raw descriptor is: architecture, input, taps and weights."""
+    card = {"timm": spec.timm_name, "size": spec.size, "mean": spec.mean, "std": spec.std, "taps": spec.taps}
+    digest = hashlib.sha256(json.dumps(card, sort_keys=True).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        if not name.endswith("num_batches_tracked"):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.contiguous().cpu().numpy().tobytes())
+    return digest.hexdigest()

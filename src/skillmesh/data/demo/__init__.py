@@ -1,0 +1,9 @@
+"""Demo tasks drawn by code, so that a stranger can try everything without a download.
+
+Each family of tasks is a file with its `TASKS`; `catalogue` puts them in order.
+"""
+
+from skillmesh.data.demo.catalogue import HIDDEN, LEARNED, demo_task_classes, draw
+from skillmesh.data.demo.write import write_demo_tasks
+
+__all__ = ["HIDDEN", "LEARNED", "demo_task_classes", "draw", "write_demo_tasks"]

@@ -1,0 +1,69 @@
+"""Bytes of an image file in, RGB pixels of the size that the backbone takes out."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Pixels = NDArray[np.uint8]
+
+
+class UnreadableImageError(DataError):
+    """A file that has the name of an image but cannot be decoded."""
+
+
+def decode(data: bytes, size: int) -> Pixels:
+    """Decode an image file to (size, size, 3): upright, RGB, the whole image squeezed into the square."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            # JPEG can be decoded at 1/2, 1/4, 1/8 for free: 11 × faster on photos of 12 megapixels.
+            image.draft("RGB", (2 * size, 2 * size))
+            return shrink(ImageOps.exif_transpose(image), size)
+    except Exception as error:  # Pillow's decoders raise nearly anything on broken files
+        raise UnreadableImageError(f"{type(error).__name__}: {error}") from error
+
+
+def shrink(image: Image.Image, size: int) -> Pixels:
+    """Squeeze the whole image into (size, size, 3).
+
+    Squeezing keeps what lies at the border, which a centre crop would throw away; a wrong proportion matters
+    less to the backbone than a missing part of the object.
+    """
+    from PIL import Image
+
+    return np.asarray(_to_rgb(image).resize((size, size), Image.Resampling.BICUBIC))
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Bring any mode to RGB: transparent areas become white, high bit depths are scaled to 8."""
+    from PIL import Image
+
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _scale_to_8_bits(image)
+    if "A" in image.getbands() or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        paper = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(paper, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _scale_to_8_bits(image: Image.Image) -> Image.Image:
+    """16- and 32-bit greys: full scale where it is known, else the image's own range."""
+    from PIL import Image
+
+    values = np.asarray(image, dtype=np.float64)
+    low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else (float(values.min()), float(values.max()))
+    scaled = (values - low) * (255 / (high - low) if high > low else 0.0)
+    return Image.fromarray(np.clip(scaled, 0, 255).astype(np.uint8))

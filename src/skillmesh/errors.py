@@ -1,0 +1,81 @@
+"""One root for everything that can go wrong in a way that the user can mend.
+
+Every message says what was found, what was expected and what to do. Code that calls skillmesh as a library
+catches `SkillmeshError`; the command turns it into one line and exit status 1.
+"""
+
+
+class SkillmeshError(ValueError):
+    """Something that the user can mend: a wrong path, a damaged file, a setting that does not fit."""
+
+
+class DataError(SkillmeshError):
+    """A folder or zip that cannot be read as a task."""
+
+
+class BackboneError(SkillmeshError):
+    """A backbone that cannot be built, or weights that do not fit it."""
+
+
+class CalibrationError(BackboneError):
+    """A calibration that is missing, damaged, or made for other weights."""
+
+
+class AgentError(SkillmeshError):
+    """An agent's home that is missing, damaged, or asked for something that it does not have."""
+
+
+class UnknownTaskError(AgentError):
+    """A task name that the bank does not hold."""
+
+
+class TaskExistsError(AgentError):
+    """A task name that the bank holds already."""
+
+
+class ModuleError(SkillmeshError):
+    """A `.skill` file that must not be used. Each way to be wrong is a subclass below."""
+
+
+class TruncatedError(ModuleError):
+    """The file ends before what its header promises."""
+
+
+class HeaderTooLargeError(ModuleError):
+    """The header is larger than any module needs."""
+
+
+class FileTooLargeError(ModuleError):
+    """The file is larger than any module may be."""
+
+
+class NotASkillFileError(ModuleError):
+    """The file is something else: a pickle, text, an image, nothing at all."""
+
+
+class NotCanonicalError(ModuleError):
+    """The content is readable but not in the one byte form that a module has."""
+
+
+class FormatVersionError(ModuleError):
+    """The file was written in a version of the format that this release does not read."""
+
+
+class CardError(ModuleError):
+    """The card lacks a field, or a field is out of bounds."""
+
+
+class TensorError(ModuleError):
+    """A tensor is missing, unexpected, or of another dtype or shape than the card demands."""
+
+
+class NotFiniteError(ModuleError):
+    """A tensor holds NaN or infinity."""
+
+
+class SignatureError(ModuleError):
+    """The signature is not the teacher's."""
+
+
+class BackboneMismatchError(ModuleError):
+    """The module was made for another backbone than this agent's."""

@@ -1,0 +1,198 @@
+"""The card: everything that a module says about itself in words.
+
+A card is checked when it is made and again when it is read, by the same rules. Each field's description is the
+rule in words: it is what an error quotes as "expected".
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from skillmesh.errors import CardError, FormatVersionError, NotCanonicalError
+from skillmesh.module.canonical import dumps, loads, show
+from skillmesh.module.identity import is_name
+
+FORMAT = 1
+MAX_CLASSES = 10_000
+MAX_DIM = 65_536
+_MAX_INT = 2**31
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+
+Count = Annotated[int, Field(ge=1, le=_MAX_INT)]
+
+
+def now() -> str:
+    """The time as a card's `created` wants it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _plain(text: str) -> str:
+    """Names and notes are shown in terminals and web pages: nothing invisible, one spelling per name."""
+    if not text.replace("\n", " ").replace("\t", " ").isprintable():
+        raise ValueError(f"{show(text)} with characters that do not print")
+    if not unicodedata.is_normalized("NFC", text):
+        raise ValueError(f"{show(text)}, which is not in Unicode's NFC")
+    return text
+
+
+def _line(text: str) -> str:
+    if "\n" in text or "\t" in text:
+        raise ValueError(f"{show(text)} with a line break or tab")
+    return _plain(text)
+
+
+def _task(text: str) -> str:
+    if text != text.strip() or text in (".", "..") or "/" in text or "\\" in text:
+        raise ValueError(show(text))
+    return _line(text)
+
+
+def _teacher(text: str) -> str:
+    if not is_name(text):
+        raise ValueError(show(text))
+    return text
+
+
+def _unique(items: tuple[str, ...]) -> tuple[str, ...]:
+    seen: set[str] = set()
+    for item in items:
+        if item in seen:
+            raise ValueError(f"{show(item)} twice")
+        seen.add(item)
+    return items
+
+
+def _ordered(items: tuple[str, ...]) -> tuple[str, ...]:
+    if list(items) != sorted(set(items)):
+        raise ValueError(", ".join(items))
+    return items
+
+
+def _time(text: str) -> str:
+    try:
+        if not _TIME.fullmatch(text):
+            raise ValueError
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(show(text)) from None
+    return text
+
+
+Line = Annotated[str, AfterValidator(_line)]
+Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Anchor = Literal["sketch", "gmmc", "maha"]
+
+
+class Card(BaseModel):
+    """What a module is: task, classes, backbone, how it was measured, who taught it."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    format: int = Field(FORMAT, description="the format version 1")
+    task: Annotated[str, AfterValidator(_task)] = Field(
+        min_length=1,
+        max_length=100,
+        description="1–100 printable NFC characters, no '/' or '\\', no blanks around",
+    )
+    classes: Annotated[
+        tuple[Annotated[Line, Field(min_length=1, max_length=200)], ...], AfterValidator(_unique)
+    ] = Field(
+        min_length=2,
+        max_length=MAX_CLASSES,
+        description=f"2–{MAX_CLASSES:,} different class names of 1–200 printable NFC characters",
+    )
+    backbone: Hex = Field(description="the backbone's fingerprint, 64 hex digits")
+    backbone_name: Line = Field(min_length=1, max_length=100, description="1–100 printable NFC characters")
+    representation: Literal["features", "sqrt-features", "descriptor"] = Field(
+        description="'features', 'sqrt-features' or 'descriptor'"
+    )
+    dim: int = Field(ge=1, le=MAX_DIM, description=f"an integer from 1 to {MAX_DIM:,}")
+    compact: bool = Field(description="true or false")
+    anchors: Annotated[tuple[Anchor, ...], AfterValidator(_ordered)] = Field(
+        min_length=1, description="one or more of 'gmmc', 'maha', 'sketch', in this order, each once"
+    )
+    counts: tuple[Count, ...] = Field(description="one number of training images, at least 1, per class")
+    validation_images: int = Field(ge=0, le=_MAX_INT, description="an integer, 0 or more")
+    validation_accuracy: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
+    temperature: float = Field(ge=0.01, le=100, description="a number from 0.01 to 100")
+    version: int = Field(ge=1, le=_MAX_INT, description="an integer from 1 to 2^31")
+    created: Annotated[str, AfterValidator(_time)] = Field(description="a UTC time like 2024-12-31T23:59:59Z")
+    teacher: Annotated[str, AfterValidator(_teacher)] = Field(
+        description="1–64 printable NFC characters with no blanks around"
+    )
+    teacher_key: Hex = Field(description="the teacher's public key, 64 hex digits")
+    licence: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
+    note: Annotated[str, AfterValidator(_plain)] | None = Field(
+        None, min_length=1, max_length=2000, description="1–2,000 printable NFC characters"
+    )
+
+    if not TYPE_CHECKING:  # type checkers keep pydantic's signature
+
+        def __init__(self, /, **fields: Any) -> None:
+            found = fields.get("format", FORMAT)
+            if type(found) is int and found != FORMAT:
+                raise FormatVersionError(
+                    f"the module is of format {show(found)}, expected {FORMAT}; update skillmesh, or ask the "
+                    "teacher for a module in this format"
+                )
+            unknown = fields.keys() - Card.model_fields.keys()
+            if unknown:
+                raise CardError(
+                    f"card field {show(min(unknown))} is unknown, expected only {', '.join(Card.model_fields)}"
+                )
+            for name, value in fields.items():  # pydantic would first collect a million complaints
+                if isinstance(value, tuple) and len(value) > MAX_CLASSES:
+                    raise _wrong(name, show(value))
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise _explain(error) from None
+
+    @model_validator(mode="after")
+    def _one_count_per_class(self) -> Card:
+        if len(self.counts) != len(self.classes):
+            raise ValueError(f"counts: found {len(self.counts)}, expected {len(self.classes)}, one per class")
+        return self
+
+    def canonical(self) -> bytes:
+        """The one byte form of this card: sorted keys, no blanks, UTF-8, absent fields left out."""
+        fields = self.model_dump(exclude_none=True)
+        return dumps({name: fields[name] for name in sorted(fields)}).encode()
+
+    @classmethod
+    def parse(cls, text: str) -> Card:
+        """Read a canonical card; any other spelling of the same card is refused."""
+        fields = loads(text, "the card", CardError)
+        if not isinstance(fields, dict):
+            raise CardError(f"the card is {show(fields)}, expected a JSON object; this is no skillmesh module")
+        if "format" not in fields:
+            raise CardError(f"card field 'format': found nothing, expected {FORMAT}; write the module again")
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+        card = cls(**values)
+        if card.canonical().decode() != text:
+            raise NotCanonicalError(
+                "the card is not in canonical form, expected sorted keys, no blanks, no nulls and numbers as "
+                "Python writes them; write the module again with skillmesh"
+            )
+        return card
+
+
+def _explain(error: ValidationError) -> CardError:
+    """Phrase pydantic's first complaint as: field, what was found, what was expected."""
+    first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if not first["loc"]:
+        return CardError(f"card field {cause}; write the module again with this mended")
+    name, *rest = first["loc"]
+    found = "nothing" if first["type"] == "missing" else str(cause) if cause else show(first["input"])
+    return _wrong(str(name), found, f"[{rest[0]}]" if rest else "")
+
+
+def _wrong(name: str, found: str, where: str = "") -> CardError:
+    expected = Card.model_fields[name].description
+    return CardError(f"card field '{name}{where}': found {found}, expected {expected}; mend it and write again")

@@ -1,0 +1,239 @@
+"""The bytes of a `.skill` file: a safetensors file in one canonical form, with a signed card in its metadata.
+
+`docs/skill-format.md` is the specification. The reader trusts nothing: it checks in a fixed order, from what is
+cheap to what is costly, and looks at the signature last; each failure has its own error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from skillmesh.errors import (
+    CardError,
+    FileTooLargeError,
+    HeaderTooLargeError,
+    NotASkillFileError,
+    NotCanonicalError,
+    SignatureError,
+    TensorError,
+    TruncatedError,
+)
+from skillmesh.module.canonical import dumps, loads, show
+from skillmesh.module.card import Card
+from skillmesh.module.identity import Identity, verify
+from skillmesh.module.sniff import guess
+from skillmesh.module.validate import check_finite, check_tensors, dtype_name
+from skillmesh.tensors import DTYPES, Array, Spec, Tensors
+
+MAX_FILE = 64_000_000
+MAX_HEADER = 4_000_000
+MAX_TENSORS = 64
+MAX_AXES = 8
+
+SpecsFor = Callable[[Card], Mapping[str, Spec]]
+
+_METADATA = "__metadata__"
+_NAME = re.compile(r"[a-z0-9.]{1,64}")
+_CONTENT_FIELDS = {"task", "classes", "backbone", "representation", "compact", "dim", "temperature"}
+
+
+class Parts(NamedTuple):
+    """What a file holds, checked."""
+
+    card: Card
+    tensors: Tensors
+    id: str
+
+
+def module_id(card: Card, tensors: Mapping[str, Array]) -> str:
+    """What a module is known by everywhere: a SHA-256 over its card and every tensor."""
+    return _digest("module", card.canonical(), tensors)
+
+
+def content_id(card: Card, tensors: Mapping[str, Array]) -> str:
+    """A SHA-256 over what determines answers, without who taught it when.
+
+    Agents sum anchors in the order of this id, so that equal knowledge gives bit-identical sums.
+    """
+    fields = card.model_dump(include=_CONTENT_FIELDS)
+    return _digest("content", dumps({name: fields[name] for name in sorted(fields)}).encode(), tensors)
+
+
+def write(card: Card, tensors: Mapping[str, Array], identity: Identity) -> bytes:
+    """The file of a module, signed by its teacher. What could not be read again is not written."""
+    if (card.teacher, card.teacher_key) != (identity.name, identity.public_key):
+        raise CardError(
+            f"card field 'teacher': found {card.teacher} ({card.teacher_key[:8]}…), expected the signer "
+            f"{identity.name} ({identity.public_key[:8]}…); make the card with the identity that signs it"
+        )
+    arrays = {name: np.asarray(tensors[name]) for name in sorted(tensors)}
+    signature = identity.sign("module", module_id(card, arrays))
+    data = _header_bytes(card, arrays, signature) + b"".join(array.tobytes() for array in arrays.values())
+    read(data)
+    return data
+
+
+def read(data: bytes, specs_for: SpecsFor | None = None) -> Parts:
+    """Check a file and take it apart.
+
+    `specs_for` says which tensors a card demands; without it their names, dtypes and shapes are only checked
+    against the file itself, which is enough to sign a module but not to use one.
+    """
+    header, end = _read_header(data)
+    card, signature = _read_metadata(header.pop(_METADATA, None))
+    tensors = _read_tensors(header, data, end)
+    if data[:end] != _header_bytes(card, tensors, signature):
+        raise NotCanonicalError(
+            "the header is not in canonical form, expected sorted keys, no blanks, only a card and a signature "
+            "as metadata, and the least padding to a multiple of 8; write the module again with skillmesh"
+        )
+    if specs_for is not None:
+        check_tensors(tensors, specs_for(card))
+    for name, values in tensors.items():
+        check_finite(name, values)
+    found = module_id(card, tensors)
+    if not verify(card.teacher_key, "module", found, signature):
+        raise SignatureError(
+            f"the content does not match the signature: content {found[:12]}… was not signed by {card.teacher} "
+            f"(key {card.teacher_key[:12]}…); the file was changed or damaged, fetch it again from the teacher"
+        )
+    return Parts(card, tensors, found)
+
+
+def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
+    """The header's JSON, and where the tensors' bytes begin."""
+    if len(data) > MAX_FILE:
+        raise FileTooLargeError(f"the file has more than {MAX_FILE:,} bytes, the most that a module may have")
+    if not data:
+        raise NotASkillFileError("the file is empty, expected a .skill file; fetch it again")
+    length = int.from_bytes(data[:8], "little")
+    seems = guess(data)
+    if seems and (data[8:9] != b"{" or length > MAX_HEADER):
+        raise NotASkillFileError(f"the file seems to be {seems}, expected a .skill file; check the path")
+    if len(data) <= 8:
+        raise TruncatedError(f"the file ends after {len(data)} bytes, expected a header; fetch it again")
+    if length > MAX_HEADER:
+        raise HeaderTooLargeError(f"the header claims {length:,} bytes, expected at most {MAX_HEADER:,}")
+    if data[8:9] != b"{":
+        raise NotASkillFileError(f"the header begins with {data[8:9]!r}, expected b'{{'; this is no .skill file")
+    if length > len(data) - 8:
+        raise TruncatedError(
+            f"the file has {len(data):,} bytes, expected {8 + length:,} for the header alone; fetch it again"
+        )
+    try:
+        text = data[8 : 8 + length].decode()
+    except UnicodeDecodeError as error:
+        raise NotASkillFileError(f"the header is not UTF-8 (at its byte {error.start}); fetch it again") from None
+    header: dict[str, Any] = loads(text, "the header", NotASkillFileError)  # it begins with "{": an object
+    return header, 8 + length
+
+
+def _read_metadata(metadata: object) -> tuple[Card, str]:
+    text = metadata.get("skillmesh") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(text, str):
+        raise NotASkillFileError(
+            "the file is in safetensors' format but has no skillmesh card in its metadata, expected a .skill file"
+        )
+    card = Card.parse(text)
+    signature = metadata.get("signature")
+    if not isinstance(signature, str):
+        raise SignatureError(f"the signature is {show(signature)}, expected 128 hex digits; ask for a signed file")
+    return card, signature
+
+
+def _read_tensors(table: dict[str, Any], data: bytes, position: int) -> Tensors:
+    """Views of the file's bytes, after checking that the table covers them exactly and in order."""
+    if len(table) > MAX_TENSORS:
+        raise TensorError(f"the file has {len(table)} tensors, expected at most {MAX_TENSORS}")
+    odd = next((name for name in table if not _NAME.fullmatch(name)), None)
+    if odd is not None:
+        raise TensorError(f"tensor name {show(odd)}, expected 1–64 of a–z, 0–9 and '.'; rename the tensor")
+    start, tensors = position, {}
+    for name in sorted(table):
+        dtype, shape, begin, end = _read_entry(name, table[name])
+        if begin != position - start:
+            raise NotCanonicalError(
+                f"tensor {name!r} begins at byte {begin:,}, expected {position - start:,}: tensors lie in the "
+                "order of their names with no gap between; write the module again with skillmesh"
+            )
+        if start + end > len(data):
+            raise TruncatedError(
+                f"the file has {len(data):,} bytes, expected {start + end:,} or more for tensor {name!r}; "
+                "fetch it again"
+            )
+        # The slice copies, which aligns the numbers; an array over bytes can never be made writable.
+        tensors[name] = np.frombuffer(data[position : start + end], dtype).reshape(shape)
+        position = start + end
+    if position != len(data):
+        raise NotCanonicalError(
+            f"the file goes on for {len(data) - position:,} bytes after its last tensor, expected its end"
+        )
+    return tensors
+
+
+def _read_entry(name: str, entry: object) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+    """One line of the tensor table, believed only as far as it agrees with itself."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise TensorError(f"tensor {name!r} is {show(entry)}, expected an object of dtype, shape, data_offsets")
+    kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(kind, str) or kind not in DTYPES:
+        raise TensorError(f"tensor {name!r} has dtype {show(kind)}, expected one of {', '.join(DTYPES)}")
+    if not _integers(shape, low=1) or len(shape) > MAX_AXES:
+        raise TensorError(f"tensor {name!r} has shape {_list(shape)}, expected ≤ {MAX_AXES} sizes of 1 or more")
+    if not _integers(offsets) or len(offsets) != 2:
+        raise TensorError(f"tensor {name!r} has data_offsets {_list(offsets)}, expected two integers ≥ 0")
+    dtype = cast("np.dtype[Any]", DTYPES[kind])
+    size = prod(shape) * dtype.itemsize
+    begin, end = offsets
+    if end - begin != size:
+        raise TensorError(f"tensor {name!r} takes {end - begin:,} bytes, expected {size:,} by dtype and shape")
+    return dtype, tuple(shape), begin, end
+
+
+def _integers(items: object, low: int = 0) -> bool:
+    """Whether this is a list of integers; `True` and `1.0` are none."""
+    return isinstance(items, list) and all(type(item) is int and item >= low for item in items)
+
+
+def _list(items: object) -> str:
+    """A short list in full, where `show` would give its length only."""
+    if isinstance(items, list) and len(items) <= MAX_AXES:
+        return f"[{', '.join(map(show, items))}]"
+    return show(items)
+
+
+def _header_bytes(card: Card, tensors: Mapping[str, Array], signature: str) -> bytes:
+    """The canonical header: length, metadata, tensors by name, blanks up to a multiple of 8."""
+    header: dict[str, Any] = {_METADATA: {"signature": signature, "skillmesh": card.canonical().decode()}}
+    end = 0
+    for name in sorted(tensors):
+        values, begin = tensors[name], end
+        end += values.nbytes
+        kind, shape = dtype_name(name, values), list(values.shape)
+        header[name] = {"data_offsets": [begin, end], "dtype": kind, "shape": shape}
+    text = dumps(header).encode(errors="surrogatepass")  # a stranger's signature may hold anything
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _digest(kind: str, words: bytes, tensors: Mapping[str, Array]) -> str:
+    """SHA-256 of length-prefixed pieces, so that no two contents give the same bytes to hash."""
+    digest = hashlib.sha256()
+
+    def add(pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            digest.update(len(piece).to_bytes(8, "little"))
+            digest.update(piece)
+
+    add([f"skillmesh/v1/{kind}-id".encode(), words])
+    for name in sorted(tensors):
+        values = tensors[name]
+        shape = ",".join(map(str, values.shape))
+        add([name.encode(), dtype_name(name, values).encode(), shape.encode(), values.tobytes()])
+    return digest.hexdigest()

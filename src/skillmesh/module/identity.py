@@ -1,0 +1,158 @@
+"""Who taught it: an agent's Ed25519 key, and signatures that say what kind of thing they sign.
+
+The signed message names its kind (`module`, `announcement`, `withdrawal`, `link`, …), so that a signature given
+for one thing can never be presented as one for another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import unicodedata
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from skillmesh.errors import AgentError
+
+MAX_NAME = 64
+_NAME_LINE = "skillmesh-name: "
+_KIND = re.compile(r"[a-z][a-z-]{0,31}")
+_HEX_64 = re.compile(r"[0-9a-f]{64}")
+_HEX_128 = re.compile(r"[0-9a-f]{128}")
+
+
+def is_name(text: str) -> bool:
+    """Whether this can be an agent's name: 1–64 printable characters in NFC, no blanks around them."""
+    return (
+        0 < len(text) <= MAX_NAME
+        and text.isprintable()
+        and text == text.strip()
+        and unicodedata.is_normalized("NFC", text)
+    )
+
+
+def verify(public_key: str, kind: str, digest_hex: str, signature: str) -> bool:
+    """Whether `signature` is this key's, over this kind of thing with this digest. Malformed input is a no."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if not (_HEX_64.fullmatch(public_key) and _HEX_128.fullmatch(signature)):
+        return False
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
+        key.verify(bytes.fromhex(signature), _message(kind, digest_hex))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An agent's name and its private key. The key never shows in a repr and never leaves but by `save`."""
+
+    name: str
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name):
+            raise AgentError(
+                f"the agent's name is {self.name[:80]!r}, expected 1–{MAX_NAME} printable characters in NFC "
+                "with no blanks around them; choose another name"
+            )
+        if len(self.secret) != 32:
+            raise AgentError(f"the agent's key has {len(self.secret)} bytes, expected 32; use Identity.create")
+
+    @classmethod
+    def create(cls, name: str) -> Identity:
+        """Make a new key from the system's randomness."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return cls(name, Ed25519PrivateKey.generate().private_bytes_raw())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Identity:
+        """Read what `save` wrote."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        try:
+            first, _, pem = Path(path).read_text("utf-8").partition("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise AgentError(f"cannot read the agent's key {str(path)!r} ({error}); check the path") from None
+        if not first.startswith(_NAME_LINE):
+            raise AgentError(
+                f"{str(path)!r} begins with {first[:40]!r}, expected '{_NAME_LINE}NAME' and then a PEM key; "
+                "restore the file from a copy or create a new identity"
+            )
+        try:
+            key = load_pem_private_key(pem.encode(), password=None)
+        except Exception as error:  # cryptography raises ValueError, TypeError and its own kinds here
+            raise AgentError(f"{str(path)!r} holds no readable PEM key ({type(error).__name__})") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise AgentError(f"{str(path)!r} holds a {type(key).__name__}, expected an Ed25519 private key")
+        return cls(first.removeprefix(_NAME_LINE), key.private_bytes_raw())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write name and key to a new file that only its owner reads.
+
+        Explanatory text before a PEM block is part of the PEM convention: `openssl pkey -in FILE` reads it too.
+        A key that is overwritten is lost for ever, so an existing file is refused, even in a race.
+        """
+        target = Path(path)
+        taken = AgentError(f"{str(target)!r} exists already; move it away first, a key once lost is gone")
+        if target.exists():
+            raise taken
+        try:
+            _write_new(target, self._pem())
+        except FileExistsError:
+            raise taken from None
+        except OSError as error:
+            raise AgentError(f"cannot write the agent's key {str(target)!r} ({error.strerror})") from None
+
+    def sign(self, kind: str, digest_hex: str) -> str:
+        """Sign a digest (64 hex digits) as this kind of thing; 128 hex digits."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.secret).sign(_message(kind, digest_hex)).hex()
+
+    @cached_property
+    def public_key(self) -> str:
+        """The raw public key as 64 hex digits: how other agents know this one."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw().hex()
+
+    def _pem(self) -> bytes:
+        from cryptography.hazmat.primitives import serialization as ser
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        key = Ed25519PrivateKey.from_private_bytes(self.secret)
+        pem = key.private_bytes(ser.Encoding.PEM, ser.PrivateFormat.PKCS8, ser.NoEncryption())
+        return f"{_NAME_LINE}{self.name}\n".encode() + pem
+
+
+def _message(kind: str, digest_hex: str) -> bytes:
+    if not (_KIND.fullmatch(kind) and _HEX_64.fullmatch(digest_hex)):
+        raise ValueError(f"cannot sign kind {kind!r} of {digest_hex!r}: expected a-z and '-', and 64 hex digits")
+    return b"skillmesh/v1/" + kind.encode() + b"\n" + digest_hex.encode()
+
+
+def _write_new(target: Path, content: bytes) -> None:
+    """Write all of it or nothing, mode 0600, never over another file."""
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp gives 0600
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, target)  # unlike a rename, this refuses a file that has just appeared
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            temporary.rename(target)
+    finally:
+        temporary.unlink(missing_ok=True)
