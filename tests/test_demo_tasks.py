@@ -120,7 +120,7 @@ def test_written_splits_are_complete_and_disjoint(tmp_path: Path) -> None:
         assert {path.name for path in (folder / split).iterdir()} == set(demo_task_classes("dice"))
         for cls in demo_task_classes("dice"):
             files = sorted((folder / split / cls).iterdir())
-            assert [file.name for file in files] == [f"{n}.png" for n in range(count)]
+            assert [file.name for file in files] == [f"{n}.jpg" for n in range(count)]
             hashes += [digest(Image.open(file)) for file in files]
     assert len(set(hashes)) == len(hashes) == 6 * 6
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["dice"]
@@ -131,7 +131,7 @@ def test_another_seed_writes_other_images(tmp_path: Path) -> None:
         write_demo_tasks(tmp_path / str(seed), train=1, val=0, test=0, seed=seed, names=["dice"])[0]
         for seed in (0, 1)
     )
-    file = Path("train", "one", "0.png")
+    file = Path("train", "one", "0.jpg")
     assert (first / file).read_bytes() != (second / file).read_bytes()
 
 
@@ -140,7 +140,7 @@ def test_complete_folders_are_kept_and_damaged_ones_refused(tmp_path: Path) -> N
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert write_demo_tasks(tmp_path, train=1, val=1, test=1, names=["dice"]) == [folder]
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    (folder / "val" / "six" / "0.png").unlink()
+    (folder / "val" / "six" / "0.jpg").unlink()
     with pytest.raises(DataError, match="remove it or choose another folder"):
         write_demo_tasks(tmp_path, train=1, val=1, test=1, names=["dice"])
 
@@ -160,7 +160,7 @@ def test_interrupted_writing_leaves_no_half_task_and_can_go_on(
     monkeypatch.undo()
     folders = write_demo_tasks(tmp_path, train=1, val=1, test=1, names=["dice", "faces"])
     assert [folder.name for folder in folders] == ["dice", "faces"]
-    assert len(list(folders[1].rglob("*.png"))) == 3 * len(demo_task_classes("faces"))
+    assert len(list(folders[1].rglob("*.jpg"))) == 3 * len(demo_task_classes("faces"))
 
 
 def test_wrong_wishes_write_nothing(tmp_path: Path) -> None:

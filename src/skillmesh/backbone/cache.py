@@ -16,7 +16,7 @@ from threading import Lock
 import numpy as np
 import platformdirs
 
-from skillmesh.backbone.network import Raw
+from skillmesh.backbone.representation import Raw
 
 log = logging.getLogger(__name__)
 

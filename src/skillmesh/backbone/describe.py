@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.backbone.cache import DescriptorCache, content_key
-from skillmesh.backbone.network import Network, Raw, cpu_workers
+from skillmesh.backbone.network import Network, cpu_workers
+from skillmesh.backbone.representation import Raw
 from skillmesh.data.images import Pixels, UnreadableImageError
 from skillmesh.data.inputs import AnyImage
+from skillmesh.progress import Advance
 
 GPU_BATCH = 64
 WINDOW = 256
 """Images under way at once: bounds memory, and how much work a kill can lose."""
-
-Progress = Callable[[int], None]
-"""Called with the number of images done since the last call."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def describe(
     network: Network,
     images: Sequence[AnyImage],
     cache: DescriptorCache | None = None,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Described:
     """Describe all images, skipping and listing what cannot be read."""
     rows: list[Raw] = []

@@ -14,18 +14,16 @@ from pathlib import Path
 from threading import local
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from skillmesh.backbone.allocator import keep_freed_memory
 from skillmesh.backbone.folding import fold_batch_norms
 from skillmesh.backbone.registry import NetworkSpec, spec_of
+from skillmesh.backbone.representation import Raw
 from skillmesh.backbone.weights import build
 from skillmesh.data.images import Pixels
 from skillmesh.errors import BackboneError
-
-Raw = NDArray[np.float16]
 
 MAX_WIDTH = 8192
 """Widest descriptor: what a module stores grows with it."""
@@ -44,6 +42,8 @@ class Network:
         model = build(spec, weights).eval().requires_grad_(False)
         self.spec = _completed(spec, model)
         self.device = torch.device(device or best_device())
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.fingerprint = _fingerprint(self.spec, model)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.bias_positions = bias_positions(model)
@@ -54,6 +54,10 @@ class Network:
         if self.spec.fold:
             fold_batch_norms(model)
             taps = {path: model.get_submodule(path) for path in taps}
+        self._mean, self._std = (
+            torch.tensor(values, device=self.device).mul(255).view(1, 3, 1, 1)
+            for values in (self.spec.mean, self.spec.std)
+        )
         self._scratch = local()  # several threads run the network at once
         for path, module in taps.items():
             module.register_forward_hook(self._pooling_hook(channels[path]))
@@ -68,7 +72,8 @@ class Network:
     def describe_one(self, image: Pixels) -> Raw:
         """Describe one image on the calling thread alone (CPU), so that callers may run many threads of it."""
         torch.set_num_threads(1)
-        return self.forward(image[None])[0]
+        raw: Raw = self.forward(image[None])[0]
+        return raw
 
     def forward(self, images: Pixels) -> Raw:
         """Describe a batch (n, size, size, 3) in one pass."""
@@ -81,11 +86,9 @@ class Network:
             return rounded
 
     def _normalised(self, images: Pixels) -> torch.Tensor:
-        # The permuted view of NHWC pixels is what torch calls channels-last: no copy is made.
-        pixels = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2)
-        mean = torch.tensor(self.spec.mean, device=self.device).mul(255).view(1, 3, 1, 1)
-        std = torch.tensor(self.spec.std, device=self.device).mul(255).view(1, 3, 1, 1)
-        return (pixels.float() - mean) / std
+        # The permuted view of NHWC pixels is what torch calls channels-last.
+        pixels = torch.tensor(images, device=self.device).permute(0, 3, 1, 2)
+        return (pixels - self._mean) / self._std
 
     def _pooling_hook(self, channels: int) -> Any:
         def pool(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:

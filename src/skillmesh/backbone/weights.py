@@ -69,7 +69,7 @@ def read_state(path: Path) -> State:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # each reader has its own zoo of errors
         raise BackboneError(
-            f"{path} cannot be read as weights ({type(error).__name__}: {str(error).splitlines()[0][:200]}); "
+            f"{path} cannot be read as weights ({_short(error)}); "
             "expected a safetensors file or a torch state dict that holds tensors only"
         ) from error
     state = content.get("state_dict", content) if isinstance(content, dict) else None
@@ -93,7 +93,7 @@ def _from_hub(timm: Any, spec: NetworkSpec) -> Any:
     except Exception as error:  # hub clients raise their own, their HTTP library's and the socket's errors
         raise BackboneError(
             f"the weights of {spec.name!r} could not be fetched from timm's hub "
-            f"({type(error).__name__}: {str(error).splitlines()[0][:200]}); with no network, "
+            f"({_short(error)}); with no network, "
             "give a file of them with --weights FILE"
         ) from error
 
@@ -108,6 +108,11 @@ def _similar(timm: Any, name: str) -> str:
 
     close = get_close_matches(name, timm.list_models(), n=3)
     return f"; similar: {', '.join(close)}" if close else ""
+
+
+def _short(error: Exception) -> str:
+    first_line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first_line[:200]}"
 
 
 def _few(names: list[str]) -> str:

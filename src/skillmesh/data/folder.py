@@ -81,7 +81,14 @@ def open_task(
         if not any(found[split].values()) and split in hold_out:
             _cut(found, split, seed)
     splits = {split: _as_split(source, by_class, classes) for split, by_class in found.items()}
-    return TaskFolder(name or path.stem, classes, splits, tuple(notes))
+    return TaskFolder(name or task_name(path), classes, splits, tuple(notes))
+
+
+def task_name(path: Path) -> str:
+    """Name a task after its folder, or after its zip without the ending."""
+    if path.is_file():
+        return path.stem
+    return path.name if path.name not in {"", ".."} else path.resolve().name
 
 
 def find_tasks(paths: Collection[str | Path]) -> list[Path]:
@@ -97,7 +104,7 @@ def find_tasks(paths: Collection[str | Path]) -> list[Path]:
             tasks.append(path)
             continue
         children = sorted(p for p in path.iterdir() if not p.name.startswith("."))
-        tasks += [p for p in children if p.suffix == ".zip" or (p.is_dir() and _looks_like_a_task(p))]
+        tasks += [p for p in children if p.suffix.lower() == ".zip" or (p.is_dir() and _looks_like_a_task(p))]
     if not tasks:
         raise DataError(
             f"no task was found in {', '.join(map(str, paths))}; expected folders or zips with class/image.jpg "
@@ -108,7 +115,7 @@ def find_tasks(paths: Collection[str | Path]) -> list[Path]:
 
 
 def _looks_like_a_task(folder: Path) -> bool:
-    children = [p for p in folder.iterdir() if p.is_dir()]
+    children = [p for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)]
     return any(p.name in SPLIT_FOLDERS for p in children) or any(
         f.suffix.lower() in IMAGE_SUFFIXES for p in children for f in p.iterdir() if f.is_file()
     )
@@ -117,8 +124,9 @@ def _looks_like_a_task(folder: Path) -> bool:
 def _refuse_equal_names(tasks: list[Path]) -> None:
     by_name: dict[str, Path] = {}
     for task in tasks:
-        if (other := by_name.setdefault(task.stem, task)) is not task:
-            raise DataError(f"two tasks are named {task.stem!r}: {other} and {task}; rename one")
+        name = task_name(task)
+        if (other := by_name.setdefault(name, task)) is not task:
+            raise DataError(f"two tasks are named {name!r}: {other} and {task}; rename one")
 
 
 ByClass = dict[str, list[str]]
@@ -128,8 +136,9 @@ def _sort_into_splits(source: Source, path: Path, notes: list[str]) -> dict[str,
     """Group image names by split and class; what is neither becomes a note."""
     names = source.names()
     hidden = [n for n in names if any(_is_hidden(part) for part in PurePosixPath(n).parts)]
-    prefix = _common_folder(n for n in names if not _is_hidden(PurePosixPath(n).parts[0]))
-    inside = {n: PurePosixPath(n).parts[len(prefix) :] for n in sorted(set(names) - set(hidden))}
+    visible = sorted(set(names) - set(hidden))
+    prefix = _common_folder(n for n in visible if PurePosixPath(n).suffix.lower() in IMAGE_SUFFIXES)
+    inside = {n: PurePosixPath(n).parts[len(prefix) :] for n in visible}
     has_splits = any(len(parts) > 2 and parts[0] == "train" for parts in inside.values())
     found: dict[str, ByClass] = {split: defaultdict(list) for split in ("train", "val", "test")}
     loose, other = 0, 0
@@ -156,15 +165,16 @@ def _sort_into_splits(source: Source, path: Path, notes: list[str]) -> dict[str,
     return found
 
 
-def _common_folder(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the folder(s) that wrap everything, as zips often have; never a split or the only class."""
-    parts = [PurePosixPath(n).parts for n in names]
-    depth = 0
-    while parts and all(len(p) > depth + 2 for p in parts) and len({p[depth] for p in parts}) == 1:
-        if parts[0][depth] in SPLIT_FOLDERS:
+def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
+    """Return the folder(s) that wrap all classes, as zips often have; never a split or the only class."""
+    folders = [PurePosixPath(n).parent.parts for n in images]
+    prefix: tuple[str, ...] = ()
+    while any(len(f) > len(prefix) + 1 for f in folders):
+        next_down = {f[len(prefix)] for f in folders if len(f) > len(prefix)}
+        if len(next_down) > 1 or next_down & set(SPLIT_FOLDERS):
             break
-        depth += 1
-    return parts[0][:depth] if parts else ()
+        prefix += (*next_down,)
+    return prefix
 
 
 def _classes_of(train: ByClass, path: Path) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from skillmesh.data.images import Pixels, UnreadableImageError, decode, shrink
+from skillmesh.data.images import Pixels, UnreadableImageError, decode, shrink, to_rgb, upright
 from skillmesh.errors import DataError
 
 if TYPE_CHECKING:
@@ -59,10 +59,18 @@ class OpenImage:
     image: Image.Image
 
     def content(self) -> bytes:
-        return f"{self.image.mode} {self.image.size} ".encode() + self.image.tobytes()
+        # RGB, since the bytes of a palette image do not tell its colours.
+        rgb = self._rgb()
+        return f"{rgb.size} ".encode() + rgb.tobytes()
 
     def pixels(self, content: bytes, size: int) -> Pixels:
-        return shrink(self.image, size)
+        return shrink(self._rgb(), size)
+
+    def _rgb(self) -> Image.Image:
+        try:
+            return to_rgb(upright(self.image))
+        except Exception as error:  # a file opened but not yet loaded fails here, in any way
+            raise UnreadableImageError(f"{self.name} cannot be loaded: {error}") from error
 
 
 def as_image(value: ImageInput, index: int = 0) -> AnyImage:
@@ -76,7 +84,11 @@ def as_image(value: ImageInput, index: int = 0) -> AnyImage:
     if isinstance(value, Image.Image):
         return OpenImage(f"image {index}", value)
     if isinstance(value, np.ndarray):
-        if value.dtype == np.uint8 and (value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4))):
+        if (
+            value.size
+            and value.dtype == np.uint8
+            and (value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4)))
+        ):
             return OpenImage(f"image {index}", Image.fromarray(value))
         raise DataError(
             f"image {index} is an array of {value.dtype} and shape {value.shape}; "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +12,9 @@ from skillmesh.errors import DataError
 
 MAX_FILE_BYTES = 256 * 2**20
 """No image that we can decode is larger; a zip member that claims to be is not unpacked."""
+
+_DAMAGED = (zlib.error, lzma.LZMAError, ValueError)
+"""What the decompressors raise on damaged data, beside what zipfile itself raises."""
 
 
 class Source(Protocol):
@@ -58,20 +63,22 @@ class ZipSource:
             raise DataError(
                 f"{path} is not a zip that can be read ({error}); zip the task folder again"
             ) from error
+        # Some writers on Windows put backslashes where the format wants slashes.
+        self._members = {i.filename.replace("\\", "/"): i for i in self._zip.infolist()}
 
     def names(self) -> list[str]:
-        return sorted(n.replace("\\", "/") for n in self._zip.namelist() if not n.endswith("/"))
+        return sorted(n for n in self._members if not n.endswith("/"))
 
     def folders(self) -> list[str]:
         return []
 
     def read(self, name: str) -> bytes:
-        size = self._zip.getinfo(name).file_size
-        if size > MAX_FILE_BYTES:
+        member = self._members[name]
+        if (size := member.file_size) > MAX_FILE_BYTES:
             raise OSError(f"{size:,} bytes are more than the {MAX_FILE_BYTES:,} that an image may have")
         try:
-            return self._zip.read(name)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            return self._zip.read(member)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, *_DAMAGED) as error:
             raise OSError(f"the zip member cannot be unpacked: {error}") from error
 
 

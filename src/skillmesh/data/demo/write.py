@@ -18,7 +18,7 @@ def write_demo_tasks(
     seed: int = 0,
     names: Sequence[str] | None = None,
 ) -> list[Path]:
-    """Write `folder/<task>/{train,val,test}/<class>/<n>.png` and return the task folders.
+    """Write `folder/<task>/{train,val,test}/<class>/<n>.jpg` and return the task folders.
 
     A task folder appears under its name only when all its images are written, so one that is there and
     holds the images asked for is kept; one that lacks some is somebody else's, and an error.
@@ -50,7 +50,7 @@ def _write_task(folder: Path, task: Task, counts: Mapping[str, int], seed: int) 
         draft = Path(temporary) / task.name
         for path, split, cls, number in _images(draft, task, counts):
             path.parent.mkdir(parents=True, exist_ok=True)
-            draw(task.name, cls, stable_seed(seed, split, number)).save(path, compress_level=1)
+            draw(task.name, cls, stable_seed(seed, split, number)).save(path, quality=90)
         try:
             draft.rename(target)
         except OSError:  # another process was faster
@@ -75,4 +75,4 @@ def _images(target: Path, task: Task, counts: Mapping[str, int]) -> Iterator[tup
     for split, count in counts.items():
         for cls in task.classes:
             for number in range(count):
-                yield target / split / cls / f"{number}.png", split, cls, number
+                yield target / split / cls / f"{number}.jpg", split, cls, number

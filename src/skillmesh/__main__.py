@@ -1,0 +1,3 @@
+from skillmesh.cli import main
+
+main()

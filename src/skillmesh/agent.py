@@ -1,0 +1,295 @@
+"""The agent, in its four roles: it learns tasks, shares what it learned, receives, and answers.
+
+agent = Agent.open("my-agent")
+agent.learn("photos/mushrooms")
+agent.answer("basket.jpg").label
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import platformdirs
+
+from skillmesh.answer import Answer, Guess
+from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
+from skillmesh.backbone.cache import default_folder
+from skillmesh.bank import Bank
+from skillmesh.config import FILE as CONFIG_FILE
+from skillmesh.config import AgentConfig
+from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.data.inputs import AnyImage, as_image
+from skillmesh.errors import AgentError, BackboneMismatchError, DataError, TaskExistsError, UnknownTaskError
+from skillmesh.learning.head import Head, softmax
+from skillmesh.lesson import Lesson, study
+from skillmesh.mapper import Mapped, Mapper
+from skillmesh.module import Card, Identity, Module, now
+from skillmesh.module.parts import specs_for
+from skillmesh.progress import Progress, begin
+from skillmesh.tensors import Floats
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.describe import Unreadable
+    from skillmesh.data.inputs import ImageInput
+
+KEY_FILE = "key.pem"
+GUESSES = 5
+RIVAL_TASKS = 4
+"""Tasks beside the best whose classes may be among the guesses."""
+
+
+class Agent:
+    """One agent: a home folder with settings, a key and a bank of modules.
+
+    The backbone is loaded when it is first needed; listing, exporting and importing modules never need it.
+    """
+
+    def __init__(self, home: Path, device: str | None = None, cache_folder: Path | None = None) -> None:
+        self.home = home
+        self.config = AgentConfig.load(home)
+        self.identity = Identity.load(home / KEY_FILE)
+        self.calibration = load_calibration(self.config.backbone, self.config.calibration)
+        self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration))
+        self._device = device
+        self._cache_folder = cache_folder or default_folder()
+        self._backbone: Backbone | None = None
+        self._mapper: tuple[list[Module], Mapper] | None = None
+        self._heads: dict[str, Head] = {}
+
+    @classmethod
+    def open(cls, home: str | Path | None = None, **options: Any) -> Agent:
+        """Open the agent at `home`, or make one there with default settings."""
+        folder = home_folder(home)
+        if not (folder / CONFIG_FILE).exists():
+            create_home(folder)
+        return cls(folder, **options)
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def backbone(self) -> Backbone:
+        """The frozen network. Loading takes some seconds, once."""
+        if self._backbone is None:
+            self._backbone = Backbone.load(
+                self.config.backbone,
+                self.config.weights,
+                self.config.calibration,
+                device=self._device,
+                cache_folder=self._cache_folder,
+            )
+        return self._backbone
+
+    # 1. Learn.
+
+    def learn(
+        self,
+        task: str | Path | TaskFolder,
+        *,
+        name: str | None = None,
+        replace: bool = False,
+        licence: str | None = None,
+        note: str | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Module, Lesson]:
+        """Learn a task from a folder or zip of images and keep it as a module in the bank.
+
+        Parameters
+        ----------
+        replace
+            Learn a task of this name again; the new version takes the old one's place.
+        """
+        folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
+        older = self.bank.held(folder.name, self.identity.public_key)
+        if older is not None and not replace:
+            raise TaskExistsError(
+                f"the task {folder.name!r} is learned already; give another name with --name, or learn it again "
+                "with --replace"
+            )
+        images = len(folder.splits["train"]) + len(folder.splits["val"])
+        lesson = study(folder, self.backbone, self.config, begin(progress, folder.name, images))
+        card = self._card(lesson.facts, version=older.card.version + 1 if older else 1, licence=licence, note=note)
+        _, data = Module.create(card, lesson.tensors, self.identity)
+        return self.bank.add(data), lesson
+
+    def _card(self, facts: dict[str, Any], **rest: Any) -> Card:
+        return Card(
+            **facts,
+            **rest,
+            backbone=self.bank.backbone,
+            backbone_name=self.config.backbone,
+            representation=self.config.representation,
+            compact=self.config.compact,
+            created=now(),
+            teacher=self.identity.name,
+            teacher_key=self.identity.public_key,
+        )
+
+    # 2. Share.
+
+    def export(self, task: str, path: str | Path) -> Module:
+        """Write a task's module to a file that any agent with this backbone can import."""
+        module = self.bank.find(task)
+        target = Path(path)
+        if target.is_dir():
+            target = target / f"{module.card.task}.skill"
+        partial = target.with_name(f".{target.name}.partial")
+        try:
+            partial.write_bytes(self.bank.file_of(module))
+            partial.replace(target)
+        except OSError as error:
+            raise AgentError(
+                f"cannot write {target}: {error.strerror}; name a file in a folder that exists"
+            ) from error
+        return module
+
+    # 3. Receive.
+
+    def receive(self, path: str | Path) -> Module:
+        """Check a module file and take it into the bank; nothing is stored unless all of it is sound."""
+        module = Module.load(path, specs_for)
+        self._refuse_other_settings(module)
+        return self.bank.add(Path(path).read_bytes())
+
+    def forget(self, task: str) -> Module:
+        """Remove a task; the agent is then as if it had never had it."""
+        module = self.bank.find(task)
+        self.bank.remove(module)
+        self._heads.pop(module.id, None)
+        return module
+
+    def tasks(self) -> list[Module]:
+        """Return what the agent knows, by name."""
+        return sorted(self.bank, key=lambda m: (m.card.task, m.card.teacher))
+
+    # 4. Answer.
+
+    @overload
+    def answer(self, images: ImageInput) -> Answer: ...
+
+    @overload
+    def answer(self, images: list[ImageInput] | tuple[ImageInput, ...]) -> list[Answer]: ...
+
+    def answer(self, images: Any) -> Answer | list[Answer]:
+        """Say what images show, with nobody telling which task they are of.
+
+        An image is a path, encoded bytes, a Pillow image or a uint8 array; a list of them may mix tasks.
+        """
+        single = not isinstance(images, list | tuple)
+        answers, unreadable = self.ask([images] if single else images)
+        if unreadable:
+            reasons = "; ".join(f"{u.name}: {u.reason}" for u in unreadable[:5])
+            raise DataError(f"{len(unreadable)} image(s) cannot be read: {reasons}; expected image files")
+        return answers[0] if single else answers
+
+    def ask(
+        self, images: Sequence[Any], progress: Progress | None = None
+    ) -> tuple[list[Answer], list[Unreadable]]:
+        """Answer all images that can be read, and list the others."""
+        inputs = [as_image(image, index) for index, image in enumerate(images)]
+        self._refuse_empty_bank()
+        described = self.backbone.describe(inputs, begin(progress, "images", len(inputs)))
+        x = self.backbone.represent(described.raw, self.config.representation, self.config.compact)
+        return self.answer_described(x, [inputs[i] for i in described.readable]), described.unreadable
+
+    def answer_described(self, x: Floats, images: Sequence[AnyImage]) -> list[Answer]:
+        """Answer images that are described already."""
+        modules, mapper = self.mapper()
+        mapped = mapper.map(x)
+        guesses = self._guesses(x, mapped, modules)
+        return [
+            Answer(image.name, bool(unknown), tuple(found), float(novelty) / mapper.threshold)
+            for image, unknown, found, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
+        ]
+
+    def mapper(self) -> tuple[list[Module], Mapper]:
+        """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
+        modules = list(self.bank)
+        if self._mapper is None or self._mapper[0] != modules:
+            prior = self.calibration.prior(self.config.representation, self.config.compact)
+            self._mapper = modules, Mapper(modules, self.config.mapper, prior)
+        return self._mapper
+
+    def head(self, module: Module) -> Head:
+        if module.id not in self._heads:
+            self._heads[module.id] = Head.read(module.tensors)
+        return self._heads[module.id]
+
+    def _guesses(self, x: Floats, mapped: Mapped, modules: list[Module]) -> list[list[Guess]]:
+        """For each image the classes of its likeliest tasks, by p(task)·p(class given task).
+
+        The first is the best class of the best task; heads run once per task on all images that want them.
+        """
+        likely = np.argsort(-mapped.posterior, axis=1, kind="stable")[:, : RIVAL_TASKS + 1]
+        found: list[list[tuple[bool, Guess]]] = [[] for _ in range(len(x))]
+        for index in np.unique(likely):
+            module = modules[index]
+            rows = np.flatnonzero((likely == index).any(axis=1))
+            share = softmax(self.head(module).logits(x[rows]) / module.card.temperature)
+            top = np.argsort(-share, axis=1, kind="stable")[:, :GUESSES]
+            for row, classes, p in zip(rows, top, share, strict=True):
+                for rank, c in enumerate(classes):
+                    chosen = rank == 0 and likely[row, 0] == index
+                    confidence = float(mapped.posterior[row, index] * p[c])
+                    guess = Guess(module.card.classes[c], module.card.task, module.card.teacher, confidence)
+                    found[row].append((chosen, guess))
+        for candidates in found:
+            candidates.sort(key=lambda pair: (not pair[0], -pair[1].confidence))
+        return [[guess for _, guess in candidates[:GUESSES]] for candidates in found]
+
+    def _refuse_empty_bank(self) -> None:
+        if not len(self.bank):
+            raise UnknownTaskError(
+                "this agent knows no task yet; teach it one with `skillmesh learn FOLDER`, or take one in with "
+                "`skillmesh import FILE`"
+            )
+
+    def _refuse_other_settings(self, module: Module) -> None:
+        card, config = module.card, self.config
+        theirs = (card.representation, card.compact, config.mapper in card.anchors)
+        if theirs != (config.representation, config.compact, True):
+            raise BackboneMismatchError(
+                f"the module {card.task!r} has {_settings(card.representation, card.compact)} and anchors "
+                f"{', '.join(card.anchors)}; this agent works with "
+                f"{_settings(config.representation, config.compact)} and {config.mapper} anchors; import it into "
+                "an agent of the same settings"
+            )
+
+
+def home_folder(home: str | Path | None = None) -> Path:
+    """`home`, or `SKILLMESH_HOME`, or the user's data folder."""
+    return Path(home or os.environ.get("SKILLMESH_HOME") or platformdirs.user_data_dir("skillmesh"))
+
+
+def create_home(home: Path, **settings: Any) -> None:
+    """Set up an agent: settings, a key of its own, an empty bank.
+
+    A calibration file is copied into the home: without it the agent's modules are worth nothing.
+    """
+    if (home / CONFIG_FILE).exists():
+        raise AgentError(f"there is an agent at {home} already; open it, or name another home")
+    settings.setdefault("name", default_name())
+    calibration = settings.get("calibration")
+    load_calibration(settings.get("backbone", "lite0"), calibration)
+    home.mkdir(parents=True, exist_ok=True)
+    if calibration is not None:
+        settings["calibration"] = home / "calibration.safetensors"
+        shutil.copyfile(calibration, settings["calibration"])
+    if not (home / KEY_FILE).exists():
+        Identity.create(settings["name"]).save(home / KEY_FILE)
+    AgentConfig(**settings).save(home)
+
+
+def default_name() -> str:
+    return socket.gethostname()[:64] or "agent"
+
+
+def _settings(representation: str, compact: bool) -> str:
+    return f"the representation {representation}{' (compact)' if compact else ''}"

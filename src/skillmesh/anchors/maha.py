@@ -1,0 +1,119 @@
+"""maha: the paper's second task mapper, class means and one tied covariance (section 4 of the paper).
+
+The paper's teachers send m = 5 images per class, from which the student computes the covariance. All that the
+student wants of them is their descriptors, so these are sent: fewer bytes, and no image leaves its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
+from skillmesh.anchors.sketch import class_means
+from skillmesh.backbone.calibration import Prior
+from skillmesh.errors import TensorError
+from skillmesh.tensors import Floats, Spec, Tensors
+
+SHRINKAGE = 0.1
+"""Share of the tied covariance that is its diagonal alone: with few images it is singular otherwise."""
+PRIOR_IMAGES = 20.0
+"""The calibration's scatter weighs as much as so many shared images."""
+
+
+@dataclass(frozen=True)
+class MahaAnchor:
+    """Means of all training images per class, and a few descriptors of each."""
+
+    kind: ClassVar[str] = "maha"
+
+    means: Floats
+    samples: Floats
+    """Rows in the order of their classes."""
+    counts: NDArray[np.uint8]
+    """How many rows each class has."""
+
+    @classmethod
+    def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
+        rng = np.random.default_rng(settings.seed)
+        chosen = [
+            rng.permutation(np.flatnonzero(labels == c))[: min(settings.images_per_class, 255)]
+            for c in range(classes)
+        ]
+        counts = np.array([len(rows) for rows in chosen], dtype=np.uint8)
+        return cls(class_means(x, labels, classes), x[np.concatenate(chosen)], counts)
+
+    @classmethod
+    def specs(cls, classes: int, dim: int) -> dict[str, Spec]:
+        return {
+            "maha.mean": Spec("F16", (classes, dim)),
+            "maha.sample": Spec("F16", ("m", dim)),
+            "maha.count": Spec("U8", (classes,), low=1),
+        }
+
+    def tensors(self) -> Tensors:
+        half = {"maha.mean": self.means, "maha.sample": self.samples}
+        return {name: np.clip(rows, -65504, 65504).astype(np.float16) for name, rows in half.items()} | {
+            "maha.count": self.counts
+        }
+
+    @classmethod
+    def read(cls, tensors: Tensors) -> Self:
+        samples = tensors["maha.sample"].astype(np.float32)
+        counts = tensors["maha.count"]
+        if counts.sum(dtype=np.int64) != len(samples):
+            raise TensorError(
+                f"tensor 'maha.sample' has {len(samples)} rows, expected {counts.sum(dtype=np.int64)}, the sum of "
+                "'maha.count'; ask the teacher for the module again"
+            )
+        return cls(tensors["maha.mean"].astype(np.float32), samples, counts)
+
+    @classmethod
+    def pool(cls, anchors: Sequence[Self], prior: Prior) -> MahaScorer:
+        return MahaScorer(anchors, prior)
+
+
+class MahaScorer:
+    """Mahalanobis distances to all classes of a bank under one covariance, as matrix products."""
+
+    def __init__(self, anchors: Sequence[MahaAnchor], prior: Prior) -> None:
+        self._starts = first_columns([len(anchor.means) for anchor in anchors])
+        means = np.concatenate([anchor.means for anchor in anchors]).astype(np.float64)
+        inverse = _inverse(_tied_covariance(anchors, prior))
+        centre = means.mean(axis=0)
+        centred = means - centre
+        towards = centred @ inverse
+        self._centre = centre.astype(np.float32)
+        self._inverse = inverse.astype(np.float32)
+        self._towards = towards.astype(np.float32)
+        self._offsets = (0.5 * np.sum(centred * towards, axis=1)).astype(np.float32)
+
+    def score(self, x: Floats) -> Scores:
+        centred = x - self._centre
+        closeness = centred @ self._towards.T - self._offsets
+        distance = np.sum((centred @ self._inverse) * centred, axis=1)
+        return Scores(best_per_task(closeness, self._starts), distance - 2 * closeness.max(axis=1))
+
+
+def _tied_covariance(anchors: Sequence[MahaAnchor], prior: Prior) -> NDArray[np.float64]:
+    residuals = np.concatenate(
+        [anchor.samples - np.repeat(anchor.means, anchor.counts, axis=0) for anchor in anchors]
+    ).astype(np.float64)
+    within = prior.within
+    known = within.factor.T @ within.factor
+    known[np.diag_indices_from(known)] += within.diagonal
+    pooled = (residuals.T @ residuals + PRIOR_IMAGES * known) / (len(residuals) + PRIOR_IMAGES)
+    diagonal = np.diagonal(pooled).copy()
+    pooled *= 1 - SHRINKAGE
+    pooled[np.diag_indices_from(pooled)] += SHRINKAGE * diagonal + 1e-9
+    return pooled
+
+
+def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    inverse: NDArray[np.float64] = cho_solve(cho_factor(matrix, lower=True), np.eye(len(matrix)))
+    return inverse

@@ -1,0 +1,164 @@
+"""sketch: class means and a low-rank scatter per task; one shared Gaussian shape for all classes of a bank.
+
+This is linear discriminant analysis over every class that an agent has heard of, from statistics that add up:
+students average the tasks' scatters and never need an image. See `docs/mapper.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
+from skillmesh.backbone.calibration import Prior
+from skillmesh.lowrank import LowRank, Precision, principal, total
+from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
+
+PRIOR_TASKS = 0.5
+"""The calibration's scatter weighs as much as so many tasks."""
+PRIOR_BACKGROUND_TASKS = 10.0
+"""So many tasks' worth of the calibration's class means stand behind the bank's own."""
+HALF_EVIDENCE = 32.0
+"""A task with so many degrees of freedom has half the weight of one with very many."""
+SHRINKAGE = 0.1
+"""Share of the pooled scatter that is its diagonal alone."""
+MAX_TRACE = 8.0
+"""A scatter may be so many times the calibration's; a larger one (a mistake, or a lie) is scaled down."""
+
+
+@dataclass(frozen=True)
+class SketchAnchor:
+    """Means of the classes, and how images scatter around them."""
+
+    kind: ClassVar[str] = "sketch"
+
+    means: Floats
+    scatter: LowRank
+    freedom: int
+    """Images less classes: how much the scatter rests on."""
+
+    @classmethod
+    def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
+        means = class_means(x, labels, classes)
+        freedom = len(x) - classes
+        if freedom == 0:  # one image per class: nothing scatters
+            return cls(means, LowRank(np.zeros(x.shape[1]), np.zeros((1, x.shape[1]))), 0)
+        residuals = (x - means[labels]) / np.float32(np.sqrt(freedom))
+        factor = principal(residuals, settings.rank)
+        left_over = np.square(residuals).sum(axis=0, dtype=np.float64) - np.square(factor).sum(axis=0)
+        return cls(means, LowRank(np.maximum(left_over, 0), factor), freedom)
+
+    @classmethod
+    def specs(cls, classes: int, dim: int) -> dict[str, Spec]:
+        return {
+            "sketch.mean": Spec("I8", (classes, dim)),
+            "sketch.mean.scale": Spec("F32", (classes,), low=0, high=1e6),
+            "sketch.factor": Spec("I8", ("r", dim)),
+            "sketch.factor.scale": Spec("F32", ("r",), low=0, high=1e6),
+            "sketch.diagonal": Spec("F16", (dim,), low=0),
+            "sketch.freedom": Spec("F32", (1,), low=0, high=1e9),
+        }
+
+    def tensors(self) -> Tensors:
+        means, mean_scale = quantise_rows(self.means)
+        factor, factor_scale = quantise_rows(self.scatter.factor)
+        return {
+            "sketch.mean": means,
+            "sketch.mean.scale": mean_scale,
+            "sketch.factor": factor,
+            "sketch.factor.scale": factor_scale,
+            "sketch.diagonal": np.minimum(self.scatter.diagonal, 65504).astype(np.float16),
+            "sketch.freedom": np.array([self.freedom], dtype=np.float32),
+        }
+
+    @classmethod
+    def read(cls, tensors: Tensors) -> Self:
+        factor = dequantise_rows(tensors["sketch.factor"], tensors["sketch.factor.scale"])
+        return cls(
+            dequantise_rows(tensors["sketch.mean"], tensors["sketch.mean.scale"]),
+            LowRank(tensors["sketch.diagonal"].astype(np.float64), factor.astype(np.float64)),
+            int(tensors["sketch.freedom"][0]),
+        )
+
+    @classmethod
+    def pool(cls, anchors: Sequence[Self], prior: Prior) -> SketchScorer:
+        shape = _pooled_scatter(anchors, prior.within)
+        return SketchScorer([anchor.means for anchor in anchors], shape.inverse(), prior)
+
+
+class SketchScorer:
+    """Distances of descriptors to every class and to the background, as three matrix products.
+
+    With P the inverse of the pooled scatter W, a class's distance is (x−μ)ᵀP(x−μ). The background is one wide
+    Gaussian around everything the bank knows: W plus the scatter AᵀA of the class means. Woodbury gives its
+    distance from the same products: xᵀPx − ‖R⁻¹APx‖², RRᵀ = I + APAᵀ.
+    """
+
+    def __init__(self, means: Sequence[Floats], precision: Precision, prior: Prior) -> None:
+        self._starts = first_columns([len(task) for task in means])
+        centre, spread = _background(means, prior)
+        centred = np.concatenate(means) - centre
+        towards = precision.apply(centred)
+        across = precision.apply(spread)
+        self._centre = centre.astype(np.float32)
+        self._weights = precision.diagonal.astype(np.float32)
+        self._classes = len(centred)
+        # One tall matrix, so that a single product serves the distance, the classes and the background.
+        self._rows = np.concatenate([precision.factor, towards, across]).astype(np.float32)
+        self._cuts = np.cumsum([len(precision.factor), len(towards)])
+        self._offsets = np.sum(centred * towards, axis=1).astype(np.float32)
+        root = np.linalg.cholesky(np.eye(len(spread)) + spread @ across.T)
+        self._unroot = solve_triangular(root, np.eye(len(root)), lower=True).astype(np.float32)
+
+    def score(self, x: Floats) -> Scores:
+        centred = x - self._centre
+        shape, classes, spread = np.split(centred @ self._rows.T, self._cuts, axis=1)
+        distance = np.square(centred) @ self._weights - np.square(shape).sum(axis=1)
+        closeness = classes - self._offsets / 2
+        background = distance - np.square(spread @ self._unroot.T).sum(axis=1)
+        nearest = distance - 2 * closeness.max(axis=1)
+        novelty = nearest / np.maximum(background, np.float32(1e-6))
+        return Scores(best_per_task(closeness, self._starts), novelty)
+
+
+def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
+    """Average the rows of each class, in one product."""
+    members = np.zeros((classes, len(x)), dtype=np.float32)
+    members[labels, np.arange(len(x))] = 1
+    means: Floats = (members @ x) / members.sum(axis=1, keepdims=True)
+    return means
+
+
+def _pooled_scatter(anchors: Sequence[SketchAnchor], prior: LowRank) -> LowRank:
+    """Average the tasks' scatters, one task one voice, with the calibration's as one more."""
+    cap = MAX_TRACE * prior.variances.sum()
+    parts = [prior.scaled(PRIOR_TASKS)]
+    weight = PRIOR_TASKS
+    for anchor in anchors:
+        voice = anchor.freedom / (anchor.freedom + HALF_EVIDENCE)
+        trace = anchor.scatter.variances.sum()
+        parts.append(anchor.scatter.scaled(voice * min(1.0, cap / trace if trace else 1.0)))
+        weight += voice
+    pooled = total(parts).scaled(1 / weight)
+    shrunk = pooled.scaled(1 - SHRINKAGE)
+    return LowRank(shrunk.diagonal + SHRINKAGE * pooled.variances, shrunk.factor)
+
+
+def _background(means: Sequence[Floats], prior: Prior) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Centre and factor of the scatter of all class means: one task one voice, the calibration's as some more."""
+    voices = len(means) + PRIOR_BACKGROUND_TASKS
+    weights = np.concatenate([np.full(len(task), 1 / (voices * len(task))) for task in means])
+    stacked = np.concatenate(means).astype(np.float64)
+    share = PRIOR_BACKGROUND_TASKS / voices
+    centre = weights @ stacked + share * prior.centre
+    spread = [
+        (stacked - centre) * np.sqrt(weights)[:, None],
+        prior.between.factor * np.sqrt(share),
+        (prior.centre - centre)[None] * np.sqrt(share),
+    ]
+    return centre, np.concatenate(spread)

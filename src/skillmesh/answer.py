@@ -1,0 +1,70 @@
+"""An answer: what the image shows, which task that belongs to, who taught it, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One possible label."""
+
+    label: str
+    task: str
+    teacher: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an agent says of one image."""
+
+    image: str
+    """The image's name, as it was handed in."""
+    unknown: bool
+    """Nothing that the agent knows fits; `label`, `task` and `teacher` are then `None`."""
+    guesses: tuple[Guess, ...]
+    """The best first. Kept for unknown images too: what the agent would say if it had to."""
+    novelty: float
+    """How little the image fits what the agent knows, relative to its threshold: over 1 is unknown."""
+
+    @property
+    def best(self) -> Guess:
+        """The answer if one must be given."""
+        return self.guesses[0]
+
+    @property
+    def label(self) -> str | None:
+        return None if self.unknown else self.best.label
+
+    @property
+    def task(self) -> str | None:
+        return None if self.unknown else self.best.task
+
+    @property
+    def teacher(self) -> str | None:
+        return None if self.unknown else self.best.teacher
+
+    @property
+    def confidence(self) -> float:
+        """How probable the best guess is, given that the image is of a known task."""
+        return self.best.confidence
+
+    @property
+    def alternatives(self) -> tuple[Guess, ...]:
+        """The other guesses, the more probable first."""
+        return self.guesses[1:]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON would have it."""
+        return {
+            "image": self.image,
+            "label": self.label,
+            "task": self.task,
+            "teacher": self.teacher,
+            "confidence": round(self.confidence, 4),
+            "unknown": self.unknown,
+            "novelty": round(self.novelty, 4),
+            "guesses": [asdict(guess) for guess in self.guesses],
+        }

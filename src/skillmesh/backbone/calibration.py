@@ -1,0 +1,217 @@
+"""The calibration: what generic descriptors of a backbone look like. Measured once, shipped, part of its identity.
+
+It makes agents comparable that never saw each other's data. It holds, from training images only:
+
+- mean and std of every raw dimension, to standardise with;
+- per representation a prior: how images scatter around their class's mean, and how class means scatter;
+- a basis for compact modules, the principal directions of generic descriptors;
+- a small sample of background descriptors, on which received modules can be tried.
+
+`skillmesh calibrate` makes one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.backbone.representation import Raw, Representation, clip_standardised, root_features
+from skillmesh.errors import CalibrationError
+from skillmesh.lowrank import LowRank, principal
+from skillmesh.tensors import Floats, Tensors, dequantise_rows, quantise_rows
+
+PRIOR_RANK = 64
+COMPACT_DIM = 1024
+BACKGROUND_IMAGES = 64
+IMAGES_PER_TASK = 200
+"""So many images of a task take part, or all: one task one voice, whatever its size."""
+SPACES = ("features", "sqrt-features", "descriptor", "compact")
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of a representation before any task: used where a bank's own evidence is thin."""
+
+    within: LowRank
+    """Covariance of images around the mean of their class."""
+    between: LowRank
+    """Covariance of class means around `centre`."""
+    centre: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Statistics of generic descriptors for one network."""
+
+    network: str
+    """Fingerprint of the network that they belong to."""
+    source: str
+    """What they were made from, in words."""
+    mean: Floats
+    std: Floats
+    basis: Floats
+    background: Floats
+    priors: dict[str, Prior]
+    """By representation, and `compact`."""
+    tensors: Tensors
+    """All of it as stored."""
+    fingerprint: str
+
+    @property
+    def features(self) -> int:
+        """How many of the raw numbers are the pooled last layer."""
+        return len(self.priors["features"].centre)
+
+    def prior(self, representation: Representation, compact: bool) -> Prior:
+        return self.priors["compact" if compact else representation]
+
+    def save(self, path: Path) -> None:
+        """Write as a safetensors file; what is read back has the same fingerprint."""
+        from safetensors.numpy import save
+
+        metadata = {"network": self.network, "source": self.source}
+        path.write_bytes(save(self.tensors, metadata=metadata))
+
+    @classmethod
+    def load(cls, path: Path) -> Calibration:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return cls._of(tensors, metadata["network"], metadata["source"])
+        except (OSError, SafetensorError, KeyError) as error:
+            raise CalibrationError(
+                f"{path} cannot be read as a calibration ({type(error).__name__}: {error}); "
+                "make one with `skillmesh calibrate`"
+            ) from error
+
+    @classmethod
+    def _of(cls, tensors: Tensors, network: str, source: str) -> Calibration:
+        return cls(
+            network=network,
+            source=source,
+            mean=tensors["mean"],
+            std=tensors["std"],
+            basis=dequantise_rows(tensors["basis"], tensors["basis.scale"]),
+            background=dequantise_rows(tensors["background"], tensors["background.scale"]),
+            priors={space: _read_prior(tensors, space) for space in SPACES},
+            tensors=tensors,
+            fingerprint=_fingerprint(tensors, network),
+        )
+
+
+@dataclass(frozen=True)
+class LabelledRaw:
+    """A task's training images as the network sees them."""
+
+    raw: Raw
+    labels: NDArray[np.int64]
+
+
+def calibrate(
+    network: str, features: int, tasks: Sequence[LabelledRaw], source: str, seed: int = 0
+) -> Calibration:
+    """Measure a calibration from the training images of several tasks.
+
+    Parameters
+    ----------
+    network
+        Fingerprint of the network that described the images.
+    features
+        How many of the raw numbers are the pooled last layer.
+    """
+    if len(tasks) < 2:
+        raise CalibrationError(f"a calibration needs two tasks or more, found {len(tasks)}; name more folders")
+    tasks = [_thinned(task, seed + i) for i, task in enumerate(tasks)]
+    rooted = [root_features(task.raw, features) for task in tasks]
+    mean = np.mean([x.mean(axis=0, dtype=np.float64) for x in rooted], axis=0)
+    std = np.sqrt(np.mean([np.square(x - mean).mean(axis=0) for x in rooted], axis=0)) + 1e-6
+    standard = [clip_standardised(x, mean.astype(np.float32), std.astype(np.float32)) for x in rooted]
+    basis = _principal_basis(standard)
+    spaces = {
+        "features": [task.raw[:, :features].astype(np.float32) for task in tasks],
+        "sqrt-features": [x[:, :features] for x in rooted],
+        "descriptor": standard,
+        "compact": [x @ basis.T for x in standard],
+    }
+    rng = np.random.default_rng(seed)
+    background = np.concatenate(standard)
+    background = background[np.sort(rng.permutation(len(background))[:BACKGROUND_IMAGES])]
+    tensors: Tensors = {"mean": mean.astype(np.float32), "std": std.astype(np.float32)}
+    tensors |= _quantised("basis", basis) | _quantised("background", background)
+    for space, described in spaces.items():
+        prior = _measured_prior(described, [task.labels for task in tasks])
+        tensors |= _written(f"{space}.within", prior.within) | _written(f"{space}.between", prior.between)
+        tensors[f"{space}.centre"] = prior.centre.astype(np.float32)
+    return Calibration._of(tensors, network, source)
+
+
+def _thinned(task: LabelledRaw, seed: int) -> LabelledRaw:
+    rows = np.sort(np.random.default_rng(seed).permutation(len(task.raw))[:IMAGES_PER_TASK])
+    return LabelledRaw(task.raw[rows], task.labels[rows])
+
+
+def _principal_basis(standard: list[Floats]) -> Floats:
+    """Orthonormal rows: the directions in which generic descriptors differ most."""
+    rows = np.concatenate([x / np.float32(np.sqrt(len(x))) for x in standard])
+    covariance = (rows.T @ rows).astype(np.float64)
+    directions = np.linalg.eigh(covariance)[1][:, ::-1][:, :COMPACT_DIM]
+    return np.ascontiguousarray(directions.T, dtype=np.float32)
+
+
+def _measured_prior(described: list[Floats], labels: list[NDArray[np.int64]]) -> Prior:
+    """Average within-class and between-class scatter, one task one voice."""
+    residuals, means, weights = [], [], []
+    for x, y in zip(described, labels, strict=True):
+        classes, index = np.unique(y, return_inverse=True)
+        centres = np.stack([x[y == c].mean(axis=0, dtype=np.float64) for c in classes])
+        freedom = max(len(x) - len(classes), 1)
+        residuals.append((x - centres[index]) / np.sqrt(freedom * len(described)))
+        means.append(centres)
+        weights.append(np.full(len(classes), 1 / (len(classes) * len(described))))
+    stacked, weight = np.concatenate(means), np.concatenate(weights)
+    centre = weight @ stacked
+    between = (stacked - centre) * np.sqrt(weight)[:, None]
+    return Prior(_summarised(np.concatenate(residuals)), _summarised(between), centre)
+
+
+def _summarised(rows: NDArray[np.floating]) -> LowRank:
+    factor = principal(rows, PRIOR_RANK)
+    left_over = np.square(rows).sum(axis=0, dtype=np.float64) - np.square(factor).sum(axis=0)
+    # Dimensions that never varied must not become infinitely telling.
+    return LowRank(np.maximum(left_over, 1e-3 * max(float(np.mean(left_over)), 1e-9)), factor)
+
+
+def _quantised(name: str, rows: NDArray[np.floating]) -> Tensors:
+    values, scale = quantise_rows(rows)
+    return {name: values, f"{name}.scale": scale}
+
+
+def _written(name: str, matrix: LowRank) -> Tensors:
+    return {f"{name}.diagonal": matrix.diagonal.astype(np.float32)} | _quantised(f"{name}.factor", matrix.factor)
+
+
+def _read_prior(tensors: Tensors, space: str) -> Prior:
+    within, between = (_read_lowrank(tensors, f"{space}.{part}") for part in ("within", "between"))
+    return Prior(within, between, tensors[f"{space}.centre"].astype(np.float64))
+
+
+def _read_lowrank(tensors: Tensors, name: str) -> LowRank:
+    factor = dequantise_rows(tensors[f"{name}.factor"], tensors[f"{name}.factor.scale"])
+    return LowRank(tensors[f"{name}.diagonal"].astype(np.float64), factor.astype(np.float64))
+
+
+def _fingerprint(tensors: Tensors, network: str) -> str:
+    digest = hashlib.sha256(network.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(np.ascontiguousarray(tensor).tobytes())
+    return digest.hexdigest()

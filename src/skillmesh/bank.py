@@ -1,0 +1,168 @@
+"""The bank: the modules that an agent holds, one file each, named by its id.
+
+The files are the truth; there is no index that could disagree with them. A module is written beside its place and
+renamed into it, so a bank holds a module whole or not at all, whenever the process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from filelock import FileLock
+
+from skillmesh.errors import (
+    BackboneMismatchError,
+    ModuleError,
+    TaskExistsError,
+    UnknownTaskError,
+)
+from skillmesh.module import Module
+from skillmesh.module.parts import specs_for
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".skill"
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A file in the bank that cannot be used, and why."""
+
+    path: Path
+    error: ModuleError
+
+
+class Bank:
+    """Modules of one backbone and representation, on disk and in memory.
+
+    The order is that of the content ids: two agents with the same modules hold them in the same order, whatever
+    the order in which they came.
+    """
+
+    def __init__(self, folder: Path, backbone: str) -> None:
+        self.folder = folder
+        self.backbone = backbone
+        self.damaged: list[Damaged] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(folder / ".lock", timeout=60)
+        with self._lock:
+            for stale in folder.glob(f"*{PARTIAL}"):
+                stale.unlink()
+            self._modules = self._read_all()
+            self._drop_superseded()
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(sorted(self._modules.values(), key=lambda m: (m.content_id, m.id)))
+
+    def find(self, task: str) -> Module:
+        """Return the module of a task by its name, or by `name@teacher` where two teachers taught one name."""
+        name, _, teacher = task.rpartition("@") if "@" in task else (task, "", "")
+        exact = [m for m in self if m.card.task == task]
+        found = exact or [
+            m for m in self if m.card.task == name and teacher in (m.card.teacher, m.card.teacher_key)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            choices = ", ".join(f"{m.card.task}@{m.card.teacher_key}" for m in found)
+            raise UnknownTaskError(f"{len(found)} teachers taught {task!r}; say which: {choices}")
+        known = ", ".join(sorted({m.card.task for m in self})) or "none"
+        raise UnknownTaskError(f"there is no task {task!r} here; known tasks: {known}")
+
+    def held(self, task: str, teacher_key: str) -> Module | None:
+        """Return what the bank holds of this teacher's task."""
+        same = [m for m in self if (m.card.task, m.card.teacher_key) == (task, teacher_key)]
+        return same[0] if same else None
+
+    def check(self, data: bytes) -> Module:
+        """Validate a file's bytes and that they fit this bank, without storing anything."""
+        module = Module.from_bytes(data, specs_for)
+        if module.card.backbone != self.backbone:
+            raise BackboneMismatchError(
+                f"the module {module.card.task!r} was made for backbone {module.card.backbone} "
+                f"({module.card.backbone_name}), this agent's is {self.backbone}; modules work only on the "
+                "backbone that they were learned on"
+            )
+        return module
+
+    def add(self, data: bytes) -> Module:
+        """Store a module; a newer version replaces the same teacher's older one, an equal one changes nothing."""
+        module = self.check(data)
+        with self._lock:
+            older = self.held(module.card.task, module.card.teacher_key)
+            if older == module:
+                return older
+            if older is not None and older.card.version >= module.card.version:
+                raise TaskExistsError(
+                    f"{module.card.teacher}'s task {module.card.task!r} is here in version {older.card.version}; "
+                    f"this file is version {module.card.version}; forget the task first to go back to it"
+                )
+            self._write(module.id, data)
+            self._modules[module.id] = module
+            self._drop_superseded()
+        return module
+
+    def remove(self, module: Module) -> None:
+        with self._lock:
+            self._drop(module)
+            _sync_folder(self.folder)
+
+    def file_of(self, module: Module) -> bytes:
+        """Return the module's file as it lies in the bank."""
+        return self._path(module.id).read_bytes()
+
+    def _path(self, module_id: str) -> Path:
+        return self.folder / f"{module_id}{SUFFIX}"
+
+    def _read_all(self) -> dict[str, Module]:
+        modules: dict[str, Module] = {}
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            try:
+                module = self.check(path.read_bytes())
+                if module.id != path.stem:
+                    raise ModuleError(f"{path.name} holds the module {module.id}; import it again under any name")
+                modules[module.id] = module
+            except ModuleError as error:
+                log.warning("a module in the bank cannot be used: %s: %s", path, error)
+                self.damaged.append(Damaged(path, error))
+        return modules
+
+    def _drop_superseded(self) -> None:
+        """Keep the newest version of each teacher's task: a kill may have come between writing and removing."""
+        newest: dict[tuple[str, str], Module] = {}
+        for module in sorted(self._modules.values(), key=lambda m: (m.card.version, m.id)):
+            key = (module.card.task, module.card.teacher_key)
+            if key in newest:
+                self._drop(newest[key])
+            newest[key] = module
+
+    def _drop(self, module: Module) -> None:
+        self._path(module.id).unlink(missing_ok=True)
+        self._modules.pop(module.id, None)
+
+    def _write(self, module_id: str, data: bytes) -> None:
+        with NamedTemporaryFile(dir=self.folder, suffix=PARTIAL, delete=False) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(self._path(module_id))
+        _sync_folder(self.folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename or removal outlast a power cut, where the system allows a folder to be synced."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,249 @@
+"""Measure an agent on tasks: with the task given, the task recognised, and the right class with no task given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.agent import Agent
+from skillmesh.data.folder import Split, TaskFolder, open_task
+from skillmesh.data.inputs import AnyImage
+from skillmesh.errors import DataError
+from skillmesh.learning.head import softmax
+from skillmesh.mapper import Mapped
+from skillmesh.module import Module
+from skillmesh.progress import Progress, begin
+from skillmesh.tensors import Floats
+
+Change = Callable[[AnyImage], AnyImage]
+"""Something done to every test image before it is shown to the agent."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One learned task on its test images."""
+
+    task: str
+    classes: int
+    test_images: int
+    oracle_accuracy: float
+    """Right class, the task given."""
+    task_accuracy: float
+    """Right task."""
+    final_accuracy: float
+    """Right task and right class, no task given, an answer forced."""
+    known_unknown: float
+    """Share answered "unknown", though the task is known."""
+    strict_accuracy: float
+    """As `final_accuracy`, an image answered "unknown" counting as wrong."""
+    module_bytes: int
+    anchor_bytes: int
+    learn_seconds: float
+    answer_seconds: float
+    confusions: dict[str, int] = field(default_factory=dict)
+    """The other tasks that its images were taken for, and how often."""
+
+
+@dataclass(frozen=True)
+class HiddenResult:
+    """A task that the agent never learned."""
+
+    task: str
+    test_images: int
+    unknown: float
+    """Share answered "unknown"."""
+
+
+@dataclass
+class Evaluation:
+    """Results per task, and what they are on average over tasks."""
+
+    tasks: list[TaskResult] = field(default_factory=list)
+    hidden: list[HiddenResult] = field(default_factory=list)
+    novelty_known: list[Floats] = field(default_factory=list)
+    novelty_hidden: list[Floats] = field(default_factory=list)
+    confidence: list[tuple[Floats, NDArray[np.bool_]]] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the macro averages and the tasks, as JSON would have it."""
+        averaged = (
+            "oracle_accuracy",
+            "task_accuracy",
+            "final_accuracy",
+            "strict_accuracy",
+            "known_unknown",
+            "module_bytes",
+            "anchor_bytes",
+        )
+        summary: dict[str, Any] = {
+            key: round(fmean(getattr(t, key) for t in self.tasks), 6) if self.tasks else None for key in averaged
+        }
+        summary["learn_seconds"] = round(sum(t.learn_seconds for t in self.tasks), 3)
+        summary["answer_seconds"] = round(sum(t.answer_seconds for t in self.tasks), 3)
+        summary["confidence_error"] = self.confidence_error()
+        if self.hidden:
+            summary["hidden_unknown"] = round(fmean(h.unknown for h in self.hidden), 6)
+            summary["unknown_auroc"] = self.unknown_auroc()
+        summary["tasks"] = [asdict(t) for t in self.tasks]
+        summary["hidden"] = [asdict(h) for h in self.hidden]
+        return summary
+
+    def unknown_auroc(self) -> float | None:
+        """How well novelty tells images of hidden tasks from images of known ones, over all images."""
+        from sklearn.metrics import roc_auc_score
+
+        if not self.novelty_known or not self.novelty_hidden:
+            return None
+        known, hidden = np.concatenate(self.novelty_known), np.concatenate(self.novelty_hidden)
+        truth = np.concatenate([np.zeros(len(known)), np.ones(len(hidden))])
+        return round(float(roc_auc_score(truth, np.concatenate([known, hidden]))), 6)
+
+    def confidence_error(self, bins: int = 15) -> float | None:
+        """Expected calibration error: how far stated confidence is from accuracy, over equal-width bins."""
+        if not self.confidence:
+            return None
+        stated = np.concatenate([c for c, _ in self.confidence])
+        right = np.concatenate([r for _, r in self.confidence])
+        bin_of = np.minimum((stated * bins).astype(int), bins - 1)
+        gaps = [
+            abs(stated[bin_of == b].mean() - right[bin_of == b].mean()) * np.mean(bin_of == b)
+            for b in np.unique(bin_of)
+        ]
+        return round(float(sum(gaps)), 6)
+
+
+def evaluate(
+    agent: Agent,
+    paths: Sequence[Path],
+    *,
+    learn: bool = True,
+    hide: Sequence[str] = (),
+    change: Change | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Learn the tasks at `paths` one after the other (or take the agent as it is), then test on all of them.
+
+    Parameters
+    ----------
+    hide
+        Names of tasks that are tested on but never learned. With `learn` off, whatever the agent does not know
+        is hidden.
+    """
+    folders = [_opened(path, learn, agent.config.seed) for path in paths]
+    seconds = dict.fromkeys((f.name for f in folders), 0.0)
+    if learn:
+        for folder in folders:
+            if folder.name not in hide:
+                started = time.perf_counter()
+                agent.learn(folder, progress=progress)
+                seconds[folder.name] = time.perf_counter() - started
+    modules, _ = agent.mapper()
+    index_of = {m.card.task: i for i, m in enumerate(modules)}
+    result = Evaluation()
+    for folder in folders:
+        if folder.name in index_of:
+            _test_known(agent, folder, index_of[folder.name], seconds[folder.name], change, progress, result)
+        else:
+            _test_hidden(agent, folder, change, progress, result)
+    return result
+
+
+def _opened(path: Path, learn: bool, seed: int) -> TaskFolder:
+    """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
+    folder = open_task(path, hold_out=("val", "test") if learn else (), seed=seed)
+    if not len(folder.splits["test"]) and not learn:
+        return TaskFolder(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)
+    if not len(folder.splits["test"]):
+        raise DataError(
+            f"{path} leaves no test images: its classes have one or two images each; add images or a test folder"
+        )
+    return folder
+
+
+def _test_known(
+    agent: Agent,
+    folder: TaskFolder,
+    index: int,
+    learn_seconds: float,
+    change: Change | None,
+    progress: Progress | None,
+    result: Evaluation,
+) -> None:
+    modules, _ = agent.mapper()
+    module = modules[index]
+    started = time.perf_counter()
+    x, labels, mapped = _shown(agent, folder.splits["test"], folder.name, change, progress)
+    answer_seconds = time.perf_counter() - started
+    labels = _in_order_of(module, folder)[labels]
+    logits = agent.head(module).logits(x)
+    right_class = logits.argmax(axis=1) == labels
+    right_task = mapped.task == index
+    final = right_task & right_class
+    result.novelty_known.append(mapped.novelty)
+    result.confidence.append((_confidence(agent, x, mapped, modules), final))
+    others, counts = np.unique(mapped.task[~right_task], return_counts=True)
+    result.tasks.append(
+        TaskResult(
+            task=folder.name,
+            classes=len(module.card.classes),
+            test_images=len(x),
+            oracle_accuracy=float(right_class.mean()),
+            task_accuracy=float(right_task.mean()),
+            final_accuracy=float(final.mean()),
+            known_unknown=float(mapped.unknown.mean()),
+            strict_accuracy=float((final & ~mapped.unknown).mean()),
+            module_bytes=module.size,
+            anchor_bytes=anchor_bytes(module),
+            learn_seconds=round(learn_seconds, 3),
+            answer_seconds=round(answer_seconds, 3),
+            confusions={modules[o].card.task: int(n) for o, n in zip(others, counts, strict=True)},
+        )
+    )
+
+
+def _test_hidden(
+    agent: Agent, folder: TaskFolder, change: Change | None, progress: Progress | None, result: Evaluation
+) -> None:
+    x, _, mapped = _shown(agent, folder.splits["test"], folder.name, change, progress)
+    result.novelty_hidden.append(mapped.novelty)
+    result.hidden.append(HiddenResult(folder.name, len(x), float(mapped.unknown.mean())))
+
+
+def _shown(
+    agent: Agent, split: Split, name: str, change: Change | None, progress: Progress | None
+) -> tuple[Floats, NDArray[np.int64], Mapped]:
+    """Describe and map a split's images, as `Agent.answer` would."""
+    images: Sequence[AnyImage] = split.files if change is None else [change(image) for image in split.files]
+    described = agent.backbone.describe(images, begin(progress, f"{name} (test)", len(images)))
+    x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
+    return x, split.labels[described.readable], agent.mapper()[1].map(x)
+
+
+def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
+    """Translate the folder's class indices to the module's: a folder to be tested may lack classes."""
+    position = {name: i for i, name in enumerate(module.card.classes)}
+    return np.array([position.get(name, -1) for name in folder.classes], dtype=np.int64)
+
+
+def _confidence(agent: Agent, x: Floats, mapped: Mapped, modules: list[Module]) -> Floats:
+    """The confidence of each image's answer, as `Answer.confidence` states it."""
+    stated = np.empty(len(x), dtype=np.float32)
+    for index in np.unique(mapped.task):
+        rows = mapped.task == index
+        module = modules[index]
+        share = softmax(agent.head(module).logits(x[rows]) / module.card.temperature)
+        stated[rows] = mapped.posterior[rows, index] * share.max(axis=1)
+    return stated
+
+
+def anchor_bytes(module: Module) -> int:
+    """Bytes of the tensors that belong to anchors."""
+    kinds = module.card.anchors
+    return sum(tensor.nbytes for name, tensor in module.tensors.items() if name.partition(".")[0] in kinds)

@@ -1,0 +1,50 @@
+"""Where a number comes from: kept beside every result, so that anyone can make it again."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import skillmesh
+from skillmesh.data.sources import open_source
+
+
+def provenance(command: str, paths: Sequence[Path], seed: int) -> dict[str, Any]:
+    return {
+        "command": command,
+        "version": skillmesh.__version__,
+        "commit": _commit(),
+        "seed": seed,
+        "data_hash": data_hash(paths),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def data_hash(paths: Sequence[Path]) -> str:
+    """Hash names and contents of all files of the tasks, whether they lie in folders or zips."""
+    digest = hashlib.sha256()
+    for path in sorted(paths, key=lambda p: p.stem):
+        source = open_source(path)
+        digest.update(path.stem.encode())
+        for name in source.names():
+            digest.update(name.encode())
+            digest.update(hashlib.sha256(source.read(name)).digest())
+    return digest.hexdigest()
+
+
+def _commit() -> str | None:
+    """The commit of the source that runs, where it is a git checkout; a + marks uncommitted changes."""
+    folder = Path(skillmesh.__file__).parent
+
+    def git(*arguments: str) -> str:
+        call = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,296 @@
+"""The commands, in the order in which a user meets them."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillmesh.cli import options
+from skillmesh.errors import AgentError, SkillmeshError
+
+if TYPE_CHECKING:
+    from skillmesh.agent import Agent
+    from skillmesh.module import Module
+
+app = typer.Typer(
+    help="Teach one agent, and every agent knows: learn folders of images, answer with no task label.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from skillmesh import __version__
+
+        typer.echo(f"skillmesh {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    context: typer.Context,
+    home: options.Home = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    context.obj = home
+    warnings.filterwarnings("ignore", module="PIL")  # odd metadata in a user's photos is no news
+
+
+@app.command()
+def init(
+    context: typer.Context,
+    home: options.Home = None,
+    name: Annotated[
+        str | None, typer.Option("--name", show_default=False, help="Default: this machine's.")
+    ] = None,
+    backbone: options.BackboneName = "lite0",
+    weights: options.Weights = None,
+    calibration: options.CalibrationFile = None,
+    representation: options.Representation = options.Space.descriptor,
+    mapper: options.MapperKind = options.Kind.sketch,
+    compact: options.Compact = False,
+    clusters: options.Clusters = 25,
+    variance_floor: options.VarianceFloor = 1e-6,
+    images_per_class: options.ImagesPerClass = 5,
+) -> None:
+    """Set up an agent: a key of its own, settings, an empty bank."""
+    from skillmesh.agent import Agent, create_home, default_name, home_folder
+
+    folder = home_folder(home or context.obj)
+    create_home(
+        folder,
+        name=name or default_name(),
+        backbone=backbone,
+        weights=None if weights is None else weights.resolve(),
+        calibration=calibration,
+        representation=representation.value,
+        mapper=mapper.value,
+        compact=compact,
+        clusters=clusters,
+        variance_floor=variance_floor,
+        images_per_class=images_per_class,
+    )
+    agent = Agent(folder)
+    typer.echo(f"agent {agent.name!r} at {folder}")
+    typer.echo(f"  public key  {agent.identity.public_key}")
+    typer.echo(f"  backbone    {agent.config.backbone} {agent.bank.backbone[:16]}…")
+
+
+@app.command()
+def learn(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="A folder or zip: class/… or train|val|test/class/…")],
+    home: options.Home = None,
+    name: Annotated[
+        str | None, typer.Option("--name", show_default=False, help="The task's name; default the folder's.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Learn a task of this name again.")] = False,
+    licence: Annotated[
+        str | None, typer.Option(show_default=False, help="Licence of the images, for the card.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(show_default=False, help="A note for the card.")] = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> None:
+    """Learn a task from a folder of images and keep it as a small signed module."""
+    import time
+
+    from skillmesh.agent import Agent, home_folder
+    from skillmesh.cli import show
+
+    started = time.perf_counter()
+    agent = Agent.open(home_folder(home or context.obj), device=device)
+    with show.progress_bar() as bar:
+        module, lesson = agent.learn(folder, name=name, replace=replace, licence=licence, note=note, progress=bar)
+    seconds = time.perf_counter() - started
+    if json:
+        facts = _facts(module) | {
+            "seconds": round(seconds, 3),
+            "notes": list(lesson.notes),
+            "unreadable": [{"name": u.name, "reason": u.reason} for u in lesson.unreadable],
+        }
+        show.print_json(facts)
+        return
+    for text in lesson.notes:
+        show.stderr.print(f"note: {text}", style="yellow", highlight=False)
+    for bad in lesson.unreadable:
+        show.stderr.print(f"skipped: {bad.name}: {bad.reason}", style="yellow", highlight=False)
+    card = module.card
+    typer.echo(
+        f"learned {card.task!r}: {len(card.classes)} classes, {sum(card.counts)} training images, validation "
+        f"{show.percent(card.validation_accuracy)}, {show.kilobytes(module.size)}, {seconds:.1f} s"
+    )
+
+
+@app.command()
+def ask(
+    context: typer.Context,
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    home: options.Home = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> None:
+    """Say what images show, with nobody telling which task they are of."""
+    from skillmesh.cli import show
+
+    agent = _open(home or context.obj, device=device)
+    with show.progress_bar(quiet=len(images) < 2) as bar:
+        answers, unreadable = agent.ask(_image_files(images), progress=bar)
+    if json:
+        bad = [{"image": u.name, "error": u.reason} for u in unreadable]
+        show.print_json({"answers": [a.as_dict() for a in answers], "unreadable": bad})
+    else:
+        rows = show.table(None, "image", "answer", "task", "taught by", ">confidence", "else")
+        for a in answers:
+            other = ", ".join(f"{g.label} {show.percent(g.confidence)}" for g in a.alternatives[:2])
+            if a.unknown:
+                rows.add_row(
+                    a.image, "[bold]unknown[/bold]", "–", "–", "–", f"nearest: {a.best.label} ({a.best.task})"
+                )
+            else:
+                rows.add_row(a.image, a.label, a.task, a.teacher, show.percent(a.confidence), other)
+        show.console.print(rows)
+        for u in unreadable:
+            show.stderr.print(f"skipped: {u.name}: {u.reason}", style="yellow", highlight=False)
+    if unreadable:
+        raise typer.Exit(1)
+
+
+@app.command()
+def tasks(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
+    """List what the agent knows."""
+    from skillmesh.cli import show
+
+    agent = _open(home or context.obj)
+    modules = agent.tasks()
+    if json:
+        damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
+        show.print_json({"tasks": [_facts(m) for m in modules], "damaged": damaged})
+        return
+    rows = show.table(None, "task", ">classes", ">images", ">validation", ">size", "taught by", "learned")
+    for m in modules:
+        c = m.card
+        accuracy = show.percent(c.validation_accuracy)
+        size = show.kilobytes(m.size)
+        rows.add_row(c.task, str(len(c.classes)), str(sum(c.counts)), accuracy, size, c.teacher, c.created)
+    show.console.print(rows if modules else "no tasks yet; teach one with `skillmesh learn FOLDER`")
+    for d in agent.bank.damaged:
+        show.stderr.print(f"cannot be used: {d.path}: {d.error}", style="yellow", highlight=False)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task's name, or name@teacher.")],
+    home: options.Home = None,
+    json: options.Json = False,
+) -> None:
+    """Show everything that a module says about itself."""
+    from skillmesh.cli import show as shown
+
+    module = _open(home or context.obj).bank.find(task)
+    facts = _facts(module) | {"classes": dict(zip(module.card.classes, module.card.counts, strict=True))}
+    facts["tensors"] = {
+        name: f"{tensor.dtype} {list(tensor.shape)} {tensor.nbytes:,} bytes"
+        for name, tensor in module.tensors.items()
+    }
+    if json:
+        shown.print_json(facts)
+        return
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            typer.echo(f"{key}:")
+            for inner, detail in value.items():
+                typer.echo(f"  {inner}: {detail}")
+        elif value is not None:
+            typer.echo(f"{key}: {value}")
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task's name, or name@teacher.")],
+    file: Annotated[Path, typer.Argument(help="Where to write the .skill file.")],
+    home: options.Home = None,
+) -> None:
+    """Write a task's module to a file, for another agent to import."""
+    from skillmesh.cli.show import kilobytes
+
+    module = _open(home or context.obj).export(task, file)
+    typer.echo(f"wrote {module.card.task!r} to {file}, {kilobytes(module.size)}")
+
+
+@app.command("import")
+def import_(
+    context: typer.Context,
+    files: Annotated[list[Path], typer.Argument(help="One or more .skill files.")],
+    home: options.Home = None,
+    json: options.Json = False,
+) -> None:
+    """Check module files and take them into the bank; a bad one changes nothing."""
+    from skillmesh.agent import Agent, home_folder
+    from skillmesh.cli.show import print_json
+
+    agent = Agent.open(home_folder(home or context.obj))
+    received, refused = [], []
+    for file in files:
+        try:
+            received.append(agent.receive(file))
+        except SkillmeshError as error:
+            refused.append({"file": str(file), "error": type(error).__name__, "reason": str(error)})
+    if json:
+        print_json({"imported": [_facts(m) for m in received], "refused": refused})
+    else:
+        for module in received:
+            typer.echo(
+                f"imported {module.card.task!r} ({len(module.card.classes)} classes) by {module.card.teacher}"
+            )
+        for bad in refused:
+            typer.echo(f"skillmesh: {bad['file']}: {bad['error']}: {bad['reason']}", err=True)
+    if refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def forget(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task's name, or name@teacher.")],
+    home: options.Home = None,
+) -> None:
+    """Remove a task; the agent is then as if it had never had it."""
+    module = _open(home or context.obj).forget(task)
+    typer.echo(f"forgot {module.card.task!r} by {module.card.teacher}")
+
+
+def _open(home: Path | None, **options_: Any) -> Agent:
+    """Open an agent that must be there already."""
+    from skillmesh.agent import Agent, home_folder
+
+    return Agent(home_folder(home), **options_)
+
+
+def _image_files(paths: list[Path]) -> list[Path]:
+    """Expand folders into the image files below them."""
+    from skillmesh.data.folder import IMAGE_SUFFIXES
+
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            files += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+        elif path.exists():
+            files.append(path)
+        else:
+            raise AgentError(f"there is no image at {path}; expected image files or folders of them")
+    return files
+
+
+def _facts(module: Module) -> dict[str, Any]:
+    return module.card.model_dump() | {"id": module.id, "bytes": module.size}

@@ -1,0 +1,56 @@
+"""Options that several commands take, each described once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Kind(StrEnum):
+    sketch = "sketch"
+    gmmc = "gmmc"
+    maha = "maha"
+
+
+class Space(StrEnum):
+    features = "features"
+    sqrt_features = "sqrt-features"
+    descriptor = "descriptor"
+
+
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        metavar="DIR",
+        show_default=False,
+        help="The agent's folder; default SKILLMESH_HOME or the user's data folder.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="cpu|cuda|mps", show_default=False, help="Default: what is there."),
+]
+BackboneName = Annotated[str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or any timm name.")]
+Weights = Annotated[
+    Path | None, typer.Option("--weights", metavar="FILE", show_default=False, help="Weights of the backbone.")
+]
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", show_default=False, help="As `skillmesh calibrate` makes it."),
+]
+MapperKind = Annotated[Kind, typer.Option("--mapper", help="Kind of task anchor and mapper.")]
+Representation = Annotated[Space, typer.Option("--representation", help="What heads and anchors work on.")]
+Compact = Annotated[
+    bool, typer.Option("--compact", help="Store modules in the calibration's basis: a third of the bytes.")
+]
+Clusters = Annotated[int, typer.Option("--clusters", min=1, max=4096, help="gmmc: Gaussians per task.")]
+VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=0, help="gmmc: added to every variance.")]
+ImagesPerClass = Annotated[
+    int, typer.Option("--images-per-class", min=1, max=255, help="maha: samples per class.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]

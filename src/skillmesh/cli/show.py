@@ -1,0 +1,69 @@
+"""How things are shown in a terminal: tables, progress, sizes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+console = Console()
+stderr = Console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def kilobytes(count: float) -> str:
+    """KB means 1,000 bytes, here and in the docs."""
+    return f"{count / 1000:,.1f} KB"
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def table(title: str | None, *columns: str) -> Table:
+    """A plain table; columns whose name begins with '>' hold numbers and are set to the right."""
+    made = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
+    )
+    for column in columns:
+        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+    return made
+
+
+class Bar:
+    """A progress bar that keeps to `agent.Progress`."""
+
+    def __init__(self, progress: RichProgress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+
+    def start(self, what: str, total: int) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(what, total=total)
+
+    def advance(self, steps: int) -> None:
+        if self._task is not None:
+            self._progress.advance(self._task, steps)
+
+
+@contextmanager
+def progress_bar(quiet: bool = False) -> Iterator[Bar]:
+    """Show progress on stderr, so that stdout stays clean for results."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True, disable=quiet) as progress:
+        yield Bar(progress)

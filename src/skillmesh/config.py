@@ -1,0 +1,51 @@
+"""An agent's settings, as `agent.json` in its home keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from skillmesh.errors import AgentError
+
+FILE = "agent.json"
+Kind = Literal["sketch", "gmmc", "maha"]
+
+
+class AgentConfig(BaseModel):
+    """What an agent was set up with. It stays as it is: modules in the bank depend on it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, max_length=64)
+    backbone: str = "lite0"
+    weights: Path | None = None
+    calibration: Path | None = None
+    """`None`: the one shipped for the backbone."""
+    representation: Literal["features", "sqrt-features", "descriptor"] = "descriptor"
+    compact: bool = False
+    mapper: Kind = "sketch"
+    rank: int = Field(8, ge=1, le=256)
+    clusters: int = Field(25, ge=1, le=4096)
+    variance_floor: float = Field(1e-6, ge=0, le=1e3)
+    images_per_class: int = Field(5, ge=1, le=255)
+    seed: int = Field(0, ge=0)
+
+    def save(self, home: Path) -> None:
+        partial = home / f"{FILE}.partial"
+        partial.write_text(self.model_dump_json(indent=2) + "\n")
+        partial.replace(home / FILE)
+
+    @classmethod
+    def load(cls, home: Path) -> AgentConfig:
+        path = home / FILE
+        if not path.is_file():
+            raise AgentError(f"there is no agent at {home}; make one with `skillmesh init --home {home}`")
+        try:
+            return cls.model_validate_json(path.read_text())
+        except (ValidationError, UnicodeDecodeError) as error:
+            first = str(error).splitlines()
+            raise AgentError(
+                f"{path} is damaged: {' '.join(first[:3])}; mend the file, or make a new agent in another home"
+            ) from error

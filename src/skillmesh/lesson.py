@@ -1,0 +1,87 @@
+"""What a teacher makes of a task: from a folder of images to the tensors and the facts of a module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.anchors import KINDS, AnchorSettings
+from skillmesh.backbone.backbone import Backbone
+from skillmesh.config import AgentConfig
+from skillmesh.data.folder import Split, TaskFolder
+from skillmesh.errors import DataError
+from skillmesh.learning.head import fit_head
+from skillmesh.learning.probes import choose_probes, probe_tensors
+from skillmesh.progress import Advance
+from skillmesh.tensors import Floats, Tensors
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.describe import Unreadable
+
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A task, learned but not yet signed."""
+
+    tensors: Tensors
+    facts: dict[str, Any]
+    """The card's fields that come from the data."""
+    unreadable: list[Unreadable]
+    notes: tuple[str, ...]
+
+
+def study(task: TaskFolder, backbone: Backbone, config: AgentConfig, progress: Advance | None = None) -> Lesson:
+    """Learn head, anchor and probes from the training and validation images. Test images are never opened."""
+    train, train_labels, unreadable = _represented(task.splits["train"], backbone, config, progress)
+    val, val_labels, also_unreadable = _represented(task.splits["val"], backbone, config, progress)
+    unreadable += also_unreadable
+    counts = np.bincount(train_labels, minlength=len(task.classes))
+    _refuse_empty_classes(task, counts, unreadable)
+    fit = fit_head(train, train_labels, val, val_labels, len(task.classes))
+    anchor = KINDS[config.mapper].fit(train, train_labels, len(task.classes), anchor_settings(config))
+    probes = choose_probes(val, val_labels, config.seed)
+    facts = {
+        "task": task.name,
+        "classes": task.classes,
+        "dim": train.shape[1],
+        "anchors": (config.mapper,),
+        "counts": tuple(int(n) for n in counts),
+        "validation_images": len(val),
+        "validation_accuracy": fit.accuracy,
+        "temperature": fit.temperature,
+    }
+    tensors = fit.head.tensors() | anchor.tensors() | probe_tensors(probes)
+    return Lesson(tensors, facts, unreadable, task.notes)
+
+
+def anchor_settings(config: AgentConfig) -> AnchorSettings:
+    return AnchorSettings(
+        rank=config.rank,
+        clusters=config.clusters,
+        variance_floor=config.variance_floor,
+        images_per_class=config.images_per_class,
+        seed=config.seed,
+    )
+
+
+def _represented(
+    split: Split, backbone: Backbone, config: AgentConfig, progress: Advance | None
+) -> tuple[Floats, Labels, list[Unreadable]]:
+    described = backbone.describe(split.files, progress)
+    x = backbone.represent(described.raw, config.representation, config.compact)
+    return x, split.labels[described.readable], described.unreadable
+
+
+def _refuse_empty_classes(task: TaskFolder, counts: NDArray[np.int64], unreadable: list[Unreadable]) -> None:
+    empty = [task.classes[i] for i in np.flatnonzero(counts == 0)]
+    if empty:
+        examples = "; ".join(f"{u.name}: {u.reason}" for u in unreadable[:3])
+        raise DataError(
+            f"no training image of {', '.join(map(repr, empty[:5]))} in {task.name!r} can be read ({examples}); "
+            "mend or remove the class folder(s)"
+        )

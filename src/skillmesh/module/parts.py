@@ -1,0 +1,17 @@
+"""Which tensors a module has: those of its head, its anchors and its probes, as the card says."""
+
+from __future__ import annotations
+
+from skillmesh.anchors import KINDS
+from skillmesh.learning.head import Head
+from skillmesh.learning.probes import probe_specs
+from skillmesh.module.card import Card
+from skillmesh.tensors import Spec
+
+
+def specs_for(card: Card) -> dict[str, Spec]:
+    classes = len(card.classes)
+    specs = Head.specs(classes, card.dim) | probe_specs(card.validation_images, card.dim)
+    for kind in card.anchors:
+        specs |= KINDS[kind].specs(classes, card.dim)
+    return specs
