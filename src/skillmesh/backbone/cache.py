@@ -41,22 +41,30 @@ class DescriptorCache:
         self._lock = Lock()
         try:
             self._connection = self._open()
+        except sqlite3.OperationalError:  # locked, no room, no permission: not damaged
+            raise
         except sqlite3.DatabaseError as error:
-            log.warning("the descriptor cache %s is damaged (%s) and begun anew", self.path, error)
-            self.path.replace(self.path.with_suffix(".damaged"))
-            self._connection = self._open()
+            self._begin_anew(error)
         if self.path.stat().st_size > limit_bytes:
             self._drop_oldest_half()
 
     def get(self, key: bytes) -> Raw | None:
         with self._lock:
-            row = self._connection.execute("SELECT value FROM raw WHERE key = ?", (key,)).fetchone()
+            try:
+                row = self._connection.execute("SELECT value FROM raw WHERE key = ?", (key,)).fetchone()
+            except sqlite3.DatabaseError as error:
+                self._give_up(error)
+                return None
         return None if row is None else np.frombuffer(row[0], dtype=np.float16)
 
     def put(self, items: list[tuple[bytes, Raw]]) -> None:
         rows = [(key, value.tobytes()) for key, value in items]
-        with self._lock, self._connection:
-            self._connection.executemany("INSERT OR IGNORE INTO raw (key, value) VALUES (?, ?)", rows)
+        with self._lock:
+            try:
+                with self._connection:
+                    self._connection.executemany("INSERT OR IGNORE INTO raw (key, value) VALUES (?, ?)", rows)
+            except sqlite3.DatabaseError as error:
+                self._give_up(error)
 
     def close(self) -> None:
         self._connection.close()
@@ -68,6 +76,21 @@ class DescriptorCache:
         connection.execute("CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, key BLOB UNIQUE, value BLOB)")
         connection.commit()
         return connection
+
+    def _give_up(self, error: sqlite3.DatabaseError) -> None:
+        """Go on without this entry: a cache must not stop the work."""
+        if isinstance(error, sqlite3.OperationalError):  # locked, or no room on the disk
+            log.warning("the descriptor cache %s cannot be used now: %s", self.path, error)
+        else:
+            self._connection.close()
+            self._begin_anew(error)
+
+    def _begin_anew(self, error: sqlite3.DatabaseError) -> None:
+        log.warning("the descriptor cache %s is damaged (%s) and begun anew", self.path, error)
+        self.path.replace(self.path.with_suffix(".damaged"))
+        for ending in ("-wal", "-shm"):  # they belong to the damaged file
+            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+        self._connection = self._open()
 
     def _drop_oldest_half(self) -> None:
         with self._lock, self._connection:

@@ -47,9 +47,8 @@ class Network:
         self.fingerprint = _fingerprint(self.spec, model)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.bias_positions = bias_positions(model)
-        self.features = int(model.num_features)
         taps = {path: model.get_submodule(path) for path in self.spec.taps or ()}
-        channels = _probe_channels(model, taps, self.size, name)
+        self.features, channels = _probe_widths(model, taps, self.size, name)
         self.width = self.features + 2 * sum(channels.values())
         if self.spec.fold:
             fold_batch_norms(model)
@@ -154,17 +153,18 @@ def _default_taps(model: Any) -> tuple[str, ...]:
     """
     known = {name for name, _ in model.named_modules()}
     stages = [(s["module"], int(s["num_chs"])) for s in getattr(model, "feature_info", []) if s["module"] in known]
-    if stages and stages[-1][1] == model.num_features:
+    features = getattr(model, "head_hidden_size", None) or model.num_features
+    if stages and stages[-1][1] == features:
         stages.pop()
     for step in range(1, len(stages) + 1):
         chosen = stages[::step]
-        if model.num_features + 2 * sum(n for _, n in chosen) <= MAX_WIDTH:
+        if features + 2 * sum(n for _, n in chosen) <= MAX_WIDTH:
             return tuple(path for path, _ in chosen)
     return ()
 
 
-def _probe_channels(model: Any, taps: dict[str, nn.Module], size: int, name: str) -> dict[str, int]:
-    """Read off one forward pass how many channels each tap has; a network that cannot be run shows here."""
+def _probe_widths(model: Any, taps: dict[str, nn.Module], size: int, name: str) -> tuple[int, dict[str, int]]:
+    """Read off one pass how many features and channels per tap there are; a network that cannot run shows here."""
     stages = {s["module"]: int(s["num_chs"]) for s in getattr(model, "feature_info", [])}
     channels: dict[str, int] = {}
 
@@ -179,12 +179,12 @@ def _probe_channels(model: Any, taps: dict[str, nn.Module], size: int, name: str
         features = model(torch.zeros(1, 3, size, size))
     for hook in hooks:
         hook.remove()
-    if features.ndim != 2 or features.shape[1] != model.num_features or set(channels) != set(taps):
+    if features.ndim != 2 or set(channels) != set(taps):
         raise BackboneError(
             f"{name!r} cannot be a backbone: it gives {tuple(features.shape)} for one image, "
-            f"expected (1, {model.num_features})"
+            f"expected (1, features) and an output of each of {', '.join(taps)}"
         )
-    return channels
+    return features.shape[1], channels
 
 
 def _fingerprint(spec: NetworkSpec, model: nn.Module) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +34,10 @@ def draw_answers(agent: Agent, folders: Sequence[Path], target: Path, rows: int 
 
 
 def _choose(folders: Sequence[Path], count: int, seed: int) -> list[Path]:
-    """Draw test images task by task, so that every task is seen; each image tells its task and class by its path."""
+    """Draw test images task by task, so that every task is seen; a path tells an image's task and class."""
     rng = np.random.default_rng(seed)
-    files = [sorted(folder.glob("test/*/*")) for folder in folders]
-    return [task[rng.integers(len(task))] for _, task in zip(range(count), _cycle(files), strict=False)]
-
-
-def _cycle(files: list[list[Path]]) -> Sequence[list[Path]]:
-    return files * (COLUMNS * 10 // len(files) + 1)
+    files = cycle([sorted(folder.glob("test/*/*")) for folder in folders])
+    return [task[rng.integers(len(task))] for task in islice(files, count)]
 
 
 def _draw_tile(sheet: Image.Image, corner: tuple[int, int], path: Path, answer: Answer) -> None:

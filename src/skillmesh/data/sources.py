@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Protocol
 
@@ -12,9 +10,6 @@ from skillmesh.errors import DataError
 
 MAX_FILE_BYTES = 256 * 2**20
 """No image that we can decode is larger; a zip member that claims to be is not unpacked."""
-
-_DAMAGED = (zlib.error, lzma.LZMAError, ValueError)
-"""What the decompressors raise on damaged data, beside what zipfile itself raises."""
 
 
 class Source(Protocol):
@@ -59,7 +54,7 @@ class ZipSource:
     def __init__(self, path: Path) -> None:
         try:
             self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, OSError) as error:
+        except Exception as error:  # BadZipFile, OSError, and a few others on damaged directories
             raise DataError(
                 f"{path} is not a zip that can be read ({error}); zip the task folder again"
             ) from error
@@ -78,7 +73,7 @@ class ZipSource:
             raise OSError(f"{size:,} bytes are more than the {MAX_FILE_BYTES:,} that an image may have")
         try:
             return self._zip.read(member)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, *_DAMAGED) as error:
+        except Exception as error:  # zipfile raises its own, and whatever the decompressors raise
             raise OSError(f"the zip member cannot be unpacked: {error}") from error
 
 

@@ -18,7 +18,7 @@ STRENGTHS = (0.1, 0.01, 0.001)
 """Weights of ½‖W‖² beside the mean log-loss, strongest first: each fit starts where the last one ended."""
 DEFAULT_STRENGTH = 0.01
 """Taken where there are no validation images to choose on."""
-TEMPERATURES = np.geomspace(0.1, 10, 81)
+TEMPERATURES = np.geomspace(0.1, 100, 121)
 
 
 @dataclass(frozen=True)

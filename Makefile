@@ -1,0 +1,43 @@
+# Every target does its own set-up: a virtual environment in .venv, with the exact versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-all lint types docs-check docs bench clean
+
+demo: $(READY)
+	$(BIN)/skillmesh demo --out demo-out
+
+test: $(READY) lint types docs-check
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+# Everything, the long tests too. SKILLMESH_TASKS names a folder of real tasks; SKILLMESH_REQUIRE_ALL=1 forbids skips.
+test-all: $(READY) lint types docs-check
+	$(BIN)/python -m pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# The tables in the docs must be what the committed results say.
+docs-check: $(READY)
+	$(BIN)/python benchmarks/render_docs.py --check
+
+docs: $(READY)
+	$(BIN)/python benchmarks/render_docs.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/speed.py
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skillmesh needs Python 3.11 or newer, found " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

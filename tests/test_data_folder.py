@@ -1,0 +1,333 @@
+"""A task on disk as people really have it: every layout, every accident, and splits that never change."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skillmesh.data import sources
+from skillmesh.data.folder import TaskFolder, find_tasks, open_task
+from skillmesh.data.images import UnreadableImageError
+from skillmesh.errors import DataError
+
+PLAIN = [f"{c}/{i}.jpg" for c in ("cat", "dog") for i in range(10)]
+SPLIT = [f"{s}/{c}/{i}.jpg" for s in ("train", "val", "test") for c in ("cat", "dog") for i in range(3)]
+
+
+def make_folder(path: Path, names: Iterable[str]) -> Path:
+    for name in names:
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(name.encode())
+    return path
+
+
+def make_zip(path: Path, names: Iterable[str]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in names:
+            file.writestr(name, name.encode())
+    return path
+
+
+def names_of(task: TaskFolder, split: str) -> list[str]:
+    return [file.name for file in task.splits[split].files]
+
+
+def labelled(task: TaskFolder, split: str) -> set[tuple[str, str]]:
+    """(class, last two parts of the name) of every image of a split."""
+    part = task.splits[split]
+    return {
+        (task.classes[y], "/".join(f.name.split("/")[-2:])) for f, y in zip(part.files, part.labels, strict=True)
+    }
+
+
+class TestLayouts:
+    @pytest.fixture(params=["folder", "zip", "wrapped folder", "wrapped zip", "twice wrapped zip"])
+    def place(self, request: pytest.FixtureRequest, tmp_path: Path):
+        """A function that lays names out in one of the ways that people do."""
+        wrap = "pets v1/" * request.param.count("wrapped") + "again/" * ("twice" in request.param)
+
+        def lay_out(names: list[str]) -> Path:
+            make, ending = (make_zip, ".zip") if "zip" in request.param else (make_folder, "")
+            return make(tmp_path / f"pets{ending}", [wrap + name for name in names])
+
+        return lay_out
+
+    def test_class_folders_become_train_images_with_their_label(self, place):
+        task = open_task(place(PLAIN), hold_out=())
+        assert (task.name, task.classes, task.notes) == ("pets", ("cat", "dog"), ())
+        assert labelled(task, "train") == {(name.split("/")[0], name) for name in PLAIN}
+        assert len(task.splits["train"]) == len(PLAIN)
+        assert len(task.splits["val"]) == len(task.splits["test"]) == 0
+
+    def test_split_folders_are_taken_as_they_are(self, place):
+        task = open_task(place(SPLIT), hold_out=("val", "test"))
+        assert (task.classes, task.notes) == (("cat", "dog"), ())
+        for split in ("train", "val", "test"):
+            expected = {n.partition("/")[2] for n in SPLIT if n.startswith(f"{split}/")}
+            assert labelled(task, split) == {(name.split("/")[0], name) for name in expected}
+
+    def test_files_can_be_read(self, place):
+        task = open_task(place(PLAIN))
+        assert all(file.content() == file.name.encode() for file in task.splits["train"].files)
+
+    def test_hidden_files_are_noted_and_do_not_hide_the_wrapping(self, place):
+        task = open_task(place([*PLAIN, ".DS_Store", "cat/._1.jpg", "__MACOSX/cat/._1.jpg"]), hold_out=())
+        assert task.classes == ("cat", "dog")
+        assert len(task.splits["train"]) == len(PLAIN)
+        assert task.notes == ("3 hidden file(s) ignored",)
+
+    def test_files_that_are_no_images_are_noted_and_do_not_hide_the_wrapping(self, place):
+        task = open_task(place([*PLAIN, "README.md", "cat/labels.csv"]), hold_out=())
+        assert len(task.splits["train"]) == len(PLAIN)
+        (note,) = task.notes
+        assert note.startswith("2 file(s) ignored that are no images")
+        assert ".webp" in note
+
+    def test_loose_images_are_noted_and_do_not_hide_the_wrapping(self, place):
+        task = open_task(place([*PLAIN, "cover.jpg"]), hold_out=())
+        assert task.classes == ("cat", "dog")
+        assert task.notes == ("1 image(s) ignored that lie in no class folder",)
+
+    def test_loose_images_beside_split_folders_are_noted(self, place):
+        task = open_task(place([*SPLIT, "train/cover.jpg", "extra/cat/1.jpg"]))
+        assert len(task.splits["train"]) == 6
+        assert task.notes == ("2 image(s) ignored that lie in no class folder",)
+
+    def test_a_single_train_folder_is_no_wrapping(self, place):
+        task = open_task(place([f"train/{name}" for name in PLAIN]), hold_out=())
+        assert task.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("alias", ["val", "valid", "validation"])
+def test_validation_goes_by_three_names(tmp_path: Path, alias: str):
+    names = [name.replace("val/", f"{alias}/") for name in SPLIT]
+    task = open_task(make_folder(tmp_path, names), hold_out=("val",))
+    assert len(task.splits["val"]) == len(task.splits["train"]) == 6
+
+
+def test_images_in_folders_below_a_class_belong_to_it(tmp_path: Path):
+    names = ["cat/indoors/1.jpg", "cat/2.jpg", "dog/a/b/3.jpg"]
+    task = open_task(make_folder(tmp_path, names), hold_out=())
+    assert task.splits["train"].labels.tolist() == [0, 0, 1]
+
+
+def test_suffixes_count_in_any_case(tmp_path: Path):
+    suffixes = ["JPG", "jpeg", "Png", "webp", "bmp", "GIF", "tif", "TIFF"]
+    task = open_task(make_folder(tmp_path, [f"{c}/1.{s}" for s in suffixes for c in "ab"]), hold_out=())
+    assert len(task.splits["train"]) == 2 * len(suffixes)
+
+
+def test_an_empty_class_folder_is_noted(tmp_path: Path):
+    make_folder(tmp_path, PLAIN)
+    (tmp_path / "bird").mkdir()
+    (tmp_path / ".git").mkdir()
+    task = open_task(tmp_path)
+    assert task.classes == ("cat", "dog")
+    assert task.notes == ("folder(s) without images ignored: bird",)
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_classes_that_train_lacks_are_noted(tmp_path: Path, split: str):
+    task = open_task(make_folder(tmp_path, [*SPLIT, f"{split}/yak/1.jpg", f"{split}/emu/1.jpg"]))
+    assert task.classes == ("cat", "dog")
+    assert len(task.splits[split]) == 6
+    assert task.notes == (f"classes of {split} that train does not have ignored: emu, yak",)
+
+
+def test_one_name_in_two_unicode_forms_is_one_class(tmp_path: Path):
+    composed, decomposed = (unicodedata.normalize(form, "pâté") for form in ("NFC", "NFD"))
+    names = [f"train/{composed}/1.jpg", f"train/{decomposed}/2.jpg", "train/eel/1.jpg", f"test/{decomposed}/3.jpg"]
+    task = open_task(make_zip(tmp_path / "food.zip", names), hold_out=())
+    assert task.classes == ("eel", composed)
+    assert np.bincount(task.splits["train"].labels).tolist() == [1, 2]
+    assert labelled(task, "test") == {(composed, f"{decomposed}/3.jpg")}
+    assert task.notes == ()
+
+
+def test_a_zip_written_with_backslashes_can_be_read(tmp_path: Path):
+    make_zip(tmp_path / "pets.zip", [name.replace("/", "\\") for name in PLAIN])
+    task = open_task(tmp_path / "pets.zip", hold_out=())
+    assert task.classes == ("cat", "dog")
+    assert task.splits["train"].files[0].content() == b"cat\\0.jpg"
+
+
+class TestNames:
+    def test_a_folder_keeps_its_dots_and_a_zip_loses_its_ending(self, tmp_path: Path):
+        assert open_task(make_folder(tmp_path / "pets.v2", PLAIN)).name == "pets.v2"
+        assert open_task(make_zip(tmp_path / "pets.v3.zip", PLAIN)).name == "pets.v3"
+
+    def test_the_current_folder_has_a_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.chdir(make_folder(tmp_path / "pets", PLAIN))
+        assert open_task(".").name == "pets"
+
+    def test_the_caller_may_name_it(self, tmp_path: Path):
+        assert open_task(make_folder(tmp_path, PLAIN), name="Haustiere").name == "Haustiere"
+
+
+class TestRefused:
+    def test_one_class(self, tmp_path: Path):
+        with pytest.raises(DataError, match=r"one class only \('cat'\).*two or more"):
+            open_task(make_folder(tmp_path, ["cat/1.jpg", "cat/2.jpg"]))
+
+    @pytest.mark.parametrize("names", [[], ["1.jpg", "2.jpg"], ["cat/readme.txt"], ["train/1.jpg"]])
+    def test_no_classes(self, tmp_path: Path, names: list[str]):
+        with pytest.raises(DataError, match="expected class/image.jpg or train/class/image.jpg|one class only"):
+            open_task(make_folder(tmp_path, names))
+
+    def test_nothing_there(self, tmp_path: Path):
+        with pytest.raises(DataError, match="there is nothing at .*nowhere"):
+            open_task(tmp_path / "nowhere")
+
+    def test_a_file_that_is_no_zip(self, tmp_path: Path):
+        (tmp_path / "pets.zip").write_text("not a zip")
+        with pytest.raises(DataError, match=r"pets\.zip is not a zip that can be read"):
+            open_task(tmp_path / "pets.zip")
+
+    def test_a_truncated_zip(self, tmp_path: Path):
+        path = make_zip(tmp_path / "pets.zip", PLAIN)
+        path.write_bytes(path.read_bytes()[:-40])
+        with pytest.raises(DataError, match="zip the task folder again"):
+            open_task(path)
+
+    def test_a_damaged_zip_member_is_an_unreadable_image(self, tmp_path: Path):
+        path = tmp_path / "pets.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            for name in PLAIN:
+                file.writestr(name, random.Random(0).randbytes(50) * 40)
+        content = bytearray(path.read_bytes())
+        content[40:90] = b"\xff" * 50
+        path.write_bytes(content)
+        first = open_task(path, hold_out=()).splits["train"].files[0]
+        with pytest.raises(UnreadableImageError, match=r"cat/0\.jpg cannot be read: the zip member"):
+            first.content()
+
+    @settings(max_examples=150, deadline=None)
+    @given(place=st.floats(0, 1), junk=st.binary(min_size=1, max_size=8))
+    def test_any_damage_to_a_zip_is_a_data_error_or_harmless(
+        self, tmp_path_factory: pytest.TempPathFactory, place: float, junk: bytes
+    ):
+        path = make_zip(tmp_path_factory.getbasetemp() / "fuzzed.zip", PLAIN[8:12])
+        content = bytearray(path.read_bytes())
+        start = int(place * (len(content) - len(junk)))
+        content[start : start + len(junk)] = junk
+        path.write_bytes(content)
+        try:
+            for file in open_task(path, hold_out=()).splits["train"].files:
+                file.content()
+        except DataError:
+            pass
+
+    @pytest.mark.parametrize("make", [make_folder, make_zip])
+    def test_a_giant_file_is_an_unreadable_image(self, tmp_path: Path, make, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(sources, "MAX_FILE_BYTES", 4)
+        task = open_task(make(tmp_path / "pets", PLAIN))
+        with pytest.raises(UnreadableImageError, match="9 bytes are more than the 4"):
+            task.splits["train"].files[0].content()
+
+    def test_a_file_gone_since_is_an_unreadable_image(self, tmp_path: Path):
+        task = open_task(make_folder(tmp_path, PLAIN), hold_out=())
+        (tmp_path / "cat/0.jpg").unlink()
+        with pytest.raises(UnreadableImageError, match=r"cat/0\.jpg cannot be read"):
+            task.splits["train"].files[0].content()
+
+
+class TestCutting:
+    def test_shares_are_taken_class_by_class(self, tmp_path: Path):
+        names = [f"{c}/{i:03}.jpg" for c, n in (("big", 100), ("small", 20)) for i in range(n)]
+        task = open_task(make_folder(tmp_path, names), hold_out=("val", "test"))
+        counts = {split: np.bincount(part.labels).tolist() for split, part in task.splits.items()}
+        assert counts == {"train": [68, 14], "val": [15, 3], "test": [17, 3]}
+
+    def test_learning_loses_no_images_to_a_test_split(self, tmp_path: Path):
+        task = open_task(make_folder(tmp_path, PLAIN))
+        assert {split: len(part) for split, part in task.splits.items()} == {"train": 16, "val": 4, "test": 0}
+
+    def test_only_the_missing_split_is_cut(self, tmp_path: Path):
+        names = [n for n in SPLIT if not n.startswith("val")]
+        task = open_task(make_folder(tmp_path, names), hold_out=("val", "test"))
+        assert {split: len(part) for split, part in task.splits.items()} == {"train": 4, "val": 2, "test": 6}
+
+    def test_nothing_is_cut_unless_asked_for(self, tmp_path: Path):
+        task = open_task(make_folder(tmp_path, PLAIN), hold_out=())
+        assert {split: len(part) for split, part in task.splits.items()} == {"train": 20, "val": 0, "test": 0}
+
+    def test_the_seed_decides(self, tmp_path: Path):
+        make_folder(tmp_path, PLAIN)
+        first, again, other = (names_of(open_task(tmp_path, seed=s), "val") for s in (1, 1, 2))
+        assert first == again
+        assert first != other
+
+    def test_the_order_of_files_does_not_matter(self, tmp_path: Path):
+        expected = open_task(make_zip(tmp_path / "a.zip", PLAIN), hold_out=("val", "test"))
+        shuffled = random.Random(7).sample(PLAIN, len(PLAIN))
+        for path in (make_zip(tmp_path / "b.zip", shuffled), make_folder(tmp_path / "c", shuffled)):
+            task = open_task(path, hold_out=("val", "test"))
+            assert all(names_of(task, split) == names_of(expected, split) for split in task.splits)
+
+    def test_one_image_per_class_stays_in_train(self, tmp_path: Path):
+        task = open_task(make_folder(tmp_path, ["cat/1.jpg", "dog/1.jpg"]), hold_out=("val", "test"))
+        assert names_of(task, "train") == ["cat/1.jpg", "dog/1.jpg"]
+        assert len(task.splits["val"]) == len(task.splits["test"]) == 0
+
+    @settings(max_examples=60, deadline=None)
+    @given(sizes=st.lists(st.integers(1, 30), min_size=2, max_size=6), seed=st.integers(0, 2**32))
+    def test_every_image_is_in_one_split_and_every_class_in_train(
+        self, tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int
+    ):
+        names = [f"c{c}/{i}.png" for c, size in enumerate(sizes) for i in range(size)]
+        path = make_zip(tmp_path_factory.getbasetemp() / "property.zip", names)
+        task = open_task(path, hold_out=("val", "test"), seed=seed)
+        assert sorted(n for split in task.splits for n in names_of(task, split)) == sorted(names)
+        train = np.bincount(task.splits["train"].labels, minlength=len(sizes))
+        val = np.bincount(task.splits["val"].labels, minlength=len(sizes))
+        assert (train >= 1).all()
+        assert all(v >= 1 for v, size in zip(val, sizes, strict=True) if size >= 3)
+        for part in task.splits.values():
+            assert [f"c{y}" for y in part.labels] == [f.name.split("/")[0] for f in part.files]
+
+
+class TestFindTasks:
+    @pytest.fixture()
+    def shelf(self, tmp_path: Path) -> Path:
+        make_folder(tmp_path / "shelf/pets", PLAIN)
+        make_folder(tmp_path / "shelf/birds", SPLIT)
+        make_zip(tmp_path / "shelf/food.zip", PLAIN)
+        return tmp_path / "shelf"
+
+    def test_a_folder_of_tasks_stands_for_its_folders_and_zips(self, shelf: Path):
+        assert [p.name for p in find_tasks([shelf])] == ["birds", "food.zip", "pets"]
+
+    def test_a_task_stands_for_itself(self, shelf: Path):
+        paths = [shelf / name for name in ("pets", "food.zip", "birds")]
+        assert find_tasks(paths) == paths
+
+    def test_hidden_and_other_children_are_ignored(self, shelf: Path):
+        make_folder(shelf, [".trash/cat/1.jpg", ".old.zip", "notes/today.txt", "README.md", ".thumbs/pets.png"])
+        assert [p.name for p in find_tasks([shelf])] == ["birds", "food.zip", "pets"]
+
+    def test_two_tasks_of_one_name_are_refused(self, shelf: Path):
+        make_zip(shelf / "pets.zip", PLAIN)
+        with pytest.raises(DataError, match=r"two tasks are named 'pets': .*pets and .*pets\.zip; rename one"):
+            find_tasks([shelf])
+
+    def test_folders_that_differ_after_a_dot_are_two_tasks(self, tmp_path: Path):
+        for name in ("pets.v1", "pets.v2"):
+            make_folder(tmp_path / name, PLAIN)
+        assert len(find_tasks([tmp_path])) == 2
+
+    def test_a_missing_path_is_refused(self, shelf: Path):
+        with pytest.raises(DataError, match="there is nothing at .*attic"):
+            find_tasks([shelf, shelf / "attic"])
+
+    def test_a_folder_without_tasks_is_refused(self, tmp_path: Path):
+        with pytest.raises(DataError, match="no task was found in"):
+            find_tasks([make_folder(tmp_path, ["a/b/c.txt"])])

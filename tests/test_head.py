@@ -1,0 +1,98 @@
+"""The head: as good as scikit-learn's, its strength chosen on validation images, its confidence honest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from skillmesh.learning import head as head_module
+from skillmesh.learning.head import STRENGTHS, Head, best_temperature, fit_head, log_loss, softmax
+from skillmesh.learning.probes import PROBES, choose_probes
+
+
+def blobs(seed: int, images: int, classes: int = 3, dim: int = 40, spread: float = 1.0):
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(1).standard_normal((classes, dim)) * 0.6
+    labels = np.concatenate([np.arange(classes), rng.integers(classes, size=images - classes)])
+    return (centres[labels] + spread * rng.standard_normal((images, dim))).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("images", [15, 200])
+def test_path_reaches_the_optimum_that_scikit_learn_finds(images: int) -> None:
+    """15 images take the road through the Gram matrix, 200 the direct one."""
+    x, labels = blobs(0, images)
+    x /= np.sqrt(np.square(x - x.mean(axis=0)).mean())
+    ours = head_module._fit_path(x, labels, 3, [0.1])[0]
+    theirs = LogisticRegression(C=1 / (0.1 * images), tol=1e-8, max_iter=2000).fit(x.astype(np.float64), labels)
+    np.testing.assert_allclose(softmax(ours.logits(x)), theirs.predict_proba(x), atol=0.02)
+
+
+def test_few_images_in_many_dimensions_give_the_same_head_by_both_roads() -> None:
+    x, labels = blobs(0, 30, dim=100)
+    short = head_module._fit_path(x, labels, 3, [0.01])[0]
+    doubled = np.concatenate([x, x, x]), np.concatenate([labels, labels, labels])
+    direct = head_module._fit_path(*doubled, 3, [0.01])[0]
+    np.testing.assert_allclose(short.logits(x), direct.logits(x), atol=0.1)
+
+
+def test_noise_chooses_a_stronger_regularisation_than_clean_data() -> None:
+    noisy = fit_head(*blobs(0, 60, dim=300, spread=4), *blobs(5, 200, dim=300, spread=4), 3)
+    clean = fit_head(*blobs(0, 60, spread=0.05), *blobs(5, 200, spread=0.05), 3)
+    assert noisy.strength > clean.strength
+    assert clean.strength == STRENGTHS[-1]
+
+
+def test_validation_accuracy_is_of_images_not_trained_on() -> None:
+    """Labels of the validation images that contradict training lower it, though the last fit sees them."""
+    x, labels = blobs(0, 90, spread=0.2)
+    fit = fit_head(x, labels, x[:30], (labels[:30] + 1) % 3, 3)
+    assert fit.accuracy == 0.0
+
+
+def test_without_validation_images_there_is_a_head_and_no_accuracy() -> None:
+    x, labels = blobs(0, 6)
+    fit = fit_head(x, labels, x[:0], labels[:0], 3)
+    assert fit.accuracy is None
+    assert (fit.head.logits(x).argmax(axis=1) == labels).all()
+
+
+def test_one_image_per_class_is_enough_to_tell_them_apart() -> None:
+    x, labels = blobs(0, 3, spread=0.1)
+    test_x, test_labels = blobs(9, 50, spread=0.1)
+    fit = fit_head(x, labels, x[:0], labels[:0], 3)
+    assert np.mean(fit.head.logits(test_x).argmax(axis=1) == test_labels) > 0.9
+
+
+def test_int8_rows_lose_no_label() -> None:
+    x, labels = blobs(0, 300)
+    head = head_module._fit_path(x, labels, 3, [0.01])[0]
+    stored = Head.read(head.tensors())
+    assert np.mean(stored.logits(x).argmax(axis=1) == head.logits(x).argmax(axis=1)) > 0.99
+
+
+def test_twins_and_constant_dimensions_do_no_harm() -> None:
+    x, labels = blobs(0, 12)
+    x[:, 5] = 7.0
+    twins = np.concatenate([x, x]), np.concatenate([labels, labels])
+    fit = fit_head(*twins, x[:0], labels[:0], 3)
+    assert np.isfinite(fit.head.weight).all()
+
+
+def test_temperature_mends_overconfidence_and_few_images_change_little() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=500)
+    honest = rng.standard_normal((500, 3)) + 1.5 * np.eye(3)[labels]
+    loud = 8 * honest
+    t = best_temperature(loud, labels)
+    assert log_loss(loud / t, labels) < log_loss(loud, labels)
+    assert 3 < t < 20
+    assert best_temperature(np.eye(3) * 5, np.arange(3)) > 0.3
+
+
+def test_probes_come_from_different_classes() -> None:
+    labels = np.array([0] * 50 + [1] * 2 + [2])
+    x = np.arange(len(labels), dtype=np.float32)[:, None]
+    chosen = choose_probes(x, labels)
+    assert len(chosen) == PROBES
+    assert sorted(labels[chosen[:, 0].astype(int)]) == [0, 1, 2]
