@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from skillmesh.agent import Agent
 
 REQUIRE_ALL = os.environ.get("SKILLMESH_REQUIRE_ALL") == "1"
 TASKS = os.environ.get("SKILLMESH_TASKS")
 """Where real tasks lie; `.ci/run` sets it where they are there."""
+LEARNED = ("shapes", "dice", "latin", "greek")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,21 +61,132 @@ def demo_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def new_agent(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., object]:
-    """Make agents in fresh homes; settings as `create_home` takes them. The backbone is loaded once for all."""
-    from skillmesh.agent import Agent, create_home
-    from skillmesh.backbone.backbone import Backbone
+def tiny_tasks(demo_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks that are learned in an instant: two classes, three images to train on and one to validate, each."""
+    folder = tmp_path_factory.mktemp("tiny-tasks")
+    for task in sorted(demo_tasks.iterdir()):
+        for split, count in {"train": 3, "val": 1, "test": 2}.items():
+            for cls in sorted((task / split).iterdir())[:2]:
+                target = folder / task.name / split / cls.name
+                target.mkdir(parents=True)
+                for image in sorted(cls.iterdir())[:count]:
+                    shutil.copy(image, target)
+    return folder
 
-    loaded: dict[tuple[object, ...], Backbone] = {}
+
+@pytest.fixture(scope="session")
+def one_network() -> Iterator[None]:
+    """All agents of a test run share one loaded network; calibrations are read as ever."""
+    from skillmesh.backbone.backbone import Backbone, load_calibration
+
+    load, loaded = Backbone.load, {}
+
+    def share(name="lite0", weights=None, calibration=None, device=None, cache_folder=None):
+        key = (name, weights, device, cache_folder)
+        if key not in loaded:
+            loaded[key] = load(name, weights, calibration, device, cache_folder)
+        return Backbone(loaded[key].network, load_calibration(name, calibration), loaded[key].cache)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Backbone, "load", share)
+        yield
+
+
+@pytest.fixture(scope="session")
+def new_agent(one_network: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Agent]:
+    """Make agents in fresh homes; settings as `create_home` takes them."""
+    from skillmesh.agent import Agent, create_home
 
     def make(name: str = "alice", **settings: object) -> Agent:
         home = tmp_path_factory.mktemp("home")
         create_home(home, name=name, **settings)
-        agent = Agent(home)
-        key = (agent.config.backbone, settings.get("weights"), settings.get("calibration"))
-        if key not in loaded:
-            loaded[key] = agent.backbone
-        agent._backbone = loaded[key]
-        return agent
+        return Agent(home)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def taught(new_agent: Callable[..., Agent], demo_tasks: Path) -> Agent:
+    """An agent that learned shapes, dice, latin and greek. Many tests share it: none may change it."""
+    agent = new_agent("alice")
+    for name in LEARNED:
+        agent.learn(demo_tasks / name)
+    return agent
+
+
+@pytest.fixture(scope="session")
+def tiny_taught(new_agent: Callable[..., Agent], tiny_tasks: Path) -> Agent:
+    """The same with tiny tasks."""
+    agent = new_agent("tina")
+    for name in LEARNED:
+        agent.learn(tiny_tasks / name)
+    return agent
+
+
+@pytest.fixture(scope="session")
+def skill_files(tiny_taught: Agent, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The tiny tasks' modules as files, by name."""
+    folder = tmp_path_factory.mktemp("skills")
+    for name in LEARNED:
+        tiny_taught.export(name, folder / f"{name}.skill")
+    return {name: folder / f"{name}.skill" for name in LEARNED}
+
+
+@pytest.fixture(scope="session")
+def mixed(demo_tasks: Path) -> list[Path]:
+    """Test images of the four learned tasks, shuffled; a path tells an image's task and class."""
+    paths = [path for name in LEARNED for path in sorted((demo_tasks / name / "test").glob("*/*"))]
+    random.Random(0).shuffle(paths)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def strange(demo_tasks: Path) -> list[Path]:
+    """Images of a task that nobody learned."""
+    return sorted((demo_tasks / "snowflakes" / "test").glob("*/*"))
+
+
+@pytest.fixture(scope="session")
+def other_calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibration of the same network that differs in one number."""
+    from skillmesh.backbone.backbone import load_calibration
+    from skillmesh.backbone.calibration import Calibration
+
+    shipped = load_calibration("lite0")
+    mean = shipped.mean.copy()
+    mean[0] += 1e-3
+    path = tmp_path_factory.mktemp("calibration") / "other.safetensors"
+    Calibration._of(shipped.tensors | {"mean": mean}, shipped.network, "a test").save(path)
+    return path
+
+
+class Ran(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.fixture
+def command(
+    one_network: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """Run `skillmesh` as the shell would, but in this process."""
+    from skillmesh.cli import main
+
+    def run(*words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["skillmesh", *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ran(code, *capsys.readouterr())
+
+    return run

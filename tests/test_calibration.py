@@ -58,7 +58,7 @@ def assert_near(found: Doubles, expected: Doubles, tolerance: float) -> None:
 
 
 def all_raw() -> Raw:
-    """Every task's images; each task as often as makes it count the same (660 is a multiple of 120, 60 and 33)."""
+    """Every task's images, repeated so that each task counts the same."""
     assert [1320 % len(task.raw) for task in TASKS] == [0, 0, 0]
     return np.concatenate([np.tile(task.raw, (1320 // len(task.raw), 1)) for task in TASKS])
 
@@ -68,11 +68,23 @@ def measured() -> Calibration:
     return calibrate(NETWORK, FEATURES, TASKS, "three synthetic tasks")
 
 
-@pytest.fixture()
+@pytest.fixture
 def file(measured: Calibration, tmp_path: Path) -> Path:
     path = tmp_path / "calibration.safetensors"
     measured.save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "w.pt"
+    torch.save(import_timm().create_model("test_efficientnet").state_dict(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def network(weights: Path) -> Network:
+    return Network("test_efficientnet", weights, "cpu")
 
 
 class TestMeasuring:
@@ -108,8 +120,9 @@ class TestMeasuring:
         described = [represent(task.raw, FEATURES, representation, measured, compact) for task in TASKS]
         within, between, centre = textbook(described, [task.labels for task in TASKS])
         prior = measured.prior(representation, compact)
-        assert_near(dense(prior.within), within, 0.02)
-        assert_near(dense(prior.between), between, 0.02)
+        tolerance = 0.03 if compact else 0.02  # measured before the basis was rounded to int8
+        assert_near(dense(prior.within), within, tolerance)
+        assert_near(dense(prior.between), between, tolerance)
         np.testing.assert_allclose(prior.centre, centre, atol=0.01 * np.abs(described[0]).max())
 
     def test_beyond_its_rank_a_prior_keeps_all_variances(self, monkeypatch: pytest.MonkeyPatch):
@@ -199,7 +212,9 @@ class TestFile:
         assert len(fingerprints) == len(measured.tensors) + 2
 
     def test_missing(self, tmp_path: Path):
-        with pytest.raises(CalibrationError, match=r"nowhere cannot be read as a calibration.*skillmesh calibrate"):
+        with pytest.raises(
+            CalibrationError, match=r"nowhere cannot be read as a calibration.*skillmesh calibrate"
+        ):
             Calibration.load(tmp_path / "nowhere")
 
     @pytest.mark.parametrize("keep", [0, 4, 100, -1])
@@ -229,12 +244,6 @@ class TestFile:
 
 
 class TestBackbone:
-    @pytest.fixture(scope="class")
-    def network(self, tmp_path_factory: pytest.TempPathFactory) -> Network:
-        path = tmp_path_factory.mktemp("weights") / "w.pt"
-        torch.save(import_timm().create_model("test_efficientnet").state_dict(), path)
-        return Network("test_efficientnet", path, "cpu")
-
     def test_refuses_a_calibration_made_for_another_network(self, network: Network, measured: Calibration):
         with pytest.raises(CalibrationError) as refusal:
             Backbone(network, measured)
@@ -242,24 +251,19 @@ class TestBackbone:
             assert part in str(refusal.value)
 
     def test_takes_its_own_and_has_a_fingerprint_of_all_of_it(self, network: Network):
-        rng = np.random.default_rng(0)
-        width = network.width
-        tasks = [LabelledRaw(rng.random((9, width)).astype(np.float16), np.arange(9) % 3) for _ in range(2)]
-        own = calibrate(network.fingerprint, network.features, tasks, "")
+        own = calibrate(network.fingerprint, FEATURES, TASKS, "")
         backbone = Backbone(network, own)
         assert backbone.name == "test_efficientnet"
-        assert backbone.represent(tasks[0].raw, "features").shape == (9, network.features)
+        assert backbone.represent(TASKS[0].raw, "features").shape == (120, FEATURES)
         assert backbone.fingerprint == backbone_fingerprint(own)
-        other = calibrate(network.fingerprint, network.features, tasks[::-1], "", seed=1)
+        other = calibrate(network.fingerprint, FEATURES, TASKS[1:], "")
         assert backbone_fingerprint(other) != backbone.fingerprint
 
-    def test_loads_from_files(self, network: Network, tmp_path: Path, measured: Calibration):
-        path, weights = tmp_path / "c.safetensors", tmp_path / "w.pt"
-        torch.save(import_timm().create_model("test_efficientnet").state_dict(), weights)
-        fresh = Network("test_efficientnet", weights, "cpu")
-        dataclasses.replace(measured, network=fresh.fingerprint).save(path)
+    def test_loads_from_files(self, network: Network, weights: Path, measured: Calibration, tmp_path: Path):
+        path = tmp_path / "c.safetensors"
+        dataclasses.replace(measured, network=network.fingerprint).save(path)
         backbone = Backbone.load("test_efficientnet", weights, path, "cpu", tmp_path / "cache")
-        assert backbone.network.fingerprint == fresh.fingerprint
+        assert backbone.network.fingerprint == network.fingerprint
         assert backbone.cache is not None
         assert backbone.cache.path.parent == tmp_path / "cache"
 

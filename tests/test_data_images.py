@@ -31,7 +31,7 @@ STORED_AS = {
 
 def scene(width: int = 96, height: int = 64) -> Image.Image:
     """Smooth colours that differ in every corner."""
-    y, x = np.mgrid[0:1:1j * height, 0:1:1j * width]
+    y, x = np.mgrid[0 : 1 : 1j * height, 0 : 1 : 1j * width]
     return Image.fromarray((255 * np.stack([x, y, 1 - x * y], axis=2)).astype(np.uint8))
 
 
@@ -96,7 +96,11 @@ class TestModes:
         assert pixels[:, -1].min() >= 245
 
     def test_palette(self):
-        assert colour(encoded(Image.new("RGB", (9, 9), (200, 30, 60)).convert("P", palette=1), "PNG")) == [200, 30, 60]
+        assert colour(encoded(Image.new("RGB", (9, 9), (200, 30, 60)).convert("P", palette=1), "PNG")) == [
+            200,
+            30,
+            60,
+        ]
 
     def test_transparent_palette_entries_become_white(self):
         image = Image.new("P", (9, 9), 0)
@@ -155,7 +159,9 @@ class TestModes:
 def test_the_fast_path_of_large_jpegs_gives_nearly_the_same(width: int, height: int):
     rng = np.random.default_rng(0)
     large = scene(width, height)
-    large.paste(Image.fromarray(rng.integers(0, 256, (60, 90, 3), dtype=np.uint8)).resize((width // 2, height // 2)))
+    large.paste(
+        Image.fromarray(rng.integers(0, 256, (60, 90, 3), dtype=np.uint8)).resize((width // 2, height // 2))
+    )
     data = encoded(large, "JPEG", quality=95)
     slow = np.asarray(Image.open(io.BytesIO(data)).resize((SIZE, SIZE), Image.Resampling.BICUBIC))
     assert difference(decode(data, SIZE), slow) < 2
@@ -168,9 +174,11 @@ class TestRefused:
         with pytest.raises(UnreadableImageError):
             decode(data[: len(data) // 2], SIZE)
 
-    @pytest.mark.parametrize("data", [b"", b"GIF89a", b"<html>404 Not Found</html>", b"\xff\xd8\xff\xe0", bytes(999)])
+    @pytest.mark.parametrize(
+        "data", [b"", b"GIF89a", b"<html>404 Not Found</html>", b"\xff\xd8\xff\xe0", bytes(999)]
+    )
     def test_something_else(self, data: bytes):
-        with pytest.raises(UnreadableImageError, match="cannot identify|Error"):
+        with pytest.raises(UnreadableImageError, match=r"Error: \S"):
             decode(data, SIZE)
 
     def test_a_small_file_that_claims_to_be_giant(self):

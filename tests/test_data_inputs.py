@@ -17,7 +17,7 @@ from skillmesh.errors import DataError
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
 
 
-@pytest.fixture()
+@pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "image.png"
     Image.fromarray(PIXELS).save(path)
@@ -50,7 +50,12 @@ def test_a_grey_array_is_grey():
 
 def test_names_tell_which_image_it_is(file: Path):
     assert as_image(file, 3).name == str(file)
-    assert as_image(b"...", 3).name == as_image(PIXELS, 3).name == as_image(Image.new("L", (1, 1)), 3).name == "image 3"
+    assert (
+        as_image(b"...", 3).name
+        == as_image(PIXELS, 3).name
+        == as_image(Image.new("L", (1, 1)), 3).name
+        == "image 3"
+    )
 
 
 class TestContent:
@@ -87,7 +92,7 @@ def test_an_opened_photo_is_turned_upright_like_its_file(tmp_path: Path):
 class TestRefused:
     @pytest.mark.parametrize("path", ["nowhere.jpg", ""])
     def test_a_path_without_a_file(self, tmp_path: Path, path: str):
-        with pytest.raises(UnreadableImageError, match="cannot be read: (No such file|Is a directory)"):
+        with pytest.raises(UnreadableImageError, match=r"cannot be read: (No such file|Is a directory)"):
             as_image(tmp_path / path).content()
 
     def test_an_opened_file_that_is_truncated(self, file: Path):

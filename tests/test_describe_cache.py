@@ -38,7 +38,7 @@ def images() -> list[AnyImage]:
     return [as_image(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8), i) for i in range(5)]
 
 
-@pytest.fixture()
+@pytest.fixture
 def cache(tmp_path: Path):
     cache = DescriptorCache(tmp_path / "cache", FINGERPRINT)
     yield cache

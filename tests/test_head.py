@@ -95,4 +95,4 @@ def test_probes_come_from_different_classes() -> None:
     x = np.arange(len(labels), dtype=np.float32)[:, None]
     chosen = choose_probes(x, labels)
     assert len(chosen) == PROBES
-    assert sorted(labels[chosen[:, 0].astype(int)]) == [0, 1, 2]
+    assert set(labels[chosen[:, 0].astype(int)]) == {0, 1, 2}

@@ -30,7 +30,9 @@ def plain(network: Network, model: torch.nn.Module, pixels: NDArray[np.uint8]) -
     outputs: list[NDArray[np.float64]] = []
     for path in network.spec.taps:
         # A copy: what follows may work in place.
-        model.get_submodule(path).register_forward_hook(lambda _m, _i, o: outputs.append(o.double().numpy().copy()))
+        model.get_submodule(path).register_forward_hook(
+            lambda _m, _i, o: outputs.append(o.double().numpy().copy())
+        )
     mean, std = np.array(network.spec.mean), np.array(network.spec.std)
     normal = ((pixels / 255 - mean) / std).transpose(2, 0, 1)[None]
     with torch.inference_mode():
@@ -184,7 +186,9 @@ class TestAnyTimmNetwork:
         with pytest.raises(BackboneError, match=r"no backbone is named 'resnet51'.*similar: .*resnet5"):
             Network("resnet51")
 
-    def test_without_a_network_the_hub_error_names_the_way_out(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def test_without_a_network_the_hub_error_names_the_way_out(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ):
         from huggingface_hub import constants
 
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -203,7 +207,10 @@ class TestAnyTimmNetwork:
 
 def test_biases_can_act_on_every_output_channel_of_convolutions_and_linears(load):
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 1), torch.nn.BatchNorm2d(8), torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Linear(8, 5)
+        torch.nn.Conv2d(3, 8, 1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.Conv2d(8, 8, 3, groups=8),
+        torch.nn.Linear(8, 5),
     )
     assert bias_positions(model) == {"0": 8, "2": 8, "3": 5}
     network, plain_model = load("test_efficientnet")
@@ -222,6 +229,16 @@ def test_the_number_of_threads_changes_not_one_bit(name: str, lite0: Network, lo
         results.append(describe(network, images).raw)
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0][4], network.forward(images[4].pixels(b"", network.size)[None])[0])
+
+
+def test_an_image_takes_one_thread_so_that_many_can_run(load):
+    network, _ = load("test_vit")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    network.describe_one(image_for(network))
+    during = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert during == 1
 
 
 def test_workers_default_to_the_cores_at_hand(monkeypatch: pytest.MonkeyPatch):

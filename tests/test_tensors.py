@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -35,6 +36,7 @@ def test_the_largest_of_a_row_becomes_127_and_signs_stay(values: NDArray[np.floa
     assert (quantised * np.sign(values) >= 0).all()
 
 
+@pytest.mark.filterwarnings("error")
 def test_rows_of_zeros_stay_zero():
     quantised, scale = quantise_rows(np.array([[0.0, 0.0], [1.0, -0.5]]))
     assert scale[0] == 0
@@ -45,6 +47,10 @@ def test_rows_of_zeros_stay_zero():
 def test_each_row_has_its_own_scale():
     values = np.array([[1e-6, -2e-6], [1e6, 5e5]])
     np.testing.assert_allclose(dequantise_rows(*quantise_rows(values)), values, rtol=0.01)
+
+
+def test_values_too_small_for_a_scale_of_their_own_keep_their_sign():
+    assert quantise_rows(np.array([[2e-43, -2e-43]]))[0].tolist() == [[127, -127]]
 
 
 def test_empty_matrices_are_possible():

@@ -45,7 +45,9 @@ WRITERS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
     "other names": ("w.pt", lambda state, path: torch.save(renamed(state), path)),
     "half precision": (
         "w.safetensors",
-        lambda state, path: save_file({n: t.half() if t.is_floating_point() else t for n, t in state.items()}, path),
+        lambda state, path: save_file(
+            {n: t.half() if t.is_floating_point() else t for n, t in state.items()}, path
+        ),
     ),
 }
 
@@ -69,7 +71,7 @@ def test_lite0_comes_with_its_package():
 
 
 class TestRefused:
-    @pytest.fixture()
+    @pytest.fixture
     def build_from(self, tmp_path: Path) -> Callable[[Any], None]:
         def build_from(content: Any) -> None:
             torch.save(content, tmp_path / "w.pt")

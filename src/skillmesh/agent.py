@@ -7,6 +7,7 @@ agent.answer("basket.jpg").label
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from skillmesh.data.inputs import ImageInput
 
 KEY_FILE = "key.pem"
+CALIBRATION_FILE = "calibration.safetensors"
 GUESSES = 5
 RIVAL_TASKS = 4
 """Tasks beside the best whose classes may be among the guesses."""
@@ -54,7 +56,7 @@ class Agent:
         self.home = home
         self.config = AgentConfig.load(home)
         self.identity = Identity.load(home / KEY_FILE)
-        self.calibration = load_calibration(self.config.backbone, self.config.calibration)
+        self.calibration = load_calibration(self.config.backbone, self._calibration_file)
         self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration))
         self._device = device
         self._cache_folder = cache_folder or default_folder()
@@ -75,13 +77,18 @@ class Agent:
         return self.identity.name
 
     @property
+    def _calibration_file(self) -> Path | None:
+        """The home's own calibration; its path is kept relative, so that a home may move."""
+        return None if self.config.calibration is None else self.home / self.config.calibration
+
+    @property
     def backbone(self) -> Backbone:
         """The frozen network. Loading takes some seconds, once."""
         if self._backbone is None:
             self._backbone = Backbone.load(
                 self.config.backbone,
                 self.config.weights,
-                self.config.calibration,
+                self._calibration_file,
                 device=self._device,
                 cache_folder=self._cache_folder,
             )
@@ -205,7 +212,7 @@ class Agent:
         mapped = mapper.map(x)
         guesses = self._guesses(x, mapped, modules)
         return [
-            Answer(image.name, bool(unknown), tuple(found), float(novelty) / mapper.threshold)
+            Answer(image.name, bool(unknown), tuple(found), _relative(float(novelty), mapper.threshold))
             for image, unknown, found, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
         ]
 
@@ -278,17 +285,29 @@ def create_home(home: Path, **settings: Any) -> None:
     settings.setdefault("name", default_name())
     calibration = settings.get("calibration")
     load_calibration(settings.get("backbone", "lite0"), calibration)
-    home.mkdir(parents=True, exist_ok=True)
     if calibration is not None:
-        settings["calibration"] = home / "calibration.safetensors"
-        shutil.copyfile(calibration, settings["calibration"])
+        settings["calibration"] = CALIBRATION_FILE
+    config = AgentConfig.of(settings)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if calibration is not None:
+            shutil.copyfile(calibration, home / CALIBRATION_FILE)
+    except OSError as error:
+        raise AgentError(f"cannot make an agent at {home}: {error.strerror}; name another home") from error
     if not (home / KEY_FILE).exists():
-        Identity.create(settings["name"]).save(home / KEY_FILE)
-    AgentConfig(**settings).save(home)
+        Identity.create(config.name).save(home / KEY_FILE)
+    config.save(home)
 
 
 def default_name() -> str:
     return socket.gethostname()[:64] or "agent"
+
+
+def _relative(novelty: float, threshold: float) -> float:
+    """Scale novelty so that the threshold is 1, below zero too: gmmc's novelty is a log-likelihood."""
+    if math.isinf(threshold):
+        return 0.0
+    return 1 + (novelty - threshold) / max(abs(threshold), 1e-9)
 
 
 def _settings(representation: str, compact: bool) -> str:

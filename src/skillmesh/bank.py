@@ -16,6 +16,7 @@ from tempfile import NamedTemporaryFile
 from filelock import FileLock
 
 from skillmesh.errors import (
+    AgentError,
     BackboneMismatchError,
     ModuleError,
     TaskExistsError,
@@ -85,7 +86,9 @@ class Bank:
 
     def check(self, data: bytes) -> Module:
         """Validate a file's bytes and that they fit this bank, without storing anything."""
-        module = Module.from_bytes(data, specs_for)
+        return self._fitting(Module.from_bytes(data, specs_for))
+
+    def _fitting(self, module: Module) -> Module:
         if module.card.backbone != self.backbone:
             raise BackboneMismatchError(
                 f"the module {module.card.task!r} was made for backbone {module.card.backbone} "
@@ -127,7 +130,7 @@ class Bank:
         modules: dict[str, Module] = {}
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
-                module = self.check(path.read_bytes())
+                module = self._fitting(Module.load(path, specs_for))
                 if module.id != path.stem:
                     raise ModuleError(f"{path.name} holds the module {module.id}; import it again under any name")
                 modules[module.id] = module
@@ -150,11 +153,21 @@ class Bank:
         self._modules.pop(module.id, None)
 
     def _write(self, module_id: str, data: bytes) -> None:
-        with NamedTemporaryFile(dir=self.folder, suffix=PARTIAL, delete=False) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(self._path(module_id))
+        partial: Path | None = None
+        try:
+            with NamedTemporaryFile(dir=self.folder, suffix=PARTIAL, delete=False) as file:
+                partial = Path(file.name)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._path(module_id))
+        except OSError as error:
+            if partial is not None:
+                partial.unlink(missing_ok=True)
+            raise AgentError(
+                f"cannot write to the bank {self.folder}: {error.strerror}; nothing was stored; make room or mend "
+                "the folder, then try again"
+            ) from error
         _sync_folder(self.folder)
 
 

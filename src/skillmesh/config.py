@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,7 +22,7 @@ class AgentConfig(BaseModel):
     backbone: str = "lite0"
     weights: Path | None = None
     calibration: Path | None = None
-    """`None`: the one shipped for the backbone."""
+    """Relative to the home; `None`: the one shipped for the backbone."""
     representation: Literal["features", "sqrt-features", "descriptor"] = "descriptor"
     compact: bool = False
     mapper: Kind = "sketch"
@@ -31,6 +31,16 @@ class AgentConfig(BaseModel):
     variance_floor: float = Field(1e-6, ge=0, le=1e3)
     images_per_class: int = Field(5, ge=1, le=255)
     seed: int = Field(0, ge=0)
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> AgentConfig:
+        """Check settings that a user chose."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = ".".join(map(str, first["loc"]))
+            raise AgentError(f"the setting {name} is {first['input']!r}; {first['msg'].lower()}") from error
 
     def save(self, home: Path) -> None:
         partial = home / f"{FILE}.partial"

@@ -52,3 +52,24 @@ def quantise_rows(values: Array) -> tuple[NDArray[np.int8], Floats]:
 def dequantise_rows(quantised: NDArray[np.int8], scale: Floats) -> Floats:
     """Undo `quantise_rows`, up to half a step."""
     return quantised.astype(np.float32) * scale[:, None]
+
+
+LOG_LOW, LOG_HIGH = 1e-4, 1e2
+"""Variances of standardised numbers lie between; one step of 255 is 5.6 %."""
+
+
+def quantise_log(values: Array) -> NDArray[np.uint8]:
+    """Store variances as uint8 on a logarithmic scale; zero stays zero.
+
+    >>> quantise_log(np.array([0.0, 1e-4, 1.0, 1e2, 1e9])).tolist()
+    [0, 1, 170, 255, 255]
+    """
+    steps = 1 + 254 * np.log(np.maximum(values, LOG_LOW) / LOG_LOW) / np.log(LOG_HIGH / LOG_LOW)
+    codes = np.minimum(np.rint(steps), 255)
+    return np.where(np.asarray(values) > 0, codes, 0).astype(np.uint8)
+
+
+def dequantise_log(codes: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Undo `quantise_log`, up to half a step."""
+    values = LOG_LOW * np.exp((codes.astype(np.float64) - 1) / 254 * np.log(LOG_HIGH / LOG_LOW))
+    return np.where(codes > 0, values, 0.0)

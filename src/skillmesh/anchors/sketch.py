@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
-from skillmesh.lowrank import LowRank, Precision, principal, total
-from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
+from skillmesh.lowrank import Doubles, LowRank, Precision, principal, total
+from skillmesh.tensors import (
+    Floats,
+    Spec,
+    Tensors,
+    dequantise_log,
+    dequantise_rows,
+    quantise_log,
+    quantise_rows,
+)
 
 PRIOR_TASKS = 0.5
 """The calibration's scatter weighs as much as so many tasks."""
@@ -60,7 +67,7 @@ class SketchAnchor:
             "sketch.mean.scale": Spec("F32", (classes,), low=0, high=1e6),
             "sketch.factor": Spec("I8", ("r", dim)),
             "sketch.factor.scale": Spec("F32", ("r",), low=0, high=1e6),
-            "sketch.diagonal": Spec("F16", (dim,), low=0),
+            "sketch.diagonal": Spec("U8", (dim,)),
             "sketch.freedom": Spec("F32", (1,), low=0, high=1e9),
         }
 
@@ -72,7 +79,7 @@ class SketchAnchor:
             "sketch.mean.scale": mean_scale,
             "sketch.factor": factor,
             "sketch.factor.scale": factor_scale,
-            "sketch.diagonal": np.minimum(self.scatter.diagonal, 65504).astype(np.float16),
+            "sketch.diagonal": quantise_log(self.scatter.diagonal),
             "sketch.freedom": np.array([self.freedom], dtype=np.float32),
         }
 
@@ -81,7 +88,7 @@ class SketchAnchor:
         factor = dequantise_rows(tensors["sketch.factor"], tensors["sketch.factor.scale"])
         return cls(
             dequantise_rows(tensors["sketch.mean"], tensors["sketch.mean.scale"]),
-            LowRank(tensors["sketch.diagonal"].astype(np.float64), factor.astype(np.float64)),
+            LowRank(dequantise_log(tensors["sketch.diagonal"]), factor.astype(np.float64)),
             int(tensors["sketch.freedom"][0]),
         )
 
@@ -101,25 +108,29 @@ class SketchScorer:
 
     def __init__(self, means: Sequence[Floats], precision: Precision, prior: Prior) -> None:
         self._starts = first_columns([len(task) for task in means])
-        centre, spread = _background(means, prior)
+        voices, centre, beyond = _background(means, prior)
         centred = np.concatenate(means) - centre
         towards = precision.apply(centred)
-        across = precision.apply(spread)
+        across = precision.apply(beyond)
         self._centre = centre.astype(np.float32)
         self._weights = precision.diagonal.astype(np.float32)
-        self._classes = len(centred)
         # One tall matrix, so that a single product serves the distance, the classes and the background.
         self._rows = np.concatenate([precision.factor, towards, across]).astype(np.float32)
         self._cuts = np.cumsum([len(precision.factor), len(towards)])
         self._offsets = np.sum(centred * towards, axis=1).astype(np.float32)
-        root = np.linalg.cholesky(np.eye(len(spread)) + spread @ across.T)
+        # The class means are part of the background too: their products are used twice.
+        self._voices = np.sqrt(voices).astype(np.float32)
+        spread = np.concatenate([centred * np.sqrt(voices)[:, None], beyond])
+        reach = np.concatenate([towards * np.sqrt(voices)[:, None], across])
+        root = np.linalg.cholesky(np.eye(len(spread)) + spread @ reach.T)
         self._unroot = solve_triangular(root, np.eye(len(root)), lower=True).astype(np.float32)
 
     def score(self, x: Floats) -> Scores:
         centred = x - self._centre
-        shape, classes, spread = np.split(centred @ self._rows.T, self._cuts, axis=1)
+        shape, classes, beyond = np.split(centred @ self._rows.T, self._cuts, axis=1)
         distance = np.square(centred) @ self._weights - np.square(shape).sum(axis=1)
         closeness = classes - self._offsets / 2
+        spread = np.concatenate([classes * self._voices, beyond], axis=1)
         background = distance - np.square(spread @ self._unroot.T).sum(axis=1)
         nearest = distance - 2 * closeness.max(axis=1)
         novelty = nearest / np.maximum(background, np.float32(1e-6))
@@ -149,16 +160,14 @@ def _pooled_scatter(anchors: Sequence[SketchAnchor], prior: LowRank) -> LowRank:
     return LowRank(shrunk.diagonal + SHRINKAGE * pooled.variances, shrunk.factor)
 
 
-def _background(means: Sequence[Floats], prior: Prior) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Centre and factor of the scatter of all class means: one task one voice, the calibration's as some more."""
-    voices = len(means) + PRIOR_BACKGROUND_TASKS
-    weights = np.concatenate([np.full(len(task), 1 / (voices * len(task))) for task in means])
-    stacked = np.concatenate(means).astype(np.float64)
-    share = PRIOR_BACKGROUND_TASKS / voices
-    centre = weights @ stacked + share * prior.centre
-    spread = [
-        (stacked - centre) * np.sqrt(weights)[:, None],
-        prior.between.factor * np.sqrt(share),
-        (prior.centre - centre)[None] * np.sqrt(share),
-    ]
-    return centre, np.concatenate(spread)
+def _background(means: Sequence[Floats], prior: Prior) -> tuple[Doubles, Doubles, Doubles]:
+    """Weigh all class means: one task one voice, the calibration's as some more.
+
+    Returns each class's weight, the centre of everything, and the factor of what the calibration adds.
+    """
+    tasks = len(means) + PRIOR_BACKGROUND_TASKS
+    voices = np.concatenate([np.full(len(task), 1 / (tasks * len(task))) for task in means])
+    share = PRIOR_BACKGROUND_TASKS / tasks
+    centre = voices @ np.concatenate(means).astype(np.float64) + share * prior.centre
+    beyond = np.concatenate([prior.between.factor, (prior.centre - centre)[None]]) * np.sqrt(share)
+    return voices, centre, beyond

@@ -86,8 +86,10 @@ class Calibration:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return cls._of(tensors, metadata["network"], metadata["source"])
-        except (OSError, SafetensorError, KeyError) as error:
+            loaded = cls._of(tensors, metadata["network"], metadata["source"])
+            _check_widths(loaded)
+            return loaded
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise CalibrationError(
                 f"{path} cannot be read as a calibration ({type(error).__name__}: {error}); "
                 "make one with `skillmesh calibrate`"
@@ -135,7 +137,8 @@ def calibrate(
     mean = np.mean([x.mean(axis=0, dtype=np.float64) for x in rooted], axis=0)
     std = np.sqrt(np.mean([np.square(x - mean).mean(axis=0) for x in rooted], axis=0)) + 1e-6
     standard = [clip_standardised(x, mean.astype(np.float32), std.astype(np.float32)) for x in rooted]
-    basis = _principal_basis(standard)
+    stored_basis = _quantised("basis", _principal_basis(standard))
+    basis = dequantise_rows(stored_basis["basis"], stored_basis["basis.scale"])
     spaces = {
         "features": [task.raw[:, :features].astype(np.float32) for task in tasks],
         "sqrt-features": [x[:, :features] for x in rooted],
@@ -146,7 +149,7 @@ def calibrate(
     background = np.concatenate(standard)
     background = background[np.sort(rng.permutation(len(background))[:BACKGROUND_IMAGES])]
     tensors: Tensors = {"mean": mean.astype(np.float32), "std": std.astype(np.float32)}
-    tensors |= _quantised("basis", basis) | _quantised("background", background)
+    tensors |= stored_basis | _quantised("background", background)
     for space, described in spaces.items():
         prior = _measured_prior(described, [task.labels for task in tasks])
         tensors |= _written(f"{space}.within", prior.within) | _written(f"{space}.between", prior.between)
@@ -207,6 +210,19 @@ def _read_prior(tensors: Tensors, space: str) -> Prior:
 def _read_lowrank(tensors: Tensors, name: str) -> LowRank:
     factor = dequantise_rows(tensors[f"{name}.factor"], tensors[f"{name}.factor.scale"])
     return LowRank(tensors[f"{name}.diagonal"].astype(np.float64), factor.astype(np.float64))
+
+
+def _check_widths(calibration: Calibration) -> None:
+    width, compact, features = len(calibration.mean), len(calibration.basis), calibration.features
+    widths = {"features": features, "sqrt-features": features, "descriptor": width, "compact": compact}
+    fits = [calibration.std.shape == (width,), calibration.basis.shape == (compact, width)]
+    fits.append(calibration.background.shape[1:] == (width,))
+    for space, prior in calibration.priors.items():
+        vectors = (prior.centre, prior.within.diagonal, prior.between.diagonal)
+        fits += [vector.shape == (widths[space],) for vector in vectors]
+        fits += [part.factor.shape[1:] == (widths[space],) for part in (prior.within, prior.between)]
+    if not all(fits):
+        raise ValueError("its tensors do not fit each other")
 
 
 def _fingerprint(tensors: Tensors, network: str) -> str:

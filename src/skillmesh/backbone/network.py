@@ -110,7 +110,9 @@ def best_device() -> str:
 def cpu_workers() -> int:
     """How many images are described side by side: as many as torch would take threads."""
     if limit := os.environ.get("SKILLMESH_THREADS"):
-        return max(1, int(limit))
+        if not limit.isdecimal() or int(limit) < 1:
+            raise BackboneError(f"SKILLMESH_THREADS is {limit!r}; expected a number from 1 up")
+        return int(limit)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

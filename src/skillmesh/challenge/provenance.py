@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import skillmesh
+from skillmesh.data.folder import task_name
 from skillmesh.data.sources import open_source
 
 
@@ -27,9 +28,9 @@ def provenance(command: str, paths: Sequence[Path], seed: int) -> dict[str, Any]
 def data_hash(paths: Sequence[Path]) -> str:
     """Hash names and contents of all files of the tasks, whether they lie in folders or zips."""
     digest = hashlib.sha256()
-    for path in sorted(paths, key=lambda p: p.stem):
+    for path in sorted(paths, key=task_name):
         source = open_source(path)
-        digest.update(path.stem.encode())
+        digest.update(task_name(path).encode())
         for name in source.names():
             digest.update(name.encode())
             digest.update(hashlib.sha256(source.read(name)).digest())

@@ -189,4 +189,6 @@ def demo(
 
 
 def _command_line() -> str:
-    return "skillmesh " + " ".join(sys.argv[1:])
+    """The command as typed; of absolute paths the last part only: a result is no place for a machine's folders."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    return " ".join(["skillmesh", *words])

@@ -116,7 +116,7 @@ def find_tasks(paths: Collection[str | Path]) -> list[Path]:
 
 def _looks_like_a_task(folder: Path) -> bool:
     children = [p for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)]
-    return any(p.name in SPLIT_FOLDERS for p in children) or any(
+    return any(p.name == "train" for p in children) or any(
         f.suffix.lower() in IMAGE_SUFFIXES for p in children for f in p.iterdir() if f.is_file()
     )
 

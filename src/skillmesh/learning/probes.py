@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
 
-PROBES = 3
+PROBES = 4
 
 
 def choose_probes(x: Floats, labels: NDArray[np.int64], seed: int = 0) -> Floats:

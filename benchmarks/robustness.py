@@ -1,0 +1,113 @@
+"""Not a trick of file formats: the same test images re-encoded, made smaller, cropped, brighter and darker.
+
+    python benchmarks/robustness.py ../shared/tasks
+
+Agents learn from the images as they are; only what they are asked about is changed, one way at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from PIL import Image, ImageEnhance, ImageOps
+
+from skillmesh.agent import Agent, create_home
+from skillmesh.challenge.evaluate import evaluate
+from skillmesh.challenge.provenance import provenance
+from skillmesh.data.folder import find_tasks
+from skillmesh.data.images import Pixels, UnreadableImageError, decode
+from skillmesh.data.inputs import AnyImage
+
+HERE = Path(__file__).parent
+MAPPERS: dict[str, dict[str, object]] = {
+    "sketch": {},
+    "maha": {"mapper": "maha", "representation": "features"},
+    "gmmc": {"mapper": "gmmc", "representation": "sqrt-features", "variance_floor": 0.01},
+}
+FIGURES = ("oracle_accuracy", "task_accuracy", "final_accuracy", "known_unknown")
+
+
+def _encoded(image: Image.Image, kind: str = "PNG", **options: int) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def _half(image: Image.Image) -> bytes:
+    return _encoded(image.resize((max(image.width // 2, 1), max(image.height // 2, 1)), Image.Resampling.BICUBIC))
+
+
+def _crop(image: Image.Image) -> bytes:
+    x, y = round(image.width * 0.05), round(image.height * 0.05)
+    return _encoded(image.crop((x, y, image.width - x, image.height - y)))
+
+
+def _brightness(image: Image.Image, factor: float) -> bytes:
+    return _encoded(ImageEnhance.Brightness(image).enhance(factor))
+
+
+CHANGES: dict[str, Callable[[Image.Image], bytes] | None] = {
+    "as they are": None,
+    "JPEG quality 40": partial(_encoded, kind="JPEG", quality=40),
+    "half the size": _half,
+    "cropped to 90 %": _crop,
+    "20 % brighter": partial(_brightness, factor=1.2),
+    "20 % darker": partial(_brightness, factor=0.8),
+}
+
+
+@dataclass(frozen=True)
+class ChangedImage:
+    """An image that is changed when it is read, on the thread that reads it."""
+
+    inner: AnyImage
+    change: Callable[[Image.Image], bytes]
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def content(self) -> bytes:
+        try:
+            with Image.open(io.BytesIO(self.inner.content())) as image:
+                return self.change(ImageOps.exif_transpose(image).convert("RGB"))
+        except OSError as error:
+            raise UnreadableImageError(str(error)) from error
+
+    def pixels(self, content: bytes, size: int) -> Pixels:
+        return decode(content, size)
+
+
+def measure(name: str, paths: list[Path]) -> dict[str, dict[str, float]]:
+    with TemporaryDirectory() as home:
+        create_home(Path(home), name="robustness", **MAPPERS[name])
+        agent = Agent(Path(home))
+        results = {}
+        for label, change in CHANGES.items():
+            apply = None if change is None else partial(ChangedImage, change=change)
+            summary = evaluate(agent, paths, learn=not results, change=apply).summary()
+            results[label] = {figure: summary[figure] for figure in FIGURES}
+            print(f"{name:8} {label:16}", *(f"{results[label][f]:.4f}" for f in FIGURES), flush=True)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "robustness.json")
+    options = parser.parse_args()
+    paths = find_tasks([options.tasks])
+    report = {"mappers": {name: measure(name, paths) for name in MAPPERS}}
+    report["provenance"] = provenance("python benchmarks/robustness.py ../shared/tasks", paths, seed=0)
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

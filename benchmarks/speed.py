@@ -1,0 +1,258 @@
+"""Speed as ratios, measured in one run: against the library a user would take instead, and against the floor.
+
+    python benchmarks/speed.py [--task FOLDER_OR_ZIP] [--json docs/results/speed.json]
+
+Each figure is the median of several rounds in which both sides take turns, so that a busy machine slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from skillmesh.agent import Agent, create_home
+from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
+from skillmesh.anchors.protocol import AnchorSettings
+from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.backbone.describe import describe
+from skillmesh.backbone.network import Network, cpu_workers
+from skillmesh.backbone.weights import build
+from skillmesh.challenge.provenance import provenance
+from skillmesh.data.demo import write_demo_tasks
+from skillmesh.data.folder import open_task
+from skillmesh.data.images import Pixels
+from skillmesh.learning.head import fit_head
+from skillmesh.learning.probes import choose_probes, probe_tensors
+from skillmesh.module import Card, Module, now
+
+
+@dataclass(frozen=True)
+class Row:
+    """Two things timed in turns."""
+
+    what: str
+    ours: str
+    other: str
+    ours_seconds: float
+    other_seconds: float
+    ratio: float
+    """Times faster than the other; for a floor, how many times the floor."""
+    aim: str
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def in_turns(ours: Callable[[], object], other: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Median seconds of each, after one round that does not count."""
+    pairs = [(timed(ours), timed(other)) for _ in range(rounds + 1)][1:]
+    return median(p[0] for p in pairs), median(p[1] for p in pairs)
+
+
+def anchor_row(rounds: int) -> Row:
+    """A sketch anchor against the mixture that the paper's mapper needs, on the same descriptors."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(15), 60)
+    x = (rng.standard_normal((15, 2912))[labels] + rng.standard_normal((900, 2912))).astype(np.float32)
+    ours, other = in_turns(
+        lambda: SketchAnchor.fit(x, labels, 15, AnchorSettings()),
+        lambda: GaussianMixture(25, covariance_type="diag", random_state=0).fit(x),
+        rounds,
+    )
+    what = "make a task anchor (900 images, 2,912 numbers each)"
+    return Row(what, "sketch", "scikit-learn mixture, k = 25", ours, other, other / ours, "≥ 10 × faster")
+
+
+def scoring_rows(rounds: int, tasks: int = 102, dim: int = 1280) -> list[Row]:
+    """All clusters at once against a loop over scikit-learn's mixtures, one per task."""
+    rng = np.random.default_rng(0)
+    mixtures, anchors = [], []
+    for _ in range(tasks):
+        x = (rng.standard_normal((60, dim)) + 3 * rng.standard_normal(dim)).astype(np.float32)
+        mixture = GaussianMixture(
+            25, covariance_type="diag", max_iter=1, reg_covar=1e-2, random_state=0, init_params="random"
+        )
+        mixture.fit(x)
+        mixtures.append(mixture)
+        parts = (mixture.weights_, mixture.means_, mixture.covariances_)
+        anchors.append(GmmcAnchor(*(part.astype(np.float32) for part in parts)))
+    scorer = GmmcScorer(anchors)
+    rows = []
+    for images, aim in ((1, "≥ 20 × faster"), (1000, "≥ 2 × faster")):
+        x = rng.standard_normal((images, dim)).astype(np.float32)
+        ours, other = in_turns(
+            lambda x=x: scorer.score(x),
+            lambda x=x: [mixture.score_samples(x) for mixture in mixtures],
+            rounds,
+        )
+        what = f"score {images:,} image(s) against {tasks} tasks × 25 clusters"
+        rows.append(
+            Row(what, "two matrix products", "loop of scikit-learn mixtures", ours, other, other / ours, aim)
+        )
+    return rows
+
+
+class BareNetwork:
+    """The same network with nothing around it: no taps, no decoding, pixels ready. The floor of all that we do."""
+
+    def __init__(self) -> None:
+        self.network = Network(device="cpu")
+        for module in self.network._model.modules():
+            module._forward_hooks.clear()
+
+    def run(self, pixels: list[Pixels]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        if len(pixels) == 1:
+            self.one(pixels[0])
+            return
+        with ThreadPoolExecutor(cpu_workers()) as pool:
+            list(pool.map(self.one, pixels))
+
+    def one(self, pixels: Pixels) -> None:
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            self.network._model(self.network._normalised(pixels[None]))
+
+
+def plain_timm(pixels: list[Pixels]) -> Callable[[], object]:
+    """What a user would write: timm's network as it comes, batches of 32 on all cores."""
+    from skillmesh.backbone.registry import spec_of
+
+    model = build(spec_of("lite0"), None).eval()
+    batch = torch.tensor(np.stack(pixels)).permute(0, 3, 1, 2).float().contiguous()
+
+    def run() -> None:
+        torch.set_num_threads(cpu_workers())
+        with torch.inference_mode():
+            for start in range(0, len(batch), 32):
+                model((batch[start : start + 32] - 127) / 128)
+
+    return run
+
+
+def learning_rows(task: Path, rounds: int) -> list[Row]:
+    """Learning a task from its files, nothing cached, against bare forward passes over the same images."""
+    folder = open_task(task)
+    with TemporaryDirectory() as scratch:
+        create_home(Path(scratch) / "home", name="speed")
+        agent = Agent(Path(scratch) / "home", device="cpu")
+        agent.backbone.cache = None
+        images = [*folder.splits["train"].files, *folder.splits["val"].files]
+        pixels = [image.pixels(image.content(), agent.backbone.network.size) for image in images]
+        bare = BareNetwork()
+        plain = plain_timm(pixels)
+        learn = lambda: agent.learn(folder, replace=True)  # noqa: E731
+        learned, floor = in_turns(learn, lambda: bare.run(pixels), rounds)
+        described, _ = in_turns(lambda: describe(agent.backbone.network, images), lambda: None, 1)
+        stock, _ = in_turns(plain, lambda: None, 1)
+    what = f"learn a task of {len(images):,} images and {len(folder.classes)} classes, nothing cached"
+    per_image = (
+        f"{len(images) / described:.0f} images per second described, {len(images) / stock:.0f} by plain timm"
+    )
+    return [
+        Row(
+            what,
+            f"learn ({per_image})",
+            "bare forward pass",
+            learned,
+            floor,
+            learned / floor,
+            "≤ 1.25 × the floor",
+        ),
+        Row(what, "learn", "plain timm forward, batches of 32", learned, stock, learned / stock, "–"),
+    ]
+
+
+def answering_row(rounds: int, tasks: int = 40, classes: int = 15) -> Row:
+    """One image through an agent that knows 40 tasks, against the bare network alone."""
+    rng = np.random.default_rng(0)
+    with TemporaryDirectory() as scratch:
+        create_home(Path(scratch) / "home", name="speed")
+        agent = Agent(Path(scratch) / "home", device="cpu")
+        agent.backbone.cache = None
+        for index in range(tasks):
+            agent.bank.add(_made_up_module(agent, f"task {index}", classes, rng))
+        image = rng.integers(0, 256, (224, 224, 3), dtype=np.uint8)
+        bare = BareNetwork()
+        agent.answer(image)
+        ours, floor = in_turns(lambda: agent.answer(image), lambda: bare.run([image]), rounds)
+    what = f"answer one image with {tasks} tasks of {classes} classes"
+    return Row(what, "answer", "bare forward pass", ours, floor, ours / floor, "≤ 1.1 × the floor")
+
+
+def _made_up_module(agent: Agent, task: str, classes: int, rng: np.random.Generator) -> bytes:
+    dim = agent.backbone.network.width
+    labels = np.repeat(np.arange(classes), 4)
+    x = (rng.standard_normal((classes, dim))[labels] + 0.5 * rng.standard_normal((len(labels), dim))).astype(
+        np.float32
+    )
+    fit = fit_head(x, labels, x[:0], labels[:0], classes)
+    tensors = fit.head.tensors() | SketchAnchor.fit(x, labels, classes, AnchorSettings()).tensors()
+    tensors |= probe_tensors(choose_probes(x, labels))
+    card = Card(
+        task=task,
+        classes=tuple(f"class {c}" for c in range(classes)),
+        backbone=agent.bank.backbone,
+        backbone_name="lite0",
+        representation="descriptor",
+        dim=dim,
+        compact=False,
+        anchors=("sketch",),
+        counts=(4,) * classes,
+        validation_images=len(x),
+        temperature=1.0,
+        version=1,
+        created=now(),
+        teacher=agent.name,
+        teacher_key=agent.identity.public_key,
+    )
+    return Module.create(card, tensors, agent.identity)[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", type=Path, help="a task to learn; default: a drawn one")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    warnings.filterwarnings(
+        "ignore", category=ConvergenceWarning
+    )  # mixtures of one iteration, for their shape only
+    with TemporaryDirectory() as scratch:
+        task = options.task or write_demo_tasks(Path(scratch), names=["shapes"], train=40, val=8)[0]
+        rows = [anchor_row(options.rounds), *scoring_rows(options.rounds)]
+        rows += [answering_row(10 * options.rounds), *learning_rows(task, max(options.rounds // 2, 1))]
+        table = Table("what", "ours", "against", "ours, s", "other, s", "ratio", "aim", box=None)
+        for row in rows:
+            times = (f"{row.ours_seconds:.4f}", f"{row.other_seconds:.4f}", f"{row.ratio:.2f}")
+            table.add_row(row.what, row.ours, row.other, *times, row.aim)
+        Console(width=200).print(table)
+        if options.json:
+            report = {"rows": [asdict(row) for row in rows], "workers": cpu_workers()}
+            report["machine"] = f"{platform.machine()}, {cpu_workers()} cores, torch {torch.__version__}"
+            name = "--task TASK " if options.task else ""
+            report["provenance"] = provenance(f"python benchmarks/speed.py {name}--json FILE", [task], seed=0)
+            options.json.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

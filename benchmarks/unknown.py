@@ -1,0 +1,70 @@
+"""Images of tasks that nobody taught: in three seeded splits a third of the tasks is hidden, then asked about.
+
+    python benchmarks/unknown.py ../shared/tasks
+
+The calibration, and with it the background, is made from the learned tasks alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from skillmesh.agent import Agent, create_home
+from skillmesh.backbone.cache import DescriptorCache, default_folder
+from skillmesh.backbone.calibrating import calibrate_on
+from skillmesh.backbone.network import Network
+from skillmesh.challenge.evaluate import evaluate
+from skillmesh.challenge.provenance import provenance
+from skillmesh.data.folder import find_tasks
+
+HERE = Path(__file__).parent
+FIGURES = (
+    "unknown_auroc",
+    "known_unknown",
+    "hidden_unknown",
+    "task_accuracy",
+    "final_accuracy",
+    "strict_accuracy",
+    "oracle_accuracy",
+)
+
+
+def measure(network: Network, paths: list[Path], seed: int) -> dict[str, Any]:
+    order = np.random.default_rng(seed).permutation(len(paths))
+    hidden = sorted(paths[i].stem for i in order[: len(paths) // 3])
+    learned = [path for path in paths if path.stem not in hidden]
+    cache = DescriptorCache(default_folder(), network.fingerprint)
+    with TemporaryDirectory() as scratch:
+        calibration = Path(scratch) / "calibration.safetensors"
+        calibrate_on(network, learned, cache).save(calibration)
+        create_home(Path(scratch) / "home", name="unknown", calibration=calibration)
+        agent = Agent(Path(scratch) / "home")
+        summary = evaluate(agent, paths, hide=hidden).summary()
+    result = {figure: summary[figure] for figure in FIGURES} | {"seed": seed, "hidden": summary["hidden"]}
+    print(f"seed {seed}:", *(f"{figure} {result[figure]:.4f}" for figure in FIGURES), flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "unknown.json")
+    options = parser.parse_args()
+    paths = find_tasks([options.tasks])
+    network = Network()
+    splits = [measure(network, paths, seed) for seed in range(3)]
+    report: dict[str, Any] = {"splits": splits}
+    report |= {figure: round(fmean(split[figure] for split in splits), 6) for figure in FIGURES}
+    report["provenance"] = provenance("python benchmarks/unknown.py ../shared/tasks", paths, seed=0)
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

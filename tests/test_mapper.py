@@ -1,0 +1,124 @@
+"""The mapper: what it finds on the probes, what it says of images, and when it is built anew."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skillmesh import Agent
+from skillmesh.learning.head import best_temperature
+from skillmesh.learning.probes import read_probes
+from skillmesh.mapper import Mapper
+from skillmesh.module import Module
+
+NewAgent = Callable[..., Agent]
+
+
+@pytest.fixture(scope="module")
+def described(taught: Agent, mixed: list[Path], strange: list[Path]) -> np.ndarray:
+    """Known images first, then as many strange ones as there are."""
+    from skillmesh.data.inputs import as_image
+
+    raw = taught.backbone.describe([as_image(path) for path in (*mixed, *strange)]).raw
+    return taught.backbone.represent(raw, "descriptor")
+
+
+def mapper_of(agent: Agent, modules: list[Module]) -> Mapper:
+    return Mapper(modules, "sketch", agent.calibration.prior("descriptor", compact=False))
+
+
+def changed(module: Module, **tensors: np.ndarray) -> Module:
+    return replace(module, tensors=module.tensors | {n.replace("_", "."): t for n, t in tensors.items()})
+
+
+@pytest.mark.parametrize("kind", ["sketch", "gmmc", "maha"])
+def test_posteriors_are_shares_and_unknown_is_novelty_over_the_threshold(
+    new_agent: NewAgent, tiny_tasks: Path, mixed, strange, kind
+):
+    agent = new_agent(mapper=kind, representation="sqrt-features")
+    for name in ("dice", "latin", "greek"):
+        agent.learn(tiny_tasks / name)
+    answers = agent.answer([*mixed, *strange])
+    assert [a.unknown for a in answers] == [a.novelty > 1 for a in answers]
+    assert {a.unknown for a in answers} == {True, False}
+    modules, mapper = agent.mapper()
+    x = np.concatenate([read_probes(m.tensors, m.card.dim) for m in modules])
+    mapped = mapper.map(x)
+    assert mapped.posterior.shape == (len(x), 3)
+    assert mapped.posterior.min() >= 0
+    assert np.allclose(mapped.posterior.sum(axis=1), 1, atol=1e-5)
+    assert (mapped.task == mapped.posterior.argmax(axis=1)).all()
+
+
+def test_threshold_and_temperature_come_from_the_probes(taught: Agent):
+    modules, mapper = taught.mapper()
+    probes = [read_probes(m.tensors, m.card.dim) for m in modules]
+    scores = mapper._scorer.score(np.concatenate(probes))
+    owners = np.repeat(np.arange(len(probes)), [len(p) for p in probes])
+    assert len(owners) == 12
+    assert mapper.threshold == float(np.quantile(scores.novelty, 0.97))
+    assert mapper.temperature == best_temperature(scores.task, owners)
+
+
+def test_only_probes_and_anchors_matter(taught: Agent, described: np.ndarray):
+    modules, mapper = taught.mapper()
+    first, *rest = modules
+    other_head = changed(first, head_bias=first.tensors["head.bias"] + 1)
+    assert mapper_of(taught, [other_head, *rest]).threshold == mapper.threshold
+    far_probe = changed(first, probe_scale=first.tensors["probe.scale"] * 5)
+    far = mapper_of(taught, [far_probe, *rest])
+    assert far.threshold > mapper.threshold
+    assert far.map(described).novelty.tobytes() == mapper.map(described).novelty.tobytes()
+
+
+def test_a_bank_without_probes_answers_and_never_says_unknown(
+    new_agent: NewAgent, tiny_tasks, tmp_path, mixed, strange
+):
+    agent = new_agent()
+    for name in ("dice", "latin"):
+        for cls in sorted((tiny_tasks / name / "train").iterdir()):
+            (tmp_path / name / cls.name).mkdir(parents=True)
+            shutil.copy(cls / "0.jpg", tmp_path / name / cls.name)
+        module, _ = agent.learn(tmp_path / name)
+        assert (module.card.validation_images, module.card.validation_accuracy) == (0, None)
+        assert "probe" not in module.tensors
+    mapper = agent.mapper()[1]
+    assert (mapper.temperature, mapper.threshold) == (1.0, float("inf"))
+    answers = agent.answer([*mixed, *strange])
+    assert not any(a.unknown for a in answers)
+    assert all(np.isfinite(a.confidence) and a.novelty == 0 for a in answers)
+
+
+def test_most_probes_are_known_and_strange_images_lie_beyond(taught: Agent, described: np.ndarray, strange):
+    modules, mapper = taught.mapper()
+    probes = np.concatenate([read_probes(m.tensors, m.card.dim) for m in modules])
+    assert mapper.map(probes).unknown.mean() < 0.1
+    mapped = mapper.map(described)
+    known, hidden = mapped.novelty[: -len(strange)], mapped.novelty[-len(strange) :]
+    assert np.median(hidden) > np.quantile(known, 0.9)
+
+
+def test_each_change_of_the_bank_builds_it_anew(new_agent: NewAgent, tiny_tasks: Path, skill_files):
+    agent = new_agent()
+    seen = []
+
+    def look() -> list[str]:
+        modules, mapper = agent.mapper()
+        assert agent.mapper()[1] is mapper  # not built twice
+        assert all(mapper is not other for other in seen)
+        seen.append(mapper)
+        return sorted(m.card.task for m in modules)
+
+    agent.learn(tiny_tasks / "dice")
+    assert look() == ["dice"]
+    agent.receive(skill_files["latin"])
+    assert look() == ["dice", "latin"]
+    agent.learn(tiny_tasks / "dice", replace=True)
+    assert look() == ["dice", "latin"]
+    agent.forget("dice")
+    assert look() == ["latin"]
