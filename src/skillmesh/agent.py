@@ -218,6 +218,7 @@ class Agent:
 
     def mapper(self) -> tuple[list[Module], Mapper]:
         """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
+        self._refuse_empty_bank()
         modules = list(self.bank)
         if self._mapper is None or self._mapper[0] != modules:
             prior = self.calibration.prior(self.config.representation, self.config.compact)

@@ -19,6 +19,12 @@ from skillmesh.learning.probes import read_probes
 from skillmesh.module import Module
 from skillmesh.tensors import Floats
 
+SPREADS = 1.9
+"""Upper semi-deviations from the median probe to the threshold; measured on tasks that were hidden in turn."""
+USUAL_SPREAD = 0.13
+"""Spread of novelty relative to its median, as most banks have it."""
+PSEUDO_PROBES = 4
+
 
 @dataclass(frozen=True)
 class Mapped:
@@ -47,7 +53,7 @@ class Mapper:
         owners = np.repeat(np.arange(len(modules)), [len(p) for p in probes])
         scores = self._scorer.score(np.concatenate(probes))
         self.temperature = best_temperature(scores.task, owners) if len(owners) else 1.0
-        self.threshold = _threshold(scores.novelty)
+        self.threshold = _threshold(scores.novelty, self._scorer.usual_threshold)
 
     def map(self, x: Floats) -> Mapped:
         scores = self._scorer.score(x)
@@ -55,5 +61,16 @@ class Mapper:
         return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
 
 
-def _threshold(novelty: Floats) -> float:
-    return float(np.quantile(novelty, 0.97)) if len(novelty) else float("inf")
+def _threshold(novelty: Floats, default: float) -> float:
+    """Where "unknown" begins: so far above the median probe that one known image in twenty-five is beyond.
+
+    A quantile of a few probes jumps about; how far the upper half of them spreads does so much less. A few
+    pseudo-probes of a usual spread keep a bank of one task sensible.
+    """
+    if not len(novelty):
+        return default
+    middle = float(np.median(novelty))
+    above = novelty[novelty > middle] - middle
+    usual = USUAL_SPREAD * abs(middle)
+    spread = np.sqrt((np.square(above).sum() + PSEUDO_PROBES * usual**2) / (len(above) + PSEUDO_PROBES))
+    return middle + SPREADS * float(spread)

@@ -54,15 +54,15 @@ def dequantise_rows(quantised: NDArray[np.int8], scale: Floats) -> Floats:
     return quantised.astype(np.float32) * scale[:, None]
 
 
-LOG_LOW, LOG_HIGH = 1e-4, 1e2
-"""Variances of standardised numbers lie between; one step of 255 is 5.6 %."""
+LOG_LOW, LOG_HIGH = 1e-6, 1e3
+"""Variances of standardised numbers lie between; one step of 254 is 8.5 %."""
 
 
 def quantise_log(values: Array) -> NDArray[np.uint8]:
     """Store variances as uint8 on a logarithmic scale; zero stays zero.
 
     >>> quantise_log(np.array([0.0, 1e-4, 1.0, 1e2, 1e9])).tolist()
-    [0, 1, 170, 255, 255]
+    [0, 57, 170, 227, 255]
     """
     steps = 1 + 254 * np.log(np.maximum(values, LOG_LOW) / LOG_LOW) / np.log(LOG_HIGH / LOG_LOW)
     codes = np.minimum(np.rint(steps), 255)

@@ -72,6 +72,8 @@ class GmmcScorer:
     centre keep the terms small, so that float32 agrees with the direct formula.
     """
 
+    usual_threshold = float("inf")  # distances of this kind have no common scale
+
     def __init__(self, anchors: Sequence[GmmcAnchor]) -> None:
         self._starts = first_columns([len(anchor.weights) for anchor in anchors])
         means = np.concatenate([anchor.means for anchor in anchors]).astype(np.float64)

@@ -81,6 +81,8 @@ class MahaAnchor:
 class MahaScorer:
     """Mahalanobis distances to all classes of a bank under one covariance, as matrix products."""
 
+    usual_threshold = float("inf")  # distances of this kind have no common scale
+
     def __init__(self, anchors: Sequence[MahaAnchor], prior: Prior) -> None:
         self._starts = first_columns([len(anchor.means) for anchor in anchors])
         means = np.concatenate([anchor.means for anchor in anchors]).astype(np.float64)

@@ -47,6 +47,9 @@ class Scores:
 class Scorer(Protocol):
     """The pooled anchors of a bank."""
 
+    usual_threshold: float
+    """Novelty that is usually unknown, for banks whose modules bring no probes."""
+
     def score(self, x: Floats) -> Scores: ...
 
 

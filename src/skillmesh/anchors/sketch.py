@@ -106,6 +106,8 @@ class SketchScorer:
     distance from the same products: xᵀPx − ‖R⁻¹APx‖², RRᵀ = I + APAᵀ.
     """
 
+    usual_threshold = 1.3
+
     def __init__(self, means: Sequence[Floats], precision: Precision, prior: Prior) -> None:
         self._starts = first_columns([len(task) for task in means])
         voices, centre, beyond = _background(means, prior)

@@ -76,7 +76,8 @@ class Network:
 
     def forward(self, images: Pixels) -> Raw:
         """Describe a batch (n, size, size, 3) in one pass."""
-        with torch.inference_mode():
+        # No TF32: modules travel between agents with and without a GPU, whose descriptors must agree.
+        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             self._scratch.pooled = []
             features = self._model(self._normalised(images))
             means, stds = zip(*self._scratch.pooled, strict=True) if self._scratch.pooled else ((), ())

@@ -222,6 +222,9 @@ def _shown(
     """Describe and map a split's images, as `Agent.answer` would."""
     images: Sequence[AnyImage] = split.files if change is None else [change(image) for image in split.files]
     described = agent.backbone.describe(images, begin(progress, f"{name} (test)", len(images)))
+    if not len(described.raw):
+        reasons = "; ".join(f"{u.name}: {u.reason}" for u in described.unreadable[:3])
+        raise DataError(f"no test image of {name!r} can be read ({reasons}); mend or remove the test folder")
     x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
     return x, split.labels[described.readable], agent.mapper()[1].map(x)
 

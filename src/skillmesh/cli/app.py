@@ -120,9 +120,9 @@ def learn(
         show.print_json(facts)
         return
     for text in lesson.notes:
-        show.stderr.print(f"note: {text}", style="yellow", highlight=False)
+        show.stderr.print(f"note: {text}", style="yellow", soft_wrap=True)
     for bad in lesson.unreadable:
-        show.stderr.print(f"skipped: {bad.name}: {bad.reason}", style="yellow", highlight=False)
+        show.stderr.print(f"skipped: {bad.name}: {bad.reason}", style="yellow", soft_wrap=True)
     card = module.card
     typer.echo(
         f"learned {card.task!r}: {len(card.classes)} classes, {sum(card.counts)} training images, validation "
@@ -153,13 +153,13 @@ def ask(
             other = ", ".join(f"{g.label} {show.percent(g.confidence)}" for g in a.alternatives[:2])
             if a.unknown:
                 rows.add_row(
-                    a.image, "[bold]unknown[/bold]", "–", "–", "–", f"nearest: {a.best.label} ({a.best.task})"
+                    a.image, show.bold("unknown"), "–", "–", "–", f"nearest: {a.best.label} ({a.best.task})"
                 )
             else:
                 rows.add_row(a.image, a.label, a.task, a.teacher, show.percent(a.confidence), other)
         show.console.print(rows)
         for u in unreadable:
-            show.stderr.print(f"skipped: {u.name}: {u.reason}", style="yellow", highlight=False)
+            show.stderr.print(f"skipped: {u.name}: {u.reason}", style="yellow", soft_wrap=True)
     if unreadable:
         raise typer.Exit(1)
 
@@ -183,7 +183,7 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
         rows.add_row(c.task, str(len(c.classes)), str(sum(c.counts)), accuracy, size, c.teacher, c.created)
     show.console.print(rows if modules else "no tasks yet; teach one with `skillmesh learn FOLDER`")
     for d in agent.bank.damaged:
-        show.stderr.print(f"cannot be used: {d.path}: {d.error}", style="yellow", highlight=False)
+        show.stderr.print(f"cannot be used: {d.path}: {d.error}", style="yellow", soft_wrap=True)
 
 
 @app.command()
@@ -284,7 +284,10 @@ def _image_files(paths: list[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            files += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+            found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+            if not found:
+                raise AgentError(f"there are no images in {path}; expected {', '.join(sorted(IMAGE_SUFFIXES))}")
+            files += found
         elif path.exists():
             files.append(path)
         else:

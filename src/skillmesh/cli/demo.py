@@ -85,7 +85,7 @@ def _print(result: Evaluation, summary: dict[str, Any], timing: Timing, target: 
     means = [show.percent(summary[key]) for key in keys]
     rows.add_section()
     rows.add_row(
-        "[bold]mean", "", *means, show.kilobytes(summary["module_bytes"]), f"{timing.learning:.1f} s in all"
+        show.bold("mean"), "", *means, show.kilobytes(summary["module_bytes"]), f"{timing.learning:.1f} s in all"
     )
     show.console.print(rows)
     show.console.print()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +12,7 @@ import typer
 
 from skillmesh.cli import options
 from skillmesh.cli.app import app
+from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
@@ -54,6 +56,8 @@ def eval_(
     from skillmesh.data.folder import find_tasks
 
     paths = find_tasks(folders)
+    if json is not None and str(json) != "-":
+        _refuse_missing_folder(json)
     with TemporaryDirectory(prefix="skillmesh-eval-") as fresh, show.progress_bar() as bar:
         if learn:
             settings = {
@@ -87,7 +91,8 @@ def eval_(
 def _report(agent: Agent, result: Evaluation) -> dict[str, Any]:
     config = agent.config.model_dump(mode="json", exclude={"name", "weights", "calibration"})
     mapper = agent.mapper()[1]
-    found = {"unknown_threshold": round(mapper.threshold, 6), "task_temperature": round(mapper.temperature, 4)}
+    threshold = round(mapper.threshold, 6) if math.isfinite(mapper.threshold) else None  # JSON has no infinity
+    found = {"unknown_threshold": threshold, "task_temperature": round(mapper.temperature, 4)}
     return {"settings": config | {"backbone_fingerprint": agent.bank.backbone}} | result.summary() | found
 
 
@@ -105,7 +110,7 @@ def _print_report(report: dict[str, Any]) -> None:
     if report["tasks"]:
         keys = ("oracle_accuracy", "task_accuracy", "final_accuracy", "known_unknown")
         rows.add_row(
-            "[bold]mean[/bold]",
+            show.bold("mean"),
             "",
             *(show.percent(report[k]) for k in keys),
             show.kilobytes(report["module_bytes"]),
@@ -132,6 +137,7 @@ def calibrate(
     from skillmesh.cli import show
     from skillmesh.data.folder import find_tasks
 
+    _refuse_missing_folder(out)
     network = Network(backbone, weights, device)
     cache = DescriptorCache(default_folder(), network.fingerprint)
     paths = find_tasks(folders)
@@ -186,6 +192,12 @@ def demo(
     from skillmesh.cli.demo import run
 
     run(out, device, json)
+
+
+def _refuse_missing_folder(target: Path) -> None:
+    """Say it before the work, not after."""
+    if not target.parent.is_dir() or target.is_dir():
+        raise AgentError(f"cannot write {target}: there is no folder {target.parent}, or {target} is one itself")
 
 
 def _command_line() -> str:

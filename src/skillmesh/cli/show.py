@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-console = Console()
-stderr = Console(stderr=True)
+# Names of files, classes and teachers are shown as they are: "[b]" in one is no markup.
+console = Console(markup=False, emoji=False, highlight=False)
+stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 def print_json(value: Any) -> None:
@@ -30,6 +32,10 @@ def kilobytes(count: float) -> str:
 
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def bold(text: str) -> Text:
+    return Text(text, style="bold")
 
 
 def table(title: str | None, *columns: str) -> Table:
@@ -61,9 +67,10 @@ class Bar:
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Bar]:
-    """Show progress on stderr, so that stdout stays clean for results."""
+    """Show progress on stderr, so that stdout stays clean for results; where nobody watches, show none."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=quiet) as progress:
+    name = TextColumn("{task.description:<28}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as progress:
         yield Bar(progress)
