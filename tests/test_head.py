@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from skillmesh.learning import head as head_module
 from skillmesh.learning.head import STRENGTHS, Head, best_temperature, fit_head, log_loss, softmax
-from skillmesh.learning.probes import PROBES, choose_probes
+from skillmesh.learning.probes import choose_probes, probe_weights
 
 
 def blobs(seed: int, images: int, classes: int = 3, dim: int = 40, spread: float = 1.0):
@@ -90,9 +90,14 @@ def test_temperature_mends_overconfidence_and_few_images_change_little() -> None
     assert best_temperature(np.eye(3) * 5, np.arange(3)) > 0.3
 
 
-def test_probes_come_from_different_classes() -> None:
-    labels = np.array([0] * 50 + [1] * 2 + [2])
-    x = np.arange(len(labels), dtype=np.float32)[:, None]
-    chosen = choose_probes(x, labels)
-    assert len(chosen) == PROBES
-    assert set(labels[chosen[:, 0].astype(int)]) == {0, 1, 2}
+def test_probes_range_from_usual_to_odd_and_stand_for_their_layer() -> None:
+    novelty = np.random.default_rng(0).permutation(100).astype(np.float32)
+    chosen = choose_probes(novelty[:, None], novelty)
+    assert chosen[:, 0].tolist() == [25, 65, 86, 96]
+    assert probe_weights(len(chosen)).sum() == pytest.approx(1)
+
+
+def test_fewer_validation_images_than_probes_are_all_sent() -> None:
+    x = np.array([[3.0], [1.0]], dtype=np.float32)
+    assert choose_probes(x, x[:, 0]).tolist() == [[1.0], [3.0]]
+    assert probe_weights(2).tolist() == [0.5, 0.5]

@@ -40,13 +40,15 @@ def changed(module: Module, **tensors: np.ndarray) -> Module:
 def test_posteriors_are_shares_and_unknown_is_novelty_over_the_threshold(
     new_agent: NewAgent, tiny_tasks: Path, mixed, strange, kind
 ):
-    agent = new_agent(mapper=kind, representation="sqrt-features")
+    # This floor suits gmmc, and makes its novelty, a log-likelihood, negative.
+    agent = new_agent(mapper=kind, representation="sqrt-features", variance_floor=0.01)
     for name in ("dice", "latin", "greek"):
         agent.learn(tiny_tasks / name)
     answers = agent.answer([*mixed, *strange])
     assert [a.unknown for a in answers] == [a.novelty > 1 for a in answers]
     assert {a.unknown for a in answers} == {True, False}
     modules, mapper = agent.mapper()
+    assert (mapper.threshold < 0) == (kind == "gmmc")
     x = np.concatenate([read_probes(m.tensors, m.card.dim) for m in modules])
     mapped = mapper.map(x)
     assert mapped.posterior.shape == (len(x), 3)

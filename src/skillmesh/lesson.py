@@ -43,8 +43,12 @@ def study(task: TaskFolder, backbone: Backbone, config: AgentConfig, progress: A
     counts = np.bincount(train_labels, minlength=len(task.classes))
     _refuse_empty_classes(task, counts, unreadable)
     fit = fit_head(train, train_labels, val, val_labels, len(task.classes))
-    anchor = KINDS[config.mapper].fit(train, train_labels, len(task.classes), anchor_settings(config))
-    probes = choose_probes(val, val_labels, config.seed)
+    kind = KINDS[config.mapper]
+    anchor = kind.fit(train, train_labels, len(task.classes), anchor_settings(config))
+    alone = kind.pool(
+        [kind.read(anchor.tensors())], backbone.calibration.prior(config.representation, config.compact)
+    )
+    probes = choose_probes(val, alone.score(val).novelty)
     facts = {
         "task": task.name,
         "classes": task.classes,

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 from skillmesh.anchors import KINDS
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import best_temperature, softmax
-from skillmesh.learning.probes import read_probes
+from skillmesh.learning.probes import probe_weights, read_probes
 from skillmesh.module import Module
 from skillmesh.tensors import Floats
 
-SPREADS = 1.9
-"""Upper semi-deviations from the median probe to the threshold; measured on tasks that were hidden in turn."""
-USUAL_SPREAD = 0.13
-"""Spread of novelty relative to its median, as most banks have it."""
+KNOWN = 0.98
+"""Share of validation images that the threshold lets pass; of test images it is about 0.96."""
+USUAL_SPREAD = 0.25
+"""From the middle of novelty to the threshold, relative to the middle, as most banks have it."""
 PSEUDO_PROBES = 4
+"""So many probes' worth the usual spread weighs: a bank of one small task has little else."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ class Mapper:
         self._scorer = anchor_type.pool([anchor_type.read(m.tensors) for m in modules], prior)
         probes = [read_probes(m.tensors, m.card.dim) for m in modules]
         owners = np.repeat(np.arange(len(modules)), [len(p) for p in probes])
+        weights = np.concatenate([probe_weights(len(p)) for p in probes])
         scores = self._scorer.score(np.concatenate(probes))
-        self.temperature = best_temperature(scores.task, owners) if len(owners) else 1.0
-        self.threshold = _threshold(scores.novelty, self._scorer.usual_threshold)
+        self.temperature = best_temperature(scores.task, owners, weights) if len(owners) else 1.0
+        self.threshold = _threshold(scores.novelty, weights, self._scorer.usual_threshold)
 
     def map(self, x: Floats) -> Mapped:
         scores = self._scorer.score(x)
@@ -61,16 +63,12 @@ class Mapper:
         return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
 
 
-def _threshold(novelty: Floats, default: float) -> float:
-    """Where "unknown" begins: so far above the median probe that one known image in twenty-five is beyond.
-
-    A quantile of a few probes jumps about; how far the upper half of them spreads does so much less. A few
-    pseudo-probes of a usual spread keep a bank of one task sensible.
-    """
+def _threshold(novelty: Floats, weights: NDArray[np.float64], default: float) -> float:
+    """Where "unknown" begins: the novelty under which nearly all validation images of the bank's tasks lie."""
     if not len(novelty):
         return default
-    middle = float(np.median(novelty))
-    above = novelty[novelty > middle] - middle
-    usual = USUAL_SPREAD * abs(middle)
-    spread = np.sqrt((np.square(above).sum() + PSEUDO_PROBES * usual**2) / (len(above) + PSEUDO_PROBES))
-    return middle + SPREADS * float(spread)
+    order = np.argsort(novelty, kind="stable")
+    heights = np.cumsum(weights[order]) - weights[order] / 2
+    middle, measured = np.interp([0.5, KNOWN], heights / weights.sum(), novelty[order])
+    usual = middle + USUAL_SPREAD * abs(middle)
+    return float((len(novelty) * measured + PSEUDO_PROBES * usual) / (len(novelty) + PSEUDO_PROBES))

@@ -84,19 +84,24 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
     return share
 
 
-def log_loss(logits: NDArray[np.floating], labels: Labels) -> float:
+def log_loss(logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None) -> float:
     """Mean of −log p(label)."""
     shifted = logits - logits.max(axis=1, keepdims=True)
-    return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]))
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
+    return float(np.average(losses, weights=weights))
 
 
-def best_temperature(logits: NDArray[np.floating], labels: Labels) -> float:
+def best_temperature(
+    logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None
+) -> float:
     """Choose the temperature of least log-loss, with a prior around 1 that few images do not overrule."""
-    return _calibrate(logits, labels)[0]
+    return _calibrate(logits, labels, weights)[0]
 
 
-def _calibrate(logits: NDArray[np.floating], labels: Labels) -> tuple[float, float]:
-    losses = [log_loss(logits / t, labels) for t in TEMPERATURES]
+def _calibrate(
+    logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None
+) -> tuple[float, float]:
+    losses = [log_loss(logits / t, labels, weights) for t in TEMPERATURES]
     penalised = [loss * len(labels) + np.log(t) ** 2 for loss, t in zip(losses, TEMPERATURES, strict=True)]
     best = int(np.argmin(penalised))
     return float(TEMPERATURES[best]), losses[best]
