@@ -40,7 +40,6 @@ def changed(module: Module, **tensors: np.ndarray) -> Module:
 def test_posteriors_are_shares_and_unknown_is_novelty_over_the_threshold(
     new_agent: NewAgent, tiny_tasks: Path, mixed, strange, kind
 ):
-    # This floor suits gmmc, and makes its novelty, a log-likelihood, negative.
     agent = new_agent(mapper=kind, representation="sqrt-features", variance_floor=0.01)
     for name in ("dice", "latin", "greek"):
         agent.learn(tiny_tasks / name)
@@ -48,13 +47,21 @@ def test_posteriors_are_shares_and_unknown_is_novelty_over_the_threshold(
     assert [a.unknown for a in answers] == [a.novelty > 1 for a in answers]
     assert {a.unknown for a in answers} == {True, False}
     modules, mapper = agent.mapper()
-    assert (mapper.threshold < 0) == (kind == "gmmc")
     x = np.concatenate([read_probes(m.tensors, m.card.dim) for m in modules])
     mapped = mapper.map(x)
     assert mapped.posterior.shape == (len(x), 3)
     assert mapped.posterior.min() >= 0
     assert np.allclose(mapped.posterior.sum(axis=1), 1, atol=1e-5)
     assert (mapped.task == mapped.posterior.argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize("threshold", [-5.0, 0.0, 1.2, float("inf")])
+def test_an_answers_novelty_is_over_one_where_it_is_unknown(tiny_taught: Agent, mixed, monkeypatch, threshold):
+    """Below zero too: gmmc's novelty is a log-likelihood."""
+    monkeypatch.setattr(tiny_taught.mapper()[1], "threshold", threshold)
+    answers = tiny_taught.answer(mixed)
+    assert [a.unknown for a in answers] == [a.novelty > 1 for a in answers]
+    assert all(np.isfinite(a.novelty) for a in answers)
 
 
 def test_threshold_and_temperature_come_from_the_probes(taught: Agent):
