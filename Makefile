@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Two workers with one thread each: two with two would wait for each other.
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .PHONY: demo test test-all lint types docs-check docs bench clean
 
@@ -10,11 +12,11 @@ demo: $(READY)
 	$(BIN)/skillmesh demo --out demo-out
 
 test: $(READY) lint types docs-check
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=90
+	$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 # Everything, the long tests too. SKILLMESH_TASKS names a folder of real tasks; SKILLMESH_REQUIRE_ALL=1 forbids skips.
 test-all: $(READY) lint types docs-check
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

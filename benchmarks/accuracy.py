@@ -50,7 +50,7 @@ def _rows(paths: list[Path], folder: Path, scratch: Path) -> dict[str, list[str]
     order = np.random.default_rng(0).permutation(len(paths))
     halves = [
         _linked(scratch / half, [paths[i] for i in part])
-        for half, part in zip("ab", np.split(order, 2), strict=True)
+        for half, part in zip("ab", np.array_split(order, 2), strict=True)
     ]
     demo = scratch / "demo"
     rows = {name: [str(folder), *arguments] for name, arguments in METHODS.items()}

@@ -3,6 +3,7 @@
     python benchmarks/robustness.py ../shared/tasks
 
 Agents learn from the images as they are; only what they are asked about is changed, one way at a time.
+What the results file holds already is kept, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,17 +86,22 @@ class ChangedImage:
         return decode(content, size)
 
 
-def measure(name: str, paths: list[Path]) -> dict[str, dict[str, float]]:
+def measure(
+    name: str, paths: list[Path], known: dict[str, dict[str, float]]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield each change that is not yet known, with its figures."""
+    if set(known) == set(CHANGES):
+        return
     with TemporaryDirectory() as home:
         create_home(Path(home), name="robustness", **MAPPERS[name])
         agent = Agent(Path(home))
-        results = {}
+        for path in paths:
+            agent.learn(path)
         for label, change in CHANGES.items():
-            apply = None if change is None else partial(ChangedImage, change=change)
-            summary = evaluate(agent, paths, learn=not results, change=apply).summary()
-            results[label] = {figure: summary[figure] for figure in FIGURES}
-            print(f"{name:8} {label:16}", *(f"{results[label][f]:.4f}" for f in FIGURES), flush=True)
-    return results
+            if label not in known:
+                apply = None if change is None else partial(ChangedImage, change=change)
+                summary = evaluate(agent, paths, learn=False, change=apply).summary()
+                yield label, {figure: summary[figure] for figure in FIGURES}
 
 
 def main() -> None:
@@ -104,9 +110,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "robustness.json")
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
-    report = {"mappers": {name: measure(name, paths) for name in MAPPERS}}
-    report["provenance"] = provenance("python benchmarks/robustness.py ../shared/tasks", paths, seed=0)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    report = json.loads(options.out.read_text()) if options.out.exists() else {"mappers": {}}
+    for name in MAPPERS:
+        known = report["mappers"].setdefault(name, {})
+        for label, figures in measure(name, paths, known):
+            known[label] = figures
+            report["provenance"] = provenance("python benchmarks/robustness.py ../shared/tasks", paths, seed=0)
+            options.out.write_text(json.dumps(report, indent=1) + "\n")
+            print(f"{name:8} {label:16}", *(f"{figures[f]:.4f}" for f in FIGURES), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
 from skillmesh.challenge.evaluate import evaluate
 from skillmesh.challenge.provenance import provenance
-from skillmesh.data.folder import find_tasks
+from skillmesh.data.folder import find_tasks, task_name
 
 HERE = Path(__file__).parent
 FIGURES = (
@@ -38,8 +38,8 @@ FIGURES = (
 
 def measure(network: Network, paths: list[Path], seed: int) -> dict[str, Any]:
     order = np.random.default_rng(seed).permutation(len(paths))
-    hidden = sorted(paths[i].stem for i in order[: len(paths) // 3])
-    learned = [path for path in paths if path.stem not in hidden]
+    hidden = sorted(task_name(paths[i]) for i in order[: len(paths) // 3])
+    learned = [path for path in paths if task_name(path) not in hidden]
     cache = DescriptorCache(default_folder(), network.fingerprint)
     with TemporaryDirectory() as scratch:
         calibration = Path(scratch) / "calibration.safetensors"

@@ -94,10 +94,11 @@ def test_probes_range_from_usual_to_odd_and_stand_for_their_layer() -> None:
     novelty = np.random.default_rng(0).permutation(100).astype(np.float32)
     chosen = choose_probes(novelty[:, None], novelty)
     assert chosen[:, 0].tolist() == [25, 65, 86, 96]
-    assert probe_weights(len(chosen)).sum() == pytest.approx(1)
+    assert probe_weights(100).sum() == pytest.approx(1)
 
 
 def test_fewer_validation_images_than_probes_are_all_sent() -> None:
     x = np.array([[3.0], [1.0]], dtype=np.float32)
     assert choose_probes(x, x[:, 0]).tolist() == [[1.0], [3.0]]
     assert probe_weights(2).tolist() == [0.5, 0.5]
+    assert probe_weights(4).tolist() == [0.25] * 4

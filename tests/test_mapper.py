@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from skillmesh import Agent
-from skillmesh.learning.head import best_temperature
-from skillmesh.learning.probes import PROBES, read_probes
-from skillmesh.mapper import Mapper, _threshold
+from skillmesh.learning.probes import read_probes
+from skillmesh.mapper import Mapper
 from skillmesh.module import Module
 
 NewAgent = Callable[..., Agent]
@@ -64,26 +63,30 @@ def test_an_answers_novelty_is_over_one_where_it_is_unknown(tiny_taught: Agent, 
     assert all(np.isfinite(a.novelty) for a in answers)
 
 
-def test_threshold_and_temperature_come_from_the_probes(taught: Agent):
+def test_threshold_and_temperature_come_from_probes_and_anchors_alone(taught: Agent, described: np.ndarray):
     modules, mapper = taught.mapper()
-    probes = [read_probes(m.tensors, m.card.dim) for m in modules]
-    scores = mapper._scorer.score(np.concatenate(probes))
-    owners = np.repeat(np.arange(len(probes)), [len(p) for p in probes])
-    assert len(owners) == 4 * PROBES
-    assert np.median(scores.novelty) < mapper.threshold < 3 * np.median(scores.novelty)
-    assert mapper.threshold == _threshold(scores.novelty, default=float("nan"))
-    assert mapper.temperature == best_temperature(scores.task, owners)
+    bare = []
+    for module in modules:
+        kept = {name: t for name, t in module.tensors.items() if name.startswith(("sketch", "probe"))}
+        assert len(kept) == len(module.tensors) - 3  # the head's
+        bare.append(replace(module, tensors=kept, card=module.card.model_copy(update={"temperature": 50.0})))
+    same = mapper_of(taught, bare)
+    assert (same.threshold, same.temperature) == (mapper.threshold, mapper.temperature)
+    assert same.map(described).posterior.tobytes() == mapper.map(described).posterior.tobytes()
 
 
-def test_only_probes_and_anchors_matter(taught: Agent, described: np.ndarray):
+def test_far_probes_raise_the_threshold_and_foreign_ones_the_doubt(taught: Agent, described: np.ndarray):
     modules, mapper = taught.mapper()
-    first, *rest = modules
-    other_head = changed(first, head_bias=first.tensors["head.bias"] + 1)
-    assert mapper_of(taught, [other_head, *rest]).threshold == mapper.threshold
-    far_probe = changed(first, probe_scale=first.tensors["probe.scale"] * 5)
-    far = mapper_of(taught, [far_probe, *rest])
-    assert far.threshold > mapper.threshold
-    assert far.map(described).novelty.tobytes() == mapper.map(described).novelty.tobytes()
+    first, second, *rest = modules
+    far = changed(first, probe_scale=first.tensors["probe.scale"] * 5)
+    moved = mapper_of(taught, [far, second, *rest])
+    assert moved.threshold > mapper.threshold
+    assert moved.map(described).novelty.tobytes() == mapper.map(described).novelty.tobytes()
+    swapped = [
+        changed(to, probe=of.tensors["probe"], probe_scale=of.tensors["probe.scale"])
+        for to, of in ((first, second), (second, first))
+    ]
+    assert mapper_of(taught, [*swapped, *rest]).temperature > 2 * mapper.temperature
 
 
 @pytest.mark.parametrize("kind", ["sketch", "gmmc", "maha"])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import platformdirs
 
+from skillmesh.anchors import KINDS
 from skillmesh.answer import Answer, Guess
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
 from skillmesh.backbone.cache import default_folder
@@ -26,12 +27,18 @@ from skillmesh.config import FILE as CONFIG_FILE
 from skillmesh.config import AgentConfig
 from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.data.inputs import AnyImage, as_image
-from skillmesh.errors import AgentError, BackboneMismatchError, DataError, TaskExistsError, UnknownTaskError
+from skillmesh.errors import (
+    AgentError,
+    DataError,
+    SettingsMismatchError,
+    TaskExistsError,
+    TensorError,
+    UnknownTaskError,
+)
 from skillmesh.learning.head import Head, softmax
 from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
-from skillmesh.module import Card, Identity, Module, now
-from skillmesh.module.parts import specs_for
+from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.progress import Progress, begin
 from skillmesh.tensors import Floats
 
@@ -57,7 +64,7 @@ class Agent:
         self.config = AgentConfig.load(home)
         self.identity = Identity.load(home / KEY_FILE)
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
-        self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration))
+        self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration), self._refuse_unusable)
         self._device = device
         self._cache_folder = cache_folder or default_folder()
         self._backbone: Backbone | None = None
@@ -120,11 +127,23 @@ class Agent:
                 f"the task {folder.name!r} is learned already; give another name with --name, or learn it again "
                 "with --replace"
             )
+        self._refuse_bad_names(folder, licence, note)
         images = len(folder.splits["train"]) + len(folder.splits["val"])
         lesson = study(folder, self.backbone, self.config, begin(progress, folder.name, images))
         card = self._card(lesson.facts, version=older.card.version + 1 if older else 1, licence=licence, note=note)
         _, data = Module.create(card, lesson.tensors, self.identity)
         return self.bank.add(data), lesson
+
+    def _refuse_bad_names(self, folder: TaskFolder, licence: str | None, note: str | None) -> None:
+        """Make a card of what is known beforehand: a name that it refuses should not cost a forward pass."""
+        counts = (1,) * len(folder.classes)
+        facts = {
+            "task": folder.name,
+            "classes": folder.classes,
+            "counts": counts,
+            "anchors": (self.config.mapper,),
+        }
+        self._card(facts, dim=1, validation_images=0, temperature=1.0, version=1, licence=licence, note=note)
 
     def _card(self, facts: dict[str, Any], **rest: Any) -> Card:
         return Card(
@@ -161,9 +180,7 @@ class Agent:
 
     def receive(self, path: str | Path) -> Module:
         """Check a module file and take it into the bank; nothing is stored unless all of it is sound."""
-        module = Module.load(path, specs_for)
-        self._refuse_other_settings(module)
-        return self.bank.add(Path(path).read_bytes())
+        return self.bank.add(read_file(path))
 
     def forget(self, task: str) -> Module:
         """Remove a task; the agent is then as if it had never had it."""
@@ -259,16 +276,24 @@ class Agent:
                 "`skillmesh import FILE`"
             )
 
-    def _refuse_other_settings(self, module: Module) -> None:
+    def _refuse_unusable(self, module: Module) -> None:
+        """Let nothing into the bank that the mapper could not pool with the rest."""
         card, config = module.card, self.config
         theirs = (card.representation, card.compact, config.mapper in card.anchors)
         if theirs != (config.representation, config.compact, True):
-            raise BackboneMismatchError(
+            raise SettingsMismatchError(
                 f"the module {card.task!r} has {_settings(card.representation, card.compact)} and anchors "
                 f"{', '.join(card.anchors)}; this agent works with "
                 f"{_settings(config.representation, config.compact)} and {config.mapper} anchors; import it into "
                 "an agent of the same settings"
             )
+        width = len(self.calibration.prior(config.representation, config.compact).centre)
+        if card.dim != width:
+            raise TensorError(
+                f"the module {card.task!r} has descriptors of {card.dim} numbers, expected {width}; ask its "
+                "teacher for it again"
+            )
+        KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
 
 
 def home_folder(home: str | Path | None = None) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -46,9 +46,11 @@ class Bank:
     the order in which they came.
     """
 
-    def __init__(self, folder: Path, backbone: str) -> None:
+    def __init__(self, folder: Path, backbone: str, refuse: Callable[[Module], None] = lambda _: None) -> None:
+        """Open the bank; `refuse` raises a `ModuleError` for modules that its owner cannot use."""
         self.folder = folder
         self.backbone = backbone
+        self._refuse = refuse
         self.damaged: list[Damaged] = []
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(folder / ".lock", timeout=60)
@@ -95,6 +97,7 @@ class Bank:
                 f"({module.card.backbone_name}), this agent's is {self.backbone}; modules work only on the "
                 "backbone that they were learned on"
             )
+        self._refuse(module)
         return module
 
     def add(self, data: bytes) -> Module:

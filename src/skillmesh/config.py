@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from skillmesh.errors import AgentError
 
@@ -28,9 +28,15 @@ class AgentConfig(BaseModel):
     mapper: Kind = "sketch"
     rank: int = Field(8, ge=1, le=256)
     clusters: int = Field(25, ge=1, le=4096)
-    variance_floor: float = Field(1e-6, ge=0, le=1e3)
+    variance_floor: float = Field(1e-6, ge=1e-9, le=1e3)
     images_per_class: int = Field(5, ge=1, le=255)
     seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _only_descriptors_are_compact(self) -> AgentConfig:
+        if self.compact and self.representation != "descriptor":
+            raise ValueError("compact modules need the representation descriptor")
+        return self
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> AgentConfig:
@@ -40,7 +46,8 @@ class AgentConfig(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(map(str, first["loc"]))
-            raise AgentError(f"the setting {name} is {first['input']!r}; {first['msg'].lower()}") from error
+            found = f"the setting {name} is {first['input']!r}; " if name else "the settings contradict: "
+            raise AgentError(found + first["msg"].lower()) from error
 
     def save(self, home: Path) -> None:
         partial = home / f"{FILE}.partial"

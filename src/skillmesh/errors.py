@@ -79,3 +79,7 @@ class SignatureError(ModuleError):
 
 class BackboneMismatchError(ModuleError):
     """The module was made for another backbone than this agent's."""
+
+
+class SettingsMismatchError(ModuleError):
+    """The module has another representation or other anchors than this agent works with."""

@@ -78,14 +78,15 @@ class GmmcScorer:
         self._starts = first_columns([len(anchor.weights) for anchor in anchors])
         means = np.concatenate([anchor.means for anchor in anchors]).astype(np.float64)
         variances = np.concatenate([anchor.variances for anchor in anchors]).astype(np.float64)
-        weights = np.concatenate([anchor.weights / anchor.weights.sum() for anchor in anchors])
+        shares = [np.maximum(anchor.weights.astype(np.float64), 1e-30) for anchor in anchors]
+        weights = np.concatenate([share / share.sum() for share in shares])
         centre = means.mean(axis=0)
         means -= centre
         self._centre = centre.astype(np.float32)
         self._square = (-0.5 / variances).astype(np.float32)
         self._linear = (means / variances).astype(np.float32)
         log_norm = np.log(2 * np.pi * variances).sum(axis=1) + (means**2 / variances).sum(axis=1)
-        self._constant = (np.log(np.maximum(weights, 1e-30)) - 0.5 * log_norm).astype(np.float32)
+        self._constant = (np.log(weights) - 0.5 * log_norm).astype(np.float32)
 
     def log_joint(self, x: Floats) -> Floats:
         """Return (n, clusters): log φ + log N, comparable across tasks."""

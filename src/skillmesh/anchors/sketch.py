@@ -64,9 +64,9 @@ class SketchAnchor:
     def specs(cls, classes: int, dim: int) -> dict[str, Spec]:
         return {
             "sketch.mean": Spec("I8", (classes, dim)),
-            "sketch.mean.scale": Spec("F32", (classes,), low=0, high=1e6),
+            "sketch.mean.scale": Spec("F32", (classes,), low=0, high=10),
             "sketch.factor": Spec("I8", ("r", dim)),
-            "sketch.factor.scale": Spec("F32", ("r",), low=0, high=1e6),
+            "sketch.factor.scale": Spec("F32", ("r",), low=0, high=10),
             "sketch.diagonal": Spec("U8", (dim,)),
             "sketch.freedom": Spec("F32", (1,), low=0, high=1e9),
         }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import sqlite3
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from skillmesh.backbone.describe import Described
     from skillmesh.backbone.network import Network
     from skillmesh.progress import Advance
+
+log = logging.getLogger(__name__)
 
 
 class Backbone:
@@ -49,7 +53,12 @@ class Backbone:
 
         measured = load_calibration(name, calibration)
         network = Network(name, weights, device)
-        cache = None if cache_folder is None else DescriptorCache(cache_folder, network.fingerprint)
+        cache = None
+        if cache_folder is not None:
+            try:
+                cache = DescriptorCache(cache_folder, network.fingerprint)
+            except (OSError, sqlite3.Error) as error:  # no room, no permission: slower, but no reason to stop
+                log.warning("descriptors are not cached: %s: %s", cache_folder, error)
         return cls(network, measured, cache)
 
     @property

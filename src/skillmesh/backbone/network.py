@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -41,7 +42,7 @@ class Network:
         spec = spec_of(name)
         model = build(spec, weights).eval().requires_grad_(False)
         self.spec = _completed(spec, model)
-        self.device = torch.device(device or best_device())
+        self.device = usable_device(device)
         if self.device.type == "cpu":
             keep_freed_memory()
         self.fingerprint = _fingerprint(self.spec, model)
@@ -76,14 +77,20 @@ class Network:
 
     def forward(self, images: Pixels) -> Raw:
         """Describe a batch (n, size, size, 3) in one pass."""
-        # No TF32: modules travel between agents with and without a GPU, whose descriptors must agree.
-        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with torch.inference_mode(), self._exact():
             self._scratch.pooled = []
             features = self._model(self._normalised(images))
             means, stds = zip(*self._scratch.pooled, strict=True) if self._scratch.pooled else ((), ())
             raw = torch.cat([features.float(), *means, *stds], dim=1)
             rounded: Raw = raw.clamp(-65504, 65504).to(torch.float16).cpu().numpy()
             return rounded
+
+    def _exact(self) -> AbstractContextManager[None]:
+        """No TF32: modules travel between agents with and without a GPU, whose descriptors must agree."""
+        if self.device.type != "cuda":
+            return nullcontext()
+        exact: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        return exact
 
     def _normalised(self, images: Pixels) -> torch.Tensor:
         # The permuted view of NHWC pixels is what torch calls channels-last.
@@ -99,6 +106,17 @@ class Network:
             self._scratch.pooled.append((mean[:, 0].float(), std.float()))
 
         return pool
+
+
+def usable_device(name: str | None) -> torch.device:
+    """Return the device asked for, or the best there is; say so where it cannot be used."""
+    try:
+        device = torch.device(name or best_device())
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise BackboneError(f"the device {name!r} cannot be used ({reason}); expected cpu, cuda or mps") from error
+    return device
 
 
 def best_device() -> str:

@@ -6,12 +6,12 @@ import hashlib
 import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import skillmesh
-from skillmesh.data.folder import task_name
-from skillmesh.data.sources import open_source
+from skillmesh.data.folder import IMAGE_SUFFIXES, task_name
+from skillmesh.data.sources import Source, open_source
 
 
 def provenance(command: str, paths: Sequence[Path], seed: int) -> dict[str, Any]:
@@ -26,15 +26,23 @@ def provenance(command: str, paths: Sequence[Path], seed: int) -> dict[str, Any]
 
 
 def data_hash(paths: Sequence[Path]) -> str:
-    """Hash names and contents of all files of the tasks, whether they lie in folders or zips."""
+    """Hash names and contents of all images of the tasks, whether they lie in folders or zips."""
     digest = hashlib.sha256()
     for path in sorted(paths, key=task_name):
         source = open_source(path)
         digest.update(task_name(path).encode())
         for name in source.names():
-            digest.update(name.encode())
-            digest.update(hashlib.sha256(source.read(name)).digest())
+            if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES:
+                digest.update(name.encode())
+                digest.update(hashlib.sha256(_content(source, name)).digest())
     return digest.hexdigest()
+
+
+def _content(source: Source, name: str) -> bytes:
+    try:
+        return source.read(name)
+    except OSError:  # it is listed as unreadable where it is used
+        return b"unreadable"
 
 
 def _commit() -> str | None:

@@ -75,9 +75,9 @@ def eval_(
             }
             create_home(Path(fresh), **settings)
         agent = Agent(Path(fresh) if learn else home_folder(home or context.obj), device=device)
+        origin = provenance(_command_line(), paths, seed)
         result = evaluate(agent, paths, learn=learn, progress=bar)
-        report = _report(agent, result)
-    report["provenance"] = provenance(_command_line(), paths, seed)
+        report = _report(agent, result) | {"provenance": origin}
     if json is not None and str(json) != "-":
         import json as json_library
 

@@ -49,7 +49,7 @@ Compact = Annotated[
     bool, typer.Option("--compact", help="Store modules in the calibration's basis: a third of the bytes.")
 ]
 Clusters = Annotated[int, typer.Option("--clusters", min=1, max=4096, help="gmmc: Gaussians per task.")]
-VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=0, help="gmmc: added to every variance.")]
+VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=1e-9, help="gmmc: added to every variance.")]
 ImagesPerClass = Annotated[
     int, typer.Option("--images-per-class", min=1, max=255, help="maha: samples per class.")
 ]

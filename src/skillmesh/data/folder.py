@@ -16,7 +16,16 @@ from skillmesh.data.sources import Source, open_source
 from skillmesh.errors import DataError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+SPLIT_FOLDERS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""Names that a split's folder may have, in any case."""
 SHARE = {"val": 0.15, "test": 0.2}
 """The share of a class's images that a split takes where the folder brings none."""
 
@@ -81,14 +90,14 @@ def open_task(
         if not any(found[split].values()) and split in hold_out:
             _cut(found, split, seed)
     splits = {split: _as_split(source, by_class, classes) for split, by_class in found.items()}
-    return TaskFolder(name or task_name(path), classes, splits, tuple(notes))
+    return TaskFolder(_nfc(name or task_name(path)), classes, splits, tuple(notes))
 
 
 def task_name(path: Path) -> str:
     """Name a task after its folder, or after its zip without the ending."""
     if path.is_file():
-        return path.stem
-    return path.name if path.name not in {"", ".."} else path.resolve().name
+        return _nfc(path.stem)
+    return _nfc(path.name if path.name not in {"", ".."} else path.resolve().name)
 
 
 def find_tasks(paths: Collection[str | Path]) -> list[Path]:
@@ -116,7 +125,7 @@ def find_tasks(paths: Collection[str | Path]) -> list[Path]:
 
 def _looks_like_a_task(folder: Path) -> bool:
     children = [p for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)]
-    return any(p.name == "train" for p in children) or any(
+    return any(_split_of(p.name) == "train" for p in children) or any(
         f.suffix.lower() in IMAGE_SUFFIXES for p in children for f in p.iterdir() if f.is_file()
     )
 
@@ -139,14 +148,14 @@ def _sort_into_splits(source: Source, path: Path, notes: list[str]) -> dict[str,
     visible = sorted(set(names) - set(hidden))
     prefix = _common_folder(n for n in visible if PurePosixPath(n).suffix.lower() in IMAGE_SUFFIXES)
     inside = {n: PurePosixPath(n).parts[len(prefix) :] for n in visible}
-    has_splits = any(len(parts) > 2 and parts[0] == "train" for parts in inside.values())
+    has_splits = any(len(parts) > 2 and _split_of(parts[0]) == "train" for parts in inside.values())
     found: dict[str, ByClass] = {split: defaultdict(list) for split in ("train", "val", "test")}
     loose, other = 0, 0
     for name, parts in inside.items():
         if PurePosixPath(name).suffix.lower() not in IMAGE_SUFFIXES:
             other += 1
-        elif has_splits and len(parts) > 2 and parts[0] in SPLIT_FOLDERS:
-            found[SPLIT_FOLDERS[parts[0]]][_nfc(parts[1])].append(name)
+        elif has_splits and len(parts) > 2 and (split := _split_of(parts[0])):
+            found[split][_nfc(parts[1])].append(name)
         elif not has_splits and len(parts) > 1:
             found["train"][_nfc(parts[0])].append(name)
         else:
@@ -171,7 +180,7 @@ def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
     prefix: tuple[str, ...] = ()
     while any(len(f) > len(prefix) + 1 for f in folders):
         next_down = {f[len(prefix)] for f in folders if len(f) > len(prefix)}
-        if len(next_down) > 1 or next_down & set(SPLIT_FOLDERS):
+        if len(next_down) > 1 or any(map(_split_of, next_down)):
             break
         prefix += (*next_down,)
     return prefix
@@ -210,6 +219,10 @@ def _as_split(source: Source, by_class: ByClass, classes: tuple[str, ...]) -> Sp
     files = [ImageFile(source, name) for c in classes for name in by_class.get(c, [])]
     labels = [i for i, c in enumerate(classes) for _ in by_class.get(c, [])]
     return Split(tuple(files), np.array(labels, dtype=np.int64))
+
+
+def _split_of(folder: str) -> str | None:
+    return SPLIT_FOLDERS.get(folder.lower())
 
 
 def _is_hidden(part: str) -> bool:

@@ -28,9 +28,11 @@ def choose_probes(x: Floats, novelty: Floats) -> Floats:
     return x[order[(middles * len(order)).astype(np.int64)]]
 
 
-def probe_weights(count: int) -> NDArray[np.float64]:
-    """What part of its task's validation images each of `count` probes stands for."""
-    return np.array(SHARES) if count == len(SHARES) else np.full(count, 1 / max(count, 1))
+def probe_weights(validation_images: int) -> NDArray[np.float64]:
+    """What part of so many validation images each of their probes stands for."""
+    if validation_images > len(SHARES):
+        return np.array(SHARES)
+    return np.full(validation_images, 1 / max(validation_images, 1))
 
 
 def probe_tensors(probes: Floats) -> Tensors:
@@ -42,9 +44,10 @@ def probe_tensors(probes: Floats) -> Tensors:
 
 def probe_specs(validation_images: int, dim: int) -> dict[str, Spec]:
     """A module with validation images has probes; one without has none."""
-    if not validation_images:
+    count = min(validation_images, len(SHARES))
+    if not count:
         return {}
-    return {"probe": Spec("I8", ("p", dim)), "probe.scale": Spec("F32", ("p",), low=0, high=1e6)}
+    return {"probe": Spec("I8", (count, dim)), "probe.scale": Spec("F32", (count,), low=0, high=10)}
 
 
 def read_probes(tensors: Tensors, dim: int) -> Floats:

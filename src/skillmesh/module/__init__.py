@@ -15,7 +15,7 @@ from skillmesh.module.format import (
     write,
 )
 from skillmesh.module.identity import Identity, is_name, verify
-from skillmesh.module.module import Module
+from skillmesh.module.module import Module, read_file
 from skillmesh.module.validate import check_finite, check_tensors
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "module_id",
     "now",
     "read",
+    "read_file",
     "verify",
     "write",
 ]

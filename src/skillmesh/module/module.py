@@ -37,17 +37,8 @@ class Module:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], specs_for: SpecsFor) -> Module:
-        """Read a `.skill` file; of one that is too large, no more than shows that it is."""
-        file = Path(path)
-        try:
-            if file.exists() and not file.is_file():
-                raise ModuleError(f"{str(file)!r} is not a file, expected a .skill file; check the path")
-            with file.open("rb") as stream:
-                data = stream.read(MAX_FILE + 1)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ModuleError(f"cannot read {str(file)!r} ({reason}), expected a .skill file") from None
-        return cls.from_bytes(data, specs_for)
+        """Read and check a `.skill` file."""
+        return cls.from_bytes(read_file(path), specs_for)
 
     @classmethod
     def create(cls, card: Card, tensors: Mapping[str, Array], identity: Identity) -> tuple[Module, bytes]:
@@ -58,3 +49,16 @@ class Module:
     @classmethod
     def _of(cls, parts: Parts, size: int) -> Module:
         return cls(parts.card, parts.tensors, parts.id, content_id(parts.card, parts.tensors), size)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a `.skill` file's bytes; of one that is too large, no more than shows that it is."""
+    file = Path(path)
+    try:
+        if file.exists() and not file.is_file():
+            raise ModuleError(f"{str(file)!r} is not a file, expected a .skill file; check the path")
+        with file.open("rb") as stream:
+            return stream.read(MAX_FILE + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ModuleError(f"cannot read {str(file)!r} ({reason}), expected a .skill file") from None
