@@ -16,6 +16,10 @@ import pytest
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
 
+# Before NumPy is loaded: test processes share the cores, and BLAS threads that wait for each other spin.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
 REQUIRE_ALL = os.environ.get("SKILLMESH_REQUIRE_ALL") == "1"
 TASKS = os.environ.get("SKILLMESH_TASKS")
 """Where real tasks lie; `.ci/run` sets it where they are there."""

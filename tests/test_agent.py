@@ -18,6 +18,7 @@ from skillmesh.errors import (
     BackboneMismatchError,
     CalibrationError,
     DataError,
+    SettingsMismatchError,
     TaskExistsError,
     UnknownTaskError,
 )
@@ -283,7 +284,7 @@ class TestSharing:
     )
     def test_across_settings_is_refused(self, new_agent: NewAgent, skill_files, settings: dict[str, object]):
         agent = new_agent(**settings)
-        with pytest.raises(BackboneMismatchError, match="the representation descriptor and anchors sketch"):
+        with pytest.raises(SettingsMismatchError, match="the representation descriptor and anchors sketch"):
             agent.receive(skill_files["dice"])
         assert agent.tasks() == []
 

@@ -15,7 +15,14 @@ import pytest
 
 from skillmesh import Agent
 from skillmesh.bank import Bank
-from skillmesh.errors import AgentError, ModuleError, SignatureError, TaskExistsError, TruncatedError
+from skillmesh.errors import (
+    AgentError,
+    ModuleError,
+    SettingsMismatchError,
+    SignatureError,
+    TaskExistsError,
+    TruncatedError,
+)
 from skillmesh.module import Module, module_id
 from skillmesh.module.format import _header_bytes
 from skillmesh.tensors import Array
@@ -146,6 +153,14 @@ class TestOpening:
         assert [d.path for d in opened.damaged] == [greek]
         assert "holds the module" in str(opened.damaged[0].error)
 
+    def test_lists_what_its_owner_cannot_use(self, bank: Bank, new_agent: NewAgent):
+        agent = new_agent(mapper="maha")
+        for path in bank.folder.glob("*.skill"):  # copied in by hand
+            shutil.copy(path, agent.bank.folder)
+        opened = Agent(agent.home)
+        assert opened.tasks() == []
+        assert {type(d.error) for d in opened.bank.damaged} == {SettingsMismatchError}
+
     def test_lists_what_is_no_file_at_all(self, bank: Bank):
         (bank.folder / "folder.skill").mkdir()
         opened = again(bank)
@@ -227,7 +242,7 @@ def _attacks() -> Iterator[tuple[str, str, Callable[[Agent, bytes], bytes]]]:
     yield "format 2", "FormatVersionError", lambda a, d: signed(a, d, format=2)
     yield "a path as the task", "CardError", lambda a, d: signed(a, d, task="../../etc")
     yield "another backbone", "BackboneMismatchError", lambda a, d: signed(a, d, backbone="0" * 64)
-    yield "another representation", "BackboneMismatchError", lambda a, d: signed(a, d, representation="features")
+    yield "another representation", "SettingsMismatchError", lambda a, d: signed(a, d, representation="features")
 
 
 @pytest.mark.parametrize(("error", "attack"), [pytest.param(e, a, id=name) for name, e, a in _attacks()])

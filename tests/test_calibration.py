@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_cal
 from skillmesh.backbone.calibration import Calibration, LabelledRaw, calibrate
 from skillmesh.backbone.compat import import_timm
 from skillmesh.backbone.network import Network
-from skillmesh.backbone.representation import REPRESENTATIONS, Raw, represent
+from skillmesh.backbone.representation import Raw, represent
 from skillmesh.errors import CalibrationError
 from skillmesh.lowrank import Doubles, LowRank
+from skillmesh.names import Representation
 
 NETWORK = "ab" * 32
 FEATURES, WIDTH = 20, 50
@@ -168,7 +170,7 @@ class TestMeasuring:
 
 def test_representations_are_what_they_say(measured: Calibration):
     raw = TASKS[0].raw
-    features, rooted, descriptor = (represent(raw, FEATURES, r, measured) for r in REPRESENTATIONS)
+    features, rooted, descriptor = (represent(raw, FEATURES, r, measured) for r in get_args(Representation))
     assert np.array_equal(features, raw[:, :FEATURES].astype(np.float32))
     np.testing.assert_allclose(np.square(rooted), features, rtol=1e-5)
     expected = np.concatenate([rooted, raw[:, FEATURES:].astype(np.float32)], axis=1) - measured.mean

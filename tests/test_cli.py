@@ -16,13 +16,15 @@ from conftest import LEARNED, Ran
 from PIL import Image
 
 from skillmesh import Agent, __version__
+from skillmesh.cli import show
 
 Command = Callable[..., Ran]
 
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "250")  # tables are cut to the terminal's width
+    for console in (show.console, show.stderr):
+        monkeypatch.setattr(console, "_width", 250)  # tables are cut to the terminal's width
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from skillmesh.errors import AgentError
+from skillmesh.names import AnchorKind, Representation
 
 FILE = "agent.json"
-Kind = Literal["sketch", "gmmc", "maha"]
 
 
 class AgentConfig(BaseModel):
@@ -23,9 +23,9 @@ class AgentConfig(BaseModel):
     weights: Path | None = None
     calibration: Path | None = None
     """Relative to the home; `None`: the one shipped for the backbone."""
-    representation: Literal["features", "sqrt-features", "descriptor"] = "descriptor"
+    representation: Representation = "descriptor"
     compact: bool = False
-    mapper: Kind = "sketch"
+    mapper: AnchorKind = "sketch"
     rank: int = Field(8, ge=1, le=256)
     clusters: int = Field(25, ge=1, le=4096)
     variance_floor: float = Field(1e-6, ge=1e-9, le=1e3)

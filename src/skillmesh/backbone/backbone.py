@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmesh.backbone.calibration import Calibration
-from skillmesh.backbone.representation import Raw, Representation, represent
+from skillmesh.backbone.representation import Raw, represent
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import CalibrationError
+from skillmesh.names import Representation
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:

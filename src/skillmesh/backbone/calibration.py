@@ -21,9 +21,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.backbone.representation import Raw, Representation, clip_standardised, root_features
+from skillmesh.backbone.representation import Raw, clip_standardised, root_features
 from skillmesh.errors import CalibrationError
 from skillmesh.lowrank import LowRank, principal
+from skillmesh.names import Representation
 from skillmesh.tensors import Floats, Tensors, dequantise_rows, quantise_rows
 
 PRIOR_RANK = 64

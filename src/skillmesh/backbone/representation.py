@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.names import Representation
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Calibration
 
 Raw = NDArray[np.float16]
-Representation = Literal["features", "sqrt-features", "descriptor"]
-REPRESENTATIONS: tuple[Representation, ...] = ("features", "sqrt-features", "descriptor")
 
 CLIP = 6.0
 """Standardised values beyond are cut: one wild channel must not decide."""

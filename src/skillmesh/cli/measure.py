@@ -36,8 +36,8 @@ def eval_(
         bool,
         typer.Option("--learn/--no-learn", help="Learn into a fresh agent, or ask the agent at --home as it is."),
     ] = True,
-    mapper: options.MapperKind = options.Kind.sketch,
-    representation: options.Representation = options.Space.descriptor,
+    mapper: options.MapperKind = "sketch",
+    representation: options.Representation = "descriptor",
     compact: options.Compact = False,
     backbone: options.BackboneName = "lite0",
     weights: options.Weights = None,
@@ -62,8 +62,8 @@ def eval_(
         if learn:
             settings = {
                 "name": "eval",
-                "mapper": mapper.value,
-                "representation": representation.value,
+                "mapper": mapper,
+                "representation": representation,
                 "compact": compact,
                 "backbone": backbone,
                 "weights": weights,

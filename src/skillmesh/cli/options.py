@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class Kind(StrEnum):
-    sketch = "sketch"
-    gmmc = "gmmc"
-    maha = "maha"
-
-
-class Space(StrEnum):
-    features = "features"
-    sqrt_features = "sqrt-features"
-    descriptor = "descriptor"
-
+from skillmesh import names
 
 Home = Annotated[
     Path | None,
@@ -43,8 +31,10 @@ CalibrationFile = Annotated[
     Path | None,
     typer.Option("--calibration", metavar="FILE", show_default=False, help="As `skillmesh calibrate` makes it."),
 ]
-MapperKind = Annotated[Kind, typer.Option("--mapper", help="Kind of task anchor and mapper.")]
-Representation = Annotated[Space, typer.Option("--representation", help="What heads and anchors work on.")]
+MapperKind = Annotated[names.AnchorKind, typer.Option("--mapper", help="Kind of task anchor and mapper.")]
+Representation = Annotated[
+    names.Representation, typer.Option("--representation", help="What heads and anchors work on.")
+]
 Compact = Annotated[
     bool, typer.Option("--compact", help="Store modules in the calibration's basis: a third of the bytes.")
 ]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from skillmesh.errors import CardError, FormatVersionError, NotCanonicalError
 from skillmesh.module.canonical import dumps, loads, show
 from skillmesh.module.identity import is_name
+from skillmesh.names import AnchorKind, Representation
 
 FORMAT = 1
 MAX_CLASSES = 10_000
@@ -85,7 +86,6 @@ def _time(text: str) -> str:
 
 Line = Annotated[str, AfterValidator(_line)]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Anchor = Literal["sketch", "gmmc", "maha"]
 
 
 class Card(BaseModel):
@@ -108,12 +108,10 @@ class Card(BaseModel):
     )
     backbone: Hex = Field(description="the backbone's fingerprint, 64 hex digits")
     backbone_name: Line = Field(min_length=1, max_length=100, description="1–100 printable NFC characters")
-    representation: Literal["features", "sqrt-features", "descriptor"] = Field(
-        description="'features', 'sqrt-features' or 'descriptor'"
-    )
+    representation: Representation = Field(description="'features', 'sqrt-features' or 'descriptor'")
     dim: int = Field(ge=1, le=MAX_DIM, description=f"an integer from 1 to {MAX_DIM:,}")
     compact: bool = Field(description="true or false")
-    anchors: Annotated[tuple[Anchor, ...], AfterValidator(_ordered)] = Field(
+    anchors: Annotated[tuple[AnchorKind, ...], AfterValidator(_ordered)] = Field(
         min_length=1, description="one or more of 'gmmc', 'maha', 'sketch', in this order, each once"
     )
     counts: tuple[Count, ...] = Field(description="one number of training images, at least 1, per class")

@@ -1,0 +1,8 @@
+"""Names that code, cards, settings and the command must agree on, each list written once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+AnchorKind = Literal["sketch", "gmmc", "maha"]
+Representation = Literal["features", "sqrt-features", "descriptor"]
