@@ -110,12 +110,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "robustness.json")
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
+    origin = provenance("python benchmarks/robustness.py ../shared/tasks", paths, seed=0)
     report = json.loads(options.out.read_text()) if options.out.exists() else {"mappers": {}}
     for name in MAPPERS:
         known = report["mappers"].setdefault(name, {})
         for label, figures in measure(name, paths, known):
             known[label] = figures
-            report["provenance"] = provenance("python benchmarks/robustness.py ../shared/tasks", paths, seed=0)
+            report["provenance"] = origin
             options.out.write_text(json.dumps(report, indent=1) + "\n")
             print(f"{name:8} {label:16}", *(f"{figures[f]:.4f}" for f in FIGURES), flush=True)
 

@@ -58,11 +58,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "unknown.json")
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
+    origin = provenance("python benchmarks/unknown.py ../shared/tasks", paths, seed=0)
     network = Network()
     splits = [measure(network, paths, seed) for seed in range(3)]
     report: dict[str, Any] = {"splits": splits}
     report |= {figure: round(fmean(split[figure] for split in splits), 6) for figure in FIGURES}
-    report["provenance"] = provenance("python benchmarks/unknown.py ../shared/tasks", paths, seed=0)
+    report["provenance"] = origin
     options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 

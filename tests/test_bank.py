@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from skillmesh import Agent
 from skillmesh.bank import Bank
@@ -21,10 +22,12 @@ from skillmesh.errors import (
     SettingsMismatchError,
     SignatureError,
     TaskExistsError,
+    TensorError,
     TruncatedError,
 )
-from skillmesh.module import Module, module_id
+from skillmesh.module import Card, Identity, Module, module_id
 from skillmesh.module.format import _header_bytes
+from skillmesh.module.parts import specs_for
 from skillmesh.tensors import Array
 
 NewAgent = Callable[..., Agent]
@@ -287,3 +290,62 @@ def test_a_forgers_signature_is_not_the_teachers(new_agent: NewAgent, bank: Bank
     eve = new_agent("eve")
     with pytest.raises(SignatureError):
         bank.add(signed(eve, dice))
+
+
+def test_two_processes_that_learn_one_name_cannot_both_store_version_one(
+    new_agent: NewAgent, skill_files: dict[str, Path]
+) -> None:
+    """A bank opened before another process added a module takes notice when it adds its own."""
+    first = new_agent()
+    second = Bank(first.bank.folder, first.bank.backbone)
+    data = skill_files["dice"].read_bytes()
+    module = first.bank.add(data)
+    assert not len(second)
+    assert second.add(data) == module
+    assert len(second) == 1
+
+
+def test_a_bank_that_another_process_holds_says_so(
+    new_agent: NewAgent, skill_files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = new_agent().bank
+    monkeypatch.setattr(bank._lock, "timeout", 0.1)
+    with FileLock(bank.folder / ".lock"), pytest.raises(AgentError, match="cannot be locked"):
+        bank.add(skill_files["dice"].read_bytes())
+
+
+def narrower(module: Module, dim: int) -> bytes:
+    """The same module, properly signed, with descriptors of another width."""
+    width = module.card.dim
+    tensors = dict(module.tensors)
+    for name, values in module.tensors.items():
+        if values.shape[-1] == width:
+            tensors[name] = np.ascontiguousarray(values[..., :dim])
+    mallory = Identity.create("mallory")
+    facts = module.card.model_dump() | {"dim": dim, "teacher": "mallory", "teacher_key": mallory.public_key}
+    return Module.create(Card(**facts), tensors, mallory)[1]
+
+
+def test_signed_module_of_another_width_is_refused_and_the_agent_still_answers(
+    new_agent: NewAgent, skill_files: dict[str, Path], tmp_path: Path, mixed: list[Path]
+) -> None:
+    agent = new_agent()
+    honest = agent.receive(skill_files["dice"])
+    (tmp_path / "narrow.skill").write_bytes(narrower(honest, 100))
+    with pytest.raises(TensorError, match="100 numbers, expected 2912"):
+        agent.receive(tmp_path / "narrow.skill")
+    assert [m.id for m in agent.bank] == [honest.id]
+    assert agent.answer(mixed[0]).best.task == "dice"
+
+
+def test_signed_module_with_means_out_of_all_bounds_is_refused(
+    new_agent: NewAgent, skill_files: dict[str, Path]
+) -> None:
+    """Means of a million would drown every other task in float32's rounding."""
+    agent = new_agent()
+    honest = Module.load(skill_files["dice"], specs_for)
+    mallory = Identity.create("mallory")
+    facts = honest.card.model_dump() | {"teacher": "mallory", "teacher_key": mallory.public_key}
+    tensors = honest.tensors | {"sketch.mean.scale": np.full_like(honest.tensors["sketch.mean.scale"], 1e4)}
+    with pytest.raises(TensorError, match=r"sketch\.mean\.scale"):
+        agent.bank.add(Module.create(Card(**facts), tensors, mallory)[1])

@@ -178,7 +178,7 @@ class TestRefused:
         "data", [b"", b"GIF89a", b"<html>404 Not Found</html>", b"\xff\xd8\xff\xe0", bytes(999)]
     )
     def test_something_else(self, data: bytes):
-        with pytest.raises(UnreadableImageError, match=r"Error: \S"):
+        with pytest.raises(UnreadableImageError, match=r"Error: \S|not an image of a known format"):
             decode(data, SIZE)
 
     def test_a_small_file_that_claims_to_be_giant(self):

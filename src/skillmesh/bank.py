@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from skillmesh.errors import (
     AgentError,
@@ -52,12 +53,12 @@ class Bank:
         self.backbone = backbone
         self._refuse = refuse
         self.damaged: list[Damaged] = []
-        folder.mkdir(parents=True, exist_ok=True)
+        self._modules: dict[str, Module] = {}
         self._lock = FileLock(folder / ".lock", timeout=60)
-        with self._lock:
+        with self._locked():
             for stale in folder.glob(f"*{PARTIAL}"):
                 stale.unlink()
-            self._modules = self._read_all()
+            self._refresh()
             self._drop_superseded()
 
     def __len__(self) -> int:
@@ -103,7 +104,8 @@ class Bank:
     def add(self, data: bytes) -> Module:
         """Store a module; a newer version replaces the same teacher's older one, an equal one changes nothing."""
         module = self.check(data)
-        with self._lock:
+        with self._locked():
+            self._refresh()
             older = self.held(module.card.task, module.card.teacher_key)
             if older == module:
                 return older
@@ -118,7 +120,7 @@ class Bank:
         return module
 
     def remove(self, module: Module) -> None:
-        with self._lock:
+        with self._locked():
             self._drop(module)
             _sync_folder(self.folder)
 
@@ -129,18 +131,39 @@ class Bank:
     def _path(self, module_id: str) -> Path:
         return self.folder / f"{module_id}{SUFFIX}"
 
-    def _read_all(self) -> dict[str, Module]:
-        modules: dict[str, Module] = {}
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Be the only process that changes this bank."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except (Timeout, OSError) as error:
+            raise AgentError(
+                f"the bank {self.folder} cannot be locked ({error}); let the other command that uses it end, or "
+                "make the folder writable"
+            ) from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _refresh(self) -> None:
+        """Take notice of what other processes have stored or removed."""
+        on_disk = {path.stem: path for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
+        for gone in self._modules.keys() - on_disk.keys():
+            del self._modules[gone]
+        known = self._modules.keys() | {damaged.path.stem for damaged in self.damaged}
+        for stem, path in on_disk.items():
+            if stem in known:
+                continue
             try:
                 module = self._fitting(Module.load(path, specs_for))
                 if module.id != path.stem:
                     raise ModuleError(f"{path.name} holds the module {module.id}; import it again under any name")
-                modules[module.id] = module
+                self._modules[module.id] = module
             except ModuleError as error:
                 log.warning("a module in the bank cannot be used: %s: %s", path, error)
                 self.damaged.append(Damaged(path, error))
-        return modules
 
     def _drop_superseded(self) -> None:
         """Keep the newest version of each teacher's task: a kill may have come between writing and removing."""

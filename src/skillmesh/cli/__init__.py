@@ -16,12 +16,6 @@ def main() -> None:
     except SkillmeshError as error:
         print(f"skillmesh: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("skillmesh: stopped; nothing half-done was kept", file=sys.stderr)  # noqa: T201
-        sys.exit(130)
-    except BrokenPipeError:  # `skillmesh tasks | head`
-        sys.stderr.close()
-        sys.exit(0)
 
 
 if __name__ == "__main__":
