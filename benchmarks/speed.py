@@ -29,6 +29,7 @@ from skillmesh.agent import Agent, create_home
 from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.describe import describe
 from skillmesh.backbone.network import Network, cpu_workers
 from skillmesh.backbone.weights import build
@@ -67,17 +68,19 @@ def in_turns(ours: Callable[[], object], other: Callable[[], object], rounds: in
     return median(p[0] for p in pairs), median(p[1] for p in pairs)
 
 
-def anchor_row(rounds: int) -> Row:
-    """A sketch anchor against the mixture that the paper's mapper needs, on the same descriptors."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(15), 60)
-    x = (rng.standard_normal((15, 2912))[labels] + rng.standard_normal((900, 2912))).astype(np.float32)
+def anchor_row(task: Path, rounds: int) -> Row:
+    """A sketch anchor against the mixture that the paper's mapper needs, on the descriptors of a task."""
+    folder = open_task(task)
+    backbone = Backbone.load(device="cpu")
+    described = backbone.describe(folder.splits["train"].files)
+    x = backbone.represent(described.raw, "descriptor")
+    labels = folder.splits["train"].labels[described.readable]
     ours, other = in_turns(
-        lambda: SketchAnchor.fit(x, labels, 15, AnchorSettings()),
+        lambda: SketchAnchor.fit(x, labels, len(folder.classes), AnchorSettings()),
         lambda: GaussianMixture(25, covariance_type="diag", random_state=0).fit(x),
         rounds,
     )
-    what = "make a task anchor (900 images, 2,912 numbers each)"
+    what = f"make a task anchor ({len(x):,} images, {x.shape[1]:,} numbers each)"
     return Row(what, "sketch", "scikit-learn mixture, k = 25", ours, other, other / ours, "≥ 10 × faster")
 
 
@@ -239,7 +242,7 @@ def main() -> None:
     )  # mixtures of one iteration, for their shape only
     with TemporaryDirectory() as scratch:
         task = options.task or write_demo_tasks(Path(scratch), names=["shapes"], train=40, val=8)[0]
-        rows = [anchor_row(options.rounds), *scoring_rows(options.rounds)]
+        rows = [anchor_row(task, options.rounds), *scoring_rows(options.rounds)]
         rows += [answering_row(10 * options.rounds), *learning_rows(task, max(options.rounds // 2, 1))]
         table = Table("what", "ours", "against", "ours, s", "other, s", "ratio", "aim", box=None)
         for row in rows:

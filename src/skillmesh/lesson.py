@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import KINDS, AnchorSettings
 from skillmesh.backbone.backbone import Backbone
@@ -42,13 +43,15 @@ def study(task: TaskFolder, backbone: Backbone, config: AgentConfig, progress: A
     unreadable += also_unreadable
     counts = np.bincount(train_labels, minlength=len(task.classes))
     _refuse_empty_classes(task, counts, unreadable)
-    fit = fit_head(train, train_labels, val, val_labels, len(task.classes))
-    kind = KINDS[config.mapper]
-    anchor = kind.fit(train, train_labels, len(task.classes), anchor_settings(config))
-    alone = kind.pool(
-        [kind.read(anchor.tensors())], backbone.calibration.prior(config.representation, config.compact)
-    )
-    probes = choose_probes(val, alone.score(val).novelty)
+    # One BLAS thread: the products are many and small, and waking a second thread for each costs more than it
+    # saves (2 to 6 × on two cores). It also makes a module the same whatever the number of threads.
+    with threadpool_limits(1, "blas"):
+        fit = fit_head(train, train_labels, val, val_labels, len(task.classes))
+        kind = KINDS[config.mapper]
+        anchor = kind.fit(train, train_labels, len(task.classes), anchor_settings(config))
+        prior = backbone.calibration.prior(config.representation, config.compact)
+        alone = kind.pool([kind.read(anchor.tensors())], prior)
+        probes = choose_probes(val, alone.score(val).novelty)
     facts = {
         "task": task.name,
         "classes": task.classes,
