@@ -93,7 +93,7 @@ class TestDescribe:
         described = describe(network, mixed, cache)
         assert described.readable.tolist() == [1, 4, 5]
         assert [u.name for u in described.unreadable] == ["image 10", str(tmp_path / "gone.jpg"), "image 12"]
-        assert "cannot identify image file" in described.unreadable[0].reason
+        assert "not an image of a known format" in described.unreadable[0].reason
         assert "No such file" in described.unreadable[1].reason
         assert np.array_equal(described.raw, describe(network, images[:3]).raw)
 
