@@ -45,9 +45,15 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
-def source(result: dict[str, Any]) -> str:
-    p = result["provenance"]
-    return f"`{p['command']}` · commit {p['commit']} · seed {p['seed']} · data {p['data_hash'][:12]} · {p['date']}"
+def source(*names: str) -> str:
+    """Where a table's rows come from; rows measured at several commits name all of these."""
+    origins = [read(name)["provenance"] for name in names]
+    first = origins[0]
+    commits = ", ".join(sorted({origin["commit"] for origin in origins}))
+    data = f"data {first['data_hash'][:12]}"
+    line = f"`{first['command']}` · commit {commits} · seed {first['seed']} · {data} · {first['date']}"
+    remarks = [origin["remark"] for origin in origins if "remark" in origin]
+    return " · ".join([line, *remarks])
 
 
 def accuracy() -> str:
@@ -57,7 +63,7 @@ def accuracy() -> str:
         figures = (r["oracle_accuracy"], r["task_accuracy"], r["final_accuracy"])
         rows.append([label, *map(percent, figures), kilobytes(r["anchor_bytes"]), kilobytes(r["module_bytes"])])
     head = "mapper | task given, % | task found, % | final, % | anchor, KB | module, KB"
-    return f"{table(head, rows)}\n\n{source(read('sketch'))}"
+    return f"{table(head, rows)}\n\n{source(*METHODS)}"
 
 
 def per_task() -> str:
@@ -81,7 +87,7 @@ def transfer() -> str:
         cells = [percent(h[key]) for h in halves for key in ("oracle_accuracy", "task_accuracy", "final_accuracy")]
         rows.append([label, *cells])
     head = "calibration from the other half | A: given | A: task | A: final | B: given | B: task | B: final"
-    return f"{table(head, rows)}\n\n{source(read('half-a-sketch'))}"
+    return f"{table(head, rows)}\n\n{source(*(f'half-{half}-{name}' for name in labels for half in 'ab'))}"
 
 
 def drawn() -> str:
@@ -92,7 +98,7 @@ def drawn() -> str:
             figures = (r["oracle_accuracy"], r["task_accuracy"], r["final_accuracy"])
             rows.append([f"{name}, calibration from {label}", *map(percent, figures)])
     head = "mapper | task given, % | task found, % | final, %"
-    return f"{table(head, rows)}\n\n{source(read('drawn-sketch'))}"
+    return f"{table(head, rows)}\n\n{source('drawn-sketch', 'drawn-maha', 'sketch', 'maha')}"
 
 
 def unknown() -> str:
@@ -105,7 +111,7 @@ def unknown() -> str:
         "split | AUROC | known images called unknown, % | hidden ones called unknown, % | final, answer forced, % "
         "| final, unknown counted wrong, %"
     )
-    return f"{table(head, rows)}\n\n{source(r)}"
+    return f"{table(head, rows)}\n\n{source('unknown')}"
 
 
 def robustness() -> str:
@@ -117,7 +123,7 @@ def robustness() -> str:
             for m in r["mappers"].values()
         ]
         rows.append([change, *cells])
-    return f"{table('test images | ' + ' | '.join(r['mappers']), rows)}\n\n{source(r)}"
+    return f"{table('test images | ' + ' | '.join(r['mappers']), rows)}\n\n{source('robustness')}"
 
 
 def xception() -> str:
@@ -130,13 +136,15 @@ def xception() -> str:
                 [label, *map(percent, figures), kilobytes(r["anchor_bytes"]), kilobytes(r["module_bytes"])]
             )
     head = "mapper (Xception) | task given, % | task found, % | final, % | anchor, KB | module, KB"
-    return f"{table(head, rows)}\n\n{source(read('xception-sketch'))}"
+    return (
+        f"{table(head, rows)}\n\n{source(*(f'xception-{name}' for name in METHODS if name != 'sketch-compact'))}"
+    )
 
 
 def speed() -> str:
     r = read("speed")
     rows = [[row["what"], row["ours"], row["other"], f"{row['ratio']:.2f}", row["aim"]] for row in r["rows"]]
-    return f"{table('what | ours | against | ratio | aim', rows)}\n\n{r['machine']} · {source(r)}"
+    return f"{table('what | ours | against | ratio | aim', rows)}\n\n{r['machine']} · {source('speed')}"
 
 
 TABLES: dict[str, Callable[[], str]] = {
