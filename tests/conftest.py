@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
+    from meshes import Mesh
+
     from skillmesh.agent import Agent
 
 # Before NumPy is loaded: test processes share the cores, and BLAS threads that wait for each other spin.
@@ -194,3 +196,34 @@ def command(
         return Ran(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def teachers(new_agent: Callable[..., Agent], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Homes of eight agents with two really learned tasks each, sixteen in all. Tests copy them."""
+    from skillmesh.data.demo import HIDDEN, write_demo_tasks
+    from skillmesh.data.demo import LEARNED as DRAWN
+
+    names = (*DRAWN, *HIDDEN)[:16]
+    folder = tmp_path_factory.mktemp("teachers-tasks")
+    write_demo_tasks(folder, train=3, val=2, test=1, names=list(names))
+    homes = []
+    for index in range(8):
+        agent = new_agent(f"teacher{index}")
+        for name in names[2 * index : 2 * index + 2]:
+            for split in ("train", "val", "test"):
+                for extra in sorted((folder / name / split).iterdir())[3:]:
+                    shutil.rmtree(extra)
+            agent.learn(folder / name)
+        homes.append(agent.home)
+    return homes
+
+
+@pytest.fixture
+def mesh(teachers: list[Path], tmp_path: Path) -> Iterator[Mesh]:
+    """A mesh of real processes that ends with the test."""
+    from meshes import Mesh
+
+    made = Mesh(tmp_path, teachers)
+    yield made
+    made.stop()

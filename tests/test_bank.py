@@ -117,12 +117,23 @@ class TestAdding:
     def test_an_older_version_is_refused(self, bank: Bank, dice: bytes, tiny_taught: Agent):
         newer = bank.add(signed(tiny_taught, dice, version=3))
         before = listing(bank.folder)
-        for data in (dice, signed(tiny_taught, dice, version=3, note="as new")):
+        for data in (dice, signed(tiny_taught, dice, version=2, note="as new")):
             with pytest.raises(TaskExistsError, match="'dice' is here in version 3; this file is version"):
                 bank.add(data)
         assert listing(bank.folder) == before
         bank.remove(newer)
         assert bank.add(dice).card.version == 1
+
+    def test_of_two_modules_signed_as_one_version_every_bank_keeps_the_same(
+        self, bank: Bank, dice: bytes, tiny_taught: Agent
+    ):
+        other = signed(tiny_taught, dice, note="the same version")
+        low, high = sorted((dice, other), key=lambda data: bank.check(data).id)
+        bank.add(low)
+        kept = bank.add(high)
+        with pytest.raises(TaskExistsError):
+            bank.add(low)
+        assert bank.find("dice") == kept == bank.check(high)
 
 
 class TestOpening:

@@ -61,6 +61,7 @@ FIELDS: dict[str, Any] = {
     "teacher": ADA.name,
     "teacher_key": ADA.public_key,
     "licence": "CC0-1.0",
+    "tags": None,
     "note": "two lines\nof text",
 }
 
@@ -82,6 +83,7 @@ OTHER: dict[str, Any] = {
     "teacher": "Ada 2",
     "teacher_key": EVE.public_key,
     "licence": None,
+    "tags": ("birds",),
     "note": "other",
 }
 
@@ -320,6 +322,11 @@ WRONG: list[tuple[str, Any]] = [
     ("teacher", ""),
     ("teacher", "x" * 65),
     ("teacher_key", "g" * 64),
+    ("tags", ()),
+    ("tags", ("b", "a")),
+    ("tags", ("a", "a")),
+    ("tags", ("Birds",)),
+    ("tags", ("x" * 33,)),
     ("licence", ""),
     ("licence", "x" * 201),
     ("note", "x" * 2001),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import platformdirs
 
+from skillmesh import validation
 from skillmesh.anchors import KINDS
 from skillmesh.answer import Answer, Guess
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
@@ -34,15 +35,19 @@ from skillmesh.errors import (
     TaskExistsError,
     TensorError,
     UnknownTaskError,
+    WithdrawnError,
 )
 from skillmesh.learning.head import Head, softmax
+from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
+from skillmesh.module.notice import Slot, Withdrawal, withdraw
 from skillmesh.progress import Progress, begin
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
+    from skillmesh.backbone.calibration import Prior
     from skillmesh.backbone.describe import Unreadable
     from skillmesh.data.inputs import ImageInput
 
@@ -54,7 +59,7 @@ RIVAL_TASKS = 4
 
 
 class Agent:
-    """One agent: a home folder with settings, a key and a bank of modules.
+    """One agent: a home folder with settings, a key, a bank of modules and a ledger of what there is elsewhere.
 
     The backbone is loaded when it is first needed; listing, exporting and importing modules never need it.
     """
@@ -65,6 +70,9 @@ class Agent:
         self.identity = Identity.load(home / KEY_FILE)
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
         self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration), self._refuse_unusable)
+        self.ledger = Ledger(home / "ledger.sqlite", self.identity.public_key)
+        self.rebuilds_itself = True
+        """Whether an answer waits for the mapper of a changed bank; a node builds it in the background instead."""
         self._device = device
         self._cache_folder = cache_folder or default_folder()
         self._backbone: Backbone | None = None
@@ -111,6 +119,7 @@ class Agent:
         replace: bool = False,
         licence: str | None = None,
         note: str | None = None,
+        tags: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images and keep it as a module in the bank.
@@ -119,7 +128,10 @@ class Agent:
         ----------
         replace
             Learn a task of this name again; the new version takes the old one's place.
+        tags
+            Words by which other agents can choose what to take.
         """
+        told: dict[str, Any] = {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
         older = self.bank.held(folder.name, self.identity.public_key)
         if older is not None and not replace:
@@ -127,14 +139,24 @@ class Agent:
                 f"the task {folder.name!r} is learned already; give another name with --name, or learn it again "
                 "with --replace"
             )
-        self._refuse_bad_names(folder, licence, note)
+        self._refuse_bad_names(folder, told)
         images = len(folder.splits["train"]) + len(folder.splits["val"])
         lesson = study(folder, self.backbone, self.config, begin(progress, folder.name, images))
-        card = self._card(lesson.facts, version=older.card.version + 1 if older else 1, licence=licence, note=note)
-        _, data = Module.create(card, lesson.tensors, self.identity)
-        return self.bank.add(data), lesson
+        _, data = Module.create(
+            self._card(lesson.facts | told, version=self._next_version(folder.name)), lesson.tensors, self.identity
+        )
+        module = self.bank.add(data)
+        self.ledger.remember(slot_of(module))
+        validation.save(self.home / validation.FOLDER, module.id, lesson.validation, lesson.validation_labels)
+        return module, lesson
 
-    def _refuse_bad_names(self, folder: TaskFolder, licence: str | None, note: str | None) -> None:
+    def _next_version(self, task: str) -> int:
+        """Versions count on even after the task was forgotten or withdrawn: elsewhere the older one is known."""
+        slot = Slot(self.identity.public_key, task)
+        older = self.bank.held(task, slot.teacher_key)
+        return max(older.card.version if older else 0, self.ledger.latest_version(slot)) + 1
+
+    def _refuse_bad_names(self, folder: TaskFolder, told: dict[str, Any]) -> None:
         """Make a card of what is known beforehand: a name that it refuses should not cost a forward pass."""
         counts = (1,) * len(folder.classes)
         facts = {
@@ -143,7 +165,7 @@ class Agent:
             "counts": counts,
             "anchors": (self.config.mapper,),
         }
-        self._card(facts, dim=1, validation_images=0, temperature=1.0, version=1, licence=licence, note=note)
+        self._card(facts | told, dim=1, validation_images=0, temperature=1.0, version=1)
 
     def _card(self, facts: dict[str, Any], **rest: Any) -> Card:
         return Card(
@@ -176,17 +198,48 @@ class Agent:
             ) from error
         return module
 
+    def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
+        """Take back a task of one's own, everywhere: whoever hears of it stops using and passing on the module."""
+        known = {slot.task for slot in self.ledger.view().known if slot.teacher_key == self.identity.public_key}
+        held = self.bank.held(task, self.identity.public_key)
+        if task not in known and held is None:
+            own = known | {m.card.task for m in self.bank if m.card.teacher_key == self.identity.public_key}
+            raise UnknownTaskError(
+                f"this agent has taught no task {task!r}, and only a task's teacher can withdraw it; its own are: "
+                f"{', '.join(sorted(own)) or 'none'}; to drop another's task here, use `skillmesh forget`"
+            )
+        version = max(
+            held.card.version if held else 1, self.ledger.latest_version(Slot(self.identity.public_key, task))
+        )
+        notice = withdraw(task, version, self.identity, reason)
+        self.ledger.merge([notice], self.identity.public_key)
+        if held is not None:
+            self.bank.remove(held)
+        return notice
+
     # 3. Receive.
 
     def receive(self, path: str | Path) -> Module:
         """Check a module file and take it into the bank; nothing is stored unless all of it is sound."""
-        return self.bank.add(read_file(path))
+        return self.take(read_file(path))
+
+    def take(self, data: bytes) -> Module:
+        """Check a module and take it into the bank, unless its teacher has withdrawn it."""
+        module = self.bank.check(data)
+        if self.ledger.withdrawn(slot_of(module), module.card.version):
+            raise WithdrawnError(
+                f"{module.card.teacher} has withdrawn version {module.card.version} of {module.card.task!r}; "
+                "ask for a newer one"
+            )
+        self.bank.add(data)
+        self.ledger.remember(slot_of(module))
+        return module
 
     def forget(self, task: str) -> Module:
-        """Remove a task; the agent is then as if it had never had it."""
+        """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
         module = self.bank.find(task)
+        self.ledger.forget(slot_of(module))
         self.bank.remove(module)
-        self._heads.pop(module.id, None)
         return module
 
     def tasks(self) -> list[Module]:
@@ -235,17 +288,39 @@ class Agent:
 
     def mapper(self) -> tuple[list[Module], Mapper]:
         """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
+        current = self._mapper
+        if current is not None and not self.rebuilds_itself:
+            return current
         self._refuse_empty_bank()
         modules = list(self.bank)
-        if self._mapper is None or self._mapper[0] != modules:
-            prior = self.calibration.prior(self.config.representation, self.config.compact)
-            self._mapper = modules, Mapper(modules, self.config.mapper, prior)
-        return self._mapper
+        if current is None or current[0] != modules:
+            return self.use(modules, Mapper(modules, self.config.mapper, self.prior))
+        return current
+
+    def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
+        """Answer from these modules from now on; answers under way end with those that they began with."""
+        self._mapper = modules, mapper
+        live = {module.id for module in modules}
+        self._heads = {module_id: head for module_id, head in self._heads.items() if module_id in live}
+        return modules, mapper
+
+    def use_nothing(self) -> None:
+        """Answer from no module: the bank is empty."""
+        self._mapper = None
+
+    def in_use(self) -> list[Module]:
+        """The modules that answers come from; a bank that has just changed may hold others."""
+        return self._mapper[0] if self._mapper else []
+
+    @property
+    def prior(self) -> Prior:
+        return self.calibration.prior(self.config.representation, self.config.compact)
 
     def head(self, module: Module) -> Head:
-        if module.id not in self._heads:
-            self._heads[module.id] = Head.read(module.tensors)
-        return self._heads[module.id]
+        heads = self._heads
+        if module.id not in heads:
+            heads[module.id] = Head.read(module.tensors)
+        return heads[module.id]
 
     def _guesses(self, x: Floats, mapped: Mapped, modules: list[Module]) -> list[list[Guess]]:
         """For each image the classes of its likeliest tasks, by p(task)·p(class given task).
@@ -287,13 +362,17 @@ class Agent:
                 f"{_settings(config.representation, config.compact)} and {config.mapper} anchors; import it into "
                 "an agent of the same settings"
             )
-        width = len(self.calibration.prior(config.representation, config.compact).centre)
+        width = len(self.prior.centre)
         if card.dim != width:
             raise TensorError(
                 f"the module {card.task!r} has descriptors of {card.dim} numbers, expected {width}; ask its "
                 "teacher for it again"
             )
         KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
+
+
+def slot_of(module: Module) -> Slot:
+    return Slot(module.card.teacher_key, module.card.task)
 
 
 def home_folder(home: str | Path | None = None) -> Path:

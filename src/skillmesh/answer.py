@@ -56,6 +56,12 @@ class Answer:
         """The other guesses, the more probable first."""
         return self.guesses[1:]
 
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Answer:
+        """Read what `as_dict` wrote."""
+        guesses = tuple(Guess(**guess) for guess in found["guesses"])
+        return cls(found["image"], found["unknown"], guesses, found["novelty"])
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON would have it."""
         return {

@@ -53,13 +53,29 @@ class Bank:
         self.backbone = backbone
         self._refuse = refuse
         self.damaged: list[Damaged] = []
+        # Replaced, never changed: a thread that answers goes on with the modules that it began with.
         self._modules: dict[str, Module] = {}
+        self._seen: object = None
         self._lock = FileLock(folder / ".lock", timeout=60)
         with self._locked():
             for stale in folder.glob(f"*{PARTIAL}"):
                 stale.unlink()
             self._refresh()
             self._drop_superseded()
+
+    def refresh(self) -> bool:
+        """Take notice of what other processes have stored or removed; say whether anything was."""
+        if self.folder.stat().st_mtime_ns == self._seen:
+            return False
+        before = self._modules
+        with self._locked():
+            self._refresh()
+        return self._modules.keys() != before.keys()
+
+    @property
+    def size(self) -> int:
+        """What the modules take on disk."""
+        return sum(module.size for module in self._modules.values())
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -101,21 +117,27 @@ class Bank:
         self._refuse(module)
         return module
 
+    def get(self, module_id: str) -> Module | None:
+        return self._modules.get(module_id)
+
     def add(self, data: bytes) -> Module:
-        """Store a module; a newer version replaces the same teacher's older one, an equal one changes nothing."""
+        """Store a module; a newer version replaces the same teacher's older one, an equal one changes nothing.
+
+        A teacher that signs two modules as one version has them ordered by id, so that all agents keep the same.
+        """
         module = self.check(data)
         with self._locked():
             self._refresh()
             older = self.held(module.card.task, module.card.teacher_key)
             if older == module:
                 return older
-            if older is not None and older.card.version >= module.card.version:
+            if older is not None and (older.card.version, older.id) > (module.card.version, module.id):
                 raise TaskExistsError(
                     f"{module.card.teacher}'s task {module.card.task!r} is here in version {older.card.version}; "
                     f"this file is version {module.card.version}; forget the task first to go back to it"
                 )
             self._write(module.id, data)
-            self._modules[module.id] = module
+            self._modules = {**self._modules, module.id: module}
             self._drop_superseded()
         return module
 
@@ -148,11 +170,11 @@ class Bank:
             self._lock.release()
 
     def _refresh(self) -> None:
-        """Take notice of what other processes have stored or removed."""
+        self._seen = self.folder.stat().st_mtime_ns
         on_disk = {path.stem: path for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
-        for gone in self._modules.keys() - on_disk.keys():
-            del self._modules[gone]
-        known = self._modules.keys() | {damaged.path.stem for damaged in self.damaged}
+        modules = {stem: module for stem, module in self._modules.items() if stem in on_disk}
+        self.damaged = [damaged for damaged in self.damaged if damaged.path.stem in on_disk]
+        known = modules.keys() | {damaged.path.stem for damaged in self.damaged}
         for stem, path in on_disk.items():
             if stem in known:
                 continue
@@ -160,10 +182,11 @@ class Bank:
                 module = self._fitting(Module.load(path, specs_for))
                 if module.id != path.stem:
                     raise ModuleError(f"{path.name} holds the module {module.id}; import it again under any name")
-                self._modules[module.id] = module
+                modules[module.id] = module
             except ModuleError as error:
                 log.warning("a module in the bank cannot be used: %s: %s", path, error)
                 self.damaged.append(Damaged(path, error))
+        self._modules = modules
 
     def _drop_superseded(self) -> None:
         """Keep the newest version of each teacher's task: a kill may have come between writing and removing."""
@@ -176,7 +199,7 @@ class Bank:
 
     def _drop(self, module: Module) -> None:
         self._path(module.id).unlink(missing_ok=True)
-        self._modules.pop(module.id, None)
+        self._modules = {stem: held for stem, held in self._modules.items() if stem != module.id}
 
     def _write(self, module_id: str, data: bytes) -> None:
         partial: Path | None = None

@@ -33,6 +33,10 @@ class TaskExistsError(AgentError):
     """A task name that the bank holds already."""
 
 
+class MeshError(SkillmeshError):
+    """A mesh that cannot be joined: an address, a port or a certificate that does not work."""
+
+
 class ModuleError(SkillmeshError):
     """A `.skill` file that must not be used. Each way to be wrong is a subclass below."""
 
@@ -83,3 +87,11 @@ class BackboneMismatchError(ModuleError):
 
 class SettingsMismatchError(ModuleError):
     """The module has another representation or other anchors than this agent works with."""
+
+
+class NoticeError(ModuleError):
+    """An announcement or withdrawal that is malformed, or not signed by the teacher that it names."""
+
+
+class WithdrawnError(ModuleError):
+    """The module's teacher has withdrawn it."""

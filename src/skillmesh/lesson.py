@@ -34,6 +34,9 @@ class Lesson:
     """The card's fields that come from the data."""
     unreadable: list[Unreadable]
     notes: tuple[str, ...]
+    validation: Floats
+    """The validation descriptors, which the teacher keeps to try other agents' modules on."""
+    validation_labels: Labels
 
 
 def study(task: TaskFolder, backbone: Backbone, config: AgentConfig, progress: Advance | None = None) -> Lesson:
@@ -63,7 +66,7 @@ def study(task: TaskFolder, backbone: Backbone, config: AgentConfig, progress: A
         "temperature": fit.temperature,
     }
     tensors = fit.head.tensors() | anchor.tensors() | probe_tensors(probes)
-    return Lesson(tensors, facts, unreadable, task.notes)
+    return Lesson(tensors, facts, unreadable, task.notes, val, val_labels)
 
 
 def anchor_settings(config: AgentConfig) -> AnchorSettings:

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
 
+COLUMNS = 256
+"""So many columns of a matrix are worked on at a time, where all of them in float64 would be too much."""
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -40,7 +43,10 @@ class LowRank:
         """Invert; the diagonal must be positive."""
         scaled = self.factor / self.diagonal
         core = np.eye(len(self.factor)) + self.factor @ scaled.T
-        return Precision(1 / self.diagonal, np.linalg.solve(np.linalg.cholesky(core), scaled))
+        unroot = lower_inverse(np.linalg.cholesky(core))
+        for part in column_parts(self.dim):  # in place: large banks on small machines
+            scaled[:, part] = unroot @ scaled[:, part]
+        return Precision(1 / self.diagonal, scaled)
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,23 @@ def total(parts: Sequence[LowRank]) -> LowRank:
     if len(factor) > factor.shape[1]:
         factor = np.linalg.qr(factor).R
     return LowRank(diagonal, factor)
+
+
+def column_parts(dim: int) -> list[slice]:
+    """Cut `dim` columns into parts of at most `COLUMNS`."""
+    return [slice(start, start + COLUMNS) for start in range(0, dim, COLUMNS)]
+
+
+def lower_inverse(root: NDArray[np.floating]) -> Doubles:
+    """Invert a lower triangular matrix by halves. Nearly all of it is products, so NumPy alone is fast enough."""
+    if len(root) <= 64:
+        return np.tril(np.linalg.inv(root)).astype(np.float64, copy=False)
+    half = len(root) // 2
+    inverse = np.zeros(root.shape)
+    upper = inverse[:half, :half] = lower_inverse(root[:half, :half])
+    lower = inverse[half:, half:] = lower_inverse(root[half:, half:])
+    inverse[half:, :half] = -lower @ (root[half:, :half] @ upper)
+    return inverse
 
 
 def principal(rows: NDArray[np.floating], rank: int, seed: int = 0) -> Doubles:

@@ -49,7 +49,7 @@ class Mapper:
 
     def __init__(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
         anchor_type = KINDS[kind]
-        self._scorer = anchor_type.pool([anchor_type.read(m.tensors) for m in modules], prior)
+        self._scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
         probes = [read_probes(m.tensors, m.card.dim) for m in modules]
         owners = np.repeat(np.arange(len(modules)), [len(p) for p in probes])
         weights = np.concatenate([probe_weights(m.card.validation_images) for m in modules])

@@ -6,3 +6,5 @@ from typing import Literal
 
 AnchorKind = Literal["sketch", "gmmc", "maha"]
 Representation = Literal["features", "sqrt-features", "descriptor"]
+Network = Literal["machine", "lan", "fixed", "client"]
+Trust = Literal["listed", "open"]

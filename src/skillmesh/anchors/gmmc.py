@@ -6,7 +6,7 @@ A bank of T tasks is a list of kT clusters; an image belongs to the task of its 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -61,8 +61,8 @@ class GmmcAnchor:
         return cls(tensors["gmmc.weight"], tensors["gmmc.mean"], tensors["gmmc.variance"])
 
     @classmethod
-    def pool(cls, anchors: Sequence[Self], prior: Prior) -> GmmcScorer:
-        return GmmcScorer(anchors)
+    def pool(cls, anchors: Iterable[Self], prior: Prior) -> GmmcScorer:
+        return GmmcScorer(list(anchors))
 
 
 class GmmcScorer:

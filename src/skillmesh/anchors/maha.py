@@ -6,13 +6,12 @@ student wants of them is their descriptors, so these are sent: fewer bytes, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.anchors.sketch import class_means
@@ -74,8 +73,8 @@ class MahaAnchor:
         return cls(tensors["maha.mean"].astype(np.float32), samples, counts)
 
     @classmethod
-    def pool(cls, anchors: Sequence[Self], prior: Prior) -> MahaScorer:
-        return MahaScorer(anchors, prior)
+    def pool(cls, anchors: Iterable[Self], prior: Prior) -> MahaScorer:
+        return MahaScorer(list(anchors), prior)
 
 
 class MahaScorer:
@@ -117,5 +116,7 @@ def _tied_covariance(anchors: Sequence[MahaAnchor], prior: Prior) -> NDArray[np.
 
 
 def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.linalg import cho_factor, cho_solve
+
     inverse: NDArray[np.float64] = cho_solve(cho_factor(matrix, lower=True), np.eye(len(matrix)))
     return inverse

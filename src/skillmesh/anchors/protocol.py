@@ -6,7 +6,7 @@ kind; it says for any descriptor how well it fits each task, and how far it is f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
@@ -74,7 +74,7 @@ class Anchor(Protocol):
     def tensors(self) -> Tensors: ...
 
     @classmethod
-    def pool(cls, anchors: Sequence[Self], prior: Prior) -> Scorer:
+    def pool(cls, anchors: Iterable[Self], prior: Prior) -> Scorer:
         """Build the scorer of a bank. The order of `anchors` is the order of its tasks, and of all sums."""
         ...
 

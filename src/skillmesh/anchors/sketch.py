@@ -6,16 +6,15 @@ students average the tasks' scatters and never need an image. See `docs/mapper.m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
-from skillmesh.lowrank import Doubles, LowRank, Precision, principal, total
+from skillmesh.lowrank import Doubles, LowRank, Precision, column_parts, lower_inverse, principal, total
 from skillmesh.tensors import (
     Floats,
     Spec,
@@ -93,9 +92,12 @@ class SketchAnchor:
         )
 
     @classmethod
-    def pool(cls, anchors: Sequence[Self], prior: Prior) -> SketchScorer:
-        shape = _pooled_scatter(anchors, prior.within)
-        return SketchScorer([anchor.means for anchor in anchors], shape.inverse(), prior)
+    def pool(cls, anchors: Iterable[Self], prior: Prior) -> SketchScorer:
+        kept = list(anchors)
+        means = [anchor.means for anchor in kept]
+        precision = _pooled_scatter(kept, prior.within).inverse()
+        del kept  # the scatters are in it; those of an iterator need not outlive that
+        return SketchScorer(means, precision, prior)
 
 
 class SketchScorer:
@@ -111,27 +113,32 @@ class SketchScorer:
     def __init__(self, means: Sequence[Floats], precision: Precision, prior: Prior) -> None:
         self._starts = first_columns([len(task) for task in means])
         voices, centre, beyond = _background(means, prior)
-        centred = np.concatenate(means) - centre
-        towards = precision.apply(centred)
-        across = precision.apply(beyond)
+        rank, classes = len(precision.factor), len(voices)
+        self._cuts = np.cumsum([rank, classes])
         self._centre = centre.astype(np.float32)
         self._weights = precision.diagonal.astype(np.float32)
-        # One tall matrix, so that a single product serves the distance, the classes and the background.
-        self._rows = np.concatenate([precision.factor, towards, across]).astype(np.float32)
-        self._cuts = np.cumsum([len(precision.factor), len(towards)])
-        self._offsets = np.sum(centred * towards, axis=1).astype(np.float32)
         # The class means are part of the background too: their products are used twice.
         self._voices = np.sqrt(voices).astype(np.float32)
-        spread = np.concatenate([centred * np.sqrt(voices)[:, None], beyond])
-        reach = np.concatenate([towards * np.sqrt(voices)[:, None], across])
-        root = np.linalg.cholesky(np.eye(len(spread)) + spread @ reach.T)
-        self._unroot = solve_triangular(root, np.eye(len(root)), lower=True).astype(np.float32)
+        root = np.linalg.cholesky(_background_gram(means, voices, centre, beyond, precision))
+        self._unroot = lower_inverse(root).astype(np.float32, order="F")  # its transpose is what `score` takes
+        del root
+        # One tall matrix, so that a single product serves the distance, the classes and the background. Filled
+        # task by task: in float64, all classes at once would take several times its size.
+        self._rows: Floats = np.empty((rank + classes + len(beyond), len(centre)), dtype=np.float32)
+        self._offsets: Floats = np.empty(classes, dtype=np.float32)
+        self._rows[:rank] = precision.factor
+        self._rows[rank + classes :] = precision.apply(beyond)
+        for start, task in zip(self._starts, means, strict=True):
+            centred = task - centre
+            towards = precision.apply(centred)
+            self._rows[rank + start : rank + start + len(task)] = towards
+            self._offsets[start : start + len(task)] = 0.5 * np.sum(centred * towards, axis=1)
 
     def score(self, x: Floats) -> Scores:
-        centred = x - self._centre
+        centred: Floats = x - self._centre
         shape, classes, beyond = np.split(centred @ self._rows.T, self._cuts, axis=1)
         distance = np.square(centred) @ self._weights - np.square(shape).sum(axis=1)
-        closeness = classes - self._offsets / 2
+        closeness = classes - self._offsets
         spread = np.concatenate([classes * self._voices, beyond], axis=1)
         background = distance - np.square(spread @ self._unroot.T).sum(axis=1)
         nearest = distance - 2 * closeness.max(axis=1)
@@ -150,16 +157,17 @@ def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
 def _pooled_scatter(anchors: Sequence[SketchAnchor], prior: LowRank) -> LowRank:
     """Average the tasks' scatters, one task one voice, with the calibration's as one more."""
     cap = MAX_TRACE * prior.variances.sum()
-    parts = [prior.scaled(PRIOR_TASKS)]
-    weight = PRIOR_TASKS
-    for anchor in anchors:
-        voice = anchor.freedom / (anchor.freedom + HALF_EVIDENCE)
-        trace = anchor.scatter.variances.sum()
-        parts.append(anchor.scatter.scaled(voice * min(1.0, cap / trace if trace else 1.0)))
-        weight += voice
-    pooled = total(parts).scaled(1 / weight)
-    shrunk = pooled.scaled(1 - SHRINKAGE)
-    return LowRank(shrunk.diagonal + SHRINKAGE * pooled.variances, shrunk.factor)
+    voices = [anchor.freedom / (anchor.freedom + HALF_EVIDENCE) for anchor in anchors]
+    share = (1 - SHRINKAGE) / (PRIOR_TASKS + sum(voices))
+
+    def voiced(scatter: LowRank, voice: float) -> LowRank:
+        trace = scatter.variances.sum()
+        return scatter.scaled(share * voice * min(1.0, cap / trace if trace else 1.0))
+
+    tasks = [voiced(anchor.scatter, voice) for anchor, voice in zip(anchors, voices, strict=True)]
+    shrunk = total([prior.scaled(share * PRIOR_TASKS), *tasks])
+    del tasks
+    return LowRank(shrunk.diagonal + SHRINKAGE / (1 - SHRINKAGE) * shrunk.variances, shrunk.factor)
 
 
 def _background(means: Sequence[Floats], prior: Prior) -> tuple[Doubles, Doubles, Doubles]:
@@ -170,6 +178,26 @@ def _background(means: Sequence[Floats], prior: Prior) -> tuple[Doubles, Doubles
     tasks = len(means) + PRIOR_BACKGROUND_TASKS
     voices = np.concatenate([np.full(len(task), 1 / (tasks * len(task))) for task in means])
     share = PRIOR_BACKGROUND_TASKS / tasks
-    centre = voices @ np.concatenate(means).astype(np.float64) + share * prior.centre
+    centre = sum(task.mean(axis=0, dtype=np.float64) for task in means) / tasks + share * prior.centre
     beyond = np.concatenate([prior.between.factor, (prior.centre - centre)[None]]) * np.sqrt(share)
     return voices, centre, beyond
+
+
+def _background_gram(
+    means: Sequence[Floats], voices: Doubles, centre: Doubles, beyond: Doubles, precision: Precision
+) -> Doubles:
+    """Return I + APAᵀ, where the rows of A are the weighted class means and `beyond`.
+
+    A is never whole in memory: with P = D − FᵀF, APAᵀ = ADAᵀ − (AFᵀ)(AFᵀ)ᵀ, and both are sums over columns.
+    """
+    weights = np.concatenate([np.sqrt(voices), np.ones(len(beyond))])[:, None]
+    along = np.zeros((len(weights), len(precision.factor)))
+    gram = np.eye(len(weights))
+    for part in column_parts(len(centre)):
+        spread = np.concatenate([*(task[:, part] - centre[part] for task in means), beyond[:, part]])
+        spread *= weights
+        along += spread @ precision.factor[:, part].T
+        spread *= np.sqrt(precision.diagonal[part])
+        gram += spread @ spread.T
+    gram -= along @ along.T
+    return gram

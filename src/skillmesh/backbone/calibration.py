@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -48,26 +49,44 @@ class Prior:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Statistics of generic descriptors for one network."""
+    """Statistics of generic descriptors for one network.
+
+    Kept as stored and unpacked where it is used: of 25 MB, a node that only carries modules needs none.
+    """
 
     network: str
     """Fingerprint of the network that they belong to."""
     source: str
     """What they were made from, in words."""
-    mean: Floats
-    std: Floats
-    basis: Floats
-    background: Floats
-    priors: dict[str, Prior]
-    """By representation, and `compact`."""
     tensors: Tensors
     """All of it as stored."""
     fingerprint: str
 
     @property
+    def mean(self) -> Floats:
+        return self.tensors["mean"]
+
+    @property
+    def std(self) -> Floats:
+        return self.tensors["std"]
+
+    @cached_property
+    def basis(self) -> Floats:
+        return dequantise_rows(self.tensors["basis"], self.tensors["basis.scale"])
+
+    @cached_property
+    def background(self) -> Floats:
+        return dequantise_rows(self.tensors["background"], self.tensors["background.scale"])
+
+    @cached_property
+    def priors(self) -> Mapping[str, Prior]:
+        """By representation, and `compact`."""
+        return _Priors(self.tensors)
+
+    @property
     def features(self) -> int:
         """How many of the raw numbers are the pooled last layer."""
-        return len(self.priors["features"].centre)
+        return len(self.tensors["features.centre"])
 
     def prior(self, representation: Representation, compact: bool) -> Prior:
         return self.priors["compact" if compact else representation]
@@ -87,9 +106,8 @@ class Calibration:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            loaded = cls._of(tensors, metadata["network"], metadata["source"])
-            _check_widths(loaded)
-            return loaded
+            _check_shapes(tensors)
+            return cls._of(tensors, metadata["network"], metadata["source"])
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise CalibrationError(
                 f"{path} cannot be read as a calibration ({type(error).__name__}: {error}); "
@@ -98,17 +116,26 @@ class Calibration:
 
     @classmethod
     def _of(cls, tensors: Tensors, network: str, source: str) -> Calibration:
-        return cls(
-            network=network,
-            source=source,
-            mean=tensors["mean"],
-            std=tensors["std"],
-            basis=dequantise_rows(tensors["basis"], tensors["basis.scale"]),
-            background=dequantise_rows(tensors["background"], tensors["background.scale"]),
-            priors={space: _read_prior(tensors, space) for space in SPACES},
-            tensors=tensors,
-            fingerprint=_fingerprint(tensors, network),
-        )
+        return cls(network, source, tensors, _fingerprint(tensors, network))
+
+
+class _Priors(Mapping[str, Prior]):
+    """The priors of all spaces, each unpacked when it is first asked for: an agent works in one."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+        self._unpacked: dict[str, Prior] = {}
+
+    def __getitem__(self, space: str) -> Prior:
+        if space not in self._unpacked:
+            self._unpacked[space] = _read_prior(self._tensors, space)
+        return self._unpacked[space]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SPACES)
+
+    def __len__(self) -> int:
+        return len(SPACES)
 
 
 @dataclass(frozen=True)
@@ -213,22 +240,26 @@ def _read_lowrank(tensors: Tensors, name: str) -> LowRank:
     return LowRank(tensors[f"{name}.diagonal"].astype(np.float64), factor.astype(np.float64))
 
 
-def _check_widths(calibration: Calibration) -> None:
-    width, compact, features = len(calibration.mean), len(calibration.basis), calibration.features
-    widths = {"features": features, "sqrt-features": features, "descriptor": width, "compact": compact}
-    fits = [calibration.std.shape == (width,), calibration.basis.shape == (compact, width)]
-    fits.append(calibration.background.shape[1:] == (width,))
-    for space, prior in calibration.priors.items():
-        vectors = (prior.centre, prior.within.diagonal, prior.between.diagonal)
-        fits += [vector.shape == (widths[space],) for vector in vectors]
-        fits += [part.factor.shape[1:] == (widths[space],) for part in (prior.within, prior.between)]
-    if not all(fits):
-        raise ValueError("its tensors do not fit each other")
+def _check_shapes(tensors: Tensors) -> None:
+    """Refuse tensors that do not fit each other; `KeyError` names one that is missing."""
+    (width,), (features,) = tensors["mean"].shape, tensors["features.centre"].shape
+    compact, shown = len(tensors["basis"]), len(tensors["background"])
+    shapes = {"std": (width,), "basis": (compact, width), "basis.scale": (compact,)}
+    shapes |= {"background": (shown, width), "background.scale": (shown,)}
+    dims = {"features": features, "sqrt-features": features, "descriptor": width, "compact": compact}
+    for space, dim in dims.items():
+        shapes[f"{space}.centre"] = (dim,)
+        for part in (f"{space}.within", f"{space}.between"):
+            rank = len(tensors[f"{part}.factor"])
+            shapes |= {f"{part}.diagonal": (dim,), f"{part}.factor": (rank, dim), f"{part}.factor.scale": (rank,)}
+    for name, shape in shapes.items():
+        if tensors[name].shape != shape:
+            raise ValueError(f"tensor {name!r} has shape {tensors[name].shape}, the others fit {shape}")
 
 
 def _fingerprint(tensors: Tensors, network: str) -> str:
     digest = hashlib.sha256(network.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(np.ascontiguousarray(tensor).tobytes())
+        digest.update(np.ascontiguousarray(tensor).ravel().view(np.uint8).data)
     return digest.hexdigest()

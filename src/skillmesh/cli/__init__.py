@@ -10,7 +10,7 @@ def main() -> None:
     from skillmesh.errors import SkillmeshError
 
     try:
-        from skillmesh.cli import app, measure  # noqa: F401  (measure adds its commands)
+        from skillmesh.cli import app, measure, mesh, trust  # noqa: F401  (each adds its commands)
 
         app.app()
     except SkillmeshError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from skillmesh.errors import AgentError, SkillmeshError
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
+    from skillmesh.answer import Answer
     from skillmesh.module import Module
 
 app = typer.Typer(
@@ -97,6 +99,10 @@ def learn(
         str | None, typer.Option(show_default=False, help="Licence of the images, for the card.")
     ] = None,
     note: Annotated[str | None, typer.Option(show_default=False, help="A note for the card.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", show_default=False, help="A word by which others choose what to take; repeatable."),
+    ] = None,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -109,7 +115,9 @@ def learn(
     started = time.perf_counter()
     agent = Agent.open(home_folder(home or context.obj), device=device)
     with show.progress_bar() as bar:
-        module, lesson = agent.learn(folder, name=name, replace=replace, licence=licence, note=note, progress=bar)
+        module, lesson = agent.learn(
+            folder, name=name, replace=replace, licence=licence, note=note, tags=tag or (), progress=bar
+        )
     seconds = time.perf_counter() - started
     if json:
         facts = _facts(module) | {
@@ -120,9 +128,9 @@ def learn(
         show.print_json(facts)
         return
     for text in lesson.notes:
-        show.stderr.print(f"note: {text}", style="yellow", soft_wrap=True)
+        show.warn(f"note: {text}")
     for bad in lesson.unreadable:
-        show.stderr.print(f"skipped: {bad.name}: {bad.reason}", style="yellow", soft_wrap=True)
+        show.warn(f"skipped: {bad.name}: {bad.reason}")
     card = module.card
     typer.echo(
         f"learned {card.task!r}: {len(card.classes)} classes, {sum(card.counts)} training images, validation "
@@ -141,12 +149,9 @@ def ask(
     """Say what images show, with nobody telling which task they are of."""
     from skillmesh.cli import show
 
-    agent = _open(home or context.obj, device=device)
-    with show.progress_bar(quiet=len(images) < 2) as bar:
-        answers, unreadable = agent.ask(_image_files(images), progress=bar)
+    answers, unreadable = _ask(home or context.obj, images, device)
     if json:
-        bad = [{"image": u.name, "error": u.reason} for u in unreadable]
-        show.print_json({"answers": [a.as_dict() for a in answers], "unreadable": bad})
+        show.print_json({"answers": [a.as_dict() for a in answers], "unreadable": unreadable})
     else:
         rows = show.table(None, "image", "answer", "task", "taught by", ">confidence", "else")
         for a in answers:
@@ -158,10 +163,33 @@ def ask(
             else:
                 rows.add_row(a.image, a.label, a.task, a.teacher, show.percent(a.confidence), other)
         show.console.print(rows)
-        for u in unreadable:
-            show.stderr.print(f"skipped: {u.name}: {u.reason}", style="yellow", soft_wrap=True)
+        for bad in unreadable:
+            show.warn(f"skipped: {bad['image']}: {bad['error']}")
     if unreadable:
         raise typer.Exit(1)
+
+
+def _ask(home: Path | None, paths: list[Path], device: str | None) -> tuple[list[Answer], list[dict[str, str]]]:
+    """Have a node that runs on this home answer, since its backbone is loaded already; else do it here."""
+    from skillmesh.agent import home_folder
+    from skillmesh.answer import Answer
+    from skillmesh.cli import show
+    from skillmesh.config import AgentConfig
+    from skillmesh.mesh.control import NotRunningError, call
+
+    AgentConfig.load(home_folder(home))  # where there is no agent, that comes first
+    images = _image_files(paths)
+    if device is None:
+        with contextlib.suppress(NotRunningError):
+            named = {str(image.resolve()): str(image) for image in images}
+            found = call(home_folder(home), "ask", timeout=None, images=list(named))
+            for item in (*found["answers"], *found["unreadable"]):
+                item["image"] = named[item["image"]]
+            return [Answer.from_dict(answer) for answer in found["answers"]], found["unreadable"]
+    agent = open_agent(home, device=device)
+    with show.progress_bar(quiet=len(images) < 2) as bar:
+        answers, unreadable = agent.ask(images, progress=bar)
+    return answers, [{"image": bad.name, "error": bad.reason} for bad in unreadable]
 
 
 @app.command()
@@ -169,7 +197,7 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     """List what the agent knows."""
     from skillmesh.cli import show
 
-    agent = _open(home or context.obj)
+    agent = open_agent(home or context.obj)
     modules = agent.tasks()
     if json:
         damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
@@ -183,7 +211,7 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
         rows.add_row(c.task, str(len(c.classes)), str(sum(c.counts)), accuracy, size, c.teacher, c.created)
     show.console.print(rows if modules else "no tasks yet; teach one with `skillmesh learn FOLDER`")
     for d in agent.bank.damaged:
-        show.stderr.print(f"cannot be used: {d.path}: {d.error}", style="yellow", soft_wrap=True)
+        show.warn(f"cannot be used: {d.path}: {d.error}")
 
 
 @app.command()
@@ -196,7 +224,7 @@ def show(
     """Show everything that a module says about itself."""
     from skillmesh.cli import show as shown
 
-    module = _open(home or context.obj).bank.find(task)
+    module = open_agent(home or context.obj).bank.find(task)
     facts = _facts(module) | {"classes": dict(zip(module.card.classes, module.card.counts, strict=True))}
     facts["tensors"] = {
         name: f"{tensor.dtype} {list(tensor.shape)} {tensor.nbytes:,} bytes"
@@ -224,7 +252,7 @@ def export(
     """Write a task's module to a file, for another agent to import."""
     from skillmesh.cli.show import kilobytes
 
-    module = _open(home or context.obj).export(task, file)
+    module = open_agent(home or context.obj).export(task, file)
     typer.echo(f"wrote {module.card.task!r} to {file}, {kilobytes(module.size)}")
 
 
@@ -266,11 +294,11 @@ def forget(
     home: options.Home = None,
 ) -> None:
     """Remove a task; the agent is then as if it had never had it."""
-    module = _open(home or context.obj).forget(task)
+    module = open_agent(home or context.obj).forget(task)
     typer.echo(f"forgot {module.card.task!r} by {module.card.teacher}")
 
 
-def _open(home: Path | None, **options_: Any) -> Agent:
+def open_agent(home: Path | None, **options_: Any) -> Agent:
     """Open an agent that must be there already."""
     from skillmesh.agent import Agent, home_folder
 

@@ -44,3 +44,19 @@ ImagesPerClass = Annotated[
     int, typer.Option("--images-per-class", min=1, max=255, help="maha: samples per class.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]
+Network = Annotated[
+    names.Network | None,
+    typer.Option("--network", show_default=False, help="For this run; `skillmesh config network=…` keeps it."),
+]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option("--listen", metavar="HOST:PORT", show_default=False, help="Where others reach this; repeatable."),
+]
+Connect = Annotated[
+    list[str] | None,
+    typer.Option("--connect", metavar="HOST:PORT", show_default=False, help="Whom to reach; repeatable."),
+]
+TrustMode = Annotated[
+    names.Trust | None,
+    typer.Option("--trust", show_default=False, help="listed: teachers added by `trust add`; open: everyone."),
+]

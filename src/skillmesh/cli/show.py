@@ -34,6 +34,18 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
+def warn(text: str) -> None:
+    stderr.print(text, style="yellow", soft_wrap=True)
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """Show what a node does, a line each."""
+    import logging
+
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("skillmesh").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
 def bold(text: str) -> Text:
     return Text(text, style="bold")
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.optimize import minimize
 
 from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
 
@@ -113,6 +111,8 @@ def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float
     Few images in many dimensions span a small subspace, and the optimum lies in it: the images are then replaced
     by the Cholesky factor of their Gram matrix (n × n), which has the same inner products.
     """
+    from scipy.linalg import solve_triangular  # here, since who only carries modules does without its 30 MB
+
     mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
     centred = x - mean
     # Unit variance on average: a strength then means the same for every representation.
@@ -146,6 +146,8 @@ def _gram_factor(centred: Floats) -> NDArray[np.float64]:
 
 def _minimise(design: Floats, labels: Labels, start: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
     """Minimise the mean log-loss + strength/2·‖W‖² over (W; bias), from `start`."""
+    from scipy.optimize import minimize
+
     rows = np.arange(len(labels))
     transposed = np.ascontiguousarray(design.T)
 

@@ -22,6 +22,7 @@ FORMAT = 1
 MAX_CLASSES = 10_000
 MAX_DIM = 65_536
 _MAX_INT = 2**31
+_TAG = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 Count = Annotated[int, Field(ge=1, le=_MAX_INT)]
@@ -84,8 +85,20 @@ def _time(text: str) -> str:
     return text
 
 
+def _tag(text: str) -> str:
+    if not _TAG.fullmatch(text):
+        raise ValueError(show(text))
+    return text
+
+
 Line = Annotated[str, AfterValidator(_line)]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+TaskName = Annotated[str, AfterValidator(_task), Field(min_length=1, max_length=100)]
+TeacherName = Annotated[str, AfterValidator(_teacher)]
+Tags = Annotated[
+    tuple[Annotated[str, AfterValidator(_tag)], ...], AfterValidator(_ordered), Field(min_length=1, max_length=16)
+]
+Version = Annotated[int, Field(ge=1, le=_MAX_INT)]
 
 
 class Card(BaseModel):
@@ -94,11 +107,7 @@ class Card(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     format: int = Field(FORMAT, description="the format version 1")
-    task: Annotated[str, AfterValidator(_task)] = Field(
-        min_length=1,
-        max_length=100,
-        description="1–100 printable NFC characters, no '/' or '\\', no blanks around",
-    )
+    task: TaskName = Field(description="1–100 printable NFC characters, no '/' or '\\', no blanks around")
     classes: Annotated[
         tuple[Annotated[Line, Field(min_length=1, max_length=200)], ...], AfterValidator(_unique)
     ] = Field(
@@ -118,13 +127,14 @@ class Card(BaseModel):
     validation_images: int = Field(ge=0, le=_MAX_INT, description="an integer, 0 or more")
     validation_accuracy: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
     temperature: float = Field(ge=0.01, le=100, description="a number from 0.01 to 100")
-    version: int = Field(ge=1, le=_MAX_INT, description="an integer from 1 to 2^31")
+    version: Version = Field(description="an integer from 1 to 2^31")
     created: Annotated[str, AfterValidator(_time)] = Field(description="a UTC time like 2024-12-31T23:59:59Z")
-    teacher: Annotated[str, AfterValidator(_teacher)] = Field(
-        description="1–64 printable NFC characters with no blanks around"
-    )
+    teacher: TeacherName = Field(description="1–64 printable NFC characters with no blanks around")
     teacher_key: Hex = Field(description="the teacher's public key, 64 hex digits")
     licence: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
+    tags: Tags | None = Field(
+        None, description="1–16 tags in alphabetical order, each once, of 1–32 of a–z, 0–9, '.', '_' and '-'"
+    )
     note: Annotated[str, AfterValidator(_plain)] | None = Field(
         None, min_length=1, max_length=2000, description="1–2,000 printable NFC characters"
     )

@@ -1,0 +1,535 @@
+"""Whom quarantine holds back: honest teachers hardly ever, liars nearly always. Measured with real tasks.
+
+    python benchmarks/quarantine.py ../shared/tasks
+
+Agents with some tasks of their own receive all others, one by one and together; second teachers of a task come in;
+then forged modules, signed like any other, from the blunt to one that is tuned to pass and knows the whole bank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from skillmesh import validation
+from skillmesh.agent import Agent, create_home
+from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.challenge.provenance import provenance
+from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
+from skillmesh.learning.head import Head
+from skillmesh.learning.probes import SHARES, probe_tensors
+from skillmesh.lowrank import LowRank
+from skillmesh.mapper import Mapper
+from skillmesh.mesh import quarantine as quarantine_module
+from skillmesh.mesh.alone import figures_of
+from skillmesh.mesh.quarantine import Quarantine, Verdict, background_of
+from skillmesh.module import Identity, Module
+from skillmesh.tensors import Floats, Tensors
+from skillmesh.validation import OwnValidation
+
+HERE = Path(__file__).parent
+OWN = (1, 2, 5)
+"""So many tasks of its own has an agent that is tried."""
+OTHERS = (0, 10)
+"""So many modules of honest teachers it holds when a forged one arrives, in turns."""
+TEST_IMAGES = 40
+"""Of each task, to see what a module does that is let in."""
+
+
+@dataclass
+class World:
+    """All tasks, learned, and what an agent tries newcomers with."""
+
+    agent: Agent
+    own: list[OwnValidation]
+    test: list[tuple[Floats, np.ndarray]]
+    background: Floats
+
+    @property
+    def modules(self) -> list[Module]:
+        return [kept.module for kept in self.own]
+
+    @property
+    def prior(self) -> Any:
+        return self.agent.calibration.prior(self.agent.config.representation, self.agent.config.compact)
+
+    def quarantine(self, mine: list[int]) -> Quarantine:
+        return Quarantine(self.prior, self.agent.config.mapper, self.background, [self.own[i] for i in mine])
+
+    def mapper(self, modules: list[Module]) -> Mapper:
+        return Mapper(modules, self.agent.config.mapper, self.prior)
+
+
+def learned(paths: list[Path], home: Path, **settings: object) -> World:
+    create_home(home, name="honest", **settings)
+    agent = Agent(home)
+    own, test = [], []
+    for path in paths:
+        folder = open_task(path, hold_out=("val", "test"), seed=0)
+        module, _ = agent.learn(folder)
+        own += validation.load(home / validation.FOLDER, [module])
+        split = folder.splits["test"]
+        rows = np.linspace(0, len(split) - 1, min(len(split), TEST_IMAGES)).astype(int)
+        described = agent.backbone.describe([split.files[i] for i in rows])
+        x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
+        test.append((x, split.labels[rows][described.readable]))
+    background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
+    return World(agent, own, test, background)
+
+
+# 1. Honest teachers.
+
+
+def alone(world: World) -> dict[str, Any]:
+    """How near honest modules come to each bound."""
+    kind = world.agent.config.mapper
+    figures = [figures_of(m, kind, world.prior, world.background) for m in world.modules]
+    return {
+        name: {"median": float(np.median(values)), "largest": float(np.max(values))}
+        for name in ("claim", "distance", "spread", "certainty")
+        for values in [[getattr(f, name) for f in figures]]
+    }
+
+
+def one_by_one(world: World, agents: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Agents receive all other tasks in a random order."""
+    tried, held = 0, []
+    for number in range(agents):
+        order = [int(i) for i in rng.permutation(len(world.own))]
+        mine = order[: OWN[number % len(OWN)]]
+        quarantine, mapper = world.quarantine(mine), None
+        live = [world.modules[i] for i in mine]
+        for i in order[len(mine) :]:
+            verdict = quarantine.judge(live, [world.modules[i]], mapper)
+            live, mapper = verdict.modules, verdict.mapper
+            tried += 1
+            held += _held(verdict)
+    return {"tried": tried, "held": len(held), "reasons": held}
+
+
+def together(world: World, agents: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Agents receive all other tasks at once; every fourth has none of its own."""
+    tried, held, built = 0, [], []
+    for number in range(agents):
+        order = [int(i) for i in rng.permutation(len(world.own))]
+        mine = order[: (0, *OWN)[number % 4]]
+        with _counted_builds() as builds:
+            verdict = world.quarantine(mine).judge(
+                [world.modules[i] for i in mine], [world.modules[i] for i in order[len(mine) :]]
+            )
+        built.append(builds[0])
+        tried += len(order) - len(mine)
+        held += _held(verdict)
+    return {"tried": tried, "held": len(held), "reasons": held, "builds": fmean(built)}
+
+
+@contextmanager
+def _counted_builds() -> Iterator[list[int]]:
+    """Count how many mappers over whole banks are built."""
+    count, build = [0], quarantine_module.Mapper
+
+    def counting(*arguments: Any) -> Mapper:
+        count[0] += 1
+        return build(*arguments)
+
+    quarantine_module.Mapper = counting  # type: ignore[assignment, misc]
+    try:
+        yield count
+    finally:
+        quarantine_module.Mapper = build  # type: ignore[misc]
+
+
+def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.Generator) -> dict[str, Any]:
+    """Two teachers of one task, each with half of the images: one is tried by the other, beside other tasks."""
+    teachers = []
+    for half in range(2):
+        create_home(home / str(half), name=f"half-{half}", **_settings(world.agent))
+        teachers.append(Agent(home / str(half)))
+    held: list[str] = []
+    for index, path in enumerate(paths):
+        folder = open_task(path, hold_out=("val", "test"), seed=0)
+        kept = []
+        for half, teacher in enumerate(teachers):
+            module, _ = teacher.learn(_half(folder, half))
+            kept += validation.load(teacher.home / validation.FOLDER, [module])
+        others = [world.modules[i] for i in rng.permutation(len(paths))[: OTHERS[-1]] if i != index]
+        quarantine = Quarantine(world.prior, world.agent.config.mapper, world.background, kept[:1])
+        held += _held(quarantine.judge([kept[0].module, *others], [kept[1].module]))
+    return {"tried": len(paths), "held": len(held), "reasons": held}
+
+
+def _half(folder: TaskFolder, half: int) -> TaskFolder:
+    splits = {name: Split(split.files[half::2], split.labels[half::2]) for name, split in folder.splits.items()}
+    return replace(folder, splits=splits)
+
+
+def _settings(agent: Agent) -> dict[str, Any]:
+    return agent.config.model_dump(include={"mapper", "representation", "compact", "variance_floor"})
+
+
+def _held(verdict: Verdict) -> list[str]:
+    return [f"{h.module.card.task}: {h.reason}" for h in verdict.held]
+
+
+# 2. Forged modules. Each is an honest task's module, altered and signed by the liar.
+
+
+@dataclass
+class Scene:
+    """An agent's bank at the time when a forged module arrives."""
+
+    world: World
+    mine: list[int]
+    others: list[int]
+    carried: int
+    """The task that the liar starts from, which is not in the bank."""
+    liar: Identity
+    rng: np.random.Generator
+
+    @property
+    def carrier(self) -> Module:
+        return self.world.modules[self.carried]
+
+    @property
+    def live(self) -> list[Module]:
+        return [self.world.modules[i] for i in [*self.mine, *self.others]]
+
+    def victims(self) -> list[Module]:
+        return [self.world.modules[i] for i in self.mine]
+
+    def forged(self, anchor: SketchAnchor, head: Head | None = None, **changes: Any) -> Module:
+        """Sign the carrier with another anchor; the head, if none is given, says what is nearest to the mean."""
+        probes = changes.pop("probes", None)
+        classes = changes.pop("classes", None) or tuple(f"class {i}" for i in range(len(anchor.means)))
+        head = head or Head(anchor.means / 50, np.zeros(len(classes), dtype=np.float32))
+        tensors: Tensors = dict(self.carrier.tensors) | anchor.tensors() | head.tensors()
+        if probes is not None:
+            tensors |= probe_tensors(probes)
+        counts = changes.pop("counts", (20,) * len(classes))
+        card = self.carrier.card.model_copy(
+            update={
+                "task": "forged",
+                "classes": classes,
+                "counts": counts,
+                "teacher": self.liar.name,
+                "teacher_key": self.liar.public_key,
+                **changes,
+            }
+        )
+        return Module.create(card, tensors, self.liar)[0]
+
+    def honest_anchor(self) -> SketchAnchor:
+        return SketchAnchor.read(self.carrier.tensors)
+
+
+def _means(modules: list[Module]) -> Floats:
+    return np.concatenate([SketchAnchor.read(m.tensors).means for m in modules])
+
+
+def _altered(scene: Scene, tensors: Tensors, **card: Any) -> Module:
+    """The carrier, honest but for these tensors."""
+    card |= {"task": "forged", "teacher": scene.liar.name, "teacher_key": scene.liar.public_key}
+    return Module.create(scene.carrier.card.model_copy(update=card), scene.carrier.tensors | tensors, scene.liar)[
+        0
+    ]
+
+
+def steal_all(scene: Scene) -> Module:
+    anchor = scene.honest_anchor()
+    return scene.forged(replace(anchor, means=_means(scene.world.modules)))
+
+
+def steal_own(scene: Scene) -> Module:
+    return scene.forged(replace(scene.honest_anchor(), means=surrounding(scene.victims(), scene.rng)))
+
+
+def steal_others(scene: Scene) -> Module | None:
+    others = [scene.world.modules[i] for i in scene.others]
+    if not others:
+        return None
+    return scene.forged(replace(scene.honest_anchor(), means=surrounding(others, scene.rng)))
+
+
+def centre(scene: Scene) -> Module:
+    noise = 0.1 * scene.rng.standard_normal((20, len(scene.world.prior.centre)))
+    means = (scene.world.prior.centre + noise).astype(np.float32)
+    return scene.forged(replace(scene.honest_anchor(), means=means))
+
+
+def everywhere(scene: Scene) -> Module:
+    """A thousand classes where classes usually lie."""
+    between = scene.world.prior.between
+    draws = scene.rng.standard_normal((1000, len(between.factor))) @ between.factor
+    draws += np.sqrt(between.diagonal) * scene.rng.standard_normal((1000, between.dim))
+    means = (scene.world.prior.centre + draws).astype(np.float32)
+    return scene.forged(replace(scene.honest_anchor(), means=means))
+
+
+def wrong_names(scene: Scene) -> Module:
+    """A copy of one of the agent's own modules that calls every class by the next one's name."""
+    victim = scene.victims()[0]
+    head = Head.read(victim.tensors)
+    shifted = Head(np.roll(head.weight, 1, axis=0), np.roll(head.bias, 1))
+    card = victim.card.model_copy(update={"teacher": scene.liar.name, "teacher_key": scene.liar.public_key})
+    means = surrounding([victim], scene.rng)
+    own = SketchAnchor.read(victim.tensors)
+    classes = len(victim.card.classes)
+    nearest = own.means + np.float32(0.02) * (means[:classes] - own.means)
+    tensors = victim.tensors | shifted.tensors() | replace(own, means=nearest).tensors()
+    return Module.create(card, tensors, scene.liar)[0]
+
+
+def swallowing_head(scene: Scene) -> Module:
+    head = Head.read(scene.carrier.tensors)
+    return _altered(scene, Head(head.weight, head.bias + 1e5 * (np.arange(len(head.bias)) == 0)).tensors())
+
+
+def sure_head(scene: Scene) -> Module:
+    head = Head.read(scene.carrier.tensors)
+    return _altered(scene, Head(head.weight * 1000, head.bias * 1000).tensors())
+
+
+def huge_scatter(scene: Scene) -> Module:
+    return _altered(scene, {"sketch.diagonal": np.full(scene.carrier.card.dim, 255, dtype=np.uint8)})
+
+
+def blinding_scatter(scene: Scene) -> Module:
+    """As much scatter as passes, along all directions in which the agent's own classes differ."""
+    means = _means(scene.victims()).astype(np.float64)
+    means -= means.mean(axis=0)
+    room = 7.5 * scene.world.prior.within.variances.sum()
+    factor = means * np.sqrt(room / np.square(means).sum())
+    scatter = LowRank(np.full(means.shape[1], 1e-6), factor)
+    return scene.forged(replace(scene.honest_anchor(), scatter=scatter, freedom=10**9))
+
+
+def huge_count(scene: Scene) -> Module:
+    freedom = np.array([1e9], dtype=np.float32)
+    return _altered(scene, {"sketch.freedom": freedom}, counts=(2**31,) * len(scene.carrier.card.classes))
+
+
+def no_scatter(scene: Scene) -> Module:
+    nothing = {name: np.zeros_like(scene.carrier.tensors[name]) for name in ("sketch.diagonal", "sketch.factor")}
+    return _altered(scene, nothing | {"sketch.freedom": np.array([1e9], dtype=np.float32)})
+
+
+def far_means(scene: Scene) -> Module:
+    return _altered(scene, {"sketch.mean.scale": np.full_like(scene.carrier.tensors["sketch.mean.scale"], 10)})
+
+
+def far_probes(scene: Scene) -> Module:
+    """Probes that no image has, so that nothing is unknown any more."""
+    return _altered(scene, {"probe.scale": np.full_like(scene.carrier.tensors["probe.scale"], 10)})
+
+
+def strange_probes(scene: Scene) -> Module:
+    """The oddest probes that pass as images: background images of other tasks."""
+    mapped = scene.world.mapper([scene.carrier]).map(scene.world.background)
+    oddest = scene.world.background[np.argsort(-mapped.novelty)[: len(SHARES)]]
+    return _altered(scene, probe_tensors(oddest))
+
+
+def perfect_probes(scene: Scene) -> Module:
+    """Probes at the class means, so that the threshold falls and the agent's own images become unknown."""
+    return _altered(
+        scene, probe_tensors(scene.honest_anchor().means[np.arange(4) % len(scene.carrier.card.classes)])
+    )
+
+
+def surrounding(victims: list[Module], rng: np.random.Generator, rows: int = 8) -> Floats:
+    """Several means around each of some classes, along the scatter of their images: together they are nearer."""
+    found = []
+    for victim in victims:
+        anchor = SketchAnchor.read(victim.tensors)
+        factor = anchor.scatter.factor
+        for mean in anchor.means:
+            steps = rng.standard_normal((rows, len(factor))) @ factor
+            found.append(mean + 0.7 * steps)
+    return np.concatenate(found).astype(np.float32)
+
+
+ATTACKS: dict[str, Callable[[Scene], Module | None]] = {
+    "all class means of the mesh": steal_all,
+    "means around the agent's own classes": steal_own,
+    "means around the others' classes": steal_others,
+    "a copy that calls classes by wrong names": wrong_names,
+    "20 means at the centre": centre,
+    "1,000 means everywhere": everywhere,
+    "means far away": far_means,
+    "huge scatter": huge_scatter,
+    "scatter where own classes differ": blinding_scatter,
+    "no scatter, huge count": no_scatter,
+    "huge count": huge_count,
+    "head for one class only": swallowing_head,
+    "head with absurd certainty": sure_head,
+    "probes far away": far_probes,
+    "probes of other tasks": strange_probes,
+    "probes at the class means": perfect_probes,
+}
+
+
+def scenes(world: World, agents: int, rng: np.random.Generator) -> Iterator[Scene]:
+    for number in range(agents):
+        order = [int(i) for i in rng.permutation(len(world.own))]
+        own, others = OWN[number % len(OWN)], OTHERS[number // len(OWN) % len(OTHERS)]
+        mine, rest = order[:own], order[own:]
+        carriers = [i for i in rest[others:] if "probe" in world.modules[i].tensors]
+        yield Scene(world, mine, rest[:others], carriers[0], Identity.create("liar"), rng)
+
+
+def harm(scene: Scene, forged: list[Module]) -> dict[str, float]:
+    """What letting modules in takes, in points on test images, unknown counting as wrong."""
+    before, after = _tested(scene, scene.live), _tested(scene, scene.live + forged)
+    return {name: 100 * (before[name] - after[name]) for name in before}
+
+
+def _tested(scene: Scene, live: list[Module]) -> dict[str, float]:
+    mapper = scene.world.mapper(live)
+    heads = [Head.read(m.tensors) for m in live]
+    right = []
+    for index in [*scene.mine, *scene.others]:
+        x, labels = scene.world.test[index]
+        truth = np.array([c.casefold() for c in scene.world.modules[index].card.classes])[labels]
+        mapped = mapper.map(x)
+        said = [
+            live[t].card.classes[heads[t].logits(x[r : r + 1]).argmax()].casefold()
+            for r, t in enumerate(mapped.task)
+        ]
+        right.append(float(np.mean((np.array(said) == truth) & ~mapped.unknown)))
+    bank = (*scene.mine, *scene.others, scene.carried)
+    hidden = [i for i in range(len(scene.world.own)) if i not in bank]
+    strange = np.concatenate([scene.world.test[i][0] for i in hidden])
+    return {
+        "own": fmean(right[: len(scene.mine)]),
+        "others": fmean(right[len(scene.mine) :] or [0.0]),
+        "unknown": float(np.mean(mapper.map(strange).unknown)),
+    }
+
+
+def attacked(world: World, agents: int, seed: int) -> dict[str, Any]:
+    """Try every forged module on the same agents."""
+    table: dict[str, Any] = {}
+    for name, forge in ATTACKS.items():
+        held, reasons, damage = 0, [], []
+        for scene in scenes(world, agents, np.random.default_rng(seed)):
+            forged = forge(scene)
+            if forged is None:
+                continue
+            verdict = world.quarantine(scene.mine).judge(scene.live, [forged])
+            held += len(verdict.held)
+            reasons += _held(verdict)[:1]
+            damage.append(harm(scene, [forged]) | {"passed": not verdict.held})
+        table[name] = {
+            "tried": len(damage),
+            "held": held,
+            "reason": reasons[0] if reasons else None,
+            "harm_if_let_in": {k: fmean(d[k] for d in damage) for k in ("own", "others", "unknown")},
+            "worst_that_passed": {
+                k: max((d[k] for d in damage if d["passed"]), default=0.0) for k in ("own", "others", "unknown")
+            },
+        }
+        print(_line(name, table[name]), flush=True)
+    return table
+
+
+def _line(name: str, row: dict[str, Any]) -> str:
+    harms = [row[key][k] for key in ("harm_if_let_in", "worst_that_passed") for k in ("own", "others", "unknown")]
+    return f"{name:42} held {row['held']:3}/{row['tried']:<3}" + "".join(f"{value:8.1f}" for value in harms)
+
+
+# 3. A liar who knows everything: the bank, the rules, and what passes.
+
+
+def tuned(scene: Scene, live: list[Module], targets: list[Module], number: int) -> Module | None:
+    """Add means around as many classes of the targets as still pass, to an anchor that is honest otherwise."""
+    honest = scene.honest_anchor()
+    around = surrounding(targets, scene.rng).reshape(-1, 8, honest.means.shape[1])
+    around = around[scene.rng.permutation(len(around))]
+    quarantine = scene.world.quarantine(scene.mine)
+
+    def with_stolen(classes: int) -> Module:
+        means = np.concatenate([honest.means, *around[:classes]])
+        return scene.forged(replace(honest, means=means), task=f"forged {number}")
+
+    passing, failing, best = 0, len(around) + 1, None
+    while failing - passing > 1:
+        middle = (passing + failing) // 2
+        forged = with_stolen(middle)
+        if quarantine.judge(live, [forged]).accepted:
+            passing, best = middle, forged
+        else:
+            failing = middle
+    return best
+
+
+def tuned_attack(world: World, agents: int, seed: int, modules: int = 5) -> dict[str, Any]:
+    """Send tuned modules one after the other; see what the first and all of them together take."""
+    report: dict[str, Any] = {}
+    for aim in ("own", "others"):
+        first, last, passed = [], [], []
+        for scene in scenes(world, agents, np.random.default_rng(seed)):
+            targets = scene.victims() if aim == "own" else [world.modules[i] for i in scene.others]
+            if not targets:
+                continue
+            forged: list[Module] = []
+            for number in range(modules):
+                best = tuned(scene, scene.live + forged, targets, number)
+                forged += [best] if best else []
+                if number == 0:
+                    first.append(harm(scene, forged)[aim])
+            last.append(harm(scene, forged)[aim])
+            passed.append(len(forged))
+        report[aim] = {
+            "agents": len(first),
+            "one_module": {"mean": fmean(first), "worst": max(first)},
+            f"up_to_{modules}_modules": {"mean": fmean(last), "worst": max(last), "passed": fmean(passed)},
+        }
+        print(f"tuned against {aim}:", report[aim], flush=True)
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path)
+    parser.add_argument("--agents", type=int, default=12, help="simulated agents per measurement")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "quarantine.json")
+    options = parser.parse_args()
+    paths = find_tasks([options.tasks])
+    report: dict[str, Any] = {}
+    with TemporaryDirectory() as scratch:
+        world = learned(paths, Path(scratch) / "home")
+        rng = np.random.default_rng(options.seed)
+        report["honest"] = {
+            "alone": alone(world),
+            "one_by_one": one_by_one(world, options.agents, rng),
+            "together": together(world, 5 * options.agents, rng),
+            "second_teachers": second_teachers(world, paths, Path(scratch), rng),
+        }
+        for name in ("one_by_one", "together", "second_teachers"):
+            found = report["honest"][name]
+            print(f"honest, {name}: held {found['held']} of {found['tried']}", *found["reasons"], sep="\n  ")
+        report["attacks"] = attacked(world, options.agents, options.seed)
+        report["tuned"] = tuned_attack(world, options.agents, options.seed)
+    command = "python benchmarks/quarantine.py ../shared/tasks"
+    report["provenance"] = provenance(command, paths, seed=options.seed)
+    options.out.write_text(json.dumps(_rounded(report), indent=1) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return round(value, 4) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""The commands of the mesh: serve, sync, status, peers, gateway, withdraw, remember, config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillmesh.cli import options
+from skillmesh.cli.app import app, open_agent
+from skillmesh.errors import AgentError
+
+if TYPE_CHECKING:
+    from skillmesh.agent import Agent
+    from skillmesh.mesh.node import Node
+    from skillmesh.mesh.settings import MeshSettings
+
+Reason = Annotated[str | None, typer.Option("--reason", show_default=False, help="Why, for those who used it.")]
+
+
+@app.command()
+def serve(
+    context: typer.Context,
+    home: options.Home = None,
+    network: options.Network = None,
+    listen: options.Listen = None,
+    connect: options.Connect = None,
+    trust: options.TrustMode = None,
+    learn: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--learn", metavar="FOLDER", show_default=False, help="Learn this while sharing; repeatable."
+        ),
+    ] = None,
+    device: options.Device = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+) -> None:
+    """Share what this agent knows and receive what others know, until stopped."""
+    from skillmesh.agent import Agent, home_folder
+    from skillmesh.cli import show
+    from skillmesh.mesh.service import serve as run
+
+    show.log_to_stderr(verbose)
+    agent = Agent.open(home_folder(home or context.obj), device=device)
+    settings = _settings(agent, network, listen, connect, trust)
+
+    def ready(node: Node) -> None:
+        places = ", ".join(node.status()["listening"]) or "nothing (a client)"
+        typer.echo(f"agent {agent.name!r} serves {len(agent.bank)} tasks on the network {settings.network}")
+        typer.echo(f"  key        {agent.identity.public_key}")
+        typer.echo(f"  listening  {places}")
+        typer.echo(f"  trusts     {_trusts(agent)}", nl=True)
+
+    run(agent, settings, learn or (), ready)
+    typer.echo("stopped")
+
+
+@app.command()
+def sync(
+    context: typer.Context,
+    home: options.Home = None,
+    once: Annotated[bool, typer.Option("--once", help="Join, catch up, leave: what this command does.")] = True,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Give up after so long.")] = 60.0,
+    network: options.Network = None,
+    listen: options.Listen = None,
+    connect: options.Connect = None,
+    trust: options.TrustMode = None,
+    json: options.Json = False,
+) -> None:
+    """Join the mesh, catch up with everyone in reach, leave. For laptops and cron."""
+    from skillmesh.cli import show
+    from skillmesh.mesh.control import NotRunningError, call
+    from skillmesh.mesh.service import catch_up
+
+    show.log_to_stderr(False)
+    agent = open_agent(home or context.obj)
+    settings = _settings(agent, network, listen, connect, trust)
+    before = len(agent.bank)
+    try:
+        stood = call(agent.home, "sync", timeout=seconds + 30, seconds=seconds)
+    except NotRunningError:
+        stood = catch_up(agent, settings, seconds)
+    agent.bank.refresh()
+    gained = len(agent.bank) - before
+    if json:
+        show.print_json(stood | {"tasks": len(agent.bank), "gained": gained})
+    else:
+        traffic = f"{show.kilobytes(stood['bytes_fetched'])} fetched, {show.kilobytes(stood['bytes_sent'])} sent"
+        late = "" if stood["settled"] else "; not caught up yet"
+        typer.echo(f"{stood['peers']} peers, {len(agent.bank)} tasks ({gained:+d}), {traffic}{late}")
+    if not stood["settled"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
+    """Say how this agent stands with the mesh."""
+    from skillmesh.cli import show
+    from skillmesh.mesh.report import status as report
+
+    found = report(open_agent(home or context.obj))
+    if json:
+        show.print_json(found)
+        return
+    state = "runs" if found["running"] else "does not run"
+    typer.echo(f"agent {found['name']!r}: the node {state} (network {found['network']}, trust {found['trust']})")
+    typer.echo(
+        f"  {found['live']} tasks live, {found['known']} known, {found['missing']} not here, "
+        f"{found['withdrawn']} withdrawn, {show.kilobytes(found['bytes'])}; root {found['root'][:16]}…"
+    )
+    if found["running"]:
+        state = "in step with everyone in reach" if found["settled"] else f"fetching {found['wanted']}"
+        typer.echo(
+            f"  {found['peers']} peers, {state}; {show.kilobytes(found['bytes_fetched'])} fetched, "
+            f"{show.kilobytes(found['bytes_sent'])} sent"
+        )
+        if found["trouble"]:
+            show.warn(f"trouble: {found['trouble']}")
+    for held in found["held"]:
+        show.warn(f"in quarantine: {held['task']} by {held['teacher']}: {held['reason']}")
+    for declined in found.get("declined", ()):
+        typer.echo(f"  not taken: {declined['task']} by {declined['teacher']}: {declined['reason']}")
+    for refused in found["refused"]:
+        show.warn(f"refused: {refused['id'][:12]}…: {refused['reason']}")
+    for ban in found["bans"]:
+        show.warn(f"banned: {ban['agent'][:12]}…: {ban['reason']}")
+    for damaged in found["damaged"]:
+        show.warn(f"damaged: {damaged['file']}: {damaged['error']}")
+    _show_strangers(found["seen"])
+
+
+def _show_strangers(seen: list[dict[str, str]]) -> None:
+    """Untrusted teachers, one line each, with what would make them trusted."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for notice in seen:
+        tasks.setdefault((notice["teacher"], notice["teacher_key"]), []).append(notice["task"])
+    for (teacher, key), names in tasks.items():
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        typer.echo(f"  seen, not trusted: {', '.join(names[:5])}{more} by {teacher}; `skillmesh trust add {key}`")
+
+
+@app.command()
+def peers(
+    context: typer.Context,
+    home: options.Home = None,
+    unban: Annotated[
+        str | None,
+        typer.Option("--unban", metavar="KEY", show_default=False, help="Forgive a banned agent."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """List the other agents that the running node has met."""
+    from skillmesh.cli import show
+    from skillmesh.mesh.control import call
+
+    agent = open_agent(home or context.obj)
+    if unban is not None:
+        banned = [key for key in agent.ledger.view().bans if key.startswith(unban)]
+        if len(banned) != 1:
+            raise AgentError(f"{len(banned)} banned agents have a key that begins with {unban!r}; name one")
+        agent.ledger.unban(banned[0])
+        typer.echo(f"{banned[0][:12]}… is not banned any more")
+        return
+    found = call(agent.home, "peers")
+    if json:
+        show.print_json({"peers": found})
+        return
+    rows = show.table(None, "name", "key", "state", ">tasks", "knows", ">received", "trusted")
+    for p in sorted(found, key=lambda p: (not p["alive"], p["name"] or "", p["agent"])):
+        state = "banned" if p["banned"] else "here" if p["alive"] else "gone"
+        knows = "the same" if p["same"] else "other things"
+        rows.add_row(
+            p["name"] or "?",
+            p["agent"][:12] + "…",
+            state,
+            "?" if p["tasks"] is None else str(p["tasks"]),
+            knows,
+            show.kilobytes(p["bytes_received"]),
+            "yes" if p["trusted"] else "no",
+        )
+    show.console.print(rows if found else "nobody yet")
+
+
+@app.command()
+def gateway(
+    listen: options.Listen = None,
+    connect: options.Connect = None,
+    tls: Annotated[
+        Path | None,
+        typer.Option("--tls", metavar="DIR", show_default=False, help="Folder with ca.pem, cert.pem, key.pem."),
+    ] = None,
+) -> None:
+    """Join sites: route between agents here, agents that connect from behind a NAT, and other gateways."""
+    from skillmesh.mesh.gateway import run_gateway
+
+    def ready(places: Any) -> None:
+        typer.echo(f"gateway listens on {', '.join(places)}")
+
+    run_gateway(listen or (), connect or (), _tls_files(tls), ready)
+    typer.echo("stopped")
+
+
+def _tls_files(folder: Path | None) -> Any:
+    from skillmesh.mesh.settings import TlsFiles
+
+    if folder is None:
+        return None
+    return TlsFiles(ca=folder / "ca.pem", certificate=folder / "cert.pem", key=folder / "key.pem")
+
+
+@app.command()
+def withdraw(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task that this agent has taught.")],
+    home: options.Home = None,
+    reason: Reason = None,
+) -> None:
+    """Take back a task that this agent has taught, everywhere, for late joiners too."""
+    notice = open_agent(home or context.obj).withdraw(task, reason)
+    typer.echo(f"withdrew {notice.task!r} up to version {notice.version}; it goes out when a node runs or syncs")
+
+
+@app.command()
+def remember(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task that was forgotten here.")],
+    home: options.Home = None,
+) -> None:
+    """Take a forgotten task from the mesh again."""
+    agent = open_agent(home or context.obj)
+    forgotten = sorted(agent.ledger.view().forgotten)
+    slots = [slot for slot in forgotten if task in (slot.task, f"{slot.task}@{slot.teacher_key}")]
+    if len(slots) != 1:
+        names = ", ".join(f"{slot.task}@{slot.teacher_key}" for slot in forgotten) or "none"
+        raise AgentError(f"{len(slots)} forgotten tasks are called {task!r}; forgotten here: {names}")
+    agent.ledger.remember(slots[0])
+    typer.echo(f"{slots[0].task!r} comes back with the next sync")
+
+
+@app.command()
+def config(
+    context: typer.Context,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Settings to change; none: show all.")
+    ] = None,
+    home: options.Home = None,
+    json: options.Json = False,
+) -> None:
+    """Show or change how this agent meets others: network, listen, connect, interests, limits."""
+    from skillmesh.cli import show
+    from skillmesh.mesh.settings import MeshSettings
+
+    folder = open_agent(home or context.obj).home
+    settings = MeshSettings.load(folder)
+    if changes:
+        settings = settings.with_(**dict(_parsed(change, settings) for change in changes))
+        settings.save(folder)
+    found = settings.model_dump(mode="json")
+    if json:
+        show.print_json(found)
+        return
+    for name, value in found.items():
+        shown = ",".join(map(str, value)) if isinstance(value, list) else value
+        typer.echo(f"{name}={'' if shown is None else shown}")
+
+
+def _parsed(change: str, settings: MeshSettings) -> tuple[str, Any]:
+    name, sign, value = change.partition("=")
+    fields = type(settings).model_fields
+    if not sign or name not in fields:
+        raise AgentError(f"{change!r} is no setting; expected NAME=VALUE with a name of {', '.join(fields)}")
+    if name in ("listen", "connect", "interests"):
+        return name, tuple(part.strip() for part in value.split(",") if part.strip())
+    if name == "tls":
+        return name, _tls_files(Path(value)) if value else None
+    return name, value or None
+
+
+def _settings(
+    agent: Agent, network: str | None, listen: list[str] | None, connect: list[str] | None, trust: str | None
+) -> MeshSettings:
+    """The home's settings, with what was said on the command line."""
+    from skillmesh.mesh.settings import MeshSettings
+
+    said = {"network": network, "listen": listen, "connect": connect, "trust": trust}
+    return MeshSettings.load(agent.home).with_(**{name: value for name, value in said.items() if value})
+
+
+def _trusts(agent: Agent) -> str:
+    if agent.ledger.open_trust:
+        return "everyone (open)"
+    names = agent.ledger.view().trusted.values()
+    return ", ".join(names) or "itself only; `skillmesh trust add KEY` adds others"

@@ -1,0 +1,184 @@
+"""The commands about whom and what to believe: trust, quarantine, certs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skillmesh.cli import options
+from skillmesh.cli.app import app, open_agent
+from skillmesh.errors import AgentError
+
+if TYPE_CHECKING:
+    from skillmesh.agent import Agent
+    from skillmesh.mesh.shelf import Shelf
+
+trust = typer.Typer(help="Whose modules this agent believes.", no_args_is_help=True, rich_markup_mode=None)
+quarantine = typer.Typer(help="Modules that were held back, and why.", no_args_is_help=True, rich_markup_mode=None)
+certs = typer.Typer(help="Certificates for mutual TLS.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(trust, name="trust")
+app.add_typer(quarantine, name="quarantine")
+app.add_typer(certs, name="certs")
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="A public key: 64 hex digits.")]
+HeldTask = Annotated[str, typer.Argument(metavar="TASK", help="A task, task@teacher, or a module's id.")]
+
+
+@trust.command("add")
+def trust_add(
+    context: typer.Context,
+    key: Key,
+    home: options.Home = None,
+    name: Annotated[
+        str | None, typer.Option("--name", show_default=False, help="How to call it; default: as it does itself.")
+    ] = None,
+) -> None:
+    """Believe a teacher: its modules are fetched and used."""
+    from skillmesh.agent import Agent, home_folder
+    from skillmesh.mesh.shelf import Shelf
+    from skillmesh.mesh.shelf import trust as believe
+
+    _refuse_bad_key(key)
+    agent = Agent.open(home_folder(home or context.obj))
+    heard = {slot.teacher_key: notice.teacher for slot, notice in agent.ledger.view().seen.items()}
+    called = name or heard.get(key, key[:12])
+    believe(agent, Shelf(agent.home, agent.ledger), key, called)
+    typer.echo(f"trusts {called} ({key[:12]}…)")
+
+
+@trust.command("remove")
+def trust_remove(context: typer.Context, key: Key, home: options.Home = None) -> None:
+    """Stop believing a teacher: its modules go to quarantine."""
+    from skillmesh.mesh.shelf import distrust
+
+    agent, shelf = _agent_and_shelf(home or context.obj)
+    matches = [k for k, n in agent.ledger.view().trusted.items() if key in (k, n) or k.startswith(key)]
+    if len(matches) != 1:
+        names = ", ".join(f"{n} {k}" for k, n in agent.ledger.view().trusted.items()) or "nobody"
+        raise AgentError(f"{len(matches)} trusted teachers fit {key!r}; trusted are: {names}")
+    moved = distrust(agent, shelf, matches[0])
+    typer.echo(f"{matches[0][:12]}… is not trusted any more; {len(moved)} modules went to quarantine")
+
+
+@trust.command("list")
+def trust_list(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
+    """List the teachers that this agent believes."""
+    from skillmesh.cli import show
+
+    trusted = open_agent(home or context.obj).ledger.view().trusted
+    if json:
+        show.print_json({"trusted": [{"key": key, "name": name} for key, name in trusted.items()]})
+        return
+    for key, name in trusted.items():
+        typer.echo(f"{key}  {name}")
+    if not trusted:
+        typer.echo("nobody but itself; `skillmesh trust add KEY` adds others")
+
+
+@trust.command("show-mine")
+def trust_show_mine(context: typer.Context, home: options.Home = None) -> None:
+    """Print this agent's public key, for others to add."""
+    typer.echo(open_agent(home or context.obj).identity.public_key)
+
+
+@quarantine.command("list")
+def quarantine_list(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
+    """List the modules that were held back, and why."""
+    from skillmesh.cli import show
+
+    _, shelf = _agent_and_shelf(home or context.obj)
+    held = shelf.held()
+    if json:
+        rows = [
+            {"task": h.module.card.task, "teacher": h.module.card.teacher, "id": h.module.id, "reason": h.reason}
+            for h in held
+        ]
+        show.print_json({"held": rows})
+        return
+    for h in held:
+        typer.echo(f"{h.module.card.task} by {h.module.card.teacher} ({h.module.id[:12]}), {h.since}")
+        typer.echo(f"  {h.reason}")
+    if not held:
+        typer.echo("nothing is held back")
+
+
+@quarantine.command("release")
+def quarantine_release(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
+    """Let a module answer although it was held back."""
+    agent, shelf = _agent_and_shelf(home or context.obj)
+    module = shelf.release(shelf.find(task), agent)
+    typer.echo(f"released {module.card.task!r} by {module.card.teacher}")
+
+
+@quarantine.command("drop")
+def quarantine_drop(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
+    """Throw a module away; it is not fetched again."""
+    _, shelf = _agent_and_shelf(home or context.obj)
+    held = shelf.find(task)
+    shelf.drop(held)
+    typer.echo(f"dropped {held.module.card.task!r} by {held.module.card.teacher}")
+
+
+@certs.command("init")
+def certs_init(
+    folder: Annotated[Path, typer.Argument(help="Where the CA's certificate and key are kept.")],
+) -> None:
+    """Make a small certificate authority for a mesh."""
+    from skillmesh.mesh.certs import create_ca
+
+    create_ca(folder)
+    typer.echo(f"made a certificate authority in {folder}; keep its key to yourself")
+
+
+@certs.command("issue")
+def certs_issue(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="The folder that `certs init` made.")],
+    home: options.Home = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", show_default=False, help="Write here; default the agent's home/tls."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", show_default=False, help="For the agent with this public key."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", show_default=False, help="That agent's name.")] = None,
+) -> None:
+    """Issue a certificate for this agent, or for another one by its key; it goes into the agent's settings."""
+    from skillmesh.mesh.certs import issue
+    from skillmesh.mesh.settings import MeshSettings
+
+    if key is not None:
+        _refuse_bad_key(key)
+        if out is None:
+            raise AgentError(
+                "say where the certificate goes with --out DIR; then carry it to that agent's home/tls"
+            )
+        issue(folder, key, name or key[:12], out)
+        typer.echo(f"wrote ca.pem, cert.pem and key.pem to {out}")
+        return
+    agent = open_agent(home or context.obj)
+    target = out or agent.home / "tls"
+    issue(folder, agent.identity.public_key, agent.name, target)
+    if out is None:
+        files = {"ca": Path("tls/ca.pem"), "certificate": Path("tls/cert.pem"), "key": Path("tls/key.pem")}
+        MeshSettings.load(agent.home).with_(tls=files).save(agent.home)
+    typer.echo(f"wrote ca.pem, cert.pem and key.pem to {target}{'' if out else '; TLS is on for this agent'}")
+
+
+def _agent_and_shelf(home: Path | None) -> tuple[Agent, Shelf]:
+    from skillmesh.mesh.shelf import Shelf
+
+    agent = open_agent(home)
+    return agent, Shelf(agent.home, agent.ledger)
+
+
+def _refuse_bad_key(key: str) -> None:
+    if not re.fullmatch(r"[0-9a-f]{64}", key):
+        raise AgentError(
+            f"{key[:80]!r} is no public key; expected 64 hex digits, as `trust show-mine` prints them"
+        )

@@ -1,0 +1,1 @@
+"""The mesh: how agents find each other and share modules, with no server."""

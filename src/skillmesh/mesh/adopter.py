@@ -1,0 +1,139 @@
+"""From a file that has arrived to a module that answers: verify, try in quarantine, store, and build the mapper.
+
+All of it happens in one background thread, many modules at a time, while answers go on from the mapper that is in
+use; the new one takes its place in one step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from threadpoolctl import threadpool_limits
+
+from skillmesh import validation
+from skillmesh.agent import Agent
+from skillmesh.errors import ModuleError, TaskExistsError
+from skillmesh.mapper import Mapper
+from skillmesh.mesh.partial import Partial
+from skillmesh.mesh.quarantine import Quarantine, background_of
+from skillmesh.mesh.shelf import Shelf
+from skillmesh.module import Module
+from skillmesh.module.notice import Announcement
+
+log = logging.getLogger(__name__)
+
+
+class Arrival(NamedTuple):
+    """A file that is complete, leaf by leaf as its teacher announced it."""
+
+    announcement: Announcement
+    partial: Partial
+
+
+class Adopter:
+    """Takes arrivals into one agent's bank, or into its quarantine."""
+
+    def __init__(self, agent: Agent, shelf: Shelf) -> None:
+        self._agent = agent
+        self._shelf = shelf
+        self._quarantine: tuple[list[str], Quarantine] | None = None
+
+    def adopt(self, arrivals: Sequence[Arrival]) -> list[Module]:
+        """Take in what is sound and passes; what is refused or held is in the ledger with its reason.
+
+        An `OSError` or `AgentError` means that the disk did not take it: the files stay where they are.
+        """
+        files: dict[str, tuple[Arrival, bytes]] = {}
+        newcomers: list[Module] = []
+        released: list[Module] = []
+        for arrival in arrivals:
+            data = arrival.partial.read()
+            module = self._verified(arrival, data)
+            if module is None:
+                arrival.partial.remove()
+                continue
+            files[module.id] = arrival, data
+            chosen = self._agent.ledger.view().choices.get(module.id)
+            (released if chosen and chosen.choice == "released" else newcomers).append(module)
+        with threadpool_limits(1, "blas"):
+            accepted = self._judged(newcomers, files) + released
+            stored = self._stored(accepted, files)
+            self.rebuild()
+        return stored
+
+    def rebuild(self) -> None:
+        """Build the mapper of the bank as it is and answer from it from now on."""
+        modules = list(self._agent.bank)
+        if not modules:
+            self._agent.use_nothing()
+        elif self._agent.in_use() != modules:
+            self._agent.use(modules, self._tried_mapper(modules))
+
+    def _verified(self, arrival: Arrival, data: bytes) -> Module | None:
+        """The module, or None where its teacher announced something else than it made."""
+        announced = arrival.announcement
+        try:
+            if hashlib.sha256(data).hexdigest() != announced.sha256:
+                raise ModuleError(
+                    "its leaves are as announced but the whole file is not: the teacher contradicts itself"
+                )
+            module = self._agent.bank.check(data)
+            if module.id != announced.id or not announced.describes(module.card):
+                raise ModuleError("the card is not what its teacher announced")
+        except ModuleError as error:
+            self._agent.ledger.choose(announced.id, "refused", f"{type(error).__name__}: {error}")
+            log.warning("refused %r by %s: %s", announced.task, announced.teacher, error)
+            return None
+        return module
+
+    def _judged(self, newcomers: list[Module], files: dict[str, tuple[Arrival, bytes]]) -> list[Module]:
+        if not newcomers:
+            return []
+        in_use = self._agent.in_use()
+        live = list(self._agent.bank)
+        mapper = self._agent.mapper()[1] if live and in_use == live else None
+        verdict = self._trial(live).judge(live, newcomers, mapper)
+        self._tried = verdict.modules, verdict.mapper
+        for held in verdict.held:
+            arrival, data = files[held.module.id]
+            self._shelf.hold(held.module.id, data, held.reason)
+            arrival.partial.remove()
+            log.warning("held back %r by %s: %s", held.module.card.task, held.module.card.teacher, held.reason)
+        return list(verdict.accepted)
+
+    def _stored(self, accepted: list[Module], files: dict[str, tuple[Arrival, bytes]]) -> list[Module]:
+        stored = []
+        for module in accepted:
+            arrival, data = files[module.id]
+            try:
+                if not self._agent.ledger.withdrawn(arrival.announcement.slot, module.card.version):
+                    self._agent.bank.add(data)
+                    stored.append(module)
+            except TaskExistsError:  # a newer version was imported meanwhile
+                pass
+            arrival.partial.remove()
+        return stored
+
+    _tried: tuple[list[Module], Mapper | None] = ([], None)
+
+    def _tried_mapper(self, modules: list[Module]) -> Mapper:
+        """The mapper that the trial has built, where it is of just these modules."""
+        tried, mapper = self._tried
+        self._tried = [], None
+        if mapper is not None and tried == modules:
+            return mapper
+        return Mapper(modules, self._agent.config.mapper, self._agent.prior)
+
+    def _trial(self, live: list[Module]) -> Quarantine:
+        """The tests that newcomers must pass; made anew when the agent has learned something itself."""
+        agent = self._agent
+        own = [module for module in live if module.card.teacher_key == agent.identity.public_key]
+        ids = [module.id for module in own]
+        if self._quarantine is None or self._quarantine[0] != ids:
+            background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
+            images = validation.load(agent.home / validation.FOLDER, own)
+            self._quarantine = ids, Quarantine(agent.prior, agent.config.mapper, background, images)
+        return self._quarantine[1]

@@ -1,0 +1,114 @@
+"""What a module shows by itself, before it meets a bank: a few bounds that no honest teacher comes near.
+
+A bank pools what its modules say of themselves, so one absurd number could move all of its answers. Each check
+compares with the calibration, which every agent of a backbone has; `benchmarks/quarantine.py` measures how far
+real tasks stay below the bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from skillmesh.anchors import KINDS, Anchor
+from skillmesh.anchors.gmmc import GmmcAnchor
+from skillmesh.anchors.maha import MahaAnchor
+from skillmesh.anchors.sketch import MAX_TRACE, SketchAnchor
+from skillmesh.backbone.calibration import Prior
+from skillmesh.learning.head import Head
+from skillmesh.learning.probes import read_probes
+from skillmesh.mapper import Mapper
+from skillmesh.module import Module
+from skillmesh.tensors import Floats
+
+MAX_DISTANCE = 8.0
+"""Squared distance of a mean or probe from the calibration's centre, in units of that of images on average."""
+MAX_CERTAINTY = 50.0
+"""Log-odds of a head's best class over its second on images that are not of its task, in the middle."""
+MAX_CLAIM = {"sketch": 0.25, "gmmc": 0.25, "maha": 0.9}
+"""Share of the calibration's background sample that one module may take for its own.
+
+maha's novelty is a plain distance, by which an honest task of varied photographs knows two thirds of everything.
+"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of a module by itself."""
+
+    kind: str
+    claim: float
+    """Share of the background that it says it knows, in a bank of its own."""
+    distance: float
+    spread: float
+    """Scatter within its classes, in units of the calibration's."""
+    certainty: float
+
+    @property
+    def complaint(self) -> str | None:
+        """What is wrong with it, as a sentence, or nothing."""
+        if self.distance > MAX_DISTANCE:
+            return (
+                f"a mean or probe lies {self.distance:.3g} times as far out as images usually do, "
+                f"expected at most {MAX_DISTANCE:g}"
+            )
+        if self.spread > MAX_TRACE:
+            return (
+                f"its classes scatter {self.spread:.3g} times as much as the calibration's, "
+                f"expected at most {MAX_TRACE:g}"
+            )
+        if self.certainty > MAX_CERTAINTY:
+            return (
+                f"its head prefers one class by {self.certainty:.3g} in log-odds on images of other tasks, "
+                f"expected at most {MAX_CERTAINTY:g}"
+            )
+        if self.claim > MAX_CLAIM[self.kind]:
+            return (
+                f"it claims {self.claim:.0%} of the background images as its own, "
+                f"expected at most {MAX_CLAIM[self.kind]:.0%}"
+            )
+        return None
+
+
+def figures_of(module: Module, kind: str, prior: Prior, background: Floats) -> Figures:
+    """Measure a module in a bank of its own. Nothing of other modules takes part: they cannot cover for it."""
+    anchor = KINDS[kind].read(module.tensors)
+    whole = prior.within.variances.sum() + prior.between.variances.sum()
+    rows = np.concatenate([*_rows(anchor), read_probes(module.tensors, module.card.dim)]).astype(np.float64)
+    mapped = Mapper([module], kind, prior).map(background)
+    return Figures(
+        kind=kind,
+        claim=float(np.mean(~mapped.unknown)),
+        distance=float(np.square(rows - prior.centre).sum(axis=1).max() / whole),
+        spread=_spread(anchor) / float(prior.within.variances.sum()),
+        certainty=_certainty(module, background),
+    )
+
+
+def _rows(anchor: Anchor) -> list[Floats]:
+    """Everything in an anchor that stands for images."""
+    match anchor:
+        case SketchAnchor() | GmmcAnchor():
+            return [anchor.means]
+        case MahaAnchor():
+            return [anchor.means, anchor.samples]
+    raise TypeError(f"no bounds are known for the anchor {anchor.kind!r}; add them here")
+
+
+def _spread(anchor: Anchor) -> float:
+    """The trace of the scatter that an anchor brings into the pool; of a mixture, its widest cluster's."""
+    match anchor:
+        case SketchAnchor():
+            return float(anchor.scatter.variances.sum())
+        case GmmcAnchor():
+            return float(anchor.variances.sum(axis=1, dtype=np.float64).max())
+        case MahaAnchor():
+            residuals = anchor.samples - np.repeat(anchor.means, anchor.counts, axis=0)
+            return float(np.square(residuals, dtype=np.float64).sum(axis=1).mean())
+    raise TypeError(f"no bounds are known for the anchor {anchor.kind!r}; add them here")
+
+
+def _certainty(module: Module, background: Floats) -> float:
+    logits = np.sort(Head.read(module.tensors).logits(background) / module.card.temperature, axis=1)
+    return float(np.median(logits[:, -1] - logits[:, -2]))

@@ -1,0 +1,155 @@
+"""The other agents as one agent sees them: who is there, who is quick, who lacks what, who needs a rest."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from skillmesh.mesh.protocol import MAX_PIECE, MIN_PIECE, Hello
+
+MAX_PEERS = 2_000
+"""Signs of life cost nothing to make up: those beyond so many are not believed until another is gone."""
+AT_ONCE = 2
+"""Modules that are fetched from one peer at a time: a slow one must not take up every hand."""
+PATIENCE = 0.2
+"""Seconds to wait for a peer that is busy; then its turn comes later, and others go first."""
+FIRST_PIECE = 65_536
+QUICK, SLOW = 0.1, 1.0
+"""Seconds for a piece under which the next is twice as large, and over which it is half as large."""
+LACKS_FOR = 10.0
+"""Seconds for which a peer is not asked again for a module that it did not have."""
+REST, LONGEST_REST = 2.0, 120.0
+
+
+@dataclass
+class Peer:
+    """One other agent."""
+
+    agent: str
+    hello: Hello | None = None
+    alive: bool = True
+    heard: float = 0.0
+    """When it last replied, by the monotonic clock."""
+    piece: int = FIRST_PIECE
+    busy: int = 0
+    failures: int = 0
+    rests_until: float = 0.0
+    lacks: dict[str, float] = field(default_factory=dict)
+    bytes_received: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.hello.name if self.hello else self.agent[:12] + "…"
+
+
+class Peers:
+    """All peers, for several threads."""
+
+    def __init__(self) -> None:
+        self._peers: dict[str, Peer] = {}
+        self._guard = threading.Condition()
+
+    def appeared(self, agent: str) -> bool:
+        """Note that an agent is there; say whether that is news."""
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is None:
+                if len(self._peers) >= MAX_PEERS and not self._evict():
+                    return False
+                peer = self._peers[agent] = Peer(agent, alive=False)
+            news, peer.alive = not peer.alive, True
+            if news:
+                peer.rests_until, peer.failures = 0.0, 0
+                peer.lacks.clear()
+            return news
+
+    def gone(self, agent: str) -> None:
+        with self._guard:
+            if agent in self._peers:
+                self._peers[agent].alive = False
+
+    def greeted(self, agent: str, hello: Hello) -> None:
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is not None:
+                peer.hello, peer.heard = hello, time.monotonic()
+
+    def alive(self) -> list[Peer]:
+        with self._guard:
+            return [peer for peer in self._peers.values() if peer.alive]
+
+    def all(self) -> list[Peer]:
+        with self._guard:
+            return list(self._peers.values())
+
+    def get(self, agent: str) -> Peer | None:
+        return self._peers.get(agent)
+
+    @contextmanager
+    def holder(self, module_id: str, first: str, shunned: Collection[str]) -> Iterator[Peer | None]:
+        """Someone to fetch a module from: its teacher where possible, then whoever is least busy."""
+        deadline = time.monotonic() + PATIENCE
+        with self._guard:
+            while True:
+                able = self._able(module_id, shunned)
+                free = [peer for peer in able if peer.busy < AT_ONCE]
+                left = deadline - time.monotonic()
+                if free or not able or left <= 0:
+                    break
+                self._guard.wait(left)
+            random.shuffle(free)
+            chosen = min(free, key=lambda p: (p.failures, p.busy, p.agent != first, p.hello is None), default=None)
+            if chosen is not None:
+                chosen.busy += 1
+        try:
+            yield chosen
+        finally:
+            if chosen is not None:
+                with self._guard:
+                    chosen.busy -= 1
+                    self._guard.notify()
+
+    def _able(self, module_id: str, shunned: Collection[str]) -> list[Peer]:
+        now = time.monotonic()
+        return [
+            peer
+            for peer in self._peers.values()
+            if peer.alive
+            and peer.agent not in shunned
+            and peer.rests_until <= now
+            and peer.lacks.get(module_id, 0.0) <= now
+        ]
+
+    def delivered(self, peer: Peer, count: int, seconds: float) -> None:
+        """A piece came; the next is larger or smaller by how long it took."""
+        with self._guard:
+            peer.bytes_received += count
+            peer.failures = 0
+            peer.heard = time.monotonic()
+            if seconds < QUICK and count >= peer.piece // 2:
+                peer.piece = min(2 * peer.piece, MAX_PIECE)
+            elif seconds > SLOW:
+                peer.piece = max(peer.piece // 2, MIN_PIECE)
+
+    def lacked(self, peer: Peer, module_id: str) -> None:
+        with self._guard:
+            peer.lacks[module_id] = time.monotonic() + LACKS_FOR
+
+    def failed(self, peer: Peer) -> None:
+        """It did not reply: leave it alone for a while, longer each time."""
+        with self._guard:
+            peer.failures += 1
+            peer.piece = MIN_PIECE
+            peer.rests_until = time.monotonic() + min(REST * 2 ** (peer.failures - 1), LONGEST_REST)
+
+    def _evict(self) -> bool:
+        """Make room by dropping one that is gone, or that never signed anything."""
+        for agent, peer in self._peers.items():
+            if peer.busy == 0 and (not peer.alive or peer.hello is None):
+                del self._peers[agent]
+                return True
+        return False

@@ -1,0 +1,114 @@
+"""Running a node as a process: until it is told to stop, or until it has caught up."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from skillmesh.agent import Agent
+from skillmesh.backbone.allocator import give_back_freed_memory
+from skillmesh.errors import SkillmeshError
+from skillmesh.mesh.control import Control
+from skillmesh.mesh.node import Node
+from skillmesh.mesh.settings import MeshSettings
+
+log = logging.getLogger(__name__)
+
+LOOK = 0.1
+"""Seconds between looks at whether a node has caught up."""
+MEETING = 3.0
+"""Seconds for which `catch_up` waits for somebody to be there at all."""
+
+
+def serve(
+    agent: Agent,
+    settings: MeshSettings,
+    learn: Sequence[Path] = (),
+    ready: Callable[[Node], None] = lambda _: None,
+) -> None:
+    """Run a node until SIGTERM or SIGINT; tasks to learn are learned meanwhile, one after the other."""
+    give_back_freed_memory()
+    stop = threading.Event()
+    with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop) as node:
+        ready(node)
+        threading.Thread(target=_learn_all, args=(agent, learn), name="skillmesh-learn", daemon=True).start()
+        stop.wait()
+
+
+def catch_up(agent: Agent, settings: MeshSettings, seconds: float) -> dict[str, Any]:
+    """Join, exchange everything with whoever is there, leave; returns how the node stood at the end."""
+    stop = threading.Event()
+    with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop) as node:
+        _until_settled(node, seconds, stop)
+        return node.status()
+
+
+def _until_settled(node: Node, seconds: float, stop: threading.Event) -> None:
+    """Wait until everybody in reach knows and holds the same, and stays so for a moment."""
+    began = time.monotonic()
+    settled_since: float | None = None
+    asked_again = began
+    while not stop.wait(LOOK) and time.monotonic() - began < seconds:
+        now = time.monotonic()
+        met = bool(node.peers.alive())
+        if not met and now - began > max(MEETING, seconds / 4):
+            return
+        settled_since = (settled_since or now) if met and node.settled else None
+        if settled_since is not None and now - settled_since > 2 * LOOK:
+            return
+        if now - asked_again > 1.0:  # peers that fetch from us change their root: ask how far they are
+            node.sync_now()
+            asked_again = now
+
+
+@contextlib.contextmanager
+def _controlled(node: Node, stop: threading.Event) -> Iterator[Node]:
+    with node.running():
+        control = Control(node.agent.home, _verbs(node, stop))
+        try:
+            yield node
+        finally:
+            control.close()
+
+
+def _verbs(node: Node, stop: threading.Event) -> dict[str, Callable[..., Any]]:
+    def ask(images: list[str]) -> dict[str, Any]:
+        answers, unreadable = node.agent.ask([Path(image) for image in images])
+        bad = [{"image": u.name, "error": u.reason} for u in unreadable]
+        return {"answers": [answer.as_dict() for answer in answers], "unreadable": bad}
+
+    def sync(seconds: float) -> dict[str, Any]:
+        node.sync_now()
+        _until_settled(node, seconds, stop)
+        return node.status()
+
+    return {"status": node.status, "peers": node.peer_list, "ask": ask, "sync": sync, "stop": stop.set}
+
+
+def _learn_all(agent: Agent, folders: Sequence[Path]) -> None:
+    for folder in folders:
+        try:
+            module, _ = agent.learn(folder)
+            log.info("learned %r", module.card.task)
+        except SkillmeshError as error:
+            log.error("could not learn %s: %s", folder, error)
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Signals end a node in order; outside the main thread, where Python hears none, its owner does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,141 @@
+"""Where received files lie until they are in the bank: those on their way, and those held in quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from skillmesh.agent import Agent
+from skillmesh.bank import SUFFIX
+from skillmesh.errors import AgentError, UnknownTaskError
+from skillmesh.ledger import Ledger, View
+from skillmesh.module import Module
+from skillmesh.module.notice import Announcement, Slot
+from skillmesh.module.parts import specs_for
+
+NOT_TRUSTED = "is not trusted any more"
+
+
+@dataclass(frozen=True)
+class HeldModule:
+    """A module in quarantine, and why."""
+
+    module: Module
+    reason: str
+    since: str
+
+
+class Shelf:
+    """The folders `partial` and `quarantine` in an agent's home."""
+
+    def __init__(self, home: Path, ledger: Ledger) -> None:
+        self.partial = home / "partial"
+        self.quarantine = home / "quarantine"
+        self._ledger = ledger
+        for folder in (self.partial, self.quarantine):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        files = [*_files(self.partial), *_files(self.quarantine)]
+        return sum(path.stat().st_size for path in files)
+
+    def hold(self, module_id: str, data: bytes, reason: str) -> None:
+        """Put a module into quarantine; the file first, so that a decision always has its file."""
+        target = self._path(module_id)
+        partial = target.with_suffix(".partial")
+        partial.write_bytes(data)
+        partial.replace(target)
+        self._ledger.choose(module_id, "held", reason)
+
+    def held(self) -> list[HeldModule]:
+        """What is in quarantine, by task."""
+        found = []
+        for module_id, chosen in self._ledger.view().choices.items():
+            path = self._path(module_id)
+            if chosen.choice == "held" and path.exists():
+                found.append(HeldModule(Module.load(path, specs_for), chosen.reason, chosen.since))
+        return sorted(found, key=lambda h: (h.module.card.task, h.module.id))
+
+    def find(self, task: str) -> HeldModule:
+        """One module in quarantine by task, `task@teacher` or the beginning of its id."""
+        held = self.held()
+        found = [
+            h
+            for h in held
+            if task in (h.module.card.task, f"{h.module.card.task}@{h.module.card.teacher}")
+            or (len(task) >= 8 and h.module.id.startswith(task))
+        ]
+        if len(found) == 1:
+            return found[0]
+        choices = ", ".join(f"{h.module.card.task}@{h.module.card.teacher} ({h.module.id[:12]})" for h in held)
+        problem = f"{len(found)} modules in quarantine fit" if found else "there is no module in quarantine for"
+        raise UnknownTaskError(f"{problem} {task!r}; in quarantine: {choices or 'none'}; name one by its id")
+
+    def release(self, held: HeldModule, agent: Agent) -> Module:
+        """Let a module answer after all: the user knows better."""
+        module = agent.take(self._path(held.module.id).read_bytes())
+        self._ledger.choose(module.id, "released", "released by the user")
+        self._path(module.id).unlink(missing_ok=True)
+        return module
+
+    def drop(self, held: HeldModule) -> None:
+        """Throw a module away for good: it is not fetched again."""
+        self._ledger.choose(held.module.id, "refused", f"dropped by the user; it was held: {held.reason}")
+        self._path(held.module.id).unlink(missing_ok=True)
+
+    def let_go(self, module_id: str) -> None:
+        """Forget that a module was held, and its file."""
+        self._path(module_id).unlink(missing_ok=True)
+        self._ledger.unchoose(module_id)
+
+    def try_again(self, held: HeldModule) -> None:
+        """Have a module judged anew, as if it had just arrived."""
+        self._path(held.module.id).replace(self.partial / held.module.id)
+        self._ledger.unchoose(held.module.id)
+
+    def file_of(self, module_id: str) -> bytes | None:
+        try:
+            return self._path(module_id).read_bytes()
+        except OSError:
+            return None
+
+    def tidy(self, view: View) -> None:
+        """Remove files that something newer stands in the place of: another version, or a withdrawal."""
+        standing = {notice.id for notice in view.known.values() if isinstance(notice, Announcement)}
+        for path in _files(self.partial):
+            if path.name not in standing:
+                path.unlink(missing_ok=True)
+        for held in self.held():
+            notice = view.at(Slot(held.module.card.teacher_key, held.module.card.task))
+            if notice is not None and held.module.id != getattr(notice, "id", None):
+                self.let_go(held.module.id)
+
+    def _path(self, module_id: str) -> Path:
+        return self.quarantine / f"{module_id}{SUFFIX}"
+
+
+def trust(agent: Agent, shelf: Shelf, key: str, name: str) -> None:
+    """Believe a teacher from now on; what was put away when it lost trust is tried anew."""
+    agent.ledger.trust(key, name)
+    for held in shelf.held():
+        if held.module.card.teacher_key == key and held.reason.endswith(NOT_TRUSTED):
+            shelf.try_again(held)
+
+
+def distrust(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
+    """Stop believing a teacher: its modules leave the bank for quarantine, where `trust add` finds them again."""
+    if key == agent.identity.public_key:
+        raise AgentError("this is the agent's own key; it always trusts itself")
+    agent.ledger.distrust(key)
+    moved = [module for module in agent.bank if module.card.teacher_key == key]
+    for module in moved:
+        shelf.hold(module.id, agent.bank.file_of(module), f"its teacher {module.card.teacher} {NOT_TRUSTED}")
+        agent.bank.remove(module)
+    return moved
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.is_file())

@@ -1,0 +1,94 @@
+"""What an agent wants to have of all that it knows of, and why not the rest."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from skillmesh.agent import Agent
+from skillmesh.ledger import View
+from skillmesh.mesh.settings import MeshSettings
+from skillmesh.mesh.shelf import Shelf
+from skillmesh.module.notice import Announcement
+
+HOUR = 3600.0
+
+
+class Wants(NamedTuple):
+    """Announced modules that the agent does not hold."""
+
+    wanted: list[Announcement]
+    declined: Mapping[str, str]
+    """By module id, why it is not fetched."""
+
+
+class Chooser:
+    """Decides what to fetch, by the user's settings and by what has been decided before."""
+
+    def __init__(self, agent: Agent, settings: MeshSettings, shelf: Shelf) -> None:
+        self._agent, self._settings, self._shelf = agent, settings, shelf
+        self._fetched: dict[str, deque[float]] = {}
+
+    def choose(self, view: View) -> Wants:
+        wanted: list[Announcement] = []
+        declined: dict[str, str] = {}
+        held = {(m.card.teacher_key, m.card.task): (m.card.version, m.id) for m in self._agent.bank}
+        room = self._settings.quota_bytes - self._agent.bank.size - self._shelf.size
+        for announcement in view.known.values():
+            if not isinstance(announcement, Announcement):
+                continue
+            if held.get(announcement.slot, (0, "")) >= (announcement.version, announcement.id):
+                continue
+            reason = self._decided(announcement, view) or self._unfit(announcement) or self._limited(announcement)
+            if reason is None and announcement.size > room:
+                reason = f"the quota of {self._settings.quota_bytes:,} bytes is used up; raise quota_bytes"
+            if reason is None:
+                room -= announcement.size
+                wanted.append(announcement)
+            else:
+                declined[announcement.id] = reason
+        return Wants(wanted, declined)
+
+    def fetching(self, announcement: Announcement) -> None:
+        """Count a fetch that begins, for the limit per teacher and hour."""
+        self._fetched.setdefault(announcement.teacher_key, deque()).append(time.monotonic())
+
+    def _decided(self, announcement: Announcement, view: View) -> str | None:
+        if announcement.slot in view.forgotten:
+            return "forgotten here; `skillmesh remember` takes it again"
+        chosen = view.choices.get(announcement.id)
+        if chosen is not None and chosen.choice != "released":
+            return f"{chosen.choice}: {chosen.reason}"
+        return None
+
+    def _unfit(self, announcement: Announcement) -> str | None:
+        config, bank = self._agent.config, self._agent.bank
+        if announcement.backbone != bank.backbone:
+            return f"made for backbone {announcement.backbone[:16]}…, this agent's is {bank.backbone[:16]}…"
+        theirs = (announcement.representation, announcement.compact, config.mapper in announcement.anchors)
+        if theirs != (config.representation, config.compact, True):
+            return "made with other settings (representation, compact or mapper) than this agent's"
+        if not self.interesting(announcement):
+            return "not among this agent's interests"
+        return None
+
+    def _limited(self, announcement: Announcement) -> str | None:
+        most = self._settings.max_module_bytes
+        if announcement.size > most:
+            return f"{announcement.size:,} bytes, more than max_module_bytes = {most:,}"
+        times = self._fetched.get(announcement.teacher_key, deque())
+        while times and times[0] < time.monotonic() - HOUR:
+            times.popleft()
+        if len(times) >= self._settings.modules_per_hour:
+            return (
+                f"{announcement.teacher} has had its {self._settings.modules_per_hour} modules of this hour; later"
+            )
+        return None
+
+    def interesting(self, announcement: Announcement) -> bool:
+        tags = {f"tag:{tag}" for tag in announcement.tags or ()}
+        patterns = self._settings.interests
+        return not patterns or any(p in tags or fnmatchcase(announcement.task, p) for p in patterns)

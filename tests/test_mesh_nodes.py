@@ -1,0 +1,11 @@
+"""Nodes as separate processes on one machine: they find each other, share, and all end up knowing everything."""
+
+from __future__ import annotations
+
+from meshes import Mesh, eventually
+
+
+def test_what_one_learned_all_hold(mesh: Mesh) -> None:
+    nodes = [mesh.serve(teacher) for teacher in range(3)]
+    eventually(lambda: mesh.converged(tasks=6))
+    assert all(len(node.live()) == 6 for node in nodes)
