@@ -29,7 +29,7 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import SHARES, probe_tensors
 from skillmesh.lowrank import LowRank
 from skillmesh.mapper import Mapper
-from skillmesh.mesh import quarantine as quarantine_module
+from skillmesh.mesh import exam
 from skillmesh.mesh.alone import figures_of
 from skillmesh.mesh.quarantine import Quarantine, Verdict, background_of
 from skillmesh.module import Identity, Module
@@ -51,6 +51,8 @@ class World:
 
     agent: Agent
     own: list[OwnValidation]
+    foreign: list[Module]
+    """The same modules, signed by one other teacher: an agent has its own from `own`, all others from here."""
     test: list[tuple[Floats, np.ndarray]]
     background: Floats
 
@@ -83,7 +85,13 @@ def learned(paths: list[Path], home: Path, **settings: object) -> World:
         x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
         test.append((x, split.labels[rows][described.readable]))
     background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
-    return World(agent, own, test, background)
+    stranger = Identity.create("stranger")
+    return World(agent, own, [resigned(kept.module, stranger) for kept in own], test, background)
+
+
+def resigned(module: Module, teacher: Identity) -> Module:
+    card = module.card.model_copy(update={"teacher": teacher.name, "teacher_key": teacher.public_key})
+    return Module.create(card, module.tensors, teacher)[0]
 
 
 # 1. Honest teachers.
@@ -109,7 +117,7 @@ def one_by_one(world: World, agents: int, rng: np.random.Generator) -> dict[str,
         quarantine, mapper = world.quarantine(mine), None
         live = [world.modules[i] for i in mine]
         for i in order[len(mine) :]:
-            verdict = quarantine.judge(live, [world.modules[i]], mapper)
+            verdict = quarantine.judge(live, [world.foreign[i]], mapper)
             live, mapper = verdict.modules, verdict.mapper
             tried += 1
             held += _held(verdict)
@@ -124,7 +132,7 @@ def together(world: World, agents: int, rng: np.random.Generator) -> dict[str, A
         mine = order[: (0, *OWN)[number % 4]]
         with _counted_builds() as builds:
             verdict = world.quarantine(mine).judge(
-                [world.modules[i] for i in mine], [world.modules[i] for i in order[len(mine) :]]
+                [world.modules[i] for i in mine], [world.foreign[i] for i in order[len(mine) :]]
             )
         built.append(builds[0])
         tried += len(order) - len(mine)
@@ -135,17 +143,17 @@ def together(world: World, agents: int, rng: np.random.Generator) -> dict[str, A
 @contextmanager
 def _counted_builds() -> Iterator[list[int]]:
     """Count how many mappers over whole banks are built."""
-    count, build = [0], quarantine_module.Mapper
+    count, build = [0], exam.Mapper
 
     def counting(*arguments: Any) -> Mapper:
         count[0] += 1
         return build(*arguments)
 
-    quarantine_module.Mapper = counting  # type: ignore[assignment, misc]
+    exam.Mapper = counting  # type: ignore[assignment, misc]
     try:
         yield count
     finally:
-        quarantine_module.Mapper = build  # type: ignore[misc]
+        exam.Mapper = build  # type: ignore[misc]
 
 
 def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.Generator) -> dict[str, Any]:
@@ -161,7 +169,7 @@ def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.
         for half, teacher in enumerate(teachers):
             module, _ = teacher.learn(_half(folder, half))
             kept += validation.load(teacher.home / validation.FOLDER, [module])
-        others = [world.modules[i] for i in rng.permutation(len(paths))[: OTHERS[-1]] if i != index]
+        others = [world.foreign[i] for i in rng.permutation(len(paths))[: OTHERS[-1]] if i != index]
         quarantine = Quarantine(world.prior, world.agent.config.mapper, world.background, kept[:1])
         held += _held(quarantine.judge([kept[0].module, *others], [kept[1].module]))
     return {"tried": len(paths), "held": len(held), "reasons": held}
@@ -201,7 +209,7 @@ class Scene:
 
     @property
     def live(self) -> list[Module]:
-        return [self.world.modules[i] for i in [*self.mine, *self.others]]
+        return self.victims() + [self.world.foreign[i] for i in self.others]
 
     def victims(self) -> list[Module]:
         return [self.world.modules[i] for i in self.mine]
@@ -253,7 +261,7 @@ def steal_own(scene: Scene) -> Module:
 
 
 def steal_others(scene: Scene) -> Module | None:
-    others = [scene.world.modules[i] for i in scene.others]
+    others = [scene.world.foreign[i] for i in scene.others]
     if not others:
         return None
     return scene.forged(replace(scene.honest_anchor(), means=surrounding(others, scene.rng)))
@@ -275,17 +283,13 @@ def everywhere(scene: Scene) -> Module:
 
 
 def wrong_names(scene: Scene) -> Module:
-    """A copy of one of the agent's own modules that calls every class by the next one's name."""
+    """A copy of one of the agent's own modules, a little nearer to everything, with its names mixed up."""
     victim = scene.victims()[0]
-    head = Head.read(victim.tensors)
-    shifted = Head(np.roll(head.weight, 1, axis=0), np.roll(head.bias, 1))
+    head, anchor = Head.read(victim.tensors), SketchAnchor.read(victim.tensors)
+    mixed_up = Head(np.roll(head.weight, 1, axis=0), np.roll(head.bias, 1))
+    nearer = replace(anchor, means=anchor.means * np.float32(0.98))
     card = victim.card.model_copy(update={"teacher": scene.liar.name, "teacher_key": scene.liar.public_key})
-    means = surrounding([victim], scene.rng)
-    own = SketchAnchor.read(victim.tensors)
-    classes = len(victim.card.classes)
-    nearest = own.means + np.float32(0.02) * (means[:classes] - own.means)
-    tensors = victim.tensors | shifted.tensors() | replace(own, means=nearest).tensors()
-    return Module.create(card, tensors, scene.liar)[0]
+    return Module.create(card, victim.tensors | mixed_up.tensors() | nearer.tensors(), scene.liar)[0]
 
 
 def swallowing_head(scene: Scene) -> Module:
@@ -477,7 +481,7 @@ def tuned_attack(world: World, agents: int, seed: int, modules: int = 5) -> dict
     for aim in ("own", "others"):
         first, last, passed = [], [], []
         for scene in scenes(world, agents, np.random.default_rng(seed)):
-            targets = scene.victims() if aim == "own" else [world.modules[i] for i in scene.others]
+            targets = scene.victims() if aim == "own" else [world.foreign[i] for i in scene.others]
             if not targets:
                 continue
             forged: list[Module] = []

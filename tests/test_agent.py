@@ -17,11 +17,14 @@ from skillmesh.errors import (
     AgentError,
     BackboneMismatchError,
     CalibrationError,
+    CardError,
     DataError,
     SettingsMismatchError,
     TaskExistsError,
     UnknownTaskError,
+    WithdrawnError,
 )
+from skillmesh.module.notice import Slot, Withdrawal, announce
 
 NewAgent = Callable[..., Agent]
 
@@ -287,6 +290,120 @@ class TestSharing:
         with pytest.raises(SettingsMismatchError, match="the representation descriptor and anchors sketch"):
             agent.receive(skill_files["dice"])
         assert agent.tasks() == []
+
+
+class TestMesh:
+    """What an agent does with respect to others, without any there."""
+
+    @pytest.fixture
+    def dora(self, new_agent: NewAgent, tiny_tasks: Path) -> Agent:
+        """One who taught dice."""
+        agent = new_agent("dora")
+        agent.learn(tiny_tasks / "dice")
+        return agent
+
+    def slot(self, agent: Agent, task: str = "dice") -> Slot:
+        return Slot(agent.identity.public_key, task)
+
+    def told_everyone(self, agent: Agent, task: str = "dice") -> None:
+        """As a node does that runs."""
+        module = agent.bank.find(task)
+        notice = announce(module.card, module.id, agent.bank.file_of(module), agent.identity)
+        agent.ledger.merge([notice], agent.identity.public_key)
+
+    def test_versions_count_on_after_forgetting(self, dora: Agent, tiny_tasks: Path):
+        self.told_everyone(dora)
+        dora.forget("dice")
+        assert dora.learn(tiny_tasks / "dice")[0].card.version == 2
+
+    @pytest.mark.parametrize("told", [True, False])
+    def test_versions_count_on_after_withdrawing(self, dora: Agent, tiny_tasks: Path, told: bool):
+        if told:
+            self.told_everyone(dora)
+        dora.withdraw("dice")
+        module, _ = dora.learn(tiny_tasks / "dice")
+        assert module.card.version == 2
+        assert dora.tasks() == [module]
+        dora.withdraw("dice")
+        assert dora.ledger.latest_version(self.slot(dora)) == 2
+
+    def test_versions_count_on_in_another_process(self, dora: Agent, tiny_tasks: Path, one_network: None):
+        dora.withdraw("dice")
+        assert Agent(dora.home).learn(tiny_tasks / "dice")[0].card.version == 2
+
+    def test_a_withdrawn_task_leaves_the_bank_and_is_known_as_withdrawn(self, dora: Agent):
+        notice = dora.withdraw("dice", "mislabelled")
+        assert (notice.task, notice.version, notice.reason) == ("dice", 1, "mislabelled")
+        assert dora.tasks() == Agent(dora.home).tasks() == []
+        assert dora.ledger.view().known == {self.slot(dora): notice}
+
+    def test_a_task_may_be_withdrawn_after_it_was_forgotten(self, dora: Agent):
+        self.told_everyone(dora)
+        dora.forget("dice")
+        assert dora.withdraw("dice").version == 1
+        assert isinstance(dora.ledger.view().known[self.slot(dora)], Withdrawal)
+
+    def test_only_its_teacher_can_withdraw_a_task(self, dora: Agent, skill_files: dict[str, Path]):
+        dora.receive(skill_files["latin"])
+        for task in ("latin", "no such task"):
+            with pytest.raises(
+                UnknownTaskError, match=rf"has taught no task '{task}'.*; its own are: dice; .*forget"
+            ):
+                dora.withdraw(task)
+        assert {m.card.task for m in dora.tasks()} == {"dice", "latin"}
+        assert dora.ledger.view().known == {}
+
+    def test_a_withdrawal_with_an_impossible_reason_changes_nothing(self, dora: Agent):
+        with pytest.raises(SkillmeshError, match="reason"):
+            dora.withdraw("dice", "x" * 201)
+        assert len(dora.tasks()) == 1
+        assert dora.ledger.view().known == {}
+
+    def test_what_its_teacher_has_withdrawn_is_not_imported(
+        self, new_agent: NewAgent, dora: Agent, tmp_path: Path
+    ):
+        student = new_agent("student")
+        dora.export("dice", tmp_path / "dice.skill")
+        student.ledger.merge([dora.withdraw("dice")], "dora")  # heard, although Dora is not trusted
+        with pytest.raises(WithdrawnError, match="dora has withdrawn version 1 of 'dice'; ask for a newer one"):
+            student.receive(tmp_path / "dice.skill")
+        assert student.tasks() == []
+
+    def test_a_newer_version_than_the_withdrawn_one_is_imported(
+        self, new_agent: NewAgent, dora: Agent, tiny_tasks: Path, tmp_path: Path
+    ):
+        student = new_agent("student")
+        student.ledger.merge([dora.withdraw("dice")], "dora")
+        dora.learn(tiny_tasks / "dice")
+        dora.export("dice", tmp_path)
+        assert student.receive(tmp_path / "dice.skill").card.version == 2
+
+    def test_what_was_forgotten_is_marked_until_it_is_taken_or_learned_again(
+        self, dora: Agent, skill_files: dict[str, Path], tiny_tasks: Path
+    ):
+        latin = dora.receive(skill_files["latin"])
+        dora.forget("latin")
+        dora.forget("dice")
+        assert dora.ledger.view().forgotten == {self.slot(dora), Slot(latin.card.teacher_key, "latin")}
+        dora.receive(skill_files["latin"])
+        dora.learn(tiny_tasks / "dice")
+        assert Agent(dora.home).ledger.view().forgotten == frozenset()
+
+    def test_what_is_unknown_cannot_be_forgotten(self, dora: Agent):
+        with pytest.raises(UnknownTaskError):
+            dora.forget("latin")
+        assert dora.ledger.view().forgotten == frozenset()
+
+    def test_tags_are_on_the_card_in_order_and_once(self, new_agent: NewAgent, tiny_tasks: Path):
+        agent = new_agent()
+        assert agent.learn(tiny_tasks / "dice", tags=["toys", "games", "toys"])[0].card.tags == ("games", "toys")
+        assert agent.learn(tiny_tasks / "latin")[0].card.tags is None
+
+    @pytest.mark.parametrize("tags", [["Toys"], ["a b"], [""], [str(i) for i in range(17)]])
+    def test_bad_tags_cost_no_learning(self, new_agent: NewAgent, tiny_tasks: Path, monkeypatch, tags: list[str]):
+        monkeypatch.setattr("skillmesh.agent.study", lambda *_: pytest.fail("too late"))
+        with pytest.raises(CardError, match="card field 'tags"):
+            new_agent().learn(tiny_tasks / "dice", tags=tags)
 
 
 class TestHome:

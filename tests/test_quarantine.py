@@ -14,14 +14,17 @@ from skillmesh import validation
 from skillmesh.agent import Agent
 from skillmesh.anchors import KINDS
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.backbone.calibration import Calibration
 from skillmesh.backbone.representation import represent
+from skillmesh.data.inputs import as_image
 from skillmesh.learning.head import Head
-from skillmesh.learning.probes import read_probes
+from skillmesh.learning.probes import probe_tensors, read_probes
 from skillmesh.mapper import Mapper
-from skillmesh.mesh import quarantine as quarantine_module
-from skillmesh.mesh.quarantine import Quarantine, Verdict, background_of, tolerance
+from skillmesh.mesh import exam
+from skillmesh.mesh.harm import tolerance
+from skillmesh.mesh.quarantine import Quarantine, Verdict, background_of
 from skillmesh.module import Identity, Module
-from skillmesh.tensors import Tensors
+from skillmesh.tensors import Tensors, quantise_rows
 
 LIAR = Identity.create("liar")
 OWN = ("shapes", "dice")
@@ -53,18 +56,20 @@ def forged(honest: Module, tensors: Tensors | None = None, **card: Any) -> Modul
     return Module.create(honest.card.model_copy(update=card), honest.tensors | (tensors or {}), LIAR)[0]
 
 
-def with_anchor(honest: Module, tensors: Tensors, means: np.ndarray) -> Module:
-    """Forge a module whose anchor has other means; its classes are called 0, 1, 2, …"""
+def with_means(honest: Module, means: np.ndarray, **card: Any) -> Module:
+    """Forge a module whose classes lie elsewhere and have names of their own."""
     anchor = replace(SketchAnchor.read(honest.tensors), means=means.astype(np.float32))
     head = Head(anchor.means / 50, np.zeros(len(means), dtype=np.float32))
-    names = tuple(f"class {i}" for i in range(len(means)))
-    return forged(
-        honest,
-        anchor.tensors() | head.tensors() | tensors,
-        task="forged",
-        classes=names,
-        counts=(9,) * len(names),
-    )
+    classes = tuple(f"class {i}" for i in range(len(means)))
+    card = {"task": "forged", "classes": classes, "counts": (9,) * len(classes)} | card
+    return forged(honest, anchor.tensors() | head.tensors(), **card)
+
+
+def rival(honest: Module, tensors: Tensors | None = None, **card: Any) -> Module:
+    """Forge a copy that wins most images of the copied task: its means are a little nearer to everything."""
+    anchor = SketchAnchor.read(honest.tensors)
+    moved = replace(anchor, means=anchor.means * np.float32(0.98))
+    return forged(honest, moved.tensors() | (tensors or {}), **card)
 
 
 def names(modules: Any) -> set[str]:
@@ -91,14 +96,14 @@ def test_honest_newcomers_cost_one_build_and_the_mapper_is_the_banks_own(
             super().__init__(bank, *rest)
 
     live = [modules[name] for name in OWN]
-    mapper = Mapper(sorted(live, key=lambda m: (m.content_id, m.id)), "sketch", quarantine._prior)
-    monkeypatch.setattr(quarantine_module, "Mapper", Counted)
+    mapper = Mapper(sorted(live, key=lambda m: (m.content_id, m.id)), "sketch", quarantine._examiner.prior)
+    monkeypatch.setattr(exam, "Mapper", Counted)
     verdict = quarantine.judge(live, [modules[name] for name in OTHERS], mapper)
     assert names(verdict.accepted) == set(OTHERS)
     assert not verdict.held
     assert built == [list(taught.bank)]
     assert verdict.modules == list(taught.bank)
-    x = quarantine._background
+    x = quarantine._examiner.background
     assert np.array_equal(verdict.mapper.map(x).posterior, taught.mapper()[1].map(x).posterior)
 
 
@@ -115,15 +120,295 @@ def test_nothing_comes_of_nothing(taught: Agent) -> None:
 def test_a_second_teacher_of_the_same_classes_passes_whatever_the_case_of_their_names(
     modules: dict[str, Module], quarantine: Quarantine
 ) -> None:
-    shapes = modules["shapes"]
-    upper = tuple(name.upper() for name in shapes.card.classes)
-    second = rival(shapes, classes=upper)
+    second = rival(modules["shapes"], classes=tuple(name.upper() for name in modules["shapes"].card.classes))
     live = list(modules.values())
+    taken = quarantine._examiner.sit([*live, second]).mapper.map(
+        quarantine._examiner._own[modules["shapes"].id].x
+    ).task == len(live)
+    assert taken.mean() > 0.2
     assert quarantine.judge(live, [second]).accepted == (second,)
 
 
-def rival(honest: Module, tensors: Tensors | None = None, **card: Any) -> Module:
-    """A copy that wins nearly every image of the copied task: several of its means surround each of the other's."""
-    anchor = SketchAnchor.read(honest.tensors)
-    moved = replace(anchor, means=anchor.means * np.float32(1.02))
-    return forged(honest, moved.tensors() | (tensors or {}), **card)
+# What the agent knows for certain.
+
+
+def test_a_copy_with_other_names_is_held_for_the_agents_own_images(
+    modules: dict[str, Module], quarantine: Quarantine
+) -> None:
+    thief = rival(modules["shapes"], classes=tuple(f"no {name}" for name in modules["shapes"].card.classes))
+    reason = reason_of(quarantine.judge(list(modules.values()), [thief]))
+    assert "own validation images are right, expected at most" in reason
+
+
+def test_a_copy_whose_head_mixes_up_the_same_names_is_held(
+    modules: dict[str, Module], quarantine: Quarantine
+) -> None:
+    head = Head.read(modules["shapes"].tensors)
+    mixed_up = Head(np.roll(head.weight, 1, axis=0), np.roll(head.bias, 1))
+    thief = rival(modules["shapes"], mixed_up.tensors())
+    assert "own validation images" in reason_of(quarantine.judge(list(modules.values()), [thief]))
+
+
+def test_a_teacher_may_not_take_bit_by_bit_what_no_module_may(taught: Agent, modules: dict[str, Module]) -> None:
+    """Each module is honest but for one stolen class; the first passes, as it takes few images."""
+    quarantine = quarantine_of(taught, [modules["latin"]])
+    latin, greek = (SketchAnchor.read(modules[name].tensors) for name in ("latin", "greek"))
+    live, reasons = [modules["latin"]], []
+    for index, mean in enumerate(latin.means):
+        steps = np.random.default_rng(index).standard_normal((8, len(latin.scatter.factor)))
+        means = np.concatenate([mean + 0.5 * steps @ latin.scatter.factor, greek.means])
+        verdict = quarantine.judge(live, [with_means(modules["greek"], means, task=f"class {index}")])
+        live = verdict.modules
+        reasons += [held.reason for held in verdict.held]
+    assert len(live) > 2
+    assert any("modules of its teacher answer" in reason for reason in reasons)
+
+
+# What other teachers say.
+
+
+def test_taking_over_another_teachers_task_is_held(taught: Agent, modules: dict[str, Module]) -> None:
+    greek = modules["greek"]
+    around = np.concatenate([read_probes(greek.tensors, greek.card.dim), SketchAnchor.read(greek.tensors).means])
+    verdict = quarantine_of(taught, []).judge(list(modules.values()), [with_means(greek, around)])
+    assert "probes of other modules" in reason_of(verdict)
+
+
+def test_newcomers_are_tried_on_each_other(taught: Agent, modules: dict[str, Module]) -> None:
+    """An agent that knows nothing yet receives honest modules and a thief of theirs, all at once."""
+    greek = modules["greek"]
+    around = np.concatenate([read_probes(greek.tensors, greek.card.dim), SketchAnchor.read(greek.tensors).means])
+    thief = with_means(greek, around)
+    honest = [modules[name] for name in ("shapes", "dice", "latin", "greek")]
+    verdict = quarantine_of(taught, []).judge([], [thief, *honest])
+    assert names(verdict.accepted) == names(honest)
+
+
+# What nobody should claim, and what no image looks like.
+
+
+def test_claiming_the_background_is_held_in_an_empty_and_in_a_full_bank(
+    taught: Agent, modules: dict[str, Module], quarantine: Quarantine
+) -> None:
+    greedy = with_means(modules["greek"], quarantine._examiner.background[:32])
+    for live in ([], list(modules.values())):
+        assert "of the background images" in reason_of(quarantine.judge(live, [greedy]))
+
+
+def altered(name: str, modules: dict[str, Module]) -> Module:
+    """The greek module with one thing out of bounds."""
+    greek, tensors = modules["greek"], modules["greek"].tensors
+    head = Head.read(tensors)
+    changes: dict[str, Tensors] = {
+        "means": {"sketch.mean.scale": np.full_like(tensors["sketch.mean.scale"], 10)},
+        "probes": {"probe.scale": np.full_like(tensors["probe.scale"], 10)},
+        "scatter": {"sketch.diagonal": np.full(greek.card.dim, 255, dtype=np.uint8)},
+        "factor": {"sketch.factor.scale": np.full_like(tensors["sketch.factor.scale"], 10)},
+        "head": Head(head.weight * 1000, head.bias * 1000).tensors(),
+    }
+    return forged(greek, changes[name], task="forged")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("means", "a mean or probe lies"),
+        ("probes", "a mean or probe lies"),
+        ("scatter", "its classes scatter"),
+        ("factor", "its classes scatter"),
+        ("head", "its head prefers"),
+    ],
+)
+def test_an_absurd_number_is_held(
+    name: str, complaint: str, modules: dict[str, Module], quarantine: Quarantine
+) -> None:
+    live = [modules[task] for task in OWN]
+    assert reason_of(quarantine.judge(live, [altered(name, modules)])).startswith(complaint)
+
+
+def test_probes_that_make_the_agents_own_images_unknown_are_held(
+    taught: Agent, modules: dict[str, Module]
+) -> None:
+    """At the class means nothing is novel: the threshold falls."""
+    latin = modules["latin"]
+    means = SketchAnchor.read(latin.tensors).means[:4]
+    strict = forged(latin, probe_tensors(means), task="forged")
+    quarantine = quarantine_of(taught, [modules["shapes"]])
+    assert "are known, expected at most" in reason_of(quarantine.judge([modules["shapes"]], [strict]))
+
+
+# Many at once, and new versions.
+
+
+def test_of_a_batch_only_the_bad_are_held_and_the_order_does_not_matter(
+    modules: dict[str, Module], quarantine: Quarantine
+) -> None:
+    live, honest = [modules[name] for name in OWN], [modules[name] for name in OTHERS]
+    thief = rival(modules["shapes"], classes=tuple(f"no {name}" for name in modules["shapes"].card.classes))
+    bad = [thief, altered("scatter", modules)]
+    verdict = quarantine.judge(live, [*bad, *honest])
+    assert names(verdict.accepted) == set(OTHERS)
+    assert {held.module for held in verdict.held} == set(bad)
+    without = quarantine.judge(live, honest)
+    assert verdict.modules == without.modules
+    x = quarantine._examiner.background
+    assert np.array_equal(verdict.mapper.map(x).posterior, without.mapper.map(x).posterior)
+    again = quarantine.judge(live[::-1], [*honest[::-1], *bad[::-1]])
+    assert (again.accepted, again.held, again.modules) == (verdict.accepted, verdict.held, verdict.modules)
+
+
+def test_a_new_version_is_compared_with_the_bank_without_the_old_one(
+    taught: Agent, modules: dict[str, Module]
+) -> None:
+    """Its classes have new names: beside the old version it would take over the old one's probes."""
+    quarantine = quarantine_of(taught, [modules["shapes"]])
+    old = rival(modules["greek"])
+    new = rival(old, classes=tuple(f"new {name}" for name in old.card.classes), version=2)
+    live = [modules["shapes"], modules["dice"], old]
+    verdict = quarantine.judge(live, [new])
+    assert verdict.accepted == (new,)
+    assert set(verdict.modules) == {modules["shapes"], modules["dice"], new}
+    assert quarantine.judge(verdict.modules, [old]).modules == verdict.modules
+
+
+def test_when_a_new_version_is_held_the_old_one_stays(modules: dict[str, Module], quarantine: Quarantine) -> None:
+    old = rival(modules["greek"])
+    live = [modules["shapes"], modules["dice"], old]
+    thief = rival(
+        modules["shapes"], task="greek", version=2, classes=tuple("abcdefghijklmnop")[: _classes(modules)]
+    )
+    verdict = quarantine.judge(live, [thief])
+    assert [held.module for held in verdict.held] == [thief]
+    assert set(verdict.modules) == set(live)
+    alone = Mapper(verdict.modules, "sketch", quarantine._examiner.prior)
+    assert verdict.mapper.threshold == alone.threshold
+
+
+def _classes(modules: dict[str, Module]) -> int:
+    return len(modules["shapes"].card.classes)
+
+
+# The paper's anchors.
+
+
+@pytest.mark.parametrize("kind", ["maha", "gmmc"])
+def test_the_papers_anchors_pass_and_are_held_likewise(
+    kind: str, new_agent: Callable[..., Agent], tiny_tasks: Path
+) -> None:
+    agent = new_agent(kind, mapper=kind, representation="sqrt-features", variance_floor=0.01, clusters=4)
+    shapes, dice = (agent.learn(tiny_tasks / name)[0] for name in ("shapes", "dice"))
+    quarantine = quarantine_of(agent, [shapes])
+    assert quarantine.judge([shapes], [dice]).accepted == (dice,)
+    anchor = KINDS[kind].read(dice.tensors)
+    wide = 12 * quarantine._examiner.prior.within.variances.astype(np.float32)
+    wider = {
+        "maha": lambda: {"samples": np.repeat(anchor.means, anchor.counts, axis=0) + np.sqrt(wide)},
+        "gmmc": lambda: {"variances": np.tile(wide, (len(anchor.means), 1))},
+    }
+    bad = [
+        forged(dice, replace(anchor, means=anchor.means + 1000).tensors(), task="far"),
+        forged(dice, replace(anchor, **wider[kind]()).tensors(), task="wide"),
+    ]
+    reasons = {held.module.card.task: held.reason for held in quarantine.judge([shapes], bad).held}
+    assert reasons["far"].startswith("a mean or probe lies")
+    assert reasons["wide"].startswith("its classes scatter")
+
+
+# The tolerance and the background sample.
+
+
+def test_the_tolerance_is_that_of_a_binomial() -> None:
+    rng = np.random.default_rng(0)
+    for images, rate in ((30, 0.01), (200, 0.01), (120, 0.05)):
+        exceeded = np.mean(rng.binomial(images, rate, 1_000_000) > tolerance(images, rate))
+        assert exceeded < 2e-4
+        assert np.mean(rng.binomial(images, rate, 1_000_000) > tolerance(images, rate) - 1) > 1e-4
+    assert tolerance(0, 0.01) == 0
+    assert tolerance(10, 0.5, excused=100) == 10
+
+
+@pytest.mark.parametrize(
+    ("representation", "compact"), [("features", False), ("sqrt-features", False), ("descriptor", True)]
+)
+def test_the_background_is_brought_into_every_representation(
+    representation: Any, compact: bool, taught: Agent, demo_tasks: Path
+) -> None:
+    calibration, features = taught.calibration, taught.calibration.features
+    images = [as_image(path, 0) for path in sorted((demo_tasks / "dice" / "test").glob("*/*"))[:3]]
+    raw = taught.backbone.describe(images).raw
+    standard = represent(raw, features, "descriptor", calibration)
+    rows, scale = quantise_rows(standard)
+    tensors = calibration.tensors | {"background": rows, "background.scale": scale}
+    stored = Calibration._of(tensors, calibration.network, calibration.source)
+    expected = represent(raw, features, representation, calibration, compact)
+    clipped = (np.abs(standard[:, :features]) >= 6) if not compact else np.zeros_like(expected, dtype=bool)
+    found = background_of(stored, representation, compact)
+    assert found.shape == expected.shape
+    assert np.allclose(found[~clipped], expected[~clipped], atol=0.1)
+
+
+# What an agent keeps at home.
+
+
+def test_learning_keeps_validation_descriptors_that_the_module_does_not_carry(taught: Agent) -> None:
+    folder = taught.home / validation.FOLDER
+    module = taught.bank.find("shapes")
+    (kept,) = validation.load(folder, [module])
+    assert len(kept.x) == module.card.validation_images > 4
+    assert set(kept.labels) == set(range(len(module.card.classes)))
+    probes = read_probes(module.tensors, module.card.dim)
+    nearest = np.abs(kept.x[:, None] - probes[None]).max(axis=2).min(axis=0)
+    assert nearest.max() < 0.1
+
+
+def test_many_validation_images_are_thinned_evenly(tmp_path: Path, taught: Agent) -> None:
+    module = taught.bank.find("shapes")
+    classes = len(module.card.classes)
+    labels = np.repeat(np.arange(classes), 500 // classes)
+    x = np.ones((len(labels), module.card.dim), dtype=np.float32) * (labels[:, None] + 1)
+    validation.save(tmp_path, module.id, x, labels)
+    (kept,) = validation.load(tmp_path, [module])
+    assert len(kept.x) == validation.MAX_IMAGES
+    assert np.ptp(np.bincount(kept.labels)) <= 1
+    assert np.allclose(kept.x[:, 0], kept.labels + 1)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "pickle", "wrong label", "wrong width"])
+def test_probes_stand_in_for_a_file_that_is_missing_or_damaged(damage: str, tmp_path: Path, taught: Agent) -> None:
+    module = taught.bank.find("shapes")
+    rows, width = 6, module.card.dim - (damage == "wrong width")
+    label = 999 if damage == "wrong label" else 0
+    validation.save(tmp_path, module.id, np.ones((rows, width), dtype=np.float32), np.full(rows, label))
+    (file,) = tmp_path.iterdir()
+    if damage == "missing":
+        validation.remove(tmp_path, module.id)
+        assert not file.exists()
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:100])
+    elif damage == "pickle":
+        file.write_bytes(b"\x80\x04K\x01.")
+    (kept,) = validation.load(tmp_path, [module])
+    assert kept.labels is None
+    assert np.array_equal(kept.x, read_probes(module.tensors, module.card.dim))
+
+
+def test_a_folder_that_cannot_be_written_does_not_stop_learning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "validation").write_text("a file, where a folder should be")
+    validation.save(
+        tmp_path / "validation", "0" * 64, np.ones((2, 3), dtype=np.float32), np.zeros(2, dtype=np.int64)
+    )
+    assert "not kept" in caplog.text
+
+
+def test_own_probes_alone_still_protect_the_agent(
+    taught: Agent, modules: dict[str, Module], tmp_path: Path
+) -> None:
+    shapes = modules["shapes"]
+    own = validation.load(tmp_path, [shapes])
+    full = quarantine_of(taught, [])
+    quarantine = Quarantine(full._examiner.prior, "sketch", full._examiner.background, own)
+    probes = read_probes(shapes.tensors, shapes.card.dim)
+    thief = with_means(shapes, np.concatenate([probes, SketchAnchor.read(shapes.tensors).means]))
+    assert "own validation images" in reason_of(quarantine.judge([shapes, modules["dice"]], [thief]))

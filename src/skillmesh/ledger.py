@@ -13,16 +13,19 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from skillmesh.errors import AgentError
+from skillmesh.errors import AgentError, ModuleError
 from skillmesh.module.card import now
 from skillmesh.module.notice import Announcement, Notice, Slot, decode
 
+WAIT = 60.0
+"""Seconds to wait for other processes that change the ledger."""
 MAX_SEEN = 1_000
 """Notices of untrusted teachers that are kept: enough to show them, too few to fill a disk with."""
 
@@ -98,8 +101,8 @@ class Ledger:
         self._view: tuple[object, View] | None = None
         self._changes = 0
         with self._explained():
-            self._database = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+            self._log_ahead()
             self._database.execute("PRAGMA synchronous=NORMAL")
             self._database.executescript(_SCHEMA)
 
@@ -114,7 +117,11 @@ class Ledger:
             version = self._database.execute("PRAGMA data_version").fetchone()[0]
             state = (version, self._changes, self.open_trust)
             if self._view is None or self._view[0] != state:
-                self._view = state, self._read()
+                self._database.execute("BEGIN")  # all tables as they are at one moment
+                try:
+                    self._view = state, self._read()
+                finally:
+                    self._database.execute("COMMIT")
             return self._view[1]
 
     def merge(self, notices: Iterable[Notice], heard_from: str) -> list[Notice]:
@@ -144,6 +151,8 @@ class Ledger:
         return self.open_trust or key == self.own_key or key in self.view().trusted
 
     def trust(self, key: str, name: str) -> None:
+        if key == self.own_key:
+            return
         with self._changing():
             self._database.execute("INSERT OR REPLACE INTO trusted VALUES (?, ?, ?)", (key, name, now()))
             self._thin(key)
@@ -197,6 +206,18 @@ class Ledger:
             self._database.executemany("INSERT OR REPLACE INTO addresses VALUES (?, ?, ?)", rows)
 
     # How it is kept.
+
+    def _log_ahead(self) -> None:
+        """Let readers and a writer work at once; of two that open a new ledger together SQLite refuses one."""
+        deadline = time.monotonic() + WAIT
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     def _merge_one(self, notice: Notice, heard_from: str) -> bool:
         standing = self._at(notice.slot)
@@ -260,7 +281,13 @@ class Ledger:
     def _decode(self, digest: str, data: bytes) -> Notice:
         """Notices are checked once more as they are read, but only the first time: a signature takes 0.1 ms."""
         if digest not in self._decoded:
-            self._decoded[digest] = decode(data)
+            try:
+                self._decoded[digest] = decode(data)
+            except ModuleError as error:
+                raise AgentError(
+                    f"the ledger {self.path} is damaged: {error}; put the file back from a copy, or move it away "
+                    "and let the agent hear of everything again"
+                ) from error
         return self._decoded[digest]
 
     @contextmanager

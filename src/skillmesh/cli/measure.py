@@ -182,13 +182,13 @@ def backbone(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where images, agent and picture go.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where images, agents and picture go.")] = Path(
         "demo-out"
     ),
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Draw tasks, learn them one after the other, then answer with no task label. Needs no download."""
+    """Several agents learn drawn tasks, share them over the mesh, and all answer everything. Needs no download."""
     from skillmesh.cli.demo import run
 
     run(out, device, json)

@@ -14,7 +14,7 @@ from skillmesh.errors import AgentError
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
     from skillmesh.mesh.node import Node
-    from skillmesh.mesh.settings import MeshSettings
+    from skillmesh.mesh.settings import MeshSettings, TlsFiles
 
 Reason = Annotated[str | None, typer.Option("--reason", show_default=False, help="Why, for those who used it.")]
 
@@ -46,7 +46,7 @@ def serve(
     settings = _settings(agent, network, listen, connect, trust)
 
     def ready(node: Node) -> None:
-        places = ", ".join(node.status()["listening"]) or "nothing (a client)"
+        places = ", ".join(node.membership.locators) or "nothing (a client)"
         typer.echo(f"agent {agent.name!r} serves {len(agent.bank)} tasks on the network {settings.network}")
         typer.echo(f"  key        {agent.identity.public_key}")
         typer.echo(f"  listening  {places}")
@@ -188,7 +188,7 @@ def gateway(
     connect: options.Connect = None,
     tls: Annotated[
         Path | None,
-        typer.Option("--tls", metavar="DIR", show_default=False, help="Folder with ca.pem, cert.pem, key.pem."),
+        typer.Option("--tls", metavar="DIR", show_default=False, help="What `certs issue --out DIR` wrote."),
     ] = None,
 ) -> None:
     """Join sites: route between agents here, agents that connect from behind a NAT, and other gateways."""
@@ -197,16 +197,16 @@ def gateway(
     def ready(places: Any) -> None:
         typer.echo(f"gateway listens on {', '.join(places)}")
 
-    run_gateway(listen or (), connect or (), _tls_files(tls), ready)
+    run_gateway(listen or (), connect or (), None if tls is None else tls_files(tls), ready)
     typer.echo("stopped")
 
 
-def _tls_files(folder: Path | None) -> Any:
+def tls_files(folder: Path) -> TlsFiles:
+    """What `skillmesh certs issue` writes into a folder."""
+    from skillmesh.mesh.certs import CA, CERTIFICATE, KEY
     from skillmesh.mesh.settings import TlsFiles
 
-    if folder is None:
-        return None
-    return TlsFiles(ca=folder / "ca.pem", certificate=folder / "cert.pem", key=folder / "key.pem")
+    return TlsFiles(ca=folder / CA, certificate=folder / CERTIFICATE, key=folder / KEY)
 
 
 @app.command()
@@ -273,7 +273,7 @@ def _parsed(change: str, settings: MeshSettings) -> tuple[str, Any]:
     if name in ("listen", "connect", "interests"):
         return name, tuple(part.strip() for part in value.split(",") if part.strip())
     if name == "tls":
-        return name, _tls_files(Path(value)) if value else None
+        return name, tls_files(Path(value)) if value else None
     return name, value or None
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from skillmesh.agent import Agent
 from skillmesh.answer import Answer
 from skillmesh.data.demo.fonts import font_folder
 
@@ -17,27 +16,28 @@ COLUMNS, TILE, CAPTION, GAP = 8, 144, 48, 12
 RIGHT, WRONG, UNKNOWN, PAPER = "#1b7f3b", "#c0271f", "#5b6470", "#ffffff"
 
 
-def draw_answers(agent: Agent, folders: Sequence[Path], target: Path, rows: int = 5, seed: int = 0) -> None:
-    """Take test images of every task in turn, ask the agent, and write a contact sheet."""
-    chosen = _choose(folders, rows * COLUMNS, seed)
-    answers = agent.answer(list(chosen))
+def draw_answers(answers: Mapping[Path, Answer], target: Path, rows: int = 5, seed: int = 0) -> None:
+    """Take some images of every task in turn and write a contact sheet; a path tells an image's task and class."""
+    chosen = _choose(answers, rows * COLUMNS, seed)
     width = COLUMNS * (TILE + GAP) + GAP
     height = rows * (TILE + CAPTION + GAP) + GAP
     sheet = Image.new("RGB", (width, height), PAPER)
-    for index, (path, answer) in enumerate(zip(chosen, answers, strict=True)):
+    for index, path in enumerate(chosen):
         corner = (
             GAP + index % COLUMNS * (TILE + GAP),
             GAP + index // COLUMNS * (TILE + CAPTION + GAP),
         )
-        _draw_tile(sheet, corner, path, answer)
+        _draw_tile(sheet, corner, path, answers[path])
     sheet.save(target)
 
 
-def _choose(folders: Sequence[Path], count: int, seed: int) -> list[Path]:
-    """Draw test images task by task, so that every task is seen; a path tells an image's task and class."""
+def _choose(paths: Iterable[Path], count: int, seed: int) -> list[Path]:
+    """Draw images task by task, so that every task is seen."""
     rng = np.random.default_rng(seed)
-    files = cycle([sorted(folder.glob("test/*/*")) for folder in folders])
-    return [task[rng.integers(len(task))] for task in islice(files, count)]
+    by_task: dict[Path, list[Path]] = {}
+    for path in paths:
+        by_task.setdefault(path.parents[2], []).append(path)
+    return [task[rng.integers(len(task))] for task in islice(cycle(by_task.values()), count)]
 
 
 def _draw_tile(sheet: Image.Image, corner: tuple[int, int], path: Path, answer: Answer) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from skillmesh.cli import options
 from skillmesh.cli.app import app, open_agent
+from skillmesh.cli.mesh import tls_files
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ certs = typer.Typer(help="Certificates for mutual TLS.", no_args_is_help=True, r
 app.add_typer(trust, name="trust")
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(certs, name="certs")
+
+TLS_FOLDER = "tls"
+"""In an agent's home."""
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="A public key: 64 hex digits.")]
 HeldTask = Annotated[str, typer.Argument(metavar="TASK", help="A task, task@teacher, or a module's id.")]
@@ -159,15 +163,13 @@ def certs_issue(
                 "say where the certificate goes with --out DIR; then carry it to that agent's home/tls"
             )
         issue(folder, key, name or key[:12], out)
-        typer.echo(f"wrote ca.pem, cert.pem and key.pem to {out}")
+        typer.echo(f"wrote a certificate to {out}; `skillmesh config tls=DIR` turns TLS on where it is used")
         return
     agent = open_agent(home or context.obj)
-    target = out or agent.home / "tls"
-    issue(folder, agent.identity.public_key, agent.name, target)
+    files = issue(folder, agent.identity.public_key, agent.name, out or agent.home / TLS_FOLDER)
     if out is None:
-        files = {"ca": Path("tls/ca.pem"), "certificate": Path("tls/cert.pem"), "key": Path("tls/key.pem")}
-        MeshSettings.load(agent.home).with_(tls=files).save(agent.home)
-    typer.echo(f"wrote ca.pem, cert.pem and key.pem to {target}{'' if out else '; TLS is on for this agent'}")
+        MeshSettings.load(agent.home).with_(tls=tls_files(Path(TLS_FOLDER))).save(agent.home)
+    typer.echo(f"wrote {files.certificate}{'' if out else '; TLS is on for this agent'}")
 
 
 def _agent_and_shelf(home: Path | None) -> tuple[Agent, Shelf]:

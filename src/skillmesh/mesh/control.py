@@ -25,6 +25,8 @@ FILE = "node.socket"
 MAX_PATH = 100
 """Bytes of a socket's path: systems take 104 to 108."""
 MAX_LINE = 64_000_000
+LOOK = 0.1
+"""Seconds between looks at whether to end."""
 
 Verb = Callable[..., Any]
 
@@ -42,7 +44,9 @@ class Control:
         with _reachable(self._path) as address:
             self._server = _Server(address, _handler(verbs))
         self._path.chmod(0o600)
-        threading.Thread(target=self._server.serve_forever, name="skillmesh-control", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, args=(LOOK,), name="skillmesh-control", daemon=True
+        ).start()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -62,6 +66,8 @@ def call(home: Path, verb: str, timeout: float | None = 60.0, **arguments: Any) 
                 reply = json.loads(stream.readline(MAX_LINE) or b"{}")
     except TimeoutError as error:
         raise AgentError(f"the node on {home} did not reply within {timeout:.0f} s; look at its log") from error
+    except ValueError:
+        reply = {}  # it ended in the middle of a line
     except (OSError, AttributeError) as error:
         raise NotRunningError(f"no node runs on {home}; start one with `skillmesh serve`") from error
     if "error" in reply:
@@ -75,6 +81,7 @@ def call(home: Path, verb: str, timeout: float | None = 60.0, **arguments: Any) 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
+    request_queue_size = 128  # beyond so many waiting, a caller would be told that no node runs
 
 
 def _handler(verbs: Mapping[str, Verb]) -> type[socketserver.StreamRequestHandler]:

@@ -36,7 +36,7 @@ class Fetcher:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: Callable[[], Wire],
         peers: Peers,
         folder: Path,
         blame: Callable[[str, str], None],
@@ -73,7 +73,7 @@ class Fetcher:
             while True:
                 while len(window) < WINDOW and (gap := partial.claim(peer.piece)):
                     question = ask_piece(announcement, *gap)
-                    pending = self._wire.ask(peer.agent, PIECE, question, TIMEOUT, gap[1] + 1, bulk=True)
+                    pending = self._wire().ask(peer.agent, PIECE, question, TIMEOUT, gap[1] + 1, bulk=True)
                     window.append((*gap, time.monotonic(), pending))
                 if not window:
                     return

@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -25,15 +24,16 @@ from skillmesh.errors import AgentError, MeshError, SkillmeshError
 from skillmesh.ledger import View
 from skillmesh.mesh.adopter import Adopter, Arrival
 from skillmesh.mesh.fetch import Fetcher, NobodyError
+from skillmesh.mesh.library import Library
+from skillmesh.mesh.membership import Membership
 from skillmesh.mesh.peers import Peers
-from skillmesh.mesh.protocol import DIGEST, NOTICES, PIECE, Hello, asked_piece, write_piece
-from skillmesh.mesh.session import locators, open_session
+from skillmesh.mesh.protocol import DIGEST, NOTICES, PIECE, Hello
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.mesh.sync import Sync
 from skillmesh.mesh.wants import Chooser, Wants
 from skillmesh.mesh.wire import LieError, NoReplyError, Wire
-from skillmesh.module.notice import LEAF, Announcement, Withdrawal, announce, leaf_hash
+from skillmesh.module.notice import Announcement, Withdrawal, announce
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ FETCHERS = 8
 SYNCERS = 4
 BATCH = 64
 """Modules that are tried and taken in together."""
+LINGER = 1.5
+"""Seconds for which one that has arrived waits for others on their way."""
 RETRY = 1.0
 """Seconds before a module that nobody had is looked for again."""
 RETRY_DISK = 3.0
@@ -60,18 +62,18 @@ class Node:
         self.agent = agent
         self.settings = settings
         self.peers = Peers()
-        self.started = time.time()
-        self.bytes_sent = 0
+        self.began = time.monotonic()
         self.trouble: str | None = None
         """What keeps the node from working, in words; gone when it works again."""
         agent.ledger.open_trust = settings.trust == "open"
         agent.ledger.per_teacher = settings.modules_per_teacher
         self._when_over = contextlib.ExitStack()
         self._shelf = Shelf(agent.home, agent.ledger)
+        self.library = Library(agent, self._shelf)
         self._chooser = Chooser(agent, settings, self._shelf)
         self._adopter = Adopter(agent, self._shelf)
-        self._wants = Wants([], {})
-        self._under_way: set[str] = set()
+        self.wants = Wants([], {})
+        self.under_way: set[str] = set()
         self._retry_at: dict[str, float] = {}
         self._arrivals: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
         self._announced: dict[str, deque[float]] = {}
@@ -84,7 +86,10 @@ class Node:
         own = agent.identity.public_key
         self._told = {n.digest for n in agent.ledger.view().known.values() if n.teacher_key == own}
         self._announced_own: set[str] = set()
-        self._own_locators: tuple[str, ...] = ()
+        self.membership = Membership(settings, agent.home, agent.identity, agent.ledger, self.peers, self._declare)
+        line = self.membership.wire
+        self.fetcher = Fetcher(line, self.peers, self._shelf.partial, self.blame, self._banned)
+        self._sync = Sync(line, agent.ledger, self.peers, self._hello, self._wake.set)
 
     # Its life.
 
@@ -92,22 +97,27 @@ class Node:
         """Join the mesh; what the bank holds already answers from the first moment."""
         self._when_over.callback(self._only_one().release)
         self.agent.rebuilds_itself = False
-        self._wire = Wire(self._open(), self.agent.identity)
-        self._when_over.callback(self._wire.close)
-        self._fetcher = Fetcher(self._wire, self.peers, self._shelf.partial, self.blame, self._banned)
-        self._sync = Sync(self._wire, self.agent.ledger, self.peers, self._hello, self._wake.set)
         self._fetch_pool = self._pool("fetch", FETCHERS)
         self._sync_pool = self._pool("sync", SYNCERS)
-        self._wire.serve(
-            {DIGEST: self._sync.answer_digest, NOTICES: self._sync.answer_notices, PIECE: self._answer_piece}
-        )
-        self._wire.hear(self._hear)
-        self._wire.watch(self._peer_changed)
+        self._when_over.callback(self.membership.leave)
         self._arrivals.put(None)  # builds the mapper of what is there
         self._tick()
         self._thread("adopt", self._adopt_arrivals)
+        self.membership.begin()
         self._thread("node", self._run)
-        self._wire.appear()
+
+    def _declare(self, wire: Wire) -> None:
+        """Say on a new wire what this node answers and hears."""
+        self.peers.all_gone()
+        wire.serve(
+            {
+                DIGEST: self._sync.answer_digest,
+                NOTICES: self._sync.answer_notices,
+                PIECE: self.library.answer_piece,
+            }
+        )
+        wire.hear(self._hear)
+        wire.watch(self._peer_changed)
 
     def stop(self) -> None:
         """Leave the mesh. What was being fetched is kept and goes on next time."""
@@ -146,57 +156,12 @@ class Node:
         view = self.agent.ledger.view()
         hellos = [peer.hello for peer in self.peers.alive() if peer.agent not in view.bans]
         same = all(hello is not None and hello.root == view.root for hello in hellos)
-        return same and not self._wants.wanted and not self._under_way and self._arrivals.empty()
+        return same and not self.wants.wanted and not self.under_way and self._arrivals.empty()
 
     def blame(self, agent: str, reason: str) -> None:
         """Never ask this agent for anything again: it signed something that cannot be."""
         log.warning("banned %s…: %s", agent[:12], reason)
         self.agent.ledger.ban(agent, reason)
-
-    def status(self) -> dict[str, Any]:
-        """How things stand, as JSON would have it."""
-        view = self.agent.ledger.view()
-        return {
-            "running": True,
-            "pid": os.getpid(),
-            "seconds": round(time.time() - self.started, 1),
-            "network": self.settings.network,
-            "trust": self.settings.trust,
-            "listening": list(self._own_locators),
-            "settled": self.settled,
-            "trouble": self.trouble,
-            "peers": len(self.peers.alive()),
-            "fetching": sorted(a.task for a in self._wants.wanted if a.id in self._under_way),
-            "wanted": len(self._wants.wanted),
-            "in_use": len(self.agent.in_use()),
-            "bytes_sent": self.bytes_sent,
-            "bytes_fetched": self._fetcher.bytes_fetched,
-            "declined": [
-                {"task": a.task, "teacher": a.teacher, "id": a.id, "reason": self._wants.declined[a.id]}
-                for a in view.known.values()
-                if isinstance(a, Announcement) and a.id in self._wants.declined
-            ],
-        }
-
-    def peer_list(self) -> list[dict[str, Any]]:
-        """Everyone who was seen since the node began."""
-        view = self.agent.ledger.view()
-        now = time.monotonic()
-        return [
-            {
-                "agent": peer.agent,
-                "name": peer.hello.name if peer.hello else None,
-                "alive": peer.alive,
-                "same": peer.hello is not None and peer.hello.root == view.root,
-                "tasks": peer.hello.live if peer.hello else None,
-                "heard_seconds_ago": round(now - peer.heard, 1) if peer.heard else None,
-                "bytes_received": peer.bytes_received,
-                "failures": peer.failures,
-                "trusted": self.agent.ledger.trusts(peer.agent),
-                "banned": view.bans.get(peer.agent),
-            }
-            for peer in self.peers.all()
-        ]
 
     # What it does over and over.
 
@@ -227,7 +192,7 @@ class Node:
             self._reconsider_trust(view)
             self._pace = FIRST_PACE
             self._view = view
-        self._wants = self._chooser.choose(view)
+        self.wants = self._chooser.choose(view)
         self._fetch_wanted()
         self._sync_when_due()
 
@@ -246,8 +211,9 @@ class Node:
         own = self.agent.identity.public_key
         for notice in view.known.values():
             if notice.teacher_key == own and notice.digest not in self._told:
-                self._wire.announce(notice.encode())
                 self._told.add(notice.digest)
+                with contextlib.suppress(NoReplyError):  # whoever meets this node later asks for it
+                    self.membership.wire().announce(notice.encode())
 
     def _obey_withdrawals(self, view: View) -> None:
         for module in self.agent.bank:
@@ -265,12 +231,12 @@ class Node:
 
     def _fetch_wanted(self) -> None:
         now = time.monotonic()
-        due = [a for a in self._wants.wanted if a.id not in self._under_way and self._retry_at.get(a.id, 0) <= now]
+        due = [a for a in self.wants.wanted if a.id not in self.under_way and self._retry_at.get(a.id, 0) <= now]
         random.shuffle(due)  # not everybody from the same one first
         for announcement in due:
-            if len(self._under_way) >= 4 * BATCH:
+            if len(self.under_way) >= 4 * BATCH:
                 break
-            self._under_way.add(announcement.id)
+            self.under_way.add(announcement.id)
             self._fetch_pool.submit(self._fetch, announcement)
 
     def _sync_when_due(self) -> None:
@@ -292,7 +258,7 @@ class Node:
         arrived = False
         try:
             self._chooser.fetching(announcement)
-            self._arrivals.put(Arrival(announcement, self._fetcher.fetch(announcement)))
+            self._arrivals.put(Arrival(announcement, self.fetcher.fetch(announcement)))
             arrived = True
         except NobodyError:
             self._retry_at[announcement.id] = time.monotonic() + RETRY
@@ -304,7 +270,7 @@ class Node:
             log.exception("%r could not be fetched", announcement.task)
         finally:
             if not arrived:
-                self._under_way.discard(announcement.id)
+                self.under_way.discard(announcement.id)
 
     def _adopt_arrivals(self) -> None:
         _step_back()
@@ -326,15 +292,18 @@ class Node:
                 log.exception("modules could not be taken in")
                 self._later(files)
             for arrival in files:
-                self._under_way.discard(arrival.announcement.id)
+                self.under_way.discard(arrival.announcement.id)
             self._wake.set()
 
     def _next_arrivals(self) -> list[Arrival | None]:
-        """Wait for one, then take all that have come."""
+        """Wait for one, then for more while more are on their way: trying them together costs one mapper."""
         arrivals = [self._arrivals.get(timeout=TICK)]
+        deadline = time.monotonic() + LINGER
         with contextlib.suppress(queue.Empty):
             while len(arrivals) < BATCH:
-                arrivals.append(self._arrivals.get_nowait())
+                under_way = len(self.under_way) > sum(arrival is not None for arrival in arrivals)
+                left = deadline - time.monotonic() if under_way else 0
+                arrivals.append(self._arrivals.get(timeout=left) if left > 0 else self._arrivals.get_nowait())
         return arrivals
 
     def _later(self, files: list[Arrival]) -> None:
@@ -351,7 +320,7 @@ class Node:
             return
         try:
             self._sync.exchange(agent)
-            self._remember_address(agent)
+            self.membership.remember(agent)
         except LieError as error:
             self.blame(agent, str(error))
         except NoReplyError as error:
@@ -360,13 +329,6 @@ class Node:
             self._in_trouble(error)
         except Exception:
             log.exception("an exchange with %s… failed", agent[:12])
-
-    def _remember_address(self, agent: str) -> None:
-        peer = self.peers.get(agent)
-        if self.settings.network == "fixed" and peer is not None and peer.hello is not None:
-            known = self.agent.ledger.addresses().get(agent, [])
-            if set(known) != set(peer.hello.locators):
-                self.agent.ledger.note_addresses(agent, peer.hello.locators)
 
     # What it hears and answers, in the wire's threads.
 
@@ -395,52 +357,11 @@ class Node:
             name=self.agent.name,
             root=view.root,
             live=len(self.agent.in_use()),
-            locators=self._own_locators,
+            locators=self.membership.locators[:16],
             same=False,
         )
 
-    def _answer_piece(self, body: bytes) -> bytes | None:
-        asked = asked_piece(body)
-        if asked is None:
-            return None
-        piece = self._piece(*asked)
-        self.bytes_sent += len(piece or b"")
-        return write_piece(piece)
-
-    def _piece(self, module_id: str, offset: int, length: int) -> bytes | None:
-        """Part of a file that stands; checked before it goes out: a bad disk must not make us a liar."""
-        announced = self._standing(module_id)
-        if announced is None or offset % LEAF or offset + length > announced.size:
-            return None
-        module = self.agent.bank.get(module_id)
-        data = self.agent.bank.file_of(module) if module is not None else self._shelf.file_of(module_id)
-        if data is None:
-            return None
-        piece = data[offset : offset + length]
-        for start in range(0, len(piece), LEAF):
-            whole = offset + start + LEAF <= announced.size
-            leaf = piece[start : start + LEAF]
-            if (len(leaf) == LEAF or not whole) and leaf_hash(leaf) != announced.leaf((offset + start) // LEAF):
-                log.error("the file of %r in the bank is damaged", announced.task)
-                return None
-        return piece
-
-    def _standing(self, module_id: str) -> Announcement | None:
-        view = self.agent.ledger.view()
-        if self._index[0] is not view:
-            found = {n.id: n for n in view.known.values() if isinstance(n, Announcement)}
-            self._index = view, found
-        return self._index[1].get(module_id)
-
-    _index: tuple[View | None, dict[str, Announcement]] = (None, {})
-
     # What it is built on.
-
-    def _open(self) -> Any:
-        known = [locator for found in self.agent.ledger.addresses().values() for locator in found]
-        session = open_session(self.settings, self.agent.home, known)
-        self._own_locators = locators(session)
-        return session
 
     def _banned(self) -> set[str]:
         return set(self.agent.ledger.view().bans)

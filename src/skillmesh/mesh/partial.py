@@ -47,7 +47,10 @@ class Partial:
             start = leaf * LEAF - offset
             if leaf_hash(data[start : start + LEAF]) != self._announcement.leaf(leaf):
                 return False
-        with self.path.open("r+b" if self.path.exists() else "w+b") as file:
+        there = self.path.exists()
+        if not there:  # nothing has come yet, or somebody took the file away
+            self._missing = self._all()
+        with self.path.open("r+b" if there else "w+b") as file:
             file.seek(offset)
             file.write(data)
         self._missing.difference_update(leaves)
@@ -55,21 +58,26 @@ class Partial:
         return True
 
     def read(self) -> bytes:
-        return self.path.read_bytes()
+        with self.path.open("rb") as file:
+            return file.read(self._announcement.size)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+
+    def _all(self) -> set[int]:
+        return set(self._leaves(0, self._announcement.size))
 
     def _leaves(self, offset: int, length: int) -> range:
         return range(offset // LEAF, -(-(offset + length) // LEAF))
 
     def _gaps(self) -> set[int]:
         """Which leaves are not there, or not as announced."""
-        missing = set(range(-(-self._announcement.size // LEAF)))
+        missing = self._all()
         if not self.path.exists():
             return missing
         with self.path.open("rb") as file:
             for leaf in sorted(missing):
-                if leaf_hash(file.read(LEAF)) == self._announcement.leaf(leaf):
+                length = min(LEAF, self._announcement.size - leaf * LEAF)
+                if leaf_hash(file.read(length)) == self._announcement.leaf(leaf):
                     missing.discard(leaf)
         return missing

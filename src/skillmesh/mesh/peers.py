@@ -17,7 +17,7 @@ AT_ONCE = 2
 """Modules that are fetched from one peer at a time: a slow one must not take up every hand."""
 PATIENCE = 0.2
 """Seconds to wait for a peer that is busy; then its turn comes later, and others go first."""
-FIRST_PIECE = 65_536
+FIRST_PIECE = 131_072
 QUICK, SLOW = 0.1, 1.0
 """Seconds for a piece under which the next is twice as large, and over which it is half as large."""
 LACKS_FOR = 10.0
@@ -72,6 +72,12 @@ class Peers:
             if agent in self._peers:
                 self._peers[agent].alive = False
 
+    def all_gone(self) -> None:
+        """Begin anew, as on another network."""
+        with self._guard:
+            for peer in self._peers.values():
+                peer.alive = False
+
     def greeted(self, agent: str, hello: Hello) -> None:
         with self._guard:
             peer = self._peers.get(agent)
@@ -91,7 +97,7 @@ class Peers:
 
     @contextmanager
     def holder(self, module_id: str, first: str, shunned: Collection[str]) -> Iterator[Peer | None]:
-        """Someone to fetch a module from: its teacher where possible, then whoever is least busy."""
+        """Someone to fetch a module from: whoever is least busy, and of several its teacher."""
         deadline = time.monotonic() + PATIENCE
         with self._guard:
             while True:
@@ -144,7 +150,8 @@ class Peers:
         with self._guard:
             peer.failures += 1
             peer.piece = MIN_PIECE
-            peer.rests_until = time.monotonic() + min(REST * 2 ** (peer.failures - 1), LONGEST_REST)
+            doubled = min(peer.failures - 1, 10)
+            peer.rests_until = time.monotonic() + min(REST * 2**doubled, LONGEST_REST)
 
     def _evict(self) -> bool:
         """Make room by dropping one that is gone, or that never signed anything."""

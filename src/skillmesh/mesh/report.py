@@ -2,13 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import time
+from typing import TYPE_CHECKING, Any
 
 from skillmesh.agent import Agent
 from skillmesh.mesh.control import NotRunningError, call
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import Announcement, Withdrawal
+
+if TYPE_CHECKING:
+    from skillmesh.mesh.node import Node
+
+
+def node_status(node: Node) -> dict[str, Any]:
+    """What only a node that runs knows."""
+    view = node.agent.ledger.view()
+    return {
+        "running": True,
+        "pid": os.getpid(),
+        "seconds": round(time.monotonic() - node.began, 1),
+        "network": node.settings.network,
+        "trust": node.settings.trust,
+        "listening": list(node.membership.locators),
+        "root": view.root,
+        "settled": node.settled,
+        "trouble": node.trouble or node.membership.trouble,
+        "peers": len(node.peers.alive()),
+        "fetching": sorted(a.task for a in node.wants.wanted if a.id in node.under_way),
+        "wanted": len(node.wants.wanted),
+        "in_use": len(node.agent.in_use()),
+        "bytes_sent": node.library.bytes_sent,
+        "bytes_fetched": node.fetcher.bytes_fetched,
+        "declined": [
+            {"task": a.task, "teacher": a.teacher, "id": a.id, "reason": node.wants.declined[a.id]}
+            for a in view.known.values()
+            if isinstance(a, Announcement) and a.id in node.wants.declined
+        ],
+    }
+
+
+def peer_list(node: Node) -> list[dict[str, Any]]:
+    """Everyone whom a node has met since it began."""
+    view = node.agent.ledger.view()
+    now = time.monotonic()
+    return [
+        {
+            "agent": peer.agent,
+            "name": peer.hello.name if peer.hello else None,
+            "alive": peer.alive,
+            "same": peer.hello is not None and peer.hello.root == view.root,
+            "tasks": peer.hello.live if peer.hello else None,
+            "heard_seconds_ago": round(now - peer.heard, 1) if peer.heard else None,
+            "bytes_received": peer.bytes_received,
+            "failures": peer.failures,
+            "trusted": node.agent.ledger.trusts(peer.agent),
+            "banned": view.bans.get(peer.agent),
+        }
+        for peer in node.peers.all()
+    ]
 
 
 def status(agent: Agent) -> dict[str, Any]:

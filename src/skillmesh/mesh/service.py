@@ -16,6 +16,7 @@ from skillmesh.backbone.allocator import give_back_freed_memory
 from skillmesh.errors import SkillmeshError
 from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import Node
+from skillmesh.mesh.report import node_status, peer_list
 from skillmesh.mesh.settings import MeshSettings
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def catch_up(agent: Agent, settings: MeshSettings, seconds: float) -> dict[str, 
     stop = threading.Event()
     with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop) as node:
         _until_settled(node, seconds, stop)
-        return node.status()
+        return node_status(node)
 
 
 def _until_settled(node: Node, seconds: float, stop: threading.Event) -> None:
@@ -86,9 +87,15 @@ def _verbs(node: Node, stop: threading.Event) -> dict[str, Callable[..., Any]]:
     def sync(seconds: float) -> dict[str, Any]:
         node.sync_now()
         _until_settled(node, seconds, stop)
-        return node.status()
+        return node_status(node)
 
-    return {"status": node.status, "peers": node.peer_list, "ask": ask, "sync": sync, "stop": stop.set}
+    return {
+        "status": lambda: node_status(node),
+        "peers": lambda: peer_list(node),
+        "ask": ask,
+        "sync": sync,
+        "stop": stop.set,
+    }
 
 
 def _learn_all(agent: Agent, folders: Sequence[Path]) -> None:

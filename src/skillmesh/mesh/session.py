@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,16 +31,19 @@ from skillmesh.mesh.settings import (
     TlsFiles,
     endpoint,
     host_and_port,
+    is_here,
 )
 
 log = logging.getLogger(__name__)
 
-LEASE_MS = 6_000
+LEASE_MS = 8_000
 """A peer from which nothing was heard for so long is gone."""
-KEEP_ALIVES = 4
+KEEP_ALIVES = 3
 """Signs of life per lease on an idle link."""
 GATEWAY_MS = 5_000
 """How long opening waits for a gateway."""
+BATCH = 16_384
+"""Bytes that zenoh sends at once; one that takes longer than a lease breaks the link, as 64 KB do at 64 kbit/s."""
 MAX_MESSAGE = 8 * 1024 * 1024
 LAN_GROUP = "224.0.0.224"
 MACHINE_GROUP = "224.0.0.225"
@@ -61,9 +65,8 @@ def open_session(settings: MeshSettings, home: Path, known_locators: Iterable[st
     opening, and raises `GatewayAwayError` without it; once open, it finds the gateway again by itself. Close with
     `close_session`.
     """
-    secure = settings.tls is not None
     listen = _listen(settings)
-    known = () if settings.network == "client" else (endpoint(text, secure=secure) for text in known_locators)
+    known = () if settings.network == "client" else _usable(known_locators, settings)
     config = _common(listen, dict.fromkeys((*settings.connect, *known)), _tls_files(settings, home))
     config |= _discovery(settings)
     if settings.network == "client":
@@ -103,12 +106,11 @@ def open_router(
     return _open(config, listening)
 
 
-def close_session(session: zenoh.Session) -> None:
-    """Leave the mesh. zenoh gives up after 10 s where a dead link holds it; the process may end all the same."""
-    try:
-        session.close()  # type: ignore[no-untyped-call]
-    except zenoh.ZError as error:
-        log.warning("the mesh could not be left in an orderly way: %s", error)
+def close_session(session: zenoh.Session, seconds: float = 3.0) -> None:
+    """Leave the mesh, and wait so long at most: a link to a peer that vanished holds zenoh for 10 s."""
+    closing = threading.Thread(target=_close, args=(session,), name="leave-mesh", daemon=True)
+    closing.start()
+    closing.join(seconds)
 
 
 def locators(session: zenoh.Session) -> tuple[str, ...]:
@@ -119,23 +121,22 @@ def locators(session: zenoh.Session) -> tuple[str, ...]:
     return ()
 
 
-def addresses() -> frozenset[str]:
-    """Return this machine's network addresses at present.
+def addresses(interface: str | None = None) -> tuple[str, ...]:
+    """Return this machine's addresses on the network at present, of one interface or of all.
 
-    zenoh looks at them once. An agent that was opened before the network was there, or that moves to another one,
-    finds nobody until it is opened again: do so when an address appears that was not there at opening.
+    A session stays with those that it was opened with. An agent that was opened before the network was there, or
+    that has moved to another one, finds nobody on the lan until it is opened again: do so when an address appears
+    that was not there at opening.
     """
-    found = set()
+    known = [name for _, name in socket.if_nameindex()]
+    if interface is not None and interface not in known:
+        raise MeshError(f"there is no network interface {interface!r} here; expected one of {', '.join(known)}")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         if sys.platform == "linux":
-            found = {_address_of(name, probe) for _, name in socket.if_nameindex()}
+            found = {_address_of(name, probe) for name in known if interface in (None, name)}
         else:
-            try:
-                probe.connect((LAN_GROUP, DISCOVERY_PORT))  # sends nothing, but chooses the address to send from
-                found = {probe.getsockname()[0]}
-            except OSError:
-                pass  # no network
-    return frozenset(found - {None, LOOPBACK})
+            found = {_address_towards(LAN_GROUP, probe)}
+    return tuple(sorted(address for address in found if address is not None and address != LOOPBACK))
 
 
 def introduce(
@@ -148,7 +149,7 @@ def introduce(
     name one place of each agent.
     """
     here = locators(session)
-    wanted = {endpoint(text, secure=settings.tls is not None) for text in places} - set(here)
+    wanted = set(_usable(places, settings)) - set(here)
     if not wanted or not here:
         return 0
     config = _common((), (*here, *wanted), _tls_files(settings, home))
@@ -165,6 +166,20 @@ def introduce(
         close_session(introducer)
 
 
+def _usable(places: Iterable[str], settings: MeshSettings) -> list[str]:
+    """Leave out what others said and cannot be an endpoint here, and what leads off a machine that stays alone."""
+    found = []
+    for text in places:
+        try:
+            place = endpoint(text, secure=settings.tls is not None)
+        except ValueError:
+            log.info("no agent can be reached at %r", text)
+            continue
+        if settings.network != "machine" or is_here(place):
+            found.append(place)
+    return found
+
+
 def _address_of(interface: str, probe: socket.socket) -> str | None:
     """Return the address of an interface that is up and running, by the calls of netdevice(7)."""
     import fcntl
@@ -175,6 +190,22 @@ def _address_of(interface: str, probe: socket.socket) -> str | None:
         return socket.inet_ntoa(fcntl.ioctl(probe, 0x8915, request)[20:24]) if flags & 0x40 else None
     except OSError:
         return None
+
+
+def _address_towards(host: str, probe: socket.socket) -> str | None:
+    """Return the address from which the system would send there; nothing is sent."""
+    try:
+        probe.connect((host, DISCOVERY_PORT))
+        return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def _close(session: zenoh.Session) -> None:
+    try:
+        session.close()  # type: ignore[no-untyped-call]
+    except zenoh.ZError as error:
+        log.info("the mesh could not be left in an orderly way: %s", error)
 
 
 def _common(listen: Iterable[str], connect: Iterable[str], tls: TlsFiles | None) -> dict[str, Any]:
@@ -194,6 +225,7 @@ def _common(listen: Iterable[str], connect: Iterable[str], tls: TlsFiles | None)
         "transport/unicast/accept_timeout": LEASE_MS,
         "transport/link/tx/lease": LEASE_MS,
         "transport/link/tx/keep_alive": KEEP_ALIVES,
+        "transport/link/tx/batch_size": BATCH,
         "transport/link/rx/max_message_size": MAX_MESSAGE,
         "transport/link/protocols": ["tls" if tls else "tcp"],
     }
@@ -222,27 +254,30 @@ def _tls_files(settings: MeshSettings, home: Path) -> TlsFiles | None:
 def _listen(settings: MeshSettings) -> tuple[str, ...]:
     if settings.listen or settings.network == "client":
         return settings.listen
-    place = {"machine": f"{LOOPBACK}:0", "lan": "0.0.0.0:0", "fixed": f"0.0.0.0:{PORT}"}[settings.network]
-    return (endpoint(place, secure=settings.tls is not None, any_port=True),)
+    places = [f"0.0.0.0:{PORT}"] if settings.network == "fixed" else [f"{host}:0" for host in _hosts(settings)]
+    return tuple(endpoint(place, secure=settings.tls is not None, any_port=True) for place in places)
 
 
 def _discovery(settings: MeshSettings) -> dict[str, Any]:
     if settings.network in ("fixed", "client"):
         return {}
     here = settings.network == "machine"
-    return {
+    found = {
         "scouting/multicast/enabled": True,
         "scouting/multicast/address": f"{MACHINE_GROUP if here else LAN_GROUP}:{settings.discovery_port}",
-        "scouting/multicast/interface": _interface(settings.interface) or (LOOPBACK if here else "auto"),
+        "scouting/multicast/interface": ",".join(_hosts(settings)),
     }
+    # Two that find each other both call, and keep both links. Where no firewall can be in the way, one will do.
+    one_calls = {"peer": {"to_router": "always", "to_peer": "greater-zid"}}
+    ways = ("scouting/multicast/autoconnect_strategy", "scouting/gossip/autoconnect_strategy") if here else ()
+    return found | dict.fromkeys(ways, one_calls)
 
 
-def _interface(name: str | None) -> str | None:
-    """Check that the interface is there: zenoh would go on without discovery."""
-    known = [known for _, known in socket.if_nameindex()]
-    if name is None or name in known:
-        return name
-    raise MeshError(f"there is no network interface {name!r} here; expected one of {', '.join(known)}")
+def _hosts(settings: MeshSettings) -> tuple[str, ...]:
+    """Return the addresses on which to look for others; zenoh's own list of them never changes in a process."""
+    if settings.network == "machine":
+        return (LOOPBACK,)
+    return addresses(settings.interface) or (LOOPBACK,)
 
 
 def _open(config: dict[str, Any], listen: Iterable[str]) -> zenoh.Session:

@@ -49,7 +49,7 @@ class MeshSettings(BaseModel):
     listen: tuple[str, ...] = ()
     connect: tuple[str, ...] = ()
     interface: str | None = Field(None, min_length=1, max_length=64)
-    """Where to look for others; `None`: loopback for machine, every interface for lan."""
+    """Where the network lan looks for others; `None`: everywhere."""
     discovery_port: int = Field(DISCOVERY_PORT, ge=1, le=65535)
     """Agents with different ports do not find each other: two meshes on one network."""
     tls: TlsFiles | None = None
@@ -83,9 +83,11 @@ class MeshSettings(BaseModel):
             raise ValueError("the network client needs a gateway to connect to, as in connect = host:7447")
         if self.network == "client" and self.listen:
             raise ValueError("the network client listens to nothing; leave listen empty, or use fixed")
+        if self.interface is not None and self.network != "lan":
+            raise ValueError(f"the network {self.network} looks on no interface; leave interface out, or use lan")
         if self.network == "machine":
             for text in (*self.listen, *self.connect):
-                if not _is_here(text):
+                if not is_here(text):
                     raise ValueError(
                         f"the network machine stays on this machine, {text} leads away from it; use 127.0.0.1, or "
                         "the network lan, fixed or client"
@@ -151,7 +153,8 @@ def host_and_port(locator: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _is_here(locator: str) -> bool:
+def is_here(locator: str) -> bool:
+    """Whether an endpoint is on this machine."""
     host, _ = host_and_port(locator)
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillmesh.agent import Agent
+from skillmesh.agent import Agent, slot_of
 from skillmesh.bank import SUFFIX
-from skillmesh.errors import AgentError, UnknownTaskError
+from skillmesh.errors import AgentError, ModuleError, TaskExistsError, UnknownTaskError, WithdrawnError
 from skillmesh.ledger import Ledger, View
 from skillmesh.module import Module
-from skillmesh.module.notice import Announcement, Slot
+from skillmesh.module.notice import Announcement, Notice
 from skillmesh.module.parts import specs_for
+
+log = logging.getLogger(__name__)
 
 NOT_TRUSTED = "is not trusted any more"
 
@@ -39,24 +43,34 @@ class Shelf:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        files = [*_files(self.partial), *_files(self.quarantine)]
-        return sum(path.stat().st_size for path in files)
+        return sum(self.come().values()) + sum(_sizes(self.quarantine).values())
+
+    def come(self) -> dict[str, int]:
+        """Of each module on its way, the bytes that lie here."""
+        return _sizes(self.partial)
 
     def hold(self, module_id: str, data: bytes, reason: str) -> None:
         """Put a module into quarantine; the file first, so that a decision always has its file."""
         target = self._path(module_id)
         partial = target.with_suffix(".partial")
-        partial.write_bytes(data)
-        partial.replace(target)
+        try:
+            partial.write_bytes(data)
+            partial.replace(target)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise AgentError(
+                f"cannot write to the quarantine {self.quarantine}: {error.strerror}; nothing was changed; make "
+                "room or mend the folder, then try again"
+            ) from error
         self._ledger.choose(module_id, "held", reason)
 
     def held(self) -> list[HeldModule]:
         """What is in quarantine, by task."""
-        found = []
-        for module_id, chosen in self._ledger.view().choices.items():
-            path = self._path(module_id)
-            if chosen.choice == "held" and path.exists():
-                found.append(HeldModule(Module.load(path, specs_for), chosen.reason, chosen.since))
+        found = [
+            HeldModule(module, chosen.reason, chosen.since)
+            for module_id, chosen in self._ledger.view().choices.items()
+            if chosen.choice == "held" and (module := self._load(module_id)) is not None
+        ]
         return sorted(found, key=lambda h: (h.module.card.task, h.module.id))
 
     def find(self, task: str) -> HeldModule:
@@ -103,15 +117,26 @@ class Shelf:
             return None
 
     def tidy(self, view: View) -> None:
-        """Remove files that something newer stands in the place of: another version, or a withdrawal."""
+        """Remove files that something newer stands in the place of (another version, a withdrawal).
+
+        What is damaged goes too: it is fetched and judged anew.
+        """
         standing = {notice.id for notice in view.known.values() if isinstance(notice, Announcement)}
         for path in _files(self.partial):
             if path.name not in standing:
                 path.unlink(missing_ok=True)
-        for held in self.held():
-            notice = view.at(Slot(held.module.card.teacher_key, held.module.card.task))
-            if notice is not None and held.module.id != getattr(notice, "id", None):
-                self.let_go(held.module.id)
+        for module_id, chosen in view.choices.items():
+            if chosen.choice == "held":
+                module = self._load(module_id)
+                if module is None or _superseded(module, view.at(slot_of(module))):
+                    self.let_go(module_id)
+
+    def _load(self, module_id: str) -> Module | None:
+        try:
+            return Module.load(self._path(module_id), specs_for)
+        except ModuleError as error:
+            log.warning("the module %s… in quarantine cannot be used: %s", module_id[:12], error)
+            return None
 
     def _path(self, module_id: str) -> Path:
         return self.quarantine / f"{module_id}{SUFFIX}"
@@ -120,21 +145,42 @@ class Shelf:
 def trust(agent: Agent, shelf: Shelf, key: str, name: str) -> None:
     """Believe a teacher from now on; what was put away when it lost trust is tried anew."""
     agent.ledger.trust(key, name)
+    known = agent.ledger.view().known.values()
+    announced = {notice.id for notice in known if isinstance(notice, Announcement)}
     for held in shelf.held():
-        if held.module.card.teacher_key == key and held.reason.endswith(NOT_TRUSTED):
+        if held.module.card.teacher_key != key or not held.reason.endswith(NOT_TRUSTED):
+            continue
+        if held.module.id in announced:
             shelf.try_again(held)
+        else:  # it came as a file, and nobody would offer it again
+            with contextlib.suppress(WithdrawnError, TaskExistsError):
+                agent.take(shelf.file_of(held.module.id) or b"")
+                shelf.let_go(held.module.id)
 
 
 def distrust(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
     """Stop believing a teacher: its modules leave the bank for quarantine, where `trust add` finds them again."""
     if key == agent.identity.public_key:
         raise AgentError("this is the agent's own key; it always trusts itself")
-    agent.ledger.distrust(key)
     moved = [module for module in agent.bank if module.card.teacher_key == key]
     for module in moved:
         shelf.hold(module.id, agent.bank.file_of(module), f"its teacher {module.card.teacher} {NOT_TRUSTED}")
         agent.bank.remove(module)
+    agent.ledger.distrust(key)  # last: whoever is cut short can begin again
     return moved
+
+
+def _superseded(module: Module, notice: Notice | None) -> bool:
+    """Whether the notice is of a later version than the module, or withdraws it."""
+    return notice is not None and notice.rank[:3] > (module.card.version, False, module.id)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    sizes = {}
+    for path in _files(folder):
+        with contextlib.suppress(FileNotFoundError):  # it has just been taken in, or away
+            sizes[path.name] = path.stat().st_size
+    return sizes
 
 
 def _files(folder: Path) -> Iterator[Path]:

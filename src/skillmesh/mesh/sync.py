@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from skillmesh.errors import ModuleError
 from skillmesh.ledger import MAX_SEEN, Ledger, View
@@ -44,13 +46,20 @@ class Sync:
     """One agent's side of the exchange."""
 
     def __init__(
-        self, wire: Wire, ledger: Ledger, peers: Peers, hello: Callable[[View], Hello], heard: Callable[[], None]
+        self,
+        wire: Callable[[], Wire],
+        ledger: Ledger,
+        peers: Peers,
+        hello: Callable[[View], Hello],
+        heard: Callable[[], None],
     ) -> None:
         self._wire, self._ledger, self._peers = wire, ledger, peers
         self._hello, self._heard = hello, heard
         self._useless: dict[bytes, None] = {}
         """Notices that were fetched and changed nothing: of strangers, or superseded. Not fetched again."""
         self._empty: Counter[str] = Counter()
+        self._asking: set[bytes] = set()
+        self._guard = threading.Lock()
 
     # What others ask.
 
@@ -70,23 +79,37 @@ class Sync:
     def exchange(self, agent: str) -> list[Notice]:
         """Ask one peer what it knows, and take what is news."""
         view = self._ledger.view()
-        pending = self._wire.ask(agent, DIGEST, bytes.fromhex(view.root), TIMEOUT, MAX_DIGEST)
+        pending = self._wire().ask(agent, DIGEST, bytes.fromhex(view.root), TIMEOUT, MAX_DIGEST)
         hello, inventory = read_digest(pending.wait())
         if hello.same and hello.root != view.root:
             raise LieError("says that it knows the same, under another root hash")
         self._peers.greeted(agent, hello)
-        had = {short(notice) for notice in (*view.known.values(), *view.seen.values())}
-        unknown = [item for item in inventory if item not in had and item not in self._useless]
-        random.shuffle(unknown)
         news: list[Notice] = []
-        for start in range(0, min(len(unknown), AT_MOST), NOTICES_AT_ONCE):
-            news += self._take(agent, unknown[start : start + NOTICES_AT_ONCE])
+        with self._unasked(inventory) as unknown:
+            for start in range(0, len(unknown), NOTICES_AT_ONCE):
+                news += self._take(agent, unknown[start : start + NOTICES_AT_ONCE])
         return news
+
+    @contextmanager
+    def _unasked(self, inventory: Iterable[bytes]) -> Iterator[list[bytes]]:
+        """The notices that are news here and that no other exchange is asking for at this moment."""
+        with self._guard:
+            view = self._ledger.view()
+            had = {short(notice) for notice in (*view.known.values(), *view.seen.values())}
+            unknown = [i for i in inventory if i not in had and i not in self._useless and i not in self._asking]
+            random.shuffle(unknown)
+            del unknown[AT_MOST:]
+            self._asking.update(unknown)
+        try:
+            yield unknown
+        finally:
+            with self._guard:
+                self._asking.difference_update(unknown)
 
     def _take(self, agent: str, wanted: Sequence[bytes]) -> list[Notice]:
         news: list[Notice] = []
         while wanted:
-            body = self._wire.ask(agent, NOTICES, b"".join(wanted), TIMEOUT, MAX_NOTICES).wait()
+            body = self._wire().ask(agent, NOTICES, b"".join(wanted), TIMEOUT, MAX_NOTICES).wait()
             notices = read_notices(body, wanted)
             if not notices:
                 self._empty[agent] += len(wanted)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -30,31 +30,51 @@ class Chooser:
 
     def __init__(self, agent: Agent, settings: MeshSettings, shelf: Shelf) -> None:
         self._agent, self._settings, self._shelf = agent, settings, shelf
-        self._fetched: dict[str, deque[float]] = {}
+        self._begun: dict[str, dict[str, float]] = {}
+        """For each teacher, the modules that were begun in the last hour, and when."""
+        self._guard = threading.Lock()
 
     def choose(self, view: View) -> Wants:
         wanted: list[Announcement] = []
         declined: dict[str, str] = {}
         held = {(m.card.teacher_key, m.card.task): (m.card.version, m.id) for m in self._agent.bank}
         room = self._settings.quota_bytes - self._agent.bank.size - self._shelf.size
+        come = self._shelf.come()
+        begun = self._begun_this_hour()
         for announcement in view.known.values():
             if not isinstance(announcement, Announcement):
                 continue
             if held.get(announcement.slot, (0, "")) >= (announcement.version, announcement.id):
                 continue
-            reason = self._decided(announcement, view) or self._unfit(announcement) or self._limited(announcement)
-            if reason is None and announcement.size > room:
-                reason = f"the quota of {self._settings.quota_bytes:,} bytes is used up; raise quota_bytes"
+            ours = begun.setdefault(announcement.teacher_key, set())
+            to_come = announcement.size - come.get(announcement.id, 0)
+            reason = (
+                self._decided(announcement, view)
+                or self._unfit(announcement)
+                or self._limited(announcement, to_come, room, ours)
+            )
             if reason is None:
-                room -= announcement.size
+                room -= to_come
+                ours.add(announcement.id)
                 wanted.append(announcement)
             else:
                 declined[announcement.id] = reason
         return Wants(wanted, declined)
 
     def fetching(self, announcement: Announcement) -> None:
-        """Count a fetch that begins, for the limit per teacher and hour."""
-        self._fetched.setdefault(announcement.teacher_key, deque()).append(time.monotonic())
+        """Count a module whose fetch begins, for the limit per teacher and hour; trying again costs nothing."""
+        with self._guard:
+            self._begun.setdefault(announcement.teacher_key, {}).setdefault(announcement.id, time.monotonic())
+
+    def _begun_this_hour(self) -> dict[str, set[str]]:
+        since = time.monotonic() - HOUR
+        with self._guard:
+            self._begun = {
+                teacher: recent
+                for teacher, times in self._begun.items()
+                if (recent := {module_id: began for module_id, began in times.items() if began > since})
+            }
+            return {teacher: set(times) for teacher, times in self._begun.items()}
 
     def _decided(self, announcement: Announcement, view: View) -> str | None:
         if announcement.slot in view.forgotten:
@@ -75,17 +95,16 @@ class Chooser:
             return "not among this agent's interests"
         return None
 
-    def _limited(self, announcement: Announcement) -> str | None:
+    def _limited(self, announcement: Announcement, to_come: int, room: int, begun: set[str]) -> str | None:
         most = self._settings.max_module_bytes
         if announcement.size > most:
             return f"{announcement.size:,} bytes, more than max_module_bytes = {most:,}"
-        times = self._fetched.get(announcement.teacher_key, deque())
-        while times and times[0] < time.monotonic() - HOUR:
-            times.popleft()
-        if len(times) >= self._settings.modules_per_hour:
+        if announcement.id not in begun and len(begun) >= self._settings.modules_per_hour:
             return (
                 f"{announcement.teacher} has had its {self._settings.modules_per_hour} modules of this hour; later"
             )
+        if to_come > room:
+            return f"the quota of {self._settings.quota_bytes:,} bytes is used up; raise quota_bytes"
         return None
 
     def interesting(self, announcement: Announcement) -> bool:

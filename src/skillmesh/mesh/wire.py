@@ -10,12 +10,13 @@ something false has signed it and can be blamed, and nobody can be blamed for wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
+import queue
 import re
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import zenoh
 
 from skillmesh.errors import MeshError
+from skillmesh.mesh.session import close_session
 from skillmesh.module.identity import verify
 
 if TYPE_CHECKING:
@@ -32,10 +34,9 @@ log = logging.getLogger(__name__)
 
 ROOT = "sk/v1"
 NONCE = 8
-REPLIES = 8
-"""So many replies to one question are looked at: one is right, more come only from those who pretend."""
 WAITING_QUESTIONS = 512
 WAITING_NOTICES = 4_096
+_END = object()
 _AGENT = re.compile(r"[0-9a-f]{64}")
 
 Answerer = Callable[[bytes], bytes | None]
@@ -51,30 +52,30 @@ class LieError(MeshError):
 
 
 class Pending:
-    """A question under way."""
+    """A question under way.
+
+    Anybody can answer in another's name, as often as it likes. So replies are checked as they come, and all but
+    the first that is signed are dropped: those who pretend neither fill memory nor crowd out the right one.
+    """
 
     def __init__(self, agent: str, verb: str, question: bytes, limit: int) -> None:
         self._agent, self._verb, self._question, self._limit = agent, verb, question, limit
-        self._replies: deque[tuple[bytes, bytes]] = deque()
-        self._count = 0
-        self._changed = threading.Condition()
-        self._over = False
+        self._reply: bytes | None = None
+        self._done = threading.Event()
         self.token = zenoh.CancellationToken()
 
     def heard(self, reply: zenoh.Reply) -> None:
-        """Keep a reply for `wait`; this runs in zenoh's own thread, so it does no more than that."""
+        """Keep the reply, if it is one; this runs in a thread of zenoh."""
         sample = reply.ok
-        if sample is None or sample.attachment is None or self._count >= REPLIES:
+        if sample is None or sample.attachment is None or self._done.is_set():
             return
-        self._count += 1
-        with self._changed:
-            self._replies.append((sample.attachment.to_bytes(), sample.payload.to_bytes()))
-            self._changed.notify()
+        signature, body = sample.attachment.to_bytes(), sample.payload.to_bytes()
+        if _genuine(self._agent, self._verb, self._question, body, signature):
+            self._reply = body
+            self._done.set()
 
     def over(self) -> None:
-        with self._changed:
-            self._over = True
-            self._changed.notify()
+        self._done.set()
 
     def cancel(self) -> None:
         """Ask no longer."""
@@ -82,44 +83,36 @@ class Pending:
 
     def wait(self) -> bytes:
         """The signed reply; zenoh's timeout ends the waiting."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._over or self._replies)
-                if not self._replies:
-                    raise NoReplyError(f"no reply from {self._agent[:12]}… to {self._verb}")
-                signature, body = self._replies.popleft()
-            if _genuine(self._agent, self._verb, self._question, body, signature):
-                if len(body) > self._limit:
-                    raise LieError(f"replied to {self._verb} with {len(body):,} bytes, expected ≤ {self._limit:,}")
-                return body
+        self._done.wait()
+        if self._reply is None:
+            raise NoReplyError(f"no reply from {self._agent[:12]}… to {self._verb}")
+        if len(self._reply) > self._limit:
+            raise LieError(f"replied to {self._verb} with {len(self._reply):,} bytes, expected ≤ {self._limit:,}")
+        return self._reply
 
 
 class Wire:
     """One agent's end of the mesh."""
 
     def __init__(self, session: zenoh.Session, identity: Identity) -> None:
-        self._session = session
+        self.session = session
         self._identity = identity
         self._declared: list[Any] = []
+        self._inboxes: list[queue.Queue[Any]] = []
         self._token: zenoh.LivelinessToken | None = None
         self.agent = identity.public_key
 
     def serve(self, answerers: Mapping[str, Answerer]) -> None:
         """Answer questions, each verb in a thread of its own: a rush for pieces delays no digest."""
         for verb, answerer in answerers.items():
-            channel: zenoh.handlers.RingChannel[zenoh.Query] = zenoh.handlers.RingChannel(WAITING_QUESTIONS)
-            queryable = self._session.declare_queryable(_key(self.agent, verb), channel)
-            self._declared.append(queryable)
-            self._thread(f"serve-{verb}", partial(self._serve, queryable, verb, answerer))
+            inbox = self._inbox(f"serve-{verb}", WAITING_QUESTIONS, partial(self._serve, verb, answerer))
+            self._declared.append(self.session.declare_queryable(_key(self.agent, verb), inbox))
 
     def hear(self, notice: Callable[[str, bytes], None]) -> None:
         """Call `notice` with sender and content of every announcement."""
-        channel: zenoh.handlers.RingChannel[zenoh.Sample] = zenoh.handlers.RingChannel(WAITING_NOTICES)
-        subscriber = self._session.declare_subscriber(
-            f"{ROOT}/ann/*", channel, allowed_origin=zenoh.Locality.REMOTE
-        )
-        self._declared.append(subscriber)
-        self._thread("hear", partial(self._hear, subscriber, notice))
+        inbox = self._inbox("hear", WAITING_NOTICES, partial(self._hear, notice))
+        remote = zenoh.Locality.REMOTE
+        self._declared.append(self.session.declare_subscriber(f"{ROOT}/ann/*", inbox, allowed_origin=remote))
 
     def watch(self, changed: Callable[[str, bool], None]) -> None:
         """Call `changed` whenever an agent appears or is gone, and for those that are there already."""
@@ -129,21 +122,26 @@ class Wire:
             if _AGENT.fullmatch(agent) and agent != self.agent:
                 changed(agent, sample.kind == zenoh.SampleKind.PUT)
 
+        direct = zenoh.handlers.Callback(sample, indirect=False)
         self._declared.append(
-            self._session.liveliness().declare_subscriber(f"{ROOT}/alive/*", sample, history=True)
+            self.session.liveliness().declare_subscriber(f"{ROOT}/alive/*", direct, history=True)
         )
 
     def appear(self) -> None:
         """Let others know that this agent is there; declared last, since they ask at once."""
-        self._token = self._session.liveliness().declare_token(f"{ROOT}/alive/{self.agent}")
+        self._token = self.session.liveliness().declare_token(f"{ROOT}/alive/{self.agent}")
 
     def announce(self, notice: bytes) -> None:
-        self._session.put(
-            f"{ROOT}/ann/{self.agent}",
-            notice,
-            congestion_control=zenoh.CongestionControl.BLOCK,
-            priority=zenoh.Priority.DATA_HIGH,
-        )
+        """Tell everyone in reach."""
+        try:
+            self.session.put(
+                f"{ROOT}/ann/{self.agent}",
+                notice,
+                congestion_control=zenoh.CongestionControl.BLOCK,
+                priority=zenoh.Priority.DATA_HIGH,
+            )
+        except zenoh.ZError as error:
+            raise NoReplyError(f"cannot announce: {error}") from error
 
     def ask(self, agent: str, verb: str, body: bytes, timeout: float, limit: int, bulk: bool = False) -> Pending:
         """Put a question to one agent; `wait` on what comes back gives the answer.
@@ -153,7 +151,7 @@ class Wire:
         question = os.urandom(NONCE) + body
         pending = Pending(agent, verb, question, limit)
         try:
-            self._session.get(
+            self.session.get(
                 _key(agent, verb),
                 zenoh.handlers.Callback(pending.heard, pending.over, indirect=False),
                 payload=question,
@@ -170,46 +168,58 @@ class Wire:
 
     def close(self) -> None:
         """Leave the mesh. Tokens and queryables go with the session."""
-        self._session.close()  # type: ignore[no-untyped-call]
+        close_session(self.session)
+        for waiting in self._inboxes:
+            with contextlib.suppress(queue.Full):
+                waiting.put_nowait(_END)
 
-    def _serve(self, queryable: Any, verb: str, answerer: Answerer) -> None:
-        for query in _until_closed(queryable):
-            with query:
-                question = query.payload.to_bytes() if query.payload is not None else b""
-                try:
-                    body = answerer(question[NONCE:]) if len(question) >= NONCE else None
-                    if body is None:
-                        continue
-                    signature = self._identity.sign("reply", _digest(self.agent, verb, question, body))
-                    query.reply(_key(self.agent, verb), body, attachment=bytes.fromhex(signature))
-                except zenoh.ZError as error:
-                    log.debug("a reply to %s could not be sent: %s", verb, error)
-                except Exception:
-                    log.exception("a question for %s could not be answered", verb)
+    def _serve(self, verb: str, answerer: Answerer, query: zenoh.Query) -> None:
+        with query:
+            question = query.payload.to_bytes() if query.payload is not None else b""
+            body = answerer(question[NONCE:]) if len(question) >= NONCE else None
+            if body is not None:
+                signature = self._identity.sign("reply", _digest(self.agent, verb, question, body))
+                query.reply(_key(self.agent, verb), body, attachment=bytes.fromhex(signature))
 
-    def _hear(self, subscriber: Any, notice: Callable[[str, bytes], None]) -> None:
-        for sample in _until_closed(subscriber):
-            sender = str(sample.key_expr).rsplit("/", 1)[-1]
+    def _hear(self, notice: Callable[[str, bytes], None], sample: zenoh.Sample) -> None:
+        sender = str(sample.key_expr).rsplit("/", 1)[-1]
+        if _AGENT.fullmatch(sender):
+            notice(sender, sample.payload.to_bytes())
+
+    def _inbox(self, name: str, size: int, handle: Callable[[Any], None]) -> zenoh.handlers.Callback[Any]:
+        """A handler for zenoh that only puts things in a queue; a thread of ours takes them out.
+
+        What comes when the queue is full is dropped: an announcement is a hint, and a question is asked again. No
+        thread of ours ever waits inside zenoh, where the interpreter could not end it.
+        """
+        waiting: queue.Queue[Any] = queue.Queue(size)
+
+        def put(item: Any) -> None:
             try:
-                if _AGENT.fullmatch(sender):
-                    notice(sender, sample.payload.to_bytes())
-            except Exception:
-                log.exception("an announcement could not be taken in")
+                waiting.put_nowait(item)
+            except queue.Full:
+                if isinstance(item, zenoh.Query):
+                    item.drop()  # type: ignore[no-untyped-call]
 
-    def _thread(self, name: str, target: Callable[[], None]) -> None:
-        threading.Thread(target=target, name=f"skillmesh-{name}", daemon=True).start()
+        def take() -> None:
+            while True:
+                item = waiting.get()
+                if item is _END:
+                    return
+                try:
+                    handle(item)
+                except zenoh.ZError as error:
+                    log.debug("%s: %s", name, error)
+                except Exception:
+                    log.exception("%s: something could not be handled", name)
+
+        threading.Thread(target=take, name=f"skillmesh-{name}", daemon=True).start()
+        self._inboxes.append(waiting)
+        return zenoh.handlers.Callback(put, indirect=False)
 
 
 def _key(agent: str, verb: str) -> str:
     return f"{ROOT}/node/{agent}/{verb}"
-
-
-def _until_closed(channel: Any) -> Any:
-    while True:
-        try:
-            yield channel.recv()
-        except zenoh.ZError:
-            return
 
 
 def _digest(agent: str, verb: str, question: bytes, body: bytes) -> str:

@@ -1,0 +1,233 @@
+"""Sharing between real processes on one machine: until all hold all, how long, how many bytes, how much memory.
+
+    sudo python benchmarks/mesh.py --nodes 8 32
+
+Every node is `skillmesh serve` with a home of its own and two tasks that it has learned itself. They run in a fresh
+network namespace, whose loopback counters give the bytes on the wire; without the right to make one, the machine's
+own loopback is counted, other traffic included. The floor is the same bytes through one loopback TCP connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mesh_homes import fresh_copies, taught_homes
+
+from skillmesh.challenge.provenance import provenance
+from skillmesh.mesh.control import NotRunningError, call
+
+HERE = Path(__file__).parent
+SERVE = [sys.executable, "-m", "skillmesh", "serve", "--home"]
+COUNTER = "/sys/class/net/lo/statistics/tx_bytes"
+LIMIT = 300.0
+
+
+class Namespace:
+    """A network of its own with nothing but loopback, or the machine's where that is not allowed."""
+
+    def __init__(self) -> None:
+        self.name: str | None = f"skm-bench-{os.getpid()}"
+        try:
+            subprocess.run(["ip", "netns", "add", self.name], check=True, capture_output=True)
+            subprocess.run(["ip", "-n", self.name, "link", "set", "lo", "up"], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            self.name = None
+
+    @property
+    def prefix(self) -> list[str]:
+        return ["ip", "netns", "exec", self.name] if self.name else []
+
+    def bytes_sent(self) -> int:
+        done = subprocess.run([*self.prefix, "cat", COUNTER], capture_output=True, check=True)
+        return int(done.stdout)
+
+    def remove(self) -> None:
+        if self.name:
+            subprocess.run(["ip", "netns", "del", self.name], check=False)
+
+
+@contextmanager
+def namespace() -> Iterator[Namespace]:
+    made = Namespace()
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def run(homes: list[Path], idle_seconds: float) -> dict[str, Any]:
+    """Start a node per home and watch until every bank holds everything."""
+    files = [path for home in homes for path in (home / "bank").glob("*.skill")]
+    sizes = sum(path.stat().st_size for path in files)
+    moved = sizes * (len(homes) - 1)
+    with namespace() as net:
+        began_bytes, began = net.bytes_sent(), time.monotonic()
+        nodes = [_start(home, net) for home in homes]
+        try:
+            _until(lambda: all(_runs(home) for home in homes))
+            ready = time.monotonic() - began
+            _until(lambda: all(_count(home) == len(files) for home in homes))
+            hold_all = time.monotonic() - began
+            _until(lambda: len({_status(home)["root"] for home in homes}) == 1)
+            _until(lambda: all(_status(home)["in_use"] == len(files) for home in homes))
+            answering = time.monotonic() - began
+            wire = net.bytes_sent() - began_bytes
+            memory = [_memory(node.pid) for node in nodes]
+            time.sleep(15)  # until what follows news has died down
+            idle_from = net.bytes_sent()
+            time.sleep(idle_seconds)
+            idle = (net.bytes_sent() - idle_from) * 60 / idle_seconds
+            fetched = sum(call(home, "status")["bytes_fetched"] for home in homes)
+        finally:
+            for node in nodes:
+                node.send_signal(signal.SIGTERM)
+            for node in nodes:
+                node.wait(60)
+    return {
+        "nodes": len(homes),
+        "modules": len(files),
+        "module_bytes": round(sizes / len(files)),
+        "ready_seconds": round(ready, 2),
+        "hold_all_seconds": round(hold_all, 2),
+        "answering_seconds": round(answering, 2),
+        "moved_bytes": moved,
+        "fetched_bytes": fetched,
+        "wire_bytes": wire,
+        "wire_ratio": round(wire / moved, 4),
+        "idle_bytes_per_minute_and_node": round(idle / len(homes)),
+        "node_rss_mb": round(fmean(rss for rss, _ in memory), 1),
+        "node_peak_mb": round(max(peak for _, peak in memory), 1),
+        "floor_seconds": round(_floor(moved), 3),
+        "own_network": net.name is not None,
+    }
+
+
+def memory_of_answering(home: Path) -> dict[str, Any]:
+    """What a node takes beyond a process that has backbone and mapper loaded and has answered the same image."""
+    image = next((home.parent.parent.parent / "tasks").rglob("*.jpg"))
+    alone = (
+        "import sys; from pathlib import Path; from skillmesh.agent import Agent; a = Agent(Path(sys.argv[1]));"
+        "a.ask([Path(sys.argv[2])]);"
+        "print([int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS')][0] / 1000)"
+    )
+    command = [sys.executable, "-c", alone, str(home), str(image)]
+    bare = float(subprocess.run(command, capture_output=True, check=True, text=True, env=_environment()).stdout)
+    with namespace() as net:
+        node = _start(home, net)
+        try:
+            _until(lambda: _runs(home))
+            call(home, "ask", timeout=None, images=[str(image)])
+            rss, _ = _memory(node.pid)
+        finally:
+            node.send_signal(signal.SIGTERM)
+            node.wait(60)
+    return {"process_mb": round(bare, 1), "node_mb": round(rss, 1), "beyond_mb": round(rss - bare, 1)}
+
+
+def _start(home: Path, net: Namespace) -> subprocess.Popen[bytes]:
+    log = (home / "serve.log").open("wb")
+    return subprocess.Popen([*net.prefix, *SERVE, str(home)], stdout=log, stderr=log, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def _runs(home: Path) -> bool:
+    try:
+        call(home, "status")
+    except NotRunningError:
+        return False
+    return True
+
+
+def _status(home: Path) -> dict[str, Any]:
+    found: dict[str, Any] = call(home, "status")
+    return found
+
+
+def _count(home: Path) -> int:
+    return sum(name.endswith(".skill") for name in os.listdir(home / "bank"))
+
+
+def _until(what: Any) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not what():
+        if time.monotonic() > deadline:
+            sys.exit("not within five minutes; look at serve.log in the homes")
+        time.sleep(0.05)
+
+
+def _memory(pid: int) -> tuple[float, float]:
+    """Resident memory now and at most, in MB."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines["VmRSS"].split()[0]) / 1000, int(lines["VmHWM"].split()[0]) / 1000
+
+
+def _floor(count: int) -> float:
+    """Seconds for so many bytes through one TCP connection on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            with socket.create_connection(server.getsockname()) as line:
+                block, left = bytes(1 << 20), count
+                while left > 0:
+                    line.sendall(block[: min(left, len(block))])
+                    left -= len(block)
+
+        started = time.perf_counter()
+        sender = threading.Thread(target=send)
+        sender.start()
+        line, _ = server.accept()
+        buffer = bytearray(1 << 20)
+        while line.recv_into(buffer):
+            pass
+        sender.join()
+        line.close()
+        return time.perf_counter() - started
+
+
+def show(result: dict[str, Any]) -> None:
+    for key, value in result.items():
+        print(f"  {key:<34}{value:,}" if not isinstance(value, bool) else f"  {key:<34}{value}")
+    print(flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--idle", type=float, default=60.0, help="seconds of idle traffic to count")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "skillmesh-bench")
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    homes = taught_homes(options.work, max(options.nodes))
+    origin = provenance(f"python benchmarks/mesh.py --nodes {' '.join(map(str, options.nodes))}", [], 0)
+    runs = []
+    for count in options.nodes:
+        print(f"{count} nodes")
+        runs.append(run(fresh_copies(homes[:count], options.work / "run" / str(count)), options.idle))
+        show(runs[-1])
+    answering = memory_of_answering(options.work / "run" / str(options.nodes[0]) / homes[0].name)
+    print("a node that answers")
+    show(answering)
+    if options.out:
+        report = {"runs": runs, "answering": answering, "provenance": origin}
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

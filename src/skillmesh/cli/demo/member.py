@@ -1,0 +1,129 @@
+"""One of the demo's agents: a home of its own, and a `skillmesh serve` process on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from skillmesh.agent import Agent, create_home
+from skillmesh.config import FILE as CONFIG_FILE
+from skillmesh.errors import AgentError
+from skillmesh.mesh.control import call
+from skillmesh.mesh.node import LOCK as NODE_LOCK
+from skillmesh.mesh.settings import MeshSettings
+
+GRACE = 3.0
+"""Seconds to leave the mesh in order; a process that takes longer is killed, which its home survives."""
+
+
+class Member:
+    """One agent. Its bank is read from its home, what only its process knows is asked for."""
+
+    def __init__(self, home: Path, lessons: Sequence[Path], port: int) -> None:
+        self.name = home.name
+        self.home = home
+        self.lessons = lessons
+        _clear(home)
+        create_home(home, name=self.name)
+        MeshSettings.of({"discovery_port": port, "sync_seconds": 2.0}).save(home)
+        self.agent = Agent(home)
+        self.key = self.agent.identity.public_key
+        self.killed = False
+        self.status: dict[str, Any] = {}
+        self.began = 0.0
+        """When its process was started; times are those of `time.monotonic`."""
+        self.joined: float | None = None
+        """When its process first answered."""
+        self.since: dict[str, float] = {}
+        """When each task was first seen in its bank."""
+        self._log = home / "serve.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None
+
+    def start(self, cache: Path, device: str | None) -> None:
+        """Start the process; it learns its lessons while it shares."""
+        words = [sys.executable, "-m", "skillmesh", "--home", str(self.home), "serve"]
+        for folder in self.lessons:
+            words += ["--learn", str(folder)]
+        if device is not None:
+            words += ["--device", device]
+        self.began = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                words, stdout=log, stderr=log, env=os.environ | {"SKILLMESH_CACHE": str(cache.resolve())}
+            )
+
+    def look(self) -> list[str]:
+        """Take notice of what changed; return the tasks that are new in its bank."""
+        if self._process is not None and self._process.poll() is not None:
+            raise AgentError(f"{self.name} ended with {self._process.returncode}: {self.last_words()}")
+        self.agent.bank.refresh()
+        now = time.monotonic()
+        news = [module.card.task for module in self.agent.bank if module.card.task not in self.since]
+        self.since |= dict.fromkeys(news, now)
+        with contextlib.suppress(AgentError):  # it is starting, or busy: next time
+            self.status = call(self.home, "status", timeout=10)
+            self.joined = self.joined or now
+        return news
+
+    def has_taught(self, task: str) -> bool:
+        """Whether it learned this task itself."""
+        return self.agent.bank.held(task, self.key) is not None
+
+    def knows(self, tasks: int) -> bool:
+        """Whether it answers from so many tasks: having received them is not enough."""
+        return bool(self.status.get("in_use") == tasks)
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace").strip()[-1000:] or f"{self._log} is empty"
+
+    def send(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.send(signal.SIGKILL)
+        self.killed = True
+        self.wait(GRACE)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its process to end; one that does not is killed."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(max(seconds, 0))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def _clear(home: Path) -> None:
+    """Remove the home of an earlier run; a process that still runs on it, since the demo was killed, is ended."""
+    if not home.exists():
+        return
+    if not (home / CONFIG_FILE).exists():
+        raise AgentError(f"{home} is no agent's home; remove it, or name another folder with --out")
+    with contextlib.suppress(AgentError):
+        call(home, "stop", timeout=10)
+    try:
+        with FileLock(home / NODE_LOCK, timeout=20):
+            pass
+    except Timeout:
+        raise AgentError(f"a node still runs on {home}; end it first") from None
+    shutil.rmtree(home)

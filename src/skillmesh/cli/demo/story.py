@@ -1,0 +1,151 @@
+"""What happens in the demo, from the first image to the last answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skillmesh.cli.demo.crew import Crew, free_port
+from skillmesh.cli.demo.drawing import draw_tasks
+from skillmesh.cli.demo.member import Member
+from skillmesh.cli.demo.plan import SOLO, Plan
+from skillmesh.cli.demo.quiz import Sheet, ask, questions
+from skillmesh.cli.demo.screen import Screen, screen
+from skillmesh.cli.picture import draw_answers
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it. Seconds are wall-clock."""
+
+    plan: Plan
+    members: Sequence[Member]
+    sheets: dict[str, Sheet]
+    """What each agent said that was there at the end, by name."""
+    picture: Path
+    drawing_seconds: float
+    together_seconds: float
+    """From the start of the teachers' processes until all that were left answered from all tasks."""
+    killed_seconds: float
+    """When one of them was killed, on the same clock."""
+    late_seconds: tuple[float, float]
+    """How long the latecomer took to know everything: since its process was started, since it was on the mesh."""
+    asking_seconds: float
+    alone_seconds: float
+    """As `together_seconds`, for one agent that learned everything."""
+    same_modules: int
+    """How many of the tasks that agents taught each other are, bit by bit, what the one alone has learned."""
+
+    @property
+    def same_answers(self) -> bool:
+        """Whether all agents gave the same answers, bit by bit."""
+        return len({sheet.digest for sheet in self.sheets.values()}) == 1
+
+
+def play(out: Path, plan: Plan, device: str | None) -> Outcome:
+    """Play all of it; when it ends, whichever way, no process is left."""
+    began = time.monotonic()
+    folders = draw_tasks(out / "tasks", plan)
+    drawn = time.monotonic()
+    images = questions(folders.values())
+    with screen(plan.learned) as view:
+        with _crew(out, plan, folders) as crew:
+            cache = _cold_cache(out / "cache" / "mesh")
+            start = time.monotonic()
+            killed = _learn_together(crew, plan, cache, device, view)
+            together = time.monotonic()
+            late = _join_late(crew, plan, cache, device, view)
+            asking = time.monotonic()
+            sheets = {member.name: _ask(member, images, view) for member in crew.running}
+            asked = time.monotonic()
+        alone, solo = _learn_alone(out, plan, folders, device, view)
+    picture = out / "answers.png"
+    draw_answers(sheets[plan.teachers[0]].answers, picture)
+    own = {module.content_id for module in crew[plan.teachers[0]].agent.bank}
+    return Outcome(
+        plan=plan,
+        members=crew.members,
+        sheets=sheets,
+        picture=picture,
+        drawing_seconds=drawn - began,
+        together_seconds=together - start,
+        killed_seconds=killed - start,
+        late_seconds=late,
+        asking_seconds=asked - asking,
+        alone_seconds=alone,
+        same_modules=sum(module.content_id in own for module in solo.agent.bank),
+    )
+
+
+def _crew(out: Path, plan: Plan, folders: dict[str, Path]) -> Crew:
+    port = free_port()
+    homes = out / "agents"
+    teachers = [Member(homes / name, [folders[t] for t in plan.lessons(name)], port) for name in plan.teachers]
+    return Crew([*teachers, Member(homes / plan.latecomer, (), port)])
+
+
+def _learn_together(crew: Crew, plan: Plan, cache: Path, device: str | None, view: Screen) -> float:
+    """Let the teachers learn and share; one is killed on the way. Returns when that was."""
+    teachers = [crew[name] for name in plan.teachers]
+    *others, victim = teachers
+    for member in teachers:
+        member.start(cache, device)
+    view.tell(f"{_listed(plan.teachers)} start, each with tasks of its own to learn")
+
+    def taught() -> bool:
+        return all(task in member.since for task in plan.lessons(victim.name) for member in others)
+
+    crew.watch(taught, lambda news: view.news(crew.members, news))
+    victim.kill()
+    killed = time.monotonic()
+    view.tell(f"{victim.name} is killed; the others hold what it taught")
+    everything = len(plan.learned)
+    crew.watch(lambda: all(m.knows(everything) for m in others), lambda news: view.news(crew.members, news))
+    view.tell(f"{_listed([m.name for m in others])} know all {everything} tasks")
+    return killed
+
+
+def _join_late(crew: Crew, plan: Plan, cache: Path, device: str | None, view: Screen) -> tuple[float, float]:
+    """Start the agent that knows nothing; returns how long it took to know everything."""
+    late = crew[plan.latecomer]
+    late.start(cache, device)
+    view.tell(f"{late.name} starts, and knows nothing")
+    crew.watch(lambda: late.knows(len(plan.learned)), lambda news: view.news(crew.members, news))
+    caught_up = time.monotonic()
+    seconds = caught_up - late.began, caught_up - (late.joined or late.began)
+    view.tell(f"{late.name} knows all {len(plan.learned)} tasks, those that {plan.victim} taught too")
+    return seconds
+
+
+def _ask(member: Member, images: Sequence[Path], view: Screen) -> Sheet:
+    view.tell(f"{member.name} is asked about {len(images):,} images, with no task label")
+    return ask(member.home, images, lambda done: view.status(f"{done:,} of {len(images):,} answered"))
+
+
+def _learn_alone(
+    out: Path, plan: Plan, folders: dict[str, Path], device: str | None, view: Screen
+) -> tuple[float, Member]:
+    """Let one agent learn everything, as cold as the others were; returns its seconds and itself."""
+    cache = _cold_cache(out / "cache" / SOLO)
+    with Crew([Member(out / "agents" / SOLO, [folders[task] for task in plan.learned], free_port())]) as crew:
+        solo = crew[SOLO]
+        start = time.monotonic()
+        solo.start(cache, device)
+        view.tell(f"for comparison: {SOLO} starts, alone, and learns everything")
+        crew.watch(lambda: solo.knows(len(plan.learned)), lambda news: view.news(crew.members, news))
+        view.tell(f"{SOLO} knows all {len(plan.learned)} tasks")
+        return time.monotonic() - start, solo
+
+
+def _cold_cache(folder: Path) -> Path:
+    """A descriptor cache with nothing in it: nobody profits from an earlier run or the user's own cache."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in folder.glob("descriptors-*"):
+        file.unlink()
+    return folder
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

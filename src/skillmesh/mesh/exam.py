@@ -1,0 +1,136 @@
+"""Exams: how well a bank answers what its agent can check.
+
+Every module brings an exam: of the agent's own tasks their validation images, whose labels are certain; of other
+tasks their probes, whose labels are what the teacher's head says. The calibration's background sample comes last.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.backbone.calibration import Prior
+from skillmesh.learning.head import Head
+from skillmesh.learning.probes import read_probes
+from skillmesh.mapper import Mapper
+from skillmesh.module import Module
+from skillmesh.tensors import Floats
+from skillmesh.validation import OwnValidation
+
+Names = NDArray[np.object_]
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Images of one task, and what they are called. Names are compared without regard to case."""
+
+    module: Module
+    own: bool
+    x: Floats
+    labels: Names
+
+    @property
+    def error(self) -> float:
+        """How often the task's own head is wrong on images that it has not seen; it has seen those of the exam."""
+        accuracy = self.module.card.validation_accuracy
+        return 0.0 if accuracy is None else 1 - accuracy
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a bank made of an exam."""
+
+    images: int
+    right: int
+    """Called by the right name, whoever taught it, if an answer must be given."""
+    known: int
+    excused: float
+    """Errors to expect where another teacher of the same classes answers, as good as the first on new images."""
+
+
+@dataclass
+class Taken:
+    """Images of others that a teacher's modules answer wrongly, and how many such errors are excused."""
+
+    wrong: int = 0
+    excused: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """How a bank did in all its exams."""
+
+    modules: list[Module]
+    mapper: Mapper | None
+    own: dict[str, Result]
+    """By module id: the agent's own images."""
+    others: dict[str, Result]
+    """By module id: the probes of other teachers."""
+    taken: dict[tuple[str, bool], Taken]
+    """By a teacher's key, and whether it is taken from the agent's own images."""
+    claims: Indices
+    """For each background image the index of the module that claims it, −1 where it is unknown."""
+
+
+class Examiner:
+    """Sets the exams of one agent's bank and marks them."""
+
+    def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
+        self.prior = prior
+        self.kind = kind
+        self.background = background
+        self._own = {kept.module.id: kept for kept in own if len(kept.x)}
+
+    def sit(self, modules: list[Module], mapper: Mapper | None = None) -> Sitting:
+        """Let a bank answer all its exams in one go; `mapper` is the bank's, if it is built already."""
+        if not modules:
+            return Sitting([], None, {}, {}, {}, np.full(len(self.background), -1))
+        mapper = mapper or Mapper(modules, self.kind, self.prior)
+        exams = [self._exam(module) for module in modules]
+        ends = np.cumsum([len(exam.x) for exam in exams])
+        mapped = mapper.map(np.concatenate([exam.x for exam in exams] + [self.background]))
+        *winners, claimants = np.split(mapped.task, ends)
+        *unknown, strange = np.split(mapped.unknown, ends)
+        results: dict[bool, dict[str, Result]] = {True: {}, False: {}}
+        taken: dict[tuple[str, bool], Taken] = defaultdict(Taken)
+        for exam, won, unsaid in zip(exams, winners, unknown, strict=True):
+            results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken)
+        claims = np.where(strange, -1, claimants)
+        return Sitting(modules, mapper, results[True], results[False], dict(taken), claims)
+
+    def _exam(self, module: Module) -> Exam:
+        kept = self._own.get(module.id)
+        x = kept.x if kept else read_probes(module.tensors, module.card.dim)
+        labels = kept.labels if kept else None
+        if labels is None:
+            labels = Head.read(module.tensors).logits(x).argmax(axis=1)
+        return Exam(module, kept is not None, x, _names(module)[labels])
+
+
+def _marked(
+    exam: Exam, modules: list[Module], winners: Indices, unknown: Flags, taken: dict[tuple[str, bool], Taken]
+) -> Result:
+    """Mark one exam, and put wrong answers down to the other teachers who gave them."""
+    right, excused = 0, 0.0
+    names = set(_names(exam.module))
+    for index in np.unique(winners):
+        rows, winner = winners == index, modules[index]
+        said = _names(winner)[Head.read(winner.tensors).logits(exam.x[rows]).argmax(axis=1)]
+        hits = int(np.sum(said == exam.labels[rows]))
+        equivalent = 0 if winner == exam.module else sum(name in names for name in said)
+        right, excused = right + hits, excused + exam.error * equivalent
+        if winner.card.teacher_key != exam.module.card.teacher_key:
+            account = taken[winner.card.teacher_key, exam.own]
+            account.wrong += len(said) - hits
+            account.excused += exam.error * equivalent
+    return Result(len(winners), right, int(np.sum(~unknown)), excused)
+
+
+def _names(module: Module) -> Names:
+    return np.array([name.casefold() for name in module.card.classes], dtype=np.object_)

@@ -1,0 +1,142 @@
+"""Being on the mesh and staying there: joining, joining again on another network, finding lost peers again.
+
+zenoh keeps links and finds peers by multicast. What it does not do: wait for a gateway that is away at opening,
+follow a laptop to another network, and call peers again that it knew by hearsay only. That is done here.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from skillmesh.ledger import Ledger
+from skillmesh.mesh.peers import Peers
+from skillmesh.mesh.session import GatewayAwayError, addresses, introduce, locators, open_session
+from skillmesh.mesh.settings import MeshSettings
+from skillmesh.mesh.wire import NoReplyError, Wire
+from skillmesh.module import Identity
+
+log = logging.getLogger(__name__)
+
+LOOK = 3.0
+"""Seconds between looks at whether something has to be done."""
+CALLED_AT_ONCE = 16
+CALL, LONGEST = 6.0, 300.0
+"""Seconds before a lost peer is called for the first time, and between calls at most."""
+MAX_ADDRESSES = 256
+"""Agents whose addresses are kept: they come from others, who may say anything."""
+
+
+class Membership:
+    """One agent's place on the mesh.
+
+    Parameters
+    ----------
+    declare
+        Called with every new wire, to say what is served and heard there.
+    """
+
+    def __init__(
+        self,
+        settings: MeshSettings,
+        home: Path,
+        identity: Identity,
+        ledger: Ledger,
+        peers: Peers,
+        declare: Callable[[Wire], None],
+    ) -> None:
+        self._settings, self._home, self._identity = settings, home, identity
+        self._ledger, self._peers, self._declare = ledger, peers, declare
+        self._wire: Wire | None = None
+        self._opened_with: tuple[str, ...] = ()
+        self._calls: dict[str, tuple[int, float]] = {}
+        self._leaving = threading.Event()
+        self.locators: tuple[str, ...] = ()
+        self.trouble: str | None = None
+
+    def wire(self) -> Wire:
+        """The line to the others; `NoReplyError` where there is none now."""
+        if self._wire is None:
+            raise NoReplyError("the mesh is not joined now")
+        return self._wire
+
+    def begin(self) -> None:
+        """Join, and stay in a thread of its own. What is wrong with the settings is said at once."""
+        self._opened_with = self._addresses()
+        self._try_to_join()
+        threading.Thread(target=self._stay, name="skillmesh-membership", daemon=True).start()
+
+    def leave(self) -> None:
+        self._leaving.set()
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def remember(self, agent: str) -> None:
+        """Note where an agent listens that has just been talked to: the next time it may have to be called."""
+        peer = self._peers.get(agent)
+        if self._settings.network != "fixed" or peer is None or peer.hello is None:
+            return
+        known = self._ledger.addresses()
+        if set(known.get(agent, ())) != set(peer.hello.locators) and (
+            agent in known or len(known) < MAX_ADDRESSES
+        ):
+            self._ledger.note_addresses(agent, peer.hello.locators)
+
+    def _stay(self) -> None:
+        while not self._leaving.wait(LOOK):
+            try:
+                if self._wire is None:
+                    self._try_to_join()
+                elif self._moved():
+                    log.info("the network has changed; joining the mesh there")
+                    self._wire.close()
+                    self._try_to_join()
+                elif self._settings.network == "fixed":
+                    self._call_lost_peers()
+            except Exception as error:
+                self.trouble = str(error)
+                log.warning("cannot join the mesh now: %s", error)
+
+    def _try_to_join(self) -> None:
+        """Join; a gateway that is away is waited for."""
+        self._wire = None
+        try:
+            session = open_session(self._settings, self._home)
+        except GatewayAwayError as error:
+            if self.trouble is None:
+                log.warning("%s", error)
+            self.trouble = str(error)
+            return
+        self.trouble = None
+        self.locators = locators(session)
+        wire = Wire(session, self._identity)
+        self._declare(wire)
+        self._wire = wire
+        wire.appear()
+
+    def _moved(self) -> bool:
+        now = self._addresses()
+        new = set(now) - set(self._opened_with)
+        self._opened_with = now if new else self._opened_with
+        return bool(new)
+
+    def _addresses(self) -> tuple[str, ...]:
+        return addresses(self._settings.interface) if self._settings.network == "lan" else ()
+
+    def _call_lost_peers(self) -> None:
+        """Call those that were here once and are not, each one more seldom the longer it stays away."""
+        here = {peer.agent for peer in self._peers.alive()}
+        lost = {agent: places for agent, places in self._ledger.addresses().items() if agent not in here}
+        self._calls = {agent: call for agent, call in self._calls.items() if agent in lost}
+        now = time.monotonic()
+        due = [agent for agent in lost if self._calls.setdefault(agent, (0, now + CALL))[1] <= now and lost[agent]]
+        for agent in random.sample(due, min(len(due), CALLED_AT_ONCE)):
+            times = self._calls[agent][0] + 1
+            self._calls[agent] = times, now + min(CALL * 2**times, LONGEST) * random.uniform(0.5, 1.0)
+            place = lost[agent][times % len(lost[agent])]
+            introduce(self.wire().session, self._settings, self._home, [place])

@@ -1,0 +1,295 @@
+"""Hostile peers, each really done: an attacker in a process of its own among unmodified nodes.
+
+Whatever it does, honest nodes end up with what honest teachers taught and with nothing else; who signed a lie is
+banned, for a reason that `status` shows; and no honest agent is.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import FLOOD_FILE, steal
+from meshes import Mesh, Node, answers, environment, eventually
+
+from skillmesh.agent import Agent
+from skillmesh.mesh.control import call
+from skillmesh.module import Module
+from skillmesh.module.identity import Identity
+
+HOSTILE = Path(__file__).with_name("hostile.py")
+
+
+@dataclass
+class Attack:
+    """An attacker's process."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def key(self) -> str:
+        return Identity.load(self.home / "key.pem").public_key
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+
+Attacks = Callable[..., Attack]
+
+
+@pytest.fixture(scope="module")
+def begin(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacks]:
+    """Start attackers that go on until the last test, with what they stole from a teacher."""
+    with attackers(teachers[0], tmp_path_factory.mktemp("loot")) as start:
+        yield start
+
+
+@pytest.fixture
+def attack(teachers: list[Path], tmp_path: Path) -> Iterator[Attacks]:
+    """Start attackers that end with the test."""
+    with attackers(teachers[0], tmp_path) as start:
+        yield start
+
+
+@contextmanager
+def attackers(teacher: Path, folder: Path) -> Iterator[Attacks]:
+    started: list[Attack] = []
+
+    def start(mesh: Mesh, kind: str, loot: Path = teacher) -> Attack:
+        home = mesh.home(name=f"{kind}-{folder.name}-{len(started)}")
+        stolen = steal(loot, folder / f"loot{len(started)}")
+        command = [sys.executable, str(HOSTILE), kind, "--home", str(home), "--loot", str(stolen)]
+        with (home / "hostile.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
+        started.append(Attack(home, process))
+        return started[-1]
+
+    try:
+        yield start
+        for one in started:
+            assert one.process.poll() is None, (one.home / "hostile.log").read_text()[-2000:]
+    finally:
+        for one in started:
+            one.end()
+
+
+@pytest.fixture(scope="module")
+def town(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """Two teachers and a student who live through one attack after the other."""
+    mesh = Mesh(tmp_path_factory.mktemp("town"), teachers)
+    for node in (mesh.node(0), mesh.node(1), mesh.node(None)):
+        node.start(wait=False)
+    eventually(lambda: all(node.runs() for node in mesh.nodes))
+    eventually(lambda: mesh.converged(tasks=4))
+    yield mesh
+    mesh.stop()
+
+
+def teach(node: Node) -> str:
+    """Have a teacher learn one of its tasks again, as a command beside its node would; returns the module's id."""
+    agent = Agent(node.home)
+    old = next(m for m in agent.tasks() if m.card.teacher_key == agent.identity.public_key)
+    card = old.card.model_copy(update={"version": old.card.version + 1})
+    module, data = Module.create(card, old.tensors, agent.identity)
+    agent.bank.add(data)
+    return module.id
+
+
+def reaches(module_id: str, nodes: list[Node]) -> bool:
+    return all((node.home / "bank" / f"{module_id}.skill").exists() for node in nodes)
+
+
+def bans(node: Node) -> dict[str, str]:
+    return {ban["agent"]: ban["reason"] for ban in node.status()["bans"]}
+
+
+def keys(nodes: list[Node]) -> set[str]:
+    return {Agent(node.home).identity.public_key for node in nodes}
+
+
+def foreign(node: Node, nodes: list[Node]) -> list[str]:
+    """Tasks in a node's bank that no honest teacher taught."""
+    return [m.card.task for m in Agent(node.home).bank if m.card.teacher_key not in keys(nodes)]
+
+
+def survives(mesh: Mesh) -> None:
+    """Under the attack, what an honest teacher teaches now reaches everybody; nothing else does."""
+    module_id = teach(mesh.nodes[0])
+    eventually(lambda: reaches(module_id, mesh.nodes), why="honest nodes share what was just taught")
+    for node in mesh.nodes:
+        assert foreign(node, mesh.nodes) == []
+        assert not bans(node).keys() & keys(mesh.nodes)
+
+
+# Lies about what there is.
+
+LIES = {
+    "endless-digest": "replied to digest with",
+    "million-ids": "notices that it cannot show",
+    "strange-name": "its digest is malformed",
+    "no-json": "its digest is malformed",
+    "false-same": "knows the same, under another root",
+    "bad-signature": "not signed by",
+    "forged-teacher": "not signed by",
+    "forged-withdrawal": "not signed by",
+    "unasked-notices": "not asked for",
+}
+
+
+@pytest.fixture(scope="module")
+def liars(town: Mesh, begin: Attacks) -> dict[str, Attack]:
+    """All of them at once."""
+    return {kind: begin(town, kind) for kind in LIES}
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_who_lies_about_what_there_is_gets_banned(town: Mesh, liars: dict[str, Attack], kind: str) -> None:
+    key = liars[kind].key
+    for node in town.nodes:
+        assert LIES[kind] in eventually(lambda node=node: bans(node).get(key), why="the liar is banned")
+        assert bans(node)[key].isprintable()
+
+
+def test_honest_nodes_share_on_among_liars(town: Mesh, liars: dict[str, Attack]) -> None:
+    survives(town)
+    assert all(len(node.live()) == 4 for node in town.nodes)
+    names = [peer["name"] for peer in call(town.nodes[0].home, "peers")]
+    assert all(name is None or name.isprintable() for name in names)
+
+
+# Lies about files.
+
+BAD_PIECES = {
+    "wrong-bytes": "whose hash is not the announced one",
+    "oversize-pieces": "expected ≤",
+    "short-pieces": "were asked for",
+}
+
+
+@pytest.fixture(scope="module")
+def market(teachers: list[Path], begin: Attacks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """Two students, and nobody but attackers who has what a teacher announced."""
+    mesh = Mesh(tmp_path_factory.mktemp("market"), teachers)
+    for node in (mesh.node(), mesh.node()):
+        node.start(wait=False)
+    yield mesh
+    mesh.stop()
+
+
+@pytest.fixture(scope="module")
+def forgers(market: Mesh, begin: Attacks) -> dict[str, Attack]:
+    return {kind: begin(market, kind) for kind in BAD_PIECES}
+
+
+@pytest.mark.parametrize("kind", BAD_PIECES)
+def test_who_sends_other_bytes_than_its_teacher_announced_gets_banned(
+    market: Mesh, forgers: dict[str, Attack], kind: str
+) -> None:
+    for node in market.nodes:
+        found = eventually(lambda node=node: bans(node).get(forgers[kind].key), why="the forger is banned")
+        assert BAD_PIECES[kind] in found
+        assert not node.live()
+
+
+def test_the_honest_teacher_whose_module_was_forged_is_believed(market: Mesh, forgers: dict[str, Attack]) -> None:
+    teacher = market.serve(0)
+    eventually(lambda: market.converged(tasks=2))
+    for node in market.nodes:
+        assert Agent(teacher.home).identity.public_key not in bans(node)
+
+
+# Teachers who contradict themselves.
+
+
+@pytest.mark.parametrize(
+    ("kind", "tasks"),
+    [("contradiction", 1), ("other-leaves", 1), ("anothers-file", 1), ("other-backbone", 2)],
+)
+def test_nothing_is_taken_from_a_teacher_who_contradicts_itself(
+    town: Mesh, attack: Attacks, kind: str, tasks: int
+) -> None:
+    liar = attack(town, kind)
+    for node in town.nodes:
+        found = eventually(lambda node=node: bans(node).get(liar.key), why="the liar is banned", seconds=10)
+        print(kind, found, node.status()["declined"], node.status()["refused"])
+    survives(town)
+
+
+# What is genuine but old.
+
+
+def test_what_was_replaced_or_withdrawn_does_not_come_back(mesh: Mesh, attack: Attacks) -> None:
+    student, other = mesh.node().start(wait=False), mesh.node().start(wait=False)
+    attack(mesh, "replay")
+    eventually(lambda: student.runs() and len(student.live()) == 2, why="the student takes what is genuine")
+    teacher = mesh.node(0)
+    withdrawn = Agent(teacher.home).tasks()[1].card.task
+    newer = teach(teacher)
+    Agent(teacher.home).withdraw(withdrawn)
+    teacher.start()
+    eventually(lambda: mesh.converged(tasks=1))
+    time.sleep(2)
+    assert mesh.converged(tasks=1)
+    for node in (student, other):
+        assert [module.id for module in Agent(node.home).bank] == [newer]
+        assert bans(node) == {}
+
+
+# Pretending to be others.
+
+
+@pytest.mark.parametrize("kind", ["impostor", "obituaries"])
+def test_nobody_is_cut_off_by_one_who_speaks_in_its_name(town: Mesh, attack: Attacks, kind: str) -> None:
+    attack(town, kind)
+    time.sleep(2)
+    survives(town)
+    late = town.serve(name=f"late-{kind}")
+    try:
+        eventually(lambda: town.converged(tasks=4), why="a newcomer learns of everything")
+        print(call(late.home, "peers"), (late.home / "serve.log").read_text()[-1500:])
+    finally:
+        late.stop()
+        town.nodes.remove(late)
+
+
+# Keeping others waiting.
+
+
+@pytest.fixture(scope="module")
+def heirs(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """A student who has what a teacher taught, which has left."""
+    mesh = Mesh(tmp_path_factory.mktemp("heirs"), teachers)
+    for node in (mesh.node(0), mesh.node()):
+        node.start(wait=False)
+    eventually(lambda: all(node.runs() for node in mesh.nodes) and mesh.converged(tasks=2))
+    mesh.nodes.pop(0).stop()
+    yield mesh
+    mesh.stop()
+
+
+@pytest.mark.parametrize(("kind", "peers"), [("silent", 3), ("trickle", 3), ("withhold", 3), ("ghosts", 400)])
+def test_who_keeps_others_waiting_does_not_keep_them_from_the_honest(
+    heirs: Mesh, attack: Attacks, kind: str, peers: int
+) -> None:
+    for _ in range(1 if kind == "ghosts" else peers):
+        attack(heirs, kind)
+    eventually(lambda: call(heirs.nodes[0].home, "status")["peers"] >= peers, why="the attackers are there")
+    late = heirs.serve(name=f"late-{kind}")
+    try:
+        began = time.monotonic()
+        eventually(lambda: len(late.live()) == 2, why="the newcomer gets everything from the honest")
+        print(kind, time.monotonic() - began, (late.home / "serve.log").read_text()[-1500:])
+        assert bans(late) == {}
+    finally:
+        late.stop()
+        heirs.nodes.remove(late)
