@@ -2,7 +2,7 @@
 
     sudo python benchmarks/mesh.py --nodes 8 32
 
-Every node is `skillmesh serve` with a home of its own and two tasks that it has learned itself. They run in a fresh
+Every node is `skillmesh serve` with its own home and two tasks that it has learned itself. They run in a fresh
 network namespace, whose loopback counters give the bytes on the wire; without the right to make one, the machine's
 own loopback is counted, other traffic included. The floor is the same bytes through one loopback TCP connection.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -19,54 +18,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mesh_homes import fresh_copies, taught_homes
+from nodes import environment, fresh_copies, namespace, runs, start, status, taught_homes, until
 
 from skillmesh.challenge.provenance import provenance
-from skillmesh.mesh.control import NotRunningError, call
+from skillmesh.mesh.control import call
 
 HERE = Path(__file__).parent
-SERVE = [sys.executable, "-m", "skillmesh", "serve", "--home"]
-COUNTER = "/sys/class/net/lo/statistics/tx_bytes"
-LIMIT = 300.0
-
-
-class Namespace:
-    """A network of its own with nothing but loopback, or the machine's where that is not allowed."""
-
-    def __init__(self) -> None:
-        self.name: str | None = f"skm-bench-{os.getpid()}"
-        try:
-            subprocess.run(["ip", "netns", "add", self.name], check=True, capture_output=True)
-            subprocess.run(["ip", "-n", self.name, "link", "set", "lo", "up"], check=True)
-        except (OSError, subprocess.CalledProcessError):
-            self.name = None
-
-    @property
-    def prefix(self) -> list[str]:
-        return ["ip", "netns", "exec", self.name] if self.name else []
-
-    def bytes_sent(self) -> int:
-        done = subprocess.run([*self.prefix, "cat", COUNTER], capture_output=True, check=True)
-        return int(done.stdout)
-
-    def remove(self) -> None:
-        if self.name:
-            subprocess.run(["ip", "netns", "del", self.name], check=False)
-
-
-@contextmanager
-def namespace() -> Iterator[Namespace]:
-    made = Namespace()
-    try:
-        yield made
-    finally:
-        made.remove()
 
 
 def run(homes: list[Path], idle_seconds: float) -> dict[str, Any]:
@@ -76,14 +37,14 @@ def run(homes: list[Path], idle_seconds: float) -> dict[str, Any]:
     moved = sizes * (len(homes) - 1)
     with namespace() as net:
         began_bytes, began = net.bytes_sent(), time.monotonic()
-        nodes = [_start(home, net) for home in homes]
+        nodes = [start(home, net) for home in homes]
         try:
-            _until(lambda: all(_runs(home) for home in homes))
+            until(lambda: all(runs(home) for home in homes))
             ready = time.monotonic() - began
-            _until(lambda: all(_count(home) == len(files) for home in homes))
+            until(lambda: all(_count(home) == len(files) for home in homes))
             hold_all = time.monotonic() - began
-            _until(lambda: len({_status(home)["root"] for home in homes}) == 1)
-            _until(lambda: all(_status(home)["in_use"] == len(files) for home in homes))
+            until(lambda: len({status(home)["root"] for home in homes}) == 1)
+            until(lambda: all(status(home)["in_use"] == len(files) for home in homes))
             answering = time.monotonic() - began
             wire = net.bytes_sent() - began_bytes
             memory = [_memory(node.pid) for node in nodes]
@@ -125,11 +86,11 @@ def memory_of_answering(home: Path) -> dict[str, Any]:
         "print([int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS')][0] / 1000)"
     )
     command = [sys.executable, "-c", alone, str(home), str(image)]
-    bare = float(subprocess.run(command, capture_output=True, check=True, text=True, env=_environment()).stdout)
+    bare = float(subprocess.run(command, capture_output=True, check=True, text=True, env=environment()).stdout)
     with namespace() as net:
-        node = _start(home, net)
+        node = start(home, net)
         try:
-            _until(lambda: _runs(home))
+            until(lambda: runs(home))
             call(home, "ask", timeout=None, images=[str(image)])
             rss, _ = _memory(node.pid)
         finally:
@@ -138,38 +99,8 @@ def memory_of_answering(home: Path) -> dict[str, Any]:
     return {"process_mb": round(bare, 1), "node_mb": round(rss, 1), "beyond_mb": round(rss - bare, 1)}
 
 
-def _start(home: Path, net: Namespace) -> subprocess.Popen[bytes]:
-    log = (home / "serve.log").open("wb")
-    return subprocess.Popen([*net.prefix, *SERVE, str(home)], stdout=log, stderr=log, env=_environment())
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-
-
-def _runs(home: Path) -> bool:
-    try:
-        call(home, "status")
-    except NotRunningError:
-        return False
-    return True
-
-
-def _status(home: Path) -> dict[str, Any]:
-    found: dict[str, Any] = call(home, "status")
-    return found
-
-
 def _count(home: Path) -> int:
-    return sum(name.endswith(".skill") for name in os.listdir(home / "bank"))
-
-
-def _until(what: Any) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not what():
-        if time.monotonic() > deadline:
-            sys.exit("not within five minutes; look at serve.log in the homes")
-        time.sleep(0.05)
+    return sum(name.endswith(".skill") for name in map(str, (home / "bank").iterdir()))
 
 
 def _memory(pid: int) -> tuple[float, float]:

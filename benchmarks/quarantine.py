@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -23,6 +24,9 @@ import numpy as np
 from skillmesh import validation
 from skillmesh.agent import Agent, create_home
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.backbone.cache import DescriptorCache, default_folder
+from skillmesh.backbone.calibrating import calibrate_on
+from skillmesh.backbone.network import Network
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
 from skillmesh.learning.head import Head
@@ -41,6 +45,8 @@ OWN = (1, 2, 5)
 """So many tasks of its own has an agent that is tried."""
 OTHERS = (0, 10)
 """So many modules of honest teachers it holds when a forged one arrives, in turns."""
+UNSEEN_SEEDS = (2, 3)
+"""Splits of the tasks into the calibration's and those that are learned; 0 and 1 served to set the bounds."""
 TEST_IMAGES = 40
 """Of each task, to see what a module does that is let in."""
 
@@ -103,7 +109,7 @@ def alone(world: World) -> dict[str, Any]:
     figures = [figures_of(m, kind, world.prior, world.background) for m in world.modules]
     return {
         name: {"median": float(np.median(values)), "largest": float(np.max(values))}
-        for name in ("claim", "distance", "spread", "certainty")
+        for name in ("claim", "distance", "spread", "certainty", "oddity")
         for values in [[getattr(f, name) for f in figures]]
     }
 
@@ -214,20 +220,18 @@ class Scene:
     def victims(self) -> list[Module]:
         return [self.world.modules[i] for i in self.mine]
 
-    def forged(self, anchor: SketchAnchor, head: Head | None = None, **changes: Any) -> Module:
-        """Sign the carrier with another anchor; the head, if none is given, says what is nearest to the mean."""
-        probes = changes.pop("probes", None)
-        classes = changes.pop("classes", None) or tuple(f"class {i}" for i in range(len(anchor.means)))
-        head = head or Head(anchor.means / 50, np.zeros(len(classes), dtype=np.float32))
+    def forged(self, anchor: SketchAnchor, **changes: Any) -> Module:
+        """Sign the carrier with another anchor and a head that says whose mean is nearest."""
+        classes = tuple(f"class {i}" for i in range(len(anchor.means)))
+        head = Head(anchor.means / 50, np.zeros(len(classes), dtype=np.float32))
         tensors: Tensors = dict(self.carrier.tensors) | anchor.tensors() | head.tensors()
-        if probes is not None:
-            tensors |= probe_tensors(probes)
-        counts = changes.pop("counts", (20,) * len(classes))
+        if changes.get("validation_images") == 0:
+            del tensors["probe"], tensors["probe.scale"]
         card = self.carrier.card.model_copy(
             update={
                 "task": "forged",
                 "classes": classes,
-                "counts": counts,
+                "counts": (20,) * len(classes),
                 "teacher": self.liar.name,
                 "teacher_key": self.liar.public_key,
                 **changes,
@@ -251,9 +255,8 @@ def _altered(scene: Scene, tensors: Tensors, **card: Any) -> Module:
     ]
 
 
-def steal_all(scene: Scene) -> Module:
-    anchor = scene.honest_anchor()
-    return scene.forged(replace(anchor, means=_means(scene.world.modules)))
+def steal_all(scene: Scene, **card: int) -> Module:
+    return scene.forged(replace(scene.honest_anchor(), means=_means(scene.world.modules)), **card)
 
 
 def steal_own(scene: Scene) -> Module:
@@ -267,19 +270,19 @@ def steal_others(scene: Scene) -> Module | None:
     return scene.forged(replace(scene.honest_anchor(), means=surrounding(others, scene.rng)))
 
 
-def centre(scene: Scene) -> Module:
+def centre(scene: Scene, **card: int) -> Module:
     noise = 0.1 * scene.rng.standard_normal((20, len(scene.world.prior.centre)))
     means = (scene.world.prior.centre + noise).astype(np.float32)
-    return scene.forged(replace(scene.honest_anchor(), means=means))
+    return scene.forged(replace(scene.honest_anchor(), means=means), **card)
 
 
-def everywhere(scene: Scene) -> Module:
+def everywhere(scene: Scene, **card: int) -> Module:
     """A thousand classes where classes usually lie."""
     between = scene.world.prior.between
     draws = scene.rng.standard_normal((1000, len(between.factor))) @ between.factor
     draws += np.sqrt(between.diagonal) * scene.rng.standard_normal((1000, between.dim))
     means = (scene.world.prior.centre + draws).astype(np.float32)
-    return scene.forged(replace(scene.honest_anchor(), means=means))
+    return scene.forged(replace(scene.honest_anchor(), means=means), **card)
 
 
 def wrong_names(scene: Scene) -> Module:
@@ -368,6 +371,9 @@ ATTACKS: dict[str, Callable[[Scene], Module | None]] = {
     "a copy that calls classes by wrong names": wrong_names,
     "20 means at the centre": centre,
     "1,000 means everywhere": everywhere,
+    "all class means, no probes": partial(steal_all, validation_images=0),
+    "20 means at the centre, no probes": partial(centre, validation_images=0),
+    "1,000 means everywhere, no probes": partial(everywhere, validation_images=0),
     "means far away": far_means,
     "huge scatter": huge_scatter,
     "scatter where own classes differ": blinding_scatter,
@@ -501,6 +507,30 @@ def tuned_attack(world: World, agents: int, seed: int, modules: int = 5) -> dict
     return report
 
 
+# 4. Tasks unlike the calibration's: its background sample then says less.
+
+
+def unseen(paths: list[Path], home: Path, agents: int, seed: int) -> dict[str, Any]:
+    """Calibrate on one half of the tasks; learn, receive and forge with the other."""
+    order = np.random.default_rng(seed).permutation(len(paths))
+    half = len(paths) // 2
+    network = Network()
+    home.mkdir()
+    calibration = home / "calibration.safetensors"
+    cache = DescriptorCache(default_folder(), network.fingerprint)
+    calibrate_on(network, [paths[i] for i in sorted(order[:half])], cache).save(calibration)
+    world = learned([paths[i] for i in sorted(order[half:])], home / "home", calibration=calibration)
+    rng = np.random.default_rng(seed)
+    print(f"calibration of other tasks, seed {seed}:", flush=True)
+    return {
+        "seed": seed,
+        "alone": alone(world),
+        "one_by_one": one_by_one(world, agents, rng),
+        "together": together(world, 2 * agents, rng),
+        "attacks": attacked(world, agents, seed),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path)
@@ -524,6 +554,9 @@ def main() -> None:
             print(f"honest, {name}: held {found['held']} of {found['tried']}", *found["reasons"], sep="\n  ")
         report["attacks"] = attacked(world, options.agents, options.seed)
         report["tuned"] = tuned_attack(world, options.agents, options.seed)
+        report["calibrated_on_other_tasks"] = [
+            unseen(paths, Path(scratch) / f"unseen-{seed}", options.agents, seed) for seed in UNSEEN_SEEDS
+        ]
     command = "python benchmarks/quarantine.py ../shared/tasks"
     report["provenance"] = provenance(command, paths, seed=options.seed)
     options.out.write_text(json.dumps(_rounded(report), indent=1) + "\n")

@@ -48,6 +48,8 @@ ROOT_OF_NOTHING = "0" * 64
 FOR_EVER = 10**9
 FLOOD_FILE = "flood.json"
 """Where a flood says how much it has sent."""
+MADE_FILE = "made.json"
+"""Where an attacker says which modules it made."""
 
 
 class Attacker:
@@ -65,7 +67,7 @@ class Attacker:
     def have(self, notice: Notice, data: bytes | None = None) -> None:
         self.notices.append(notice)
         if data is not None and isinstance(notice, Announcement):
-            self.files[notice.id] = data
+            self.files[notice.digest] = data
 
     def have_loot(self) -> None:
         """Know and hold what others taught."""
@@ -88,8 +90,8 @@ class Attacker:
         asked = asked_piece(question)
         if asked is None:
             return None
-        module_id, offset, length = asked
-        data = self.files.get(module_id)
+        digest, offset, length = asked
+        data = self.files.get(digest)
         return write_piece(None if data is None else data[offset : offset + length])
 
     def serve(self, **lies: Callable[[bytes], bytes | None]) -> None:
@@ -157,7 +159,7 @@ def bad_signature(attacker: Attacker) -> None:
 def forged_teacher(attacker: Attacker) -> None:
     """Announce, in another teacher's name and key, a module of one's own."""
     notice, data = attacker.loot[0]
-    attacker.files[notice.id] = data
+    attacker.files[notice.digest] = data
     _show_only(attacker, changed(notice, task="forged").signed(attacker.identity))
 
 
@@ -273,6 +275,7 @@ def equivocation(attacker: Attacker) -> None:
         pair.append((announce(module.card, module.id, data, attacker.identity), data))
     for notice, data in pair:
         attacker.have(notice, data)
+    (attacker.home / MADE_FILE).write_text(json.dumps(list(attacker.files)))
     asked = iter(range(FOR_EVER))
     attacker.serve(digest=lambda _: write_digest(attacker.hello(), [attacker.notices[next(asked) % 2]]))
 
@@ -417,7 +420,9 @@ def _pour(attacker: Attacker, notices: Iterator[Announcement]) -> None:
     for sent, notice in enumerate(notices):
         attacker.session.put(f"{ROOT}/ann/{notice.teacher_key}", notice.encode())
         if sent % 100 == 0:
-            (attacker.home / FLOOD_FILE).write_text(json.dumps(sent))
+            partial = attacker.home / f"{FLOOD_FILE}.partial"
+            partial.write_text(json.dumps(sent))
+            partial.replace(attacker.home / FLOOD_FILE)
 
 
 # Modules that are signed and served as they should be, and made to harm.

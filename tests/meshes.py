@@ -60,6 +60,8 @@ class Node:
     home: Path
     options: Sequence[str] = ()
     namespace: str | None = None
+    under: Sequence[str] = ()
+    """A command that runs the node, as `env` does or a wrong clock."""
     process: subprocess.Popen[bytes] | None = None
     log: Path = field(init=False)
 
@@ -74,7 +76,7 @@ class Node:
         prefix = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*prefix, *SKILLMESH, "serve", "--verbose", "--home", str(self.home), *self.options],
+                [*prefix, *self.under, *SKILLMESH, "serve", "--verbose", "--home", str(self.home), *self.options],
                 stdout=log,
                 stderr=log,
                 env=environment(),
@@ -188,7 +190,7 @@ class Mesh:
 def namespaces(count: int, prefix: str) -> Iterator[Switch]:
     """Hosts on one switch: namespaces with an address each, 10.77.0.1 and so on."""
     require_namespaces()
-    switch = Switch(f"{prefix}{os.getpid() % 100_000}", count)
+    switch = Switch(own_name(prefix), count)
     try:
         switch.build()
         yield switch
@@ -196,39 +198,61 @@ def namespaces(count: int, prefix: str) -> Iterator[Switch]:
         switch.remove()
 
 
+def own_name(prefix: str) -> str:
+    """How this process calls its namespaces, so that those of killed test runs can be told from it."""
+    return f"skm-{os.getpid()}-{prefix}"
+
+
 def require_namespaces() -> None:
-    tried = subprocess.run(["ip", "netns", "add", f"skm-try-{os.getpid()}"], capture_output=True, check=False)
-    if tried.returncode:
-        pytest.skip(f"network namespaces cannot be made here: {tried.stderr.decode().strip() or 'no ip command'}")
-    subprocess.run(["ip", "netns", "del", f"skm-try-{os.getpid()}"], check=False)
+    """Skip where there can be none; remove those that killed test runs have left."""
+    try:
+        tried = subprocess.run(["ip", "netns", "add", own_name("try")], capture_output=True, check=False)
+        reason = tried.stderr.decode().strip() if tried.returncode else None
+    except FileNotFoundError:
+        reason = "there is no ip command"
+    if reason is not None:
+        pytest.skip(f"network namespaces cannot be made here: {reason}")
+    subprocess.run(["ip", "netns", "del", own_name("try")], check=False)
+    for path in Path("/run/netns").glob("skm-*-*"):
+        if not Path("/proc", path.name.split("-")[1]).exists():
+            subprocess.run(["ip", "netns", "del", path.name], capture_output=True, check=False)
 
 
 class Switch:
     """A bridge in a namespace of its own, with a cable to each host; cables can be pulled and made slow."""
 
-    def __init__(self, name: str, count: int) -> None:
+    def __init__(self, name: str, count: int, subnet: str = "10.77.0") -> None:
         self.name = name
         self.hosts = [f"{name}h{i}" for i in range(count)]
+        self.subnet = subnet
+        self.ports = 0
 
     def build(self) -> None:
         ip("netns", "add", self.name)
-        ip("link", "add", "br", "type", "bridge", "forward_delay", "0", namespace=self.name)
-        ip("link", "set", "br", "up", namespace=self.name)
+        for bridge in ("whole", "apart"):
+            ip("link", "add", "name", bridge, "type", "bridge", "forward_delay", "0", namespace=self.name)
+            ip("link", "set", bridge, "up", namespace=self.name)
         for index, host in enumerate(self.hosts):
             ip("netns", "add", host)
             ip("link", "set", "lo", "up", namespace=host)
-            ip("link", "add", "eth0", "netns", host, "type", "veth", "peer", f"p{index}", "netns", self.name)
-            ip("addr", "add", f"{self.address(index)}/24", "brd", "+", "dev", "eth0", namespace=host)
-            ip("link", "set", "eth0", "up", namespace=host)
+            self.cable(host, "eth0", self.address(index))
             ip("route", "add", "224.0.0.0/4", "dev", "eth0", namespace=host)
-            ip("link", "set", f"p{index}", "master", "br", "up", namespace=self.name)
+
+    def cable(self, host: str, interface: str, address: str) -> int:
+        """Link an interface of a namespace to this switch; returns the number of the port."""
+        port, self.ports = self.ports, self.ports + 1
+        ip("link", "add", interface, "netns", host, "type", "veth", "peer", f"p{port}", "netns", self.name)
+        ip("addr", "add", f"{address}/24", "brd", "+", "dev", interface, namespace=host)
+        ip("link", "set", interface, "up", namespace=host)
+        ip("link", "set", f"p{port}", "master", "whole", "up", namespace=self.name)
+        return port
 
     def remove(self) -> None:
         for namespace in (*self.hosts, self.name):
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
 
     def address(self, index: int) -> str:
-        return f"10.77.0.{index + 1}"
+        return f"{self.subnet}.{index + 1}"
 
     def pull(self, *hosts: int) -> None:
         """Cut the cables of these hosts."""
@@ -238,6 +262,15 @@ class Switch:
     def plug(self, *hosts: int) -> None:
         for index in hosts:
             ip("link", "set", f"p{index}", "up", namespace=self.name)
+
+    def split(self, *hosts: int) -> None:
+        """Part these hosts from the rest; among themselves they stay linked, and no cable looks pulled."""
+        for index in hosts:
+            ip("link", "set", f"p{index}", "master", "apart", namespace=self.name)
+
+    def heal(self) -> None:
+        for index in range(self.ports):
+            ip("link", "set", f"p{index}", "master", "whole", namespace=self.name)
 
     def slow(self, host: int, kilobits: int) -> None:
         """Let a host send no faster than this."""

@@ -371,22 +371,6 @@ class TestBackbones:
         failed(command("backbone", "no-such-network"), "no-such-network")
 
 
-def test_demo_draws_learns_and_shows(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("skillmesh.cli.demo.IMAGES", {"train": 3, "val": 1, "test": 2})
-    monkeypatch.setattr("skillmesh.cli.demo.LEARNED", ("dice", "clocks"))
-    monkeypatch.setattr("skillmesh.cli.demo.HIDDEN", ("snowflakes",))
-    ran = command("demo", "--out", tmp_path / "out")
-    assert ran.code == 0
-    for word in ("dice", "clocks", "snowflakes", "said unknown", "right answer", "KB", "picture: "):
-        assert word in ran.out
-    with Image.open(tmp_path / "out/answers.png") as picture:
-        assert picture.size[0] > 1000
-    said = command("demo", "--out", tmp_path / "out", "--json").json  # a second time it learns afresh
-    assert [t["task"] for t in said["tasks"]] == ["dice", "clocks"]
-    assert [h["task"] for h in said["hidden"]] == ["snowflakes"]
-    assert said["picture"] == str(tmp_path / "out/answers.png")
-
-
 class TestEnds:
     def test_version(self, command: Command):
         assert command("--version").out == f"skillmesh {__version__}\n"

@@ -182,6 +182,12 @@ class TestWhatIsRefused:
     def test_the_bounds_are_all_that_was_wrong(self):
         assert decode(signed_anyhow(announced(), version=7, tags=["a", "b"])).version == 7
 
+    def test_a_file_that_is_larger_than_any_module(self):
+        too_large = MAX_FILE + 1
+        data = signed_anyhow(announced(), size=too_large, leaves="0" * 64 * -(-too_large // LEAF))
+        with pytest.raises(NoticeError, match="size: found 64000001"):
+            decode(data)
+
     @pytest.mark.parametrize("name", sorted(fields_of(announced())))
     def test_a_field_that_is_missing(self, name: str):
         data = signed_anyhow(announced(), **{name: None})
@@ -246,5 +252,5 @@ class TestRank:
         assert ranks == sorted(ranks)
 
     def test_of_two_modules_signed_as_one_version_is_by_id_as_in_the_bank(self):
-        low, high = announced(id="1" * 64, data=b"z"), announced(id="2" * 64, data=b"a")
-        assert low.rank < high.rank
+        notices = [announced(id=f"{number:064x}", data=bytes([number])) for number in range(9)]
+        assert sorted(notices, key=lambda notice: notice.rank) == notices

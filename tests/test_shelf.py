@@ -128,12 +128,13 @@ class TestDeciding:
         chosen = agent.ledger.view().choices[held.id]
         assert chosen[:2] == ("refused", "dropped by the user; it was held: it lies")
 
-    def test_try_again_makes_it_an_arrival(self, agent: Agent, shelf: Shelf, held: Module, files):
-        shelf.try_again(shelf.find("dice"))
-        assert (shelf.partial / held.id).read_bytes() == files["dice"]
+    def test_try_again_makes_it_an_arrival(self, agent: Agent, shelf: Shelf, held: Module, files, tiny_taught):
+        announcement = announced_by(tiny_taught, "dice")
+        shelf.try_again(shelf.find("dice"), announcement)
+        assert (shelf.partial / announcement.digest).read_bytes() == files["dice"]
         assert agent.ledger.view().choices == {}
         assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
-        assert shelf.come() == {held.id: len(files["dice"])}
+        assert shelf.come() == {announcement.digest: len(files["dice"])}
 
     def test_let_go_leaves_no_trace(self, agent: Agent, shelf: Shelf, held: Module):
         shelf.let_go(held.id)
@@ -146,19 +147,19 @@ class TestTidying:
         notices = [announced_by(tiny_taught, task) for task in ("dice", "latin")]
         agent.ledger.trust(tina, "tina")
         agent.ledger.merge(notices, "tina")
-        (shelf.partial / notices[1].id).write_bytes(b"a leaf")
+        (shelf.partial / notices[1].digest).write_bytes(b"a leaf")
         shelf.tidy(agent.ledger.view())
         assert [h.module for h in shelf.held()] == [held]
-        assert on_disk(shelf.partial) == [notices[1].id]
+        assert on_disk(shelf.partial) == [notices[1].digest]
 
     def test_removes_what_is_on_its_way_and_no_longer_stands(self, agent: Agent, shelf: Shelf):
         first, second = announced(ALICE, data=b"1"), announced(ALICE, version=2, data=b"2")
         agent.ledger.open_trust = True
         for notice in (first, second):
             agent.ledger.merge([notice], "alice")
-            (shelf.partial / notice.id).write_bytes(b"x")
+            (shelf.partial / notice.digest).write_bytes(b"x")
         shelf.tidy(agent.ledger.view())
-        assert on_disk(shelf.partial) == [second.id]
+        assert on_disk(shelf.partial) == [second.digest]
         agent.ledger.merge([withdraw("dice", 2, ALICE)], "alice")
         shelf.tidy(agent.ledger.view())
         assert on_disk(shelf.partial) == []
@@ -208,11 +209,11 @@ class TestTrust:
         distrust(believing, shelf, tina)
         trust(believing, shelf, tina, "tina")
         assert believing.ledger.trusts(tina)
-        assert on_disk(shelf.partial) == [notice.id]  # a node judges it
+        assert on_disk(shelf.partial) == [notice.digest]  # a node judges it
         assert [m.card.task for m in believing.tasks()] == ["latin"]  # nobody would offer it again
         assert (shelf.held(), believing.ledger.view().choices) == ([], {})
         shelf.tidy(believing.ledger.view())
-        assert on_disk(shelf.partial) == [notice.id]
+        assert on_disk(shelf.partial) == [notice.digest]
 
     def test_won_does_not_free_what_was_held_for_another_reason(self, agent, shelf, held, tina):
         trust(agent, shelf, tina, "tina")

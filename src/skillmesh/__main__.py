@@ -1,3 +1,3 @@
-from skillmesh.cli import main
+from skillmesh.cli import program
 
-main()
+program()

@@ -42,7 +42,7 @@ from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
-from skillmesh.module.notice import Slot, Withdrawal, withdraw
+from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
 from skillmesh.progress import Progress, begin
 from skillmesh.tensors import Floats
 
@@ -147,6 +147,7 @@ class Agent:
         )
         module = self.bank.add(data)
         self.ledger.remember(slot_of(module))
+        self.ledger.merge([announce(module.card, module.id, data, self.identity)], self.identity.public_key)
         validation.save(self.home / validation.FOLDER, module.id, lesson.validation, lesson.validation_labels)
         return module, lesson
 
@@ -214,7 +215,7 @@ class Agent:
         notice = withdraw(task, version, self.identity, reason)
         self.ledger.merge([notice], self.identity.public_key)
         if held is not None:
-            self.bank.remove(held)
+            self._remove(held)
         return notice
 
     # 3. Receive.
@@ -239,8 +240,12 @@ class Agent:
         """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
         module = self.bank.find(task)
         self.ledger.forget(slot_of(module))
-        self.bank.remove(module)
+        self._remove(module)
         return module
+
+    def _remove(self, module: Module) -> None:
+        self.bank.remove(module)
+        validation.remove(self.home / validation.FOLDER, module.id)
 
     def tasks(self) -> list[Module]:
         """Return what the agent knows, by name."""
@@ -307,6 +312,21 @@ class Agent:
     def use_nothing(self) -> None:
         """Answer from no module: the bank is empty."""
         self._mapper = None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether answers come from other modules than the bank holds now."""
+        return self._mapper is not None and self._mapper[0] != list(self.bank)
+
+    @property
+    def live(self) -> int:
+        """From how many tasks the next answer chooses."""
+        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self.bank)
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether the backbone is loaded: someone has asked or taught this agent something since it was opened."""
+        return self._backbone is not None
 
     def in_use(self) -> list[Module]:
         """The modules that answers come from; a bank that has just changed may hold others."""

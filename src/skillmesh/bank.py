@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 SUFFIX = ".skill"
 PARTIAL = ".partial"
+TICK_NS = 100_000_000
+"""Longer than any file system's tick."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,9 @@ class Bank:
             self._lock.release()
 
     def _refresh(self) -> None:
-        self._seen = self.folder.stat().st_mtime_ns
+        changed = self.folder.stat().st_mtime_ns
+        # File systems tell time in ticks: of two changes in one tick the second would never be noticed.
+        self._seen = changed if abs(time.time_ns() - changed) > TICK_NS else None
         on_disk = {path.stem: path for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
         modules = {stem: module for stem, module in self._modules.items() if stem in on_disk}
         self.damaged = [damaged for damaged in self.damaged if damaged.path.stem in on_disk]

@@ -28,6 +28,8 @@ WAIT = 60.0
 """Seconds to wait for other processes that change the ledger."""
 MAX_SEEN = 1_000
 """Notices of untrusted teachers that are kept: enough to show them, too few to fill a disk with."""
+MAX_KNOWN = 50_000
+"""Where everyone is trusted, notices that are kept in all: keys cost nothing to make up, and each is a teacher."""
 
 Choice = Literal["refused", "held", "released"]
 """What was decided of one module: refused for good, held in quarantine, or released from it by the user."""
@@ -224,7 +226,7 @@ class Ledger:
         if standing is not None and standing.rank >= notice.rank:
             return False
         trusted = self._trusted_now(notice.teacher_key)
-        if not trusted and standing is None and self._count_seen() >= MAX_SEEN:
+        if standing is None and self._is_full(notice.teacher_key, trusted):
             return False
         row = (*notice.slot, notice.digest, _order_key(notice.slot), notice.encode(), heard_from)
         self._database.execute("INSERT OR REPLACE INTO notices VALUES (?, ?, ?, ?, ?, ?)", row)
@@ -246,11 +248,18 @@ class Ledger:
         return self._decode(*row) if row else None
 
     def _trusted_now(self, key: str) -> bool:
-        if self.open_trust or key == self.own_key:
-            return True
+        return self.open_trust or key == self.own_key or self._listed(key)
+
+    def _listed(self, key: str) -> bool:
         return self._database.execute("SELECT 1 FROM trusted WHERE key = ?", (key,)).fetchone() is not None
 
-    def _count_seen(self) -> int:
+    def _is_full(self, key: str, trusted: bool) -> bool:
+        """Whether there is no room for one more slot of this teacher; for those that the user listed there is."""
+        if key == self.own_key or self._listed(key):
+            return False
+        return self._count_unlisted() >= (MAX_KNOWN if trusted else MAX_SEEN)
+
+    def _count_unlisted(self) -> int:
         query = (
             "SELECT count(*) FROM notices WHERE teacher_key != ? AND teacher_key NOT IN (SELECT key FROM trusted)"
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import KINDS
 from skillmesh.backbone.calibration import Prior
@@ -48,6 +49,11 @@ class Mapper:
     """The pooled anchors of some modules, in the order given, with what their probes say."""
 
     def __init__(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
+        # One BLAS thread: several may round otherwise, and agents with equal banks must have equal mappers.
+        with threadpool_limits(1, "blas"):
+            self._build(modules, kind, prior)
+
+    def _build(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
         anchor_type = KINDS[kind]
         self._scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
         probes = [read_probes(m.tensors, m.card.dim) for m in modules]

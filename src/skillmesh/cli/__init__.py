@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+
+
+def program() -> None:
+    """The command as a process of its own.
+
+    It ends at once when all is done: threads of zenoh and torch wait inside native code, and an interpreter that
+    ends in order would abort in the midst of them.
+    """
+    import os
+    import sys
+
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    if isinstance(code, str):
+        print(code, file=sys.stderr)  # noqa: T201
+    with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
 
 def main() -> None:
     """Run the command; what the user can mend ends in one line and exit status 1."""
@@ -16,7 +40,3 @@ def main() -> None:
     except SkillmeshError as error:
         print(f"skillmesh: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -190,6 +190,9 @@ def gateway(
         Path | None,
         typer.Option("--tls", metavar="DIR", show_default=False, help="What `certs issue --out DIR` wrote."),
     ] = None,
+    discovery_port: Annotated[
+        int, typer.Option("--discovery-port", min=1, max=65535, help="Of the lan's agents, as in their settings.")
+    ] = 7446,
 ) -> None:
     """Join sites: route between agents here, agents that connect from behind a NAT, and other gateways."""
     from skillmesh.mesh.gateway import run_gateway
@@ -197,7 +200,7 @@ def gateway(
     def ready(places: Any) -> None:
         typer.echo(f"gateway listens on {', '.join(places)}")
 
-    run_gateway(listen or (), connect or (), None if tls is None else tls_files(tls), ready)
+    run_gateway(listen or (), connect or (), None if tls is None else tls_files(tls), ready, discovery_port)
     typer.echo("stopped")
 
 

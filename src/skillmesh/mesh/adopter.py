@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from threadpoolctl import threadpool_limits
 
 from skillmesh import validation
 from skillmesh.agent import Agent
-from skillmesh.errors import ModuleError, TaskExistsError
+from skillmesh.errors import FormatVersionError, ModuleError, TaskExistsError
 from skillmesh.mapper import Mapper
 from skillmesh.mesh.partial import Partial
 from skillmesh.mesh.quarantine import Quarantine, background_of
@@ -36,23 +37,26 @@ class Arrival(NamedTuple):
 class Adopter:
     """Takes arrivals into one agent's bank, or into its quarantine."""
 
-    def __init__(self, agent: Agent, shelf: Shelf) -> None:
-        self._agent = agent
-        self._shelf = shelf
+    def __init__(self, agent: Agent, shelf: Shelf, blame: Callable[[str, str], None]) -> None:
+        self._agent, self._shelf, self._blame = agent, shelf, blame
         self._quarantine: tuple[list[str], Quarantine] | None = None
+        self._tried: tuple[list[Module], Mapper | None] = ([], None)
+        self.slowest = 0.0
+        """Seconds from verifying a module to answering with it, at most so far."""
 
     def adopt(self, arrivals: Sequence[Arrival]) -> list[Module]:
         """Take in what is sound and passes; what is refused or held is in the ledger with its reason.
 
         An `OSError` or `AgentError` means that the disk did not take it: the files stay where they are.
         """
+        began = time.monotonic()
         files: dict[str, tuple[Arrival, bytes]] = {}
         newcomers: list[Module] = []
         released: list[Module] = []
         for arrival in arrivals:
-            data = arrival.partial.read()
-            module = self._verified(arrival, data)
-            if module is None:
+            data = self._read(arrival)
+            module = None if data is None else self._verified(arrival, data)
+            if data is None or module is None:
                 arrival.partial.remove()
                 continue
             files[module.id] = arrival, data
@@ -62,18 +66,44 @@ class Adopter:
             accepted = self._judged(newcomers, files) + released
             stored = self._stored(accepted, files)
             self.rebuild()
+        if stored:
+            self.slowest = max(self.slowest, time.monotonic() - began)
         return stored
 
     def rebuild(self) -> None:
-        """Build the mapper of the bank as it is and answer from it from now on."""
+        """Build the mapper of the bank as it is and answer from it from now on.
+
+        A node that was never asked anything only carries modules: it keeps no mapper until the first question.
+        """
         modules = list(self._agent.bank)
-        if not modules:
+        if not modules or not self._agent.was_asked:
             self._agent.use_nothing()
         elif self._agent.in_use() != modules:
             self._agent.use(modules, self._tried_mapper(modules))
+        self._tried = [], None
+
+    def _read(self, arrival: Arrival) -> bytes | None:
+        """The file; None where the user or the teacher has changed their mind while it was on its way."""
+        if not self._wanted(arrival.announcement):
+            return None
+        try:
+            return arrival.partial.read()
+        except FileNotFoundError:  # tidied away a moment ago, for the same reason
+            return None
+
+    def _wanted(self, announced: Announcement) -> bool:
+        """Whether it still stands (not replaced, not withdrawn, its teacher trusted) and was not put away here."""
+        view = self._agent.ledger.view()
+        standing, chosen = view.known.get(announced.slot), view.choices.get(announced.id)
+        return (
+            standing is not None
+            and standing.digest == announced.digest
+            and announced.slot not in view.forgotten
+            and (chosen is None or chosen.choice == "released")
+        )
 
     def _verified(self, arrival: Arrival, data: bytes) -> Module | None:
-        """The module, or None where its teacher announced something else than it made."""
+        """The module, or None where its teacher announced something else than it made, and signed that."""
         announced = arrival.announcement
         try:
             if hashlib.sha256(data).hexdigest() != announced.sha256:
@@ -84,8 +114,11 @@ class Adopter:
             if module.id != announced.id or not announced.describes(module.card):
                 raise ModuleError("the card is not what its teacher announced")
         except ModuleError as error:
-            self._agent.ledger.choose(announced.id, "refused", f"{type(error).__name__}: {error}")
-            log.warning("refused %r by %s: %s", announced.task, announced.teacher, error)
+            reason = f"{type(error).__name__}: {error}"
+            self._agent.ledger.choose(announced.digest, "refused", reason)
+            log.warning("refused %r by %s: %s", announced.task, announced.teacher, reason)
+            if not isinstance(error, FormatVersionError):  # a newer release is no lie
+                self._blame(announced.teacher_key, f"announced {announced.task!r}, but {reason}")
             return None
         return module
 
@@ -98,10 +131,11 @@ class Adopter:
         verdict = self._trial(live).judge(live, newcomers, mapper)
         self._tried = verdict.modules, verdict.mapper
         for held in verdict.held:
-            arrival, data = files[held.module.id]
-            self._shelf.hold(held.module.id, data, held.reason)
-            arrival.partial.remove()
+            self._shelf.hold(held.module.id, files[held.module.id][1], held.reason)
             log.warning("held back %r by %s: %s", held.module.card.task, held.module.card.teacher, held.reason)
+        for module in newcomers:
+            if module not in verdict.accepted:  # held, or here already by other hands
+                files[module.id][0].partial.remove()
         return list(verdict.accepted)
 
     def _stored(self, accepted: list[Module], files: dict[str, tuple[Arrival, bytes]]) -> list[Module]:
@@ -109,7 +143,7 @@ class Adopter:
         for module in accepted:
             arrival, data = files[module.id]
             try:
-                if not self._agent.ledger.withdrawn(arrival.announcement.slot, module.card.version):
+                if self._wanted(arrival.announcement):
                     self._agent.bank.add(data)
                     stored.append(module)
             except TaskExistsError:  # a newer version was imported meanwhile
@@ -117,12 +151,9 @@ class Adopter:
             arrival.partial.remove()
         return stored
 
-    _tried: tuple[list[Module], Mapper | None] = ([], None)
-
     def _tried_mapper(self, modules: list[Module]) -> Mapper:
         """The mapper that the trial has built, where it is of just these modules."""
         tried, mapper = self._tried
-        self._tried = [], None
         if mapper is not None and tried == modules:
             return mapper
         return Mapper(modules, self._agent.config.mapper, self._agent.prior)

@@ -26,11 +26,16 @@ MAX_DISTANCE = 8.0
 """Squared distance of a mean or probe from the calibration's centre, in units of that of images on average."""
 MAX_CERTAINTY = 50.0
 """Log-odds of a head's best class over its second on images that are not of its task, in the middle."""
+MAX_IMAGES = 10_000_000
+"""Training images of a task. Counts weigh little here (a task has one voice at most), but a lie is a lie."""
 MAX_CLAIM = {"sketch": 0.25, "gmmc": 0.25, "maha": 0.9}
 """Share of the calibration's background sample that one module may take for its own.
 
 maha's novelty is a plain distance, by which an honest task of varied photographs knows two thirds of everything.
 """
+ODDITY = {"sketch": (0.5, 1.5)}
+"""Novelty of a module's middle probe to its own anchor. Probes that are not of its classes would move every bank's
+threshold for "unknown". The other kinds' novelty has no common scale."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,12 @@ class Figures:
     spread: float
     """Scatter within its classes, in units of the calibration's."""
     certainty: float
+    oddity: float | None
+    """Novelty of its middle probe; none where it has no probes."""
+    images: int
+    """What it says it was learned from."""
+    freedom: int | None
+    """Images less classes, as its anchor has it; none where the kind stores none."""
 
     @property
     def complaint(self) -> str | None:
@@ -58,10 +69,20 @@ class Figures:
                 f"its classes scatter {self.spread:.3g} times as much as the calibration's, "
                 f"expected at most {MAX_TRACE:g}"
             )
+        if self.images > MAX_IMAGES:
+            return f"it claims {self.images:,} training images, expected at most {MAX_IMAGES:,}"
+        if self.freedom is not None and self.freedom > self.images:
+            return f"its scatter claims {self.freedom:,} images, expected at most the {self.images:,} of its card"
         if self.certainty > MAX_CERTAINTY:
             return (
                 f"its head prefers one class by {self.certainty:.3g} in log-odds on images of other tasks, "
                 f"expected at most {MAX_CERTAINTY:g}"
+            )
+        low, high = ODDITY.get(self.kind, (-np.inf, np.inf))
+        if self.oddity is not None and not low <= self.oddity <= high:
+            return (
+                f"its probes are not of its classes: their novelty is {self.oddity:.3g} in the middle, "
+                f"expected {low:g} to {high:g}"
             )
         if self.claim > MAX_CLAIM[self.kind]:
             return (
@@ -75,14 +96,18 @@ def figures_of(module: Module, kind: str, prior: Prior, background: Floats) -> F
     """Measure a module in a bank of its own. Nothing of other modules takes part: they cannot cover for it."""
     anchor = KINDS[kind].read(module.tensors)
     whole = prior.within.variances.sum() + prior.between.variances.sum()
-    rows = np.concatenate([*_rows(anchor), read_probes(module.tensors, module.card.dim)]).astype(np.float64)
-    mapped = Mapper([module], kind, prior).map(background)
+    probes = read_probes(module.tensors, module.card.dim)
+    rows = np.concatenate([*_rows(anchor), probes]).astype(np.float64)
+    mapper = Mapper([module], kind, prior)
     return Figures(
         kind=kind,
-        claim=float(np.mean(~mapped.unknown)),
+        claim=float(np.mean(~mapper.map(background).unknown)),
         distance=float(np.square(rows - prior.centre).sum(axis=1).max() / whole),
         spread=_spread(anchor) / float(prior.within.variances.sum()),
         certainty=_certainty(module, background),
+        oddity=float(np.median(mapper.map(probes).novelty)) if len(probes) else None,
+        images=sum(module.card.counts),
+        freedom=anchor.freedom if isinstance(anchor, SketchAnchor) else None,
     )
 
 

@@ -53,10 +53,11 @@ class Fetcher:
         shunned: set[str] = set()
         while not partial.complete:
             avoid = shunned | self._banned()
-            with self._peers.holder(announcement.id, announcement.teacher_key, avoid) as peer:
+            with self._peers.holder(announcement.digest, announcement.teacher_key, avoid) as peer:
                 if peer is None:
                     raise NobodyError(f"nobody has {announcement.task!r} now")
                 try:
+                    partial.reserve()
                     self._take(partial, announcement, peer)
                 except LieError as error:
                     self._blame(peer.agent, f"{error} (of {announcement.task!r})")
@@ -80,7 +81,7 @@ class Fetcher:
                 offset, length, asked, pending = window[0]
                 piece = read_piece(pending.wait(), length)
                 if piece is None:
-                    self._peers.lacked(peer, announcement.id)
+                    self._peers.lacked(peer, announcement.digest)
                     return
                 self.bytes_fetched += length
                 if not partial.fill(offset, piece):

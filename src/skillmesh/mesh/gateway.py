@@ -31,7 +31,8 @@ def run_gateway(
     try:
         session = open_router(listen, connect, tls, discovery_port)
         ready(locators(session))
-        stop.wait()
+        while not stop.wait(1.0):  # a signal that the system gives to a thread of zenoh does not end a wait
+            pass
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

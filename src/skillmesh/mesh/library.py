@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 from skillmesh.agent import Agent
 from skillmesh.ledger import View
 from skillmesh.mesh.protocol import asked_piece, write_piece
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import LEAF, Announcement, leaf_hash
-
-log = logging.getLogger(__name__)
 
 
 class Library:
@@ -29,18 +25,15 @@ class Library:
         self.bytes_sent += len(piece or b"")
         return write_piece(piece)
 
-    def _piece(self, module_id: str, offset: int, length: int) -> bytes | None:
-        announced = self._standing(module_id)
+    def _piece(self, digest: str, offset: int, length: int) -> bytes | None:
+        announced = self._standing(digest)
         if announced is None or offset % LEAF or offset + length > announced.size:
             return None
-        data = self._file(module_id)
+        data = self._file(announced.id)
         if data is None:
             return None
         piece = data[offset : offset + length]
-        if not _as_announced(piece, offset, announced):
-            log.error("the file of %r here is damaged; it is not passed on", announced.task)
-            return None
-        return piece
+        return piece if _as_announced(piece, offset, announced) else None
 
     def _file(self, module_id: str) -> bytes | None:
         module = self._agent.bank.get(module_id)
@@ -51,15 +44,16 @@ class Library:
         except OSError:  # removed a moment ago
             return None
 
-    def _standing(self, module_id: str) -> Announcement | None:
+    def _standing(self, digest: str) -> Announcement | None:
         view = self._agent.ledger.view()
         if self._index[0] is not view:
-            self._index = view, {n.id: n for n in view.known.values() if isinstance(n, Announcement)}
-        return self._index[1].get(module_id)
+            self._index = view, {n.digest: n for n in view.known.values() if isinstance(n, Announcement)}
+        return self._index[1].get(digest)
 
 
 def _as_announced(piece: bytes, offset: int, announced: Announcement) -> bool:
-    """Check whole leaves before they go out: a bad disk must not make a liar of an honest agent."""
+    """Check whole leaves before they go out: neither a bad disk nor somebody who announces a false file under this
+    module's id must make a liar of an honest agent."""
     for start in range(0, len(piece), LEAF):
         leaf = piece[start : start + LEAF]
         ends_file = offset + start + len(leaf) == announced.size

@@ -15,17 +15,17 @@ from pathlib import Path
 
 from skillmesh.ledger import Ledger
 from skillmesh.mesh.peers import Peers
-from skillmesh.mesh.session import GatewayAwayError, addresses, introduce, locators, open_session
+from skillmesh.mesh.session import GatewayAwayError, addresses, introduce, locators, open_session, usable
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.wire import NoReplyError, Wire
 from skillmesh.module import Identity
 
 log = logging.getLogger(__name__)
 
-LOOK = 3.0
+LOOK = 2.0
 """Seconds between looks at whether something has to be done."""
 CALLED_AT_ONCE = 16
-CALL, LONGEST = 6.0, 300.0
+CALL, LONGEST = 2.0, 60.0
 """Seconds before a lost peer is called for the first time, and between calls at most."""
 MAX_ADDRESSES = 256
 """Agents whose addresses are kept: they come from others, who may say anything."""
@@ -81,11 +81,10 @@ class Membership:
         peer = self._peers.get(agent)
         if self._settings.network != "fixed" or peer is None or peer.hello is None:
             return
-        known = self._ledger.addresses()
-        if set(known.get(agent, ())) != set(peer.hello.locators) and (
-            agent in known or len(known) < MAX_ADDRESSES
-        ):
-            self._ledger.note_addresses(agent, peer.hello.locators)
+        known, said = self._ledger.addresses(), usable(peer.hello.locators, self._settings)
+        news = set(known.get(agent, ())) != set(said)
+        if news and (agent in known or len(known) < MAX_ADDRESSES):
+            self._ledger.note_addresses(agent, said)
 
     def _stay(self) -> None:
         while not self._leaving.wait(LOOK):
@@ -135,8 +134,10 @@ class Membership:
         self._calls = {agent: call for agent, call in self._calls.items() if agent in lost}
         now = time.monotonic()
         due = [agent for agent in lost if self._calls.setdefault(agent, (0, now + CALL))[1] <= now and lost[agent]]
+        places = []
         for agent in random.sample(due, min(len(due), CALLED_AT_ONCE)):
             times = self._calls[agent][0] + 1
-            self._calls[agent] = times, now + min(CALL * 2**times, LONGEST) * random.uniform(0.5, 1.0)
-            place = lost[agent][times % len(lost[agent])]
-            introduce(self.wire().session, self._settings, self._home, [place])
+            self._calls[agent] = times, now + min(CALL * 2 ** min(times, 10), LONGEST) * random.uniform(0.5, 1.0)
+            places.append(lost[agent][times % len(lost[agent])])
+        if places:
+            introduce(self.wire().session, self._settings, self._home, places)

@@ -6,6 +6,7 @@ was killed, or a disk that was full, leaves nothing worse than a gap.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from skillmesh.module.notice import LEAF, Announcement, leaf_hash
@@ -15,7 +16,7 @@ class Partial:
     """The file of one announced module, complete or with gaps."""
 
     def __init__(self, folder: Path, announcement: Announcement) -> None:
-        self.path = folder / announcement.id
+        self.path = folder / announcement.digest  # anyone can announce any id, but not the same digest
         self._announcement = announcement
         self._missing = self._gaps()
         self._asked: set[int] = set()
@@ -23,6 +24,12 @@ class Partial:
     @property
     def complete(self) -> bool:
         return not self._missing
+
+    def reserve(self) -> None:
+        """Take the room for all of it: a disk that is full should say so before anything is fetched in vain."""
+        with self.path.open("ab") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, self._announcement.size)
 
     def claim(self, most: int) -> tuple[int, int] | None:
         """The next gap that nobody was asked for, as offset and length of at most `most` bytes; whole leaves."""

@@ -2,13 +2,14 @@
 
     digest    my root hash            → who I am and "the same", or the short ids of all notices that I know
     notices   short ids               → these notices
-    piece     module, offset, length  → that part of its file, or "not here"
+    piece     announcement, offset, length  → that part of the announced file, or "not here"
 
 What is impossible raises `LieError`: replies are signed, so it is their sender's doing.
 """
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
@@ -59,8 +60,11 @@ def short(notice: Notice) -> bytes:
 
 
 def write_digest(hello: Hello, notices: Iterable[Notice]) -> bytes:
-    inventory = b"" if hello.same else b"".join(sorted(short(notice) for notice in notices))
-    return hello.model_dump_json().encode() + b"\n" + inventory
+    """As much as may be sent: whoever knows more sends another part each time, and is no liar for it."""
+    head = hello.model_dump_json().encode() + b"\n"
+    ids = [] if hello.same else sorted(short(notice) for notice in notices)
+    most = (MAX_DIGEST - len(head)) // SHORT
+    return head + b"".join(ids if len(ids) <= most else random.sample(ids, most))
 
 
 def read_digest(body: bytes) -> Digest:
@@ -109,15 +113,15 @@ def read_notices(body: bytes, wanted: Sequence[bytes]) -> list[Notice]:
 
 
 def ask_piece(announcement: Announcement, offset: int, length: int) -> bytes:
-    return _PIECE.pack(bytes.fromhex(announcement.id), offset, length)
+    return _PIECE.pack(bytes.fromhex(announcement.digest), offset, length)
 
 
 def asked_piece(body: bytes) -> tuple[str, int, int] | None:
-    """Module id, offset and length, or None where the question makes no sense."""
+    """The announcement's digest, offset and length, or None where the question makes no sense."""
     if len(body) != _PIECE.size:
         return None
-    module_id, offset, length = _PIECE.unpack(body)
-    return (module_id.hex(), offset, length) if 0 < length <= MAX_PIECE else None
+    digest, offset, length = _PIECE.unpack(body)
+    return (digest.hex(), offset, length) if 0 < length <= MAX_PIECE else None
 
 
 def write_piece(piece: bytes | None) -> bytes:

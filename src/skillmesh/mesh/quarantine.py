@@ -11,7 +11,7 @@ until the modules to blame are found.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Verdict:
     modules: list[Module]
     """The live modules and the accepted ones, in the bank's order."""
     mapper: Mapper | None
-    """Over `modules`; none where there are none."""
+    """Over `modules`, where one was built."""
 
 
 class Quarantine:
@@ -53,6 +53,8 @@ class Quarantine:
         """Take what the agent tries modules on; `background` as `background_of` brings it into its space."""
         self._examiner = Examiner(prior, kind, background, own)
         self._max_claim = MAX_CLAIM[kind]
+        self._last: Sitting | None = None
+        """The last bank's results; without its mapper, which is large."""
 
     def judge(self, live: Sequence[Module], newcomers: Sequence[Module], mapper: Mapper | None = None) -> Verdict:
         """Say which newcomers may join the live modules.
@@ -67,13 +69,20 @@ class Quarantine:
         """
         candidates, held = self._inspected(_newest(live, newcomers))
         base = _without_replaced(live, candidates)
-        before = self._examiner.sit(base, mapper if len(base) == len(live) else None)
+        before = self._before(base, mapper if len(base) == len(live) else None)
         accepted, complaints, after = self._admit(before, candidates)
         modules = _ordered(_without_replaced(live, accepted) + accepted)
         if modules != after.modules:  # a successor was held: the older version is back
             after = self._examiner.sit(modules)
         everyone = sorted(held + complaints, key=lambda h: (h.module.content_id, h.module.id))
+        self._last = replace(after, mapper=None)
         return Verdict(tuple(_ordered(accepted)), tuple(everyone), modules, after.mapper)
+
+    def _before(self, base: list[Module], mapper: Mapper | None) -> Sitting:
+        """How the bank did without the newcomers: as it did with the last ones, where nothing else has changed."""
+        if self._last is not None and self._last.modules == base:
+            return self._last
+        return self._examiner.sit(base, mapper)
 
     def _inspected(self, newcomers: list[Module]) -> tuple[list[Module], list[Held]]:
         """Hold back what is absurd by itself; order the others, those that claim least of the background first.
@@ -140,6 +149,6 @@ def _newest(live: Sequence[Module], newcomers: Sequence[Module]) -> list[Module]
     newest = {_lineage(m): m for m in live}
     for module in sorted(newcomers, key=lambda m: (m.card.version, m.id)):
         known = newest.get(_lineage(module))
-        if known is None or known.card.version < module.card.version:
+        if known is None or (known.card.version, known.id) < (module.card.version, module.id):
             newest[_lineage(module)] = module
     return _ordered([m for m in newest.values() if m not in live])

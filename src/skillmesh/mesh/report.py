@@ -28,17 +28,18 @@ def node_status(node: Node) -> dict[str, Any]:
         "listening": list(node.membership.locators),
         "root": view.root,
         "settled": node.settled,
-        "trouble": node.trouble or node.membership.trouble,
+        "trouble": node.trouble,
         "peers": len(node.peers.alive()),
-        "fetching": sorted(a.task for a in node.wants.wanted if a.id in node.under_way),
-        "wanted": len(node.wants.wanted),
-        "in_use": len(node.agent.in_use()),
+        "fetching": sorted(a.task for a in node.intake.wants.wanted if a.digest in node.intake.under_way),
+        "wanted": len(node.intake.wants.wanted),
+        "in_use": node.agent.live,
+        "slowest_adoption_seconds": round(node.intake.adopter.slowest, 3),
         "bytes_sent": node.library.bytes_sent,
-        "bytes_fetched": node.fetcher.bytes_fetched,
+        "bytes_fetched": node.intake.fetcher.bytes_fetched,
         "declined": [
-            {"task": a.task, "teacher": a.teacher, "id": a.id, "reason": node.wants.declined[a.id]}
+            {"task": a.task, "teacher": a.teacher, "id": a.id, "reason": node.intake.wants.declined[a.digest]}
             for a in view.known.values()
-            if isinstance(a, Announcement) and a.id in node.wants.declined
+            if isinstance(a, Announcement) and a.digest in node.intake.wants.declined
         ],
     }
 

@@ -8,12 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from skillmesh.agent import Agent
 from skillmesh.backbone.allocator import give_back_freed_memory
 from skillmesh.errors import SkillmeshError
+from skillmesh.mesh.background import thread
 from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.report import node_status, peer_list
@@ -27,6 +29,26 @@ MEETING = 3.0
 """Seconds for which `catch_up` waits for somebody to be there at all."""
 
 
+class Lessons:
+    """Tasks that a node learns while it shares."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.to_learn = [str(folder) for folder in folders]
+        self.failed: list[dict[str, str]] = []
+
+    def learn_all(self, agent: Agent) -> None:
+        """Learn them one after the other; one that cannot be learned does not keep the others from it."""
+        while self.to_learn:
+            folder = self.to_learn[0]
+            try:
+                module, _ = agent.learn(folder)
+                log.info("learned %r", module.card.task)
+            except SkillmeshError as error:
+                log.error("could not learn %s: %s", folder, error)
+                self.failed.append({"folder": folder, "error": str(error)})
+            self.to_learn.pop(0)
+
+
 def serve(
     agent: Agent,
     settings: MeshSettings,
@@ -36,16 +58,18 @@ def serve(
     """Run a node until SIGTERM or SIGINT; tasks to learn are learned meanwhile, one after the other."""
     give_back_freed_memory()
     stop = threading.Event()
-    with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop) as node:
+    lessons = Lessons(learn)
+    with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop, lessons) as node:
         ready(node)
-        threading.Thread(target=_learn_all, args=(agent, learn), name="skillmesh-learn", daemon=True).start()
-        stop.wait()
+        thread("learn", partial(lessons.learn_all, agent))
+        while not stop.wait(1.0):  # a signal that the system gives to a thread of zenoh does not end a wait
+            pass
 
 
 def catch_up(agent: Agent, settings: MeshSettings, seconds: float) -> dict[str, Any]:
     """Join, exchange everything with whoever is there, leave; returns how the node stood at the end."""
     stop = threading.Event()
-    with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop) as node:
+    with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop, Lessons(())) as node:
         _until_settled(node, seconds, stop)
         return node_status(node)
 
@@ -69,16 +93,19 @@ def _until_settled(node: Node, seconds: float, stop: threading.Event) -> None:
 
 
 @contextlib.contextmanager
-def _controlled(node: Node, stop: threading.Event) -> Iterator[Node]:
+def _controlled(node: Node, stop: threading.Event, lessons: Lessons) -> Iterator[Node]:
     with node.running():
-        control = Control(node.agent.home, _verbs(node, stop))
+        control = Control(node.agent.home, _verbs(node, stop, lessons))
         try:
             yield node
         finally:
             control.close()
 
 
-def _verbs(node: Node, stop: threading.Event) -> dict[str, Callable[..., Any]]:
+def _verbs(node: Node, stop: threading.Event, lessons: Lessons) -> dict[str, Callable[..., Any]]:
+    def status() -> dict[str, Any]:
+        return node_status(node) | {"to_learn": lessons.to_learn, "not_learned": lessons.failed}
+
     def ask(images: list[str]) -> dict[str, Any]:
         answers, unreadable = node.agent.ask([Path(image) for image in images])
         bad = [{"image": u.name, "error": u.reason} for u in unreadable]
@@ -96,15 +123,6 @@ def _verbs(node: Node, stop: threading.Event) -> dict[str, Callable[..., Any]]:
         "sync": sync,
         "stop": stop.set,
     }
-
-
-def _learn_all(agent: Agent, folders: Sequence[Path]) -> None:
-    for folder in folders:
-        try:
-            module, _ = agent.learn(folder)
-            log.info("learned %r", module.card.task)
-        except SkillmeshError as error:
-            log.error("could not learn %s: %s", folder, error)
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ def open_session(settings: MeshSettings, home: Path, known_locators: Iterable[st
     `close_session`.
     """
     listen = _listen(settings)
-    known = () if settings.network == "client" else _usable(known_locators, settings)
+    known = () if settings.network == "client" else usable(known_locators, settings)
     config = _common(listen, dict.fromkeys((*settings.connect, *known)), _tls_files(settings, home))
     config |= _discovery(settings)
     if settings.network == "client":
@@ -149,7 +149,7 @@ def introduce(
     name one place of each agent.
     """
     here = locators(session)
-    wanted = set(_usable(places, settings)) - set(here)
+    wanted = set(usable(places, settings)) - set(here)
     if not wanted or not here:
         return 0
     config = _common((), (*here, *wanted), _tls_files(settings, home))
@@ -166,7 +166,7 @@ def introduce(
         close_session(introducer)
 
 
-def _usable(places: Iterable[str], settings: MeshSettings) -> list[str]:
+def usable(places: Iterable[str], settings: MeshSettings) -> list[str]:
     """Leave out what others said and cannot be an endpoint here, and what leads off a machine that stays alone."""
     found = []
     for text in places:

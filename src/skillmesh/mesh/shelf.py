@@ -105,9 +105,9 @@ class Shelf:
         self._path(module_id).unlink(missing_ok=True)
         self._ledger.unchoose(module_id)
 
-    def try_again(self, held: HeldModule) -> None:
-        """Have a module judged anew, as if it had just arrived."""
-        self._path(held.module.id).replace(self.partial / held.module.id)
+    def try_again(self, held: HeldModule, announcement: Announcement) -> None:
+        """Have a module judged anew, as if it had just arrived by this announcement."""
+        self._path(held.module.id).replace(self.partial / announcement.digest)
         self._ledger.unchoose(held.module.id)
 
     def file_of(self, module_id: str) -> bytes | None:
@@ -121,7 +121,7 @@ class Shelf:
 
         What is damaged goes too: it is fetched and judged anew.
         """
-        standing = {notice.id for notice in view.known.values() if isinstance(notice, Announcement)}
+        standing = {notice.digest for notice in view.known.values()}
         for path in _files(self.partial):
             if path.name not in standing:
                 path.unlink(missing_ok=True)
@@ -145,13 +145,13 @@ class Shelf:
 def trust(agent: Agent, shelf: Shelf, key: str, name: str) -> None:
     """Believe a teacher from now on; what was put away when it lost trust is tried anew."""
     agent.ledger.trust(key, name)
-    known = agent.ledger.view().known.values()
-    announced = {notice.id for notice in known if isinstance(notice, Announcement)}
+    known = agent.ledger.view().known
     for held in shelf.held():
         if held.module.card.teacher_key != key or not held.reason.endswith(NOT_TRUSTED):
             continue
-        if held.module.id in announced:
-            shelf.try_again(held)
+        standing = known.get(slot_of(held.module))
+        if isinstance(standing, Announcement) and standing.id == held.module.id:
+            shelf.try_again(held, standing)
         else:  # it came as a file, and nobody would offer it again
             with contextlib.suppress(WithdrawnError, TaskExistsError):
                 agent.take(shelf.file_of(held.module.id) or b"")

@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
 
 from skillmesh.errors import ModuleError
 from skillmesh.ledger import MAX_SEEN, Ledger, View
@@ -29,7 +32,7 @@ from skillmesh.mesh.protocol import (
     write_digest,
     write_notices,
 )
-from skillmesh.mesh.wire import LieError, Wire
+from skillmesh.mesh.wire import LieError, Pending, Wire
 from skillmesh.module.notice import Notice, decode
 
 log = logging.getLogger(__name__)
@@ -37,9 +40,21 @@ log = logging.getLogger(__name__)
 TIMEOUT = 10.0
 AT_MOST = 4_096
 """New notices that are taken from one peer in one exchange; the rest comes with the next."""
+PATIENCE = 1.0
+"""Seconds for which what one peer was asked for is not asked of another; who lists much and shows nothing gains no
+more than that."""
 MAX_EMPTY = 1_000
 """Ids that a peer may list and then not show (they may have been replaced meanwhile) before that is a lie."""
 MAX_USELESS = 100_000
+HEARD_AT_ONCE = 512
+"""Announcements that wait to be taken in."""
+
+
+class Greeting(NamedTuple):
+    """A peer was asked for its digest, by one who knew what this root stands for."""
+
+    root: str
+    pending: Pending
 
 
 class Sync:
@@ -58,7 +73,9 @@ class Sync:
         self._useless: dict[bytes, None] = {}
         """Notices that were fetched and changed nothing: of strangers, or superseded. Not fetched again."""
         self._empty: Counter[str] = Counter()
-        self._asking: set[bytes] = set()
+        self._asking: dict[bytes, float] = {}
+        """Notices that an exchange is asking for, and until when others leave them to it."""
+        self._announcements: deque[tuple[str, bytes]] = deque()
         self._guard = threading.Lock()
 
     # What others ask.
@@ -76,12 +93,16 @@ class Sync:
 
     # What this agent asks and hears.
 
-    def exchange(self, agent: str) -> list[Notice]:
-        """Ask one peer what it knows, and take what is news."""
-        view = self._ledger.view()
-        pending = self._wire().ask(agent, DIGEST, bytes.fromhex(view.root), TIMEOUT, MAX_DIGEST)
-        hello, inventory = read_digest(pending.wait())
-        if hello.same and hello.root != view.root:
+    def greet(self, agent: str, replied: Callable[[Greeting], None]) -> None:
+        """Ask one peer what it knows; `replied` is called when it has said so, or will not."""
+        root = self._ledger.view().root
+        pending = self._wire().ask(agent, DIGEST, bytes.fromhex(root), TIMEOUT, MAX_DIGEST)
+        pending.then(partial(replied, Greeting(root, pending)))
+
+    def exchange(self, agent: str, greeting: Greeting) -> list[Notice]:
+        """Take from a peer that replied what is news."""
+        hello, inventory = read_digest(greeting.pending.wait())
+        if hello.same and hello.root != greeting.root:
             raise LieError("says that it knows the same, under another root hash")
         self._peers.greeted(agent, hello)
         news: list[Notice] = []
@@ -96,15 +117,18 @@ class Sync:
         with self._guard:
             view = self._ledger.view()
             had = {short(notice) for notice in (*view.known.values(), *view.seen.values())}
-            unknown = [i for i in inventory if i not in had and i not in self._useless and i not in self._asking]
+            now = time.monotonic()
+            news = [item for item in inventory if item not in had and item not in self._useless]
+            unknown = [item for item in news if self._asking.get(item, 0.0) <= now]
             random.shuffle(unknown)
             del unknown[AT_MOST:]
-            self._asking.update(unknown)
+            self._asking.update(dict.fromkeys(unknown, now + PATIENCE))
         try:
             yield unknown
         finally:
             with self._guard:
-                self._asking.difference_update(unknown)
+                for item in unknown:
+                    self._asking.pop(item, None)
 
     def _take(self, agent: str, wanted: Sequence[bytes]) -> list[Notice]:
         news: list[Notice] = []
@@ -134,21 +158,34 @@ class Sync:
             self._heard()
         return news
 
-    def hear(self, sender: str, data: bytes) -> Notice | None:
-        """Take in an announcement; only teachers announce, so a sender's notices are signed by itself."""
+    def hear(self, sender: str, data: bytes) -> None:
+        """Note an announcement. In a flood most are dropped: the exchange brings what counts."""
+        if len(self._announcements) < HEARD_AT_ONCE:
+            self._announcements.append((sender, data))
+            self._heard()
+
+    def take_heard(self) -> list[str]:
+        """Take in what was announced, in one go; return the teachers of what was new, once for each."""
         view = self._ledger.view()
-        if sender in view.bans or (len(view.seen) >= MAX_SEEN and not self._ledger.trusts(sender)):
-            return None
+        known = {notice.digest for notice in (*view.known.values(), *view.seen.values())}
+        notices = []
+        while self._announcements:
+            sender, data = self._announcements.popleft()
+            full = len(view.seen) >= MAX_SEEN and not self._ledger.trusts(sender)
+            if sender not in view.bans and not full:
+                notices += self._announced(sender, data, known)
+        if notices:
+            self._merge(notices, "announcements")
+        return [notice.teacher_key for notice in notices]
+
+    def _announced(self, sender: str, data: bytes, known: set[str]) -> list[Notice]:
+        """The notice, if it is one and news. Only teachers announce: a sender's notices are signed by itself."""
         try:
             notice = decode(data)
         except ModuleError as error:
             log.debug("an announcement of %s… is none: %s", sender[:12], error)
-            return None
-        if notice.teacher_key != sender:
-            log.debug("an announcement of %s… is by another teacher", sender[:12])
-            return None
-        news = self._merge([notice], sender)
-        return news[0] if news else None
+            return []
+        return [notice] if notice.teacher_key == sender and notice.digest not in known else []
 
     def reconsider(self) -> None:
         """Look at everything again: the user trusts other teachers now."""

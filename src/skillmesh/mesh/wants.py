@@ -22,7 +22,7 @@ class Wants(NamedTuple):
 
     wanted: list[Announcement]
     declined: Mapping[str, str]
-    """By module id, why it is not fetched."""
+    """By the announcement's digest, why it is not fetched."""
 
 
 class Chooser:
@@ -47,7 +47,7 @@ class Chooser:
             if held.get(announcement.slot, (0, "")) >= (announcement.version, announcement.id):
                 continue
             ours = begun.setdefault(announcement.teacher_key, set())
-            to_come = announcement.size - come.get(announcement.id, 0)
+            to_come = announcement.size - come.get(announcement.digest, 0)
             reason = (
                 self._decided(announcement, view)
                 or self._unfit(announcement)
@@ -55,16 +55,16 @@ class Chooser:
             )
             if reason is None:
                 room -= to_come
-                ours.add(announcement.id)
+                ours.add(announcement.digest)
                 wanted.append(announcement)
             else:
-                declined[announcement.id] = reason
+                declined[announcement.digest] = reason
         return Wants(wanted, declined)
 
     def fetching(self, announcement: Announcement) -> None:
         """Count a module whose fetch begins, for the limit per teacher and hour; trying again costs nothing."""
         with self._guard:
-            self._begun.setdefault(announcement.teacher_key, {}).setdefault(announcement.id, time.monotonic())
+            self._begun.setdefault(announcement.teacher_key, {}).setdefault(announcement.digest, time.monotonic())
 
     def _begun_this_hour(self) -> dict[str, set[str]]:
         since = time.monotonic() - HOUR
@@ -79,9 +79,10 @@ class Chooser:
     def _decided(self, announcement: Announcement, view: View) -> str | None:
         if announcement.slot in view.forgotten:
             return "forgotten here; `skillmesh remember` takes it again"
-        chosen = view.choices.get(announcement.id)
-        if chosen is not None and chosen.choice != "released":
-            return f"{chosen.choice}: {chosen.reason}"
+        for name in (announcement.digest, announcement.id):  # what it says of itself, and what it says it is
+            chosen = view.choices.get(name)
+            if chosen is not None and chosen.choice != "released":
+                return f"{chosen.choice}: {chosen.reason}"
         return None
 
     def _unfit(self, announcement: Announcement) -> str | None:
@@ -99,7 +100,7 @@ class Chooser:
         most = self._settings.max_module_bytes
         if announcement.size > most:
             return f"{announcement.size:,} bytes, more than max_module_bytes = {most:,}"
-        if announcement.id not in begun and len(begun) >= self._settings.modules_per_hour:
+        if announcement.digest not in begun and len(begun) >= self._settings.modules_per_hour:
             return (
                 f"{announcement.teacher} has had its {self._settings.modules_per_hour} modules of this hour; later"
             )

@@ -62,6 +62,8 @@ class Pending:
         self._agent, self._verb, self._question, self._limit = agent, verb, question, limit
         self._reply: bytes | None = None
         self._done = threading.Event()
+        self._then: Callable[[], None] = lambda: None
+        self._guard = threading.Lock()
         self.token = zenoh.CancellationToken()
 
     def heard(self, reply: zenoh.Reply) -> None:
@@ -72,10 +74,27 @@ class Pending:
         signature, body = sample.attachment.to_bytes(), sample.payload.to_bytes()
         if _genuine(self._agent, self._verb, self._question, body, signature):
             self._reply = body
-            self._done.set()
+            self.over()
 
     def over(self) -> None:
-        self._done.set()
+        """Note that no more is waited for."""
+        with self._guard:
+            first, then = not self._done.is_set(), self._then
+            self._done.set()
+        if first:
+            then()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this, in a thread of zenoh, when there is a reply or will be none; at once where that is so."""
+        with self._guard:
+            over = self._done.is_set()
+            self._then = call
+        if over:
+            call()
+
+    @property
+    def replied(self) -> bool:
+        return self._reply is not None
 
     def cancel(self) -> None:
         """Ask no longer."""

@@ -12,8 +12,8 @@ from skillmesh.errors import AgentError
 
 LOOK = 0.2
 """Seconds between looks at the agents."""
-PATIENCE = 180.0
-"""Seconds without any news after which something must be wrong."""
+PATIENCE = 600.0
+"""Seconds without any news after which something must be wrong: a busy machine takes minutes to load torch."""
 
 News = dict[Member, list[str]]
 """Tasks that are new in the banks of agents."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from skillmesh.cli.demo.crew import News
     from skillmesh.cli.demo.member import Member
 
+WIDTH = 11
+"""Of an agent's column: enough for all that may come, so that the grid does not jump."""
 LEARNED, RECEIVED, MISSING = Text("learned", "bold green"), Text("received", "cyan"), Text("·", "dim")
 
 
@@ -68,6 +70,8 @@ def screen(tasks: Sequence[str]) -> Iterator[Screen]:
 def grid(members: Sequence[Member], tasks: Sequence[str]) -> Table:
     """Who holds what: a row per task, a column per agent."""
     rows = show.table(None, "", *(member.name for member in members))
+    for column in rows.columns[1:]:
+        column.min_width = WIDTH
     for task in tasks:
         rows.add_row(task, *(_cell(member, task) for member in members))
     rows.add_section()

@@ -46,6 +46,7 @@ class Outcome:
 
 def play(out: Path, plan: Plan, device: str | None) -> Outcome:
     """Play all of it; when it ends, whichever way, no process is left."""
+    _refuse_unusable(device)
     began = time.monotonic()
     folders = draw_tasks(out / "tasks", plan)
     drawn = time.monotonic()
@@ -77,6 +78,14 @@ def play(out: Path, plan: Plan, device: str | None) -> Outcome:
         alone_seconds=alone,
         same_modules=sum(module.content_id in own for module in solo.agent.bank),
     )
+
+
+def _refuse_unusable(device: str | None) -> None:
+    """Say it before the work, and here: an agent that cannot learn tells its log only."""
+    if device is not None:
+        from skillmesh.backbone.network import usable_device
+
+        usable_device(device)
 
 
 def _crew(out: Path, plan: Plan, folders: dict[str, Path]) -> Crew:

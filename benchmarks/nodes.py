@@ -1,0 +1,127 @@
+"""Nodes for the benchmarks of the mesh: homes with really learned modules, processes, a network of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from skillmesh.agent import Agent, create_home
+from skillmesh.backbone.backbone import Backbone
+from skillmesh.data.demo import LEARNED, write_demo_tasks
+from skillmesh.data.folder import open_task
+from skillmesh.mesh.control import NotRunningError, call
+from skillmesh.mesh.settings import MeshSettings
+
+SERVE = [sys.executable, "-m", "skillmesh", "serve", "--home"]
+COUNTER = "/sys/class/net/lo/statistics/tx_bytes"
+LIMIT = 300.0
+"""Seconds."""
+
+IMAGES = {"train": 6, "val": 3, "test": 1}
+"""Per class: a module's size depends on its classes, not on its images."""
+
+
+def taught_homes(work: Path, count: int, tasks: int = 2) -> list[Path]:
+    """Homes of agents that have learned so many tasks each, all different; kept in `work` for the next time."""
+    backbone: Backbone | None = None
+    homes = []
+    for index in range(count):
+        home = work / f"taught-{tasks}" / f"agent{index:03d}"
+        homes.append(home)
+        if (home / "done").exists():
+            continue
+        shutil.rmtree(home, ignore_errors=True)
+        create_home(home, name=f"agent{index:03d}")
+        agent = Agent(home, cache_folder=work / "cache")
+        backbone = agent._backbone = backbone or agent.backbone
+        for number in range(index * tasks, (index + 1) * tasks):
+            kind = LEARNED[number % len(LEARNED)]
+            drawn = work / "tasks" / str(number)
+            write_demo_tasks(drawn, names=[kind], seed=number, **IMAGES)
+            agent.learn(open_task(drawn / kind, name=f"{kind} {number}"))
+        (home / "done").touch()
+    return homes
+
+
+def fresh_copies(homes: list[Path], into: Path, **settings: object) -> list[Path]:
+    """The same homes as if they had never met anybody."""
+    shutil.rmtree(into, ignore_errors=True)
+    copies = []
+    for home in homes:
+        copy = into / home.name
+        shutil.copytree(home, copy)
+        for left in copy.glob("ledger.sqlite*"):
+            left.unlink()
+        MeshSettings.of({"trust": "open", **settings}).save(copy)
+        copies.append(copy)
+    return copies
+
+
+class Namespace:
+    """A network of its own with nothing but loopback, or the machine's where that is not allowed."""
+
+    def __init__(self) -> None:
+        self.name: str | None = f"skm-bench-{os.getpid()}"
+        try:
+            subprocess.run(["ip", "netns", "add", self.name], check=True, capture_output=True)
+            subprocess.run(["ip", "-n", self.name, "link", "set", "lo", "up"], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            self.name = None
+
+    @property
+    def prefix(self) -> list[str]:
+        return ["ip", "netns", "exec", self.name] if self.name else []
+
+    def bytes_sent(self) -> int:
+        done = subprocess.run([*self.prefix, "cat", COUNTER], capture_output=True, check=True)
+        return int(done.stdout)
+
+    def remove(self) -> None:
+        if self.name:
+            subprocess.run(["ip", "netns", "del", self.name], check=False)
+
+
+@contextmanager
+def namespace() -> Iterator[Namespace]:
+    made = Namespace()
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def start(home: Path, net: Namespace) -> subprocess.Popen[bytes]:
+    log = (home / "serve.log").open("wb")
+    return subprocess.Popen([*net.prefix, *SERVE, str(home)], stdout=log, stderr=log, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def runs(home: Path) -> bool:
+    try:
+        call(home, "status")
+    except NotRunningError:
+        return False
+    return True
+
+
+def status(home: Path) -> dict[str, Any]:
+    found: dict[str, Any] = call(home, "status")
+    return found
+
+
+def until(what: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not what():
+        if time.monotonic() > deadline:
+            sys.exit("not within five minutes; look at serve.log in the homes")
+        time.sleep(0.05)

@@ -1,0 +1,148 @@
+"""The way in: what is wanted is fetched by several hands at once, and taken in by one that builds the mapper.
+
+known → wanted → fetched → arrived → tried and stored → answering
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from skillmesh.agent import Agent
+from skillmesh.errors import AgentError, SkillmeshError
+from skillmesh.ledger import View
+from skillmesh.mesh.adopter import Adopter, Arrival
+from skillmesh.mesh.background import pool, thread
+from skillmesh.mesh.fetch import Fetcher, NobodyError
+from skillmesh.mesh.wants import Chooser, Wants
+from skillmesh.module.notice import Announcement
+
+log = logging.getLogger(__name__)
+
+FETCHERS = 8
+MOST_UNDER_WAY = 256
+BATCH = 64
+"""Modules that are tried and taken in together."""
+LINGER = 1.5
+"""Seconds for which one that has arrived waits for others on their way."""
+LOOK = 0.5
+RETRY = 1.0
+"""Seconds before a module that nobody had is looked for again."""
+RETRY_DISK = 3.0
+
+
+class Intake:
+    """Brings an agent's bank up to what it knows and wants."""
+
+    def __init__(
+        self, agent: Agent, chooser: Chooser, fetcher: Fetcher, adopter: Adopter, done: Callable[[], None]
+    ) -> None:
+        """Call `done` whenever something has been taken in, or could not be."""
+        self._agent, self._chooser, self._done = agent, chooser, done
+        self.fetcher, self.adopter = fetcher, adopter
+        self.wants = Wants([], {})
+        self.under_way: set[str] = set()
+        """Modules that are being fetched, or have arrived and wait."""
+        self.trouble: str | None = None
+        """What keeps the node from taking things in, in words; gone when it works again."""
+        self._retry_at: dict[str, float] = {}
+        self._arrivals: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+
+    def start(self, when_over: contextlib.ExitStack) -> None:
+        """Work until `when_over` is closed; the mapper of what is there comes first."""
+        self._pool = pool("fetch", FETCHERS, when_over)
+        self.rebuild_soon()
+        thread("adopt", self._adopt_arrivals, when_over)
+        when_over.callback(self._stopping.set)
+
+    @property
+    def idle(self) -> bool:
+        return not self.wants.wanted and not self.under_way and self._arrivals.empty()
+
+    def fetch_wanted(self, view: View) -> None:
+        """Begin to fetch what is wanted and not under way."""
+        self.wants = self._chooser.choose(view)
+        if not self.wants.wanted:
+            self.trouble = None
+        now = time.monotonic()
+        due = [
+            a
+            for a in self.wants.wanted
+            if a.digest not in self.under_way and self._retry_at.get(a.digest, 0) <= now
+        ]
+        random.shuffle(due)  # not everybody from the same one first
+        for announcement in due[: MOST_UNDER_WAY - len(self.under_way)]:
+            self.under_way.add(announcement.digest)
+            self._pool.submit(self._fetch, announcement)
+
+    def rebuild_soon(self) -> None:
+        """Have the mapper built anew: the bank has changed by other hands."""
+        self._arrivals.put(None)
+
+    def try_again(self) -> None:
+        """Look for everything again at once: someone has come."""
+        self._retry_at.clear()
+
+    def in_trouble(self, error: Exception) -> None:
+        reason = str(error) if isinstance(error, SkillmeshError) else f"{type(error).__name__}: {error}"
+        if reason != self.trouble:
+            log.error("%s", reason)
+        self.trouble = reason
+
+    def _fetch(self, announcement: Announcement) -> None:
+        wait = RETRY_DISK
+        try:
+            self._chooser.fetching(announcement)
+            self._arrivals.put(Arrival(announcement, self.fetcher.fetch(announcement)))
+            return
+        except NobodyError:
+            wait = RETRY
+        except OSError as error:
+            self.in_trouble(error)
+        except Exception:
+            log.exception("%r could not be fetched", announcement.task)
+        self._later(announcement, wait)
+
+    def _adopt_arrivals(self) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(queue.Empty):
+                self._adopt(self._next_arrivals())
+
+    def _next_arrivals(self) -> list[Arrival]:
+        """Wait for one, then for more while more are on their way: trying them together costs one mapper."""
+        came = [self._arrivals.get(timeout=LOOK)]
+        deadline = time.monotonic() + LINGER
+        with contextlib.suppress(queue.Empty):
+            while len(came) < BATCH:
+                more = len(self.under_way) > sum(arrival is not None for arrival in came)
+                left = deadline - time.monotonic() if more else 0
+                came.append(self._arrivals.get(timeout=left) if left > 0 else self._arrivals.get_nowait())
+        return [arrival for arrival in came if arrival is not None]
+
+    def _adopt(self, arrivals: list[Arrival]) -> None:
+        try:
+            for module in self.adopter.adopt(arrivals):
+                log.info("took in %r by %s", module.card.task, module.card.teacher)
+            if arrivals:
+                self.trouble = None
+            for arrival in arrivals:
+                self.under_way.discard(arrival.announcement.digest)
+        except (AgentError, OSError) as error:
+            self.in_trouble(error)
+            for arrival in arrivals:
+                self._later(arrival.announcement, RETRY_DISK)
+        except Exception:
+            log.exception("modules could not be taken in")
+            for arrival in arrivals:
+                self._later(arrival.announcement, RETRY_DISK)
+        self._done()
+
+    def _later(self, announcement: Announcement, seconds: float) -> None:
+        self._retry_at[announcement.digest] = time.monotonic() + seconds
+        self.under_way.discard(announcement.digest)
