@@ -565,6 +565,8 @@ def main() -> None:
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
     return round(value, 4) if isinstance(value, float) else value
 
 

@@ -275,7 +275,7 @@ def equivocation(attacker: Attacker) -> None:
         pair.append((announce(module.card, module.id, data, attacker.identity), data))
     for notice, data in pair:
         attacker.have(notice, data)
-    (attacker.home / MADE_FILE).write_text(json.dumps(list(attacker.files)))
+    (attacker.home / MADE_FILE).write_text(json.dumps([notice.id for notice, _ in pair]))
     asked = iter(range(FOR_EVER))
     attacker.serve(digest=lambda _: write_digest(attacker.hello(), [attacker.notices[next(asked) % 2]]))
 

@@ -78,7 +78,7 @@ class TestTrust:
     def test_a_teacher_is_called_as_it_calls_itself(self, command: Command, home: Path):
         Agent(home).ledger.merge([announced(BOB)], "bob")
         assert "trusts bob (" in command("trust", "add", BOB.public_key, "--home", home).out
-        assert Agent(home).ledger.view().known.keys() == {Slot(BOB.public_key, "dice")}
+        assert Slot(BOB.public_key, "dice") in Agent(home).ledger.view().known
         assert f"trusts {ALICE.public_key[:12]} (" in command("trust", "add", ALICE.public_key, "--home", home).out
 
     @pytest.mark.parametrize("key", ["alice", "ab" * 31, "AB" * 32, "ab" * 33])

@@ -44,7 +44,7 @@ def test_scaling_scales_the_matrix(matrix: LowRank, weight: float):
 )
 def test_a_total_is_the_exact_sum_and_never_wider_than_the_space(dim: int, ranks: list[int], seed: int):
     parts = [some(dim, rank, seed + i) for i, rank in enumerate(ranks)]
-    added = total(parts)
+    added = total(parts, sum(ranks), dim)
     np.testing.assert_allclose(dense(added), np.sum([dense(part) for part in parts], axis=0), atol=1e-9)
     assert len(added.factor) == min(sum(ranks), dim)
 

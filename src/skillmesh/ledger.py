@@ -105,7 +105,7 @@ class Ledger:
         with self._explained():
             self._database = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
             self._log_ahead()
-            self._database.execute("PRAGMA synchronous=NORMAL")
+            self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(_SCHEMA)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ d × d matrix: for forty tasks of rank eight, 2,912² numbers become 320 × 2,91
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,7 @@ class LowRank:
     @property
     def variances(self) -> Doubles:
         """The diagonal of the whole matrix."""
-        total: Doubles = self.diagonal + np.square(self.factor).sum(axis=0)
+        total: Doubles = self.diagonal + np.einsum("ij,ij->j", self.factor, self.factor)
         return total
 
     def scaled(self, weight: float) -> LowRank:
@@ -62,10 +62,16 @@ class Precision:
         return product
 
 
-def total(parts: Sequence[LowRank]) -> LowRank:
-    """Sum matrices, in the order given. A factor of more rows than columns is replaced by its triangle."""
-    diagonal = np.sum([part.diagonal for part in parts], axis=0)
-    factor = np.concatenate([part.factor for part in parts])
+def total(parts: Iterable[LowRank], rows: int, dim: int) -> LowRank:
+    """Sum matrices, in the order given. A factor of more rows than columns is replaced by its triangle.
+
+    `rows` are those of all factors together: each part is copied into its place and need not be kept.
+    """
+    diagonal, factor, filled = np.zeros(dim), np.empty((rows, dim)), 0
+    for part in parts:
+        diagonal += part.diagonal
+        factor[filled : filled + len(part.factor)] = part.factor
+        filled += len(part.factor)
     if len(factor) > factor.shape[1]:
         factor = np.linalg.qr(factor).R
     return LowRank(diagonal, factor)

@@ -6,7 +6,7 @@ students average the tasks' scatters and never need an image. See `docs/mapper.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -95,8 +95,11 @@ class SketchAnchor:
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> SketchScorer:
         kept = list(anchors)
         means = [anchor.means for anchor in kept]
-        precision = _pooled_scatter(kept, prior.within).inverse()
-        del kept  # the scatters are in it; those of an iterator need not outlive that
+        # Each step's input is let go before the next one: a bank's scatters in double precision are large.
+        pooled = _pooled_scatter(kept, prior.within)
+        del kept
+        precision = pooled.inverse()
+        del pooled
         return SketchScorer(means, precision, prior)
 
 
@@ -164,9 +167,13 @@ def _pooled_scatter(anchors: Sequence[SketchAnchor], prior: LowRank) -> LowRank:
         trace = scatter.variances.sum()
         return scatter.scaled(share * voice * min(1.0, cap / trace if trace else 1.0))
 
-    tasks = [voiced(anchor.scatter, voice) for anchor, voice in zip(anchors, voices, strict=True)]
-    shrunk = total([prior.scaled(share * PRIOR_TASKS), *tasks])
-    del tasks
+    def parts() -> Iterator[LowRank]:
+        yield prior.scaled(share * PRIOR_TASKS)
+        for anchor, voice in zip(anchors, voices, strict=True):
+            yield voiced(anchor.scatter, voice)
+
+    rows = len(prior.factor) + sum(len(anchor.scatter.factor) for anchor in anchors)
+    shrunk = total(parts(), rows, prior.dim)
     return LowRank(shrunk.diagonal + SHRINKAGE / (1 - SHRINKAGE) * shrunk.variances, shrunk.factor)
 
 

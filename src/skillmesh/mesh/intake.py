@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 FETCHERS = 8
 MOST_UNDER_WAY = 256
-BATCH = 64
+BATCH = 24
 """Modules that are tried and taken in together."""
 LINGER = 1.5
 """Seconds for which one that has arrived waits for others on their way."""
@@ -34,6 +34,8 @@ LOOK = 0.5
 RETRY = 1.0
 """Seconds before a module that nobody had is looked for again."""
 RETRY_DISK = 3.0
+TROUBLE = 20.0
+"""Seconds for which trouble is shown that does not come back: longer than anything takes to be tried again."""
 
 
 class Intake:
@@ -48,8 +50,7 @@ class Intake:
         self.wants = Wants([], {})
         self.under_way: set[str] = set()
         """Modules that are being fetched, or have arrived and wait."""
-        self.trouble: str | None = None
-        """What keeps the node from taking things in, in words; gone when it works again."""
+        self._trouble: tuple[str, float] | None = None
         self._retry_at: dict[str, float] = {}
         self._arrivals: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -62,14 +63,19 @@ class Intake:
         when_over.callback(self._stopping.set)
 
     @property
+    def trouble(self) -> str | None:
+        """What keeps the node from taking things in, in words; gone when it works again, or has not come back."""
+        if self._trouble is None or self._trouble[1] < time.monotonic():
+            return None
+        return self._trouble[0]
+
+    @property
     def idle(self) -> bool:
         return not self.wants.wanted and not self.under_way and self._arrivals.empty()
 
     def fetch_wanted(self, view: View) -> None:
         """Begin to fetch what is wanted and not under way."""
         self.wants = self._chooser.choose(view)
-        if not self.wants.wanted:
-            self.trouble = None
         now = time.monotonic()
         due = [
             a
@@ -93,7 +99,7 @@ class Intake:
         reason = str(error) if isinstance(error, SkillmeshError) else f"{type(error).__name__}: {error}"
         if reason != self.trouble:
             log.error("%s", reason)
-        self.trouble = reason
+        self._trouble = reason, time.monotonic() + TROUBLE
 
     def _fetch(self, announcement: Announcement) -> None:
         wait = RETRY_DISK
@@ -130,7 +136,7 @@ class Intake:
             for module in self.adopter.adopt(arrivals):
                 log.info("took in %r by %s", module.card.task, module.card.teacher)
             if arrivals:
-                self.trouble = None
+                self._trouble = None
             for arrival in arrivals:
                 self.under_way.discard(arrival.announcement.digest)
         except (AgentError, OSError) as error:

@@ -29,7 +29,7 @@ from skillmesh.mesh.membership import Membership
 from skillmesh.mesh.peers import Peers
 from skillmesh.mesh.protocol import DIGEST, NOTICES, PIECE, Hello
 from skillmesh.mesh.settings import MeshSettings
-from skillmesh.mesh.shelf import Shelf
+from skillmesh.mesh.shelf import Shelf, distrust
 from skillmesh.mesh.sync import Greeting, Sync
 from skillmesh.mesh.wants import Chooser
 from skillmesh.mesh.wire import LieError, NoReplyError, Wire
@@ -164,7 +164,8 @@ class Node:
         for module in self.agent.bank:
             if module.card.teacher_key != self._own or module.id in self._announced:
                 continue
-            if self.agent.ledger.latest_version(slot_of(module)) < module.card.version:
+            standing = self.agent.ledger.view().at(slot_of(module))
+            if standing is None or standing.rank[:3] < (module.card.version, False, module.id):
                 notice = announce(module.card, module.id, self.agent.bank.file_of(module), self.agent.identity)
                 self.agent.ledger.merge([notice], self._own)
             self._announced.add(module.id)
@@ -186,10 +187,14 @@ class Node:
                 self.intake.rebuild_soon()
 
     def _reconsider_trust(self, view: View) -> None:
-        if view.trusted != self._trusted:
-            self._trusted = view.trusted
-            self._sync.reconsider()
-            self.sync_now()
+        if view.trusted == self._trusted:
+            return
+        if not self.agent.ledger.open_trust:  # what came in while trust was taken away
+            for key in self._trusted.keys() - view.trusted.keys():
+                distrust(self.agent, self._shelf, key)
+        self._trusted = view.trusted
+        self._sync.reconsider()
+        self.sync_now()
 
     def _sync_when_due(self, view: View) -> None:
         """Ask one peer what it knows, rather one that is known to differ: soon after news, then less and less."""
