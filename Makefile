@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Two workers with one thread each: two with two would wait for each other.
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-all lint types docs-check docs bench clean
+.PHONY: demo test test-all lint types docs-check docs bench bench-mesh clean
 
 demo: $(READY)
 	$(BIN)/skillmesh demo --out demo-out
@@ -34,6 +34,11 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
+
+# Real nodes on this machine; with root in a network namespace of their own.
+bench-mesh: $(READY)
+	$(BIN)/python benchmarks/mesh.py
+	$(BIN)/python benchmarks/mesh_answers.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skillmesh needs Python 3.11 or newer, found " + sys.version)'

@@ -183,8 +183,8 @@ def test_quarantine_is_released_or_dropped_while_the_node_runs(crew: Crew, comma
     assert in_step(crew.student)
     assert "dropped by the user" in crew.student.status()["refused"][0]["reason"]
     agent = Agent(home)
-    for module_id in agent.ledger.view().choices:  # as it was before
-        agent.ledger.unchoose(module_id)
+    for module_id, chosen in agent.ledger.view().choices.items():  # as it was before
+        agent.ledger.unchoose(module_id, chosen.choice)
     eventually(lambda: files_of(home) == before)
 
 

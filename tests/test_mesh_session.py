@@ -39,7 +39,7 @@ def joined(settings: MeshSettings, *known: str) -> Iterator[zenoh.Session]:
         close_session(session)
 
 
-def until(condition: Callable[[], Any], seconds: float = 5.0) -> bool:
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -73,11 +73,6 @@ class TestWhoIsThere:
         peers.appeared("teacher")
         assert asked(peers) == "teacher"
 
-    def test_names_are_known_from_hellos(self, peers: Peers):
-        peers.appeared("f" * 64)
-        assert the(peers, "f" * 64).name == "f" * 12 + "…"
-        assert the(peers, "one").name == "alice"
-
     def test_hellos_of_nobody_are_no_matter(self, peers: Peers):
         peers.greeted("nobody", HELLO)
         peers.gone("nobody")

@@ -142,13 +142,14 @@ class Agent:
         self._refuse_bad_names(folder, told)
         images = len(folder.splits["train"]) + len(folder.splits["val"])
         lesson = study(folder, self.backbone, self.config, begin(progress, folder.name, images))
-        _, data = Module.create(
-            self._card(lesson.facts | told, version=self._next_version(folder.name)), lesson.tensors, self.identity
-        )
+        card = self._card(lesson.facts | told, version=self._next_version(folder.name))
+        made, data = Module.create(card, lesson.tensors, self.identity)
+        validation.save(self.home / validation.FOLDER, made.id, lesson.validation, lesson.validation_labels)
         module = self.bank.add(data)
+        if older is not None:
+            validation.remove(self.home / validation.FOLDER, older.id)
         self.ledger.remember(slot_of(module))
         self.ledger.merge([announce(module.card, module.id, data, self.identity)], self.identity.public_key)
-        validation.save(self.home / validation.FOLDER, module.id, lesson.validation, lesson.validation_labels)
         return module, lesson
 
     def _next_version(self, task: str) -> int:
@@ -240,7 +241,8 @@ class Agent:
         """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
         module = self.bank.find(task)
         self.ledger.forget(slot_of(module))
-        self._remove(module)
+        self.bank.refresh()  # a node may just have stored a newer version
+        self._remove(self.bank.held(module.card.task, module.card.teacher_key) or module)
         return module
 
     def _remove(self, module: Module) -> None:
@@ -310,7 +312,7 @@ class Agent:
         return modules, mapper
 
     def use_nothing(self) -> None:
-        """Answer from no module: the bank is empty."""
+        """Answer from no module for now: the bank is empty, or nobody asks and the mapper would only take room."""
         self._mapper = None
 
     @property

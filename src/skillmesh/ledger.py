@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from skillmesh.errors import AgentError, ModuleError
+from skillmesh.errors import AgentError, FormatVersionError, ModuleError
 from skillmesh.module.card import now
 from skillmesh.module.notice import Announcement, Notice, Slot, decode
 
@@ -89,11 +89,12 @@ class Ledger:
     open_trust
         Whether every teacher is believed.
     per_teacher
-        So many slots of one teacher are kept, those whose hashes are least: which ones does not depend on the
-        order of arrival, so agents agree even about a teacher who announces a million.
+        So many slots of one teacher are kept (a node has such a limit, commands beside it have none), those whose
+        hashes are least: which ones does not depend on the order of arrival, so agents agree even about a teacher
+        who announces a million.
     """
 
-    def __init__(self, path: Path, own_key: str, open_trust: bool = False, per_teacher: int = 1_000) -> None:
+    def __init__(self, path: Path, own_key: str, open_trust: bool = False, per_teacher: int | None = None) -> None:
         self.path = path
         self.own_key = own_key
         self.open_trust = open_trust
@@ -178,9 +179,16 @@ class Ledger:
             row = (module_id, choice, reason[:1000], now())
             self._database.execute("INSERT OR REPLACE INTO choices VALUES (?, ?, ?, ?)", row)
 
-    def unchoose(self, module_id: str) -> None:
+    def unchoose(self, module_id: str, choice: Choice = "held") -> None:
+        """Take a decision back, if it is still this one: another process may have decided otherwise."""
         with self._changing():
-            self._database.execute("DELETE FROM choices WHERE id = ?", (module_id,))
+            self._database.execute("DELETE FROM choices WHERE id = ? AND choice = ?", (module_id, choice))
+
+    def reconsider_formats(self) -> None:
+        """Try modules of newer formats again: this release may be newer too."""
+        with self._changing():
+            newer = f"{FormatVersionError.__name__}:%"
+            self._database.execute("DELETE FROM choices WHERE choice = 'refused' AND reason LIKE ?", (newer,))
 
     def ban(self, agent: str, reason: str) -> None:
         with self._changing():
@@ -233,6 +241,8 @@ class Ledger:
         return trusted
 
     def _thin(self, teacher: str) -> None:
+        if self.per_teacher is None or teacher == self.own_key:
+            return
         self._database.execute(
             "DELETE FROM notices WHERE teacher_key = ?1 AND order_key NOT IN "
             "(SELECT order_key FROM notices WHERE teacher_key = ?1 ORDER BY order_key LIMIT ?2)",
@@ -306,11 +316,11 @@ class Ledger:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._database.execute("COMMIT")
             except BaseException:
                 if self._database.in_transaction:  # a full disk makes SQLite roll back by itself
                     self._database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
             self._changes += 1
 
     @contextmanager

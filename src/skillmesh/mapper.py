@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from skillmesh.anchors import KINDS
+from skillmesh.anchors import KINDS, Scores
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import best_temperature, softmax
 from skillmesh.learning.probes import probe_weights, read_probes
@@ -62,9 +62,13 @@ class Mapper:
         scores = self._scorer.score(np.concatenate(probes))
         self.temperature = best_temperature(scores.task, owners, weights) if len(owners) else 1.0
         self.threshold = _threshold(scores.novelty, weights, self._scorer.usual_threshold)
+        self.probed = self._mapped(scores)
+        """What it makes of the probes of all modules, in their order."""
 
     def map(self, x: Floats) -> Mapped:
-        scores = self._scorer.score(x)
+        return self._mapped(self._scorer.score(x))
+
+    def _mapped(self, scores: Scores) -> Mapped:
         posterior = softmax(scores.task / self.temperature)
         return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
 

@@ -50,7 +50,7 @@ def serve(
         typer.echo(f"agent {agent.name!r} serves {len(agent.bank)} tasks on the network {settings.network}")
         typer.echo(f"  key        {agent.identity.public_key}")
         typer.echo(f"  listening  {places}")
-        typer.echo(f"  trusts     {_trusts(agent)}", nl=True)
+        typer.echo(f"  trusts     {_trusts(agent)}")
 
     run(agent, settings, learn or (), ready)
     typer.echo("stopped")
@@ -115,6 +115,8 @@ def status(context: typer.Context, home: options.Home = None, json: options.Json
             f"  {found['peers']} peers, {state}; {show.kilobytes(found['bytes_fetched'])} fetched, "
             f"{show.kilobytes(found['bytes_sent'])} sent"
         )
+        for failed in found["not_learned"]:
+            show.warn(f"not learned: {failed['folder']}: {failed['error']}")
         if found["trouble"]:
             show.warn(f"trouble: {found['trouble']}")
     for held in found["held"]:

@@ -146,6 +146,8 @@ class Adopter:
                 if self._wanted(arrival.announcement):
                     self._agent.bank.add(data)
                     stored.append(module)
+                if not self._wanted(arrival.announcement):  # forgotten or withdrawn in this very moment
+                    self._agent.bank.remove(module)
             except TaskExistsError:  # a newer version was imported meanwhile
                 pass
             arrival.partial.remove()

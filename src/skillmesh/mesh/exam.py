@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
-from skillmesh.mapper import Mapper
+from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Module
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
@@ -93,14 +93,16 @@ class Examiner:
             return Sitting([], None, {}, {}, {}, np.full(len(self.background), -1))
         mapper = mapper or Mapper(modules, self.kind, self.prior)
         exams = [self._exam(module) for module in modules]
-        ends = np.cumsum([len(exam.x) for exam in exams])
-        mapped = mapper.map(np.concatenate([exam.x for exam in exams] + [self.background]))
-        *winners, claimants = np.split(mapped.task, ends)
-        *unknown, strange = np.split(mapped.unknown, ends)
+        own = mapper.map(np.concatenate([*(exam.x for exam in exams if exam.own), self.background]))
+        probed = iter(_split(mapper.probed, [_probes(module) for module in modules]))
+        kept = iter(_split(own, [len(exam.x) for exam in exams if exam.own]))
         results: dict[bool, dict[str, Result]] = {True: {}, False: {}}
         taken: dict[tuple[str, bool], Taken] = defaultdict(Taken)
-        for exam, won, unsaid in zip(exams, winners, unknown, strict=True):
+        for exam in exams:
+            on_probes = next(probed)  # the mapper has been asked about these while it was built
+            won, unsaid = next(kept) if exam.own else on_probes
             results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken)
+        claimants, strange = next(kept)
         claims = np.where(strange, -1, claimants)
         return Sitting(modules, mapper, results[True], results[False], dict(taken), claims)
 
@@ -111,6 +113,16 @@ class Examiner:
         if labels is None:
             labels = Head.read(module.tensors).logits(x).argmax(axis=1)
         return Exam(module, kept is not None, x, _names(module)[labels])
+
+
+def _split(mapped: Mapped, counts: Sequence[int]) -> list[tuple[Indices, Flags]]:
+    """Winners and unknowns of as many images each, and of the rest."""
+    ends = np.cumsum(counts)
+    return list(zip(np.split(mapped.task, ends), np.split(mapped.unknown, ends), strict=True))
+
+
+def _probes(module: Module) -> int:
+    return len(read_probes(module.tensors, module.card.dim))
 
 
 def _marked(

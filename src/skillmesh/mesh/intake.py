@@ -26,13 +26,15 @@ log = logging.getLogger(__name__)
 
 FETCHERS = 8
 MOST_UNDER_WAY = 256
-BATCH = 24
+BATCH = 32
 """Modules that are tried and taken in together."""
 LINGER = 1.5
 """Seconds for which one that has arrived waits for others on their way."""
 LOOK = 0.5
-RETRY = 1.0
-"""Seconds before a module that nobody had is looked for again."""
+RETRY, LONGEST = 1.0, 60.0
+"""Seconds before a module that nobody had is looked for again, doubled each time."""
+ENOUGH = 3
+"""Times after which nobody seems to have it."""
 RETRY_DISK = 3.0
 TROUBLE = 20.0
 """Seconds for which trouble is shown that does not come back: longer than anything takes to be tried again."""
@@ -52,6 +54,8 @@ class Intake:
         """Modules that are being fetched, or have arrived and wait."""
         self._trouble: tuple[str, float] | None = None
         self._retry_at: dict[str, float] = {}
+        self._tries: dict[str, int] = {}
+        """How often a module was looked for and nobody had it."""
         self._arrivals: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
 
@@ -71,17 +75,18 @@ class Intake:
 
     @property
     def idle(self) -> bool:
-        return not self.wants.wanted and not self.under_way and self._arrivals.empty()
+        """Whether nothing is under way, and nothing is wanted but what nobody in reach seems to have."""
+        sought = [a for a in self.wants.wanted if self._tries.get(a.digest, 0) < ENOUGH]
+        return not sought and not self.under_way and self._arrivals.empty()
 
     def fetch_wanted(self, view: View) -> None:
         """Begin to fetch what is wanted and not under way."""
         self.wants = self._chooser.choose(view)
-        now = time.monotonic()
-        due = [
-            a
-            for a in self.wants.wanted
-            if a.digest not in self.under_way and self._retry_at.get(a.digest, 0) <= now
-        ]
+        now, wanted = time.monotonic(), {a.digest for a in self.wants.wanted}
+        self._retry_at = {digest: at for digest, at in list(self._retry_at.items()) if digest in wanted}
+        self._tries = {digest: tries for digest, tries in list(self._tries.items()) if digest in wanted}
+        due = [a for a in self.wants.wanted if a.digest not in self.under_way]
+        due = [a for a in due if self._retry_at.get(a.digest, 0.0) <= now]
         random.shuffle(due)  # not everybody from the same one first
         for announcement in due[: MOST_UNDER_WAY - len(self.under_way)]:
             self.under_way.add(announcement.digest)
@@ -93,7 +98,7 @@ class Intake:
 
     def try_again(self) -> None:
         """Look for everything again at once: someone has come."""
-        self._retry_at.clear()
+        self._retry_at, self._tries = {}, {}
 
     def in_trouble(self, error: Exception) -> None:
         reason = str(error) if isinstance(error, SkillmeshError) else f"{type(error).__name__}: {error}"
@@ -108,7 +113,8 @@ class Intake:
             self._arrivals.put(Arrival(announcement, self.fetcher.fetch(announcement)))
             return
         except NobodyError:
-            wait = RETRY
+            tries = self._tries[announcement.digest] = self._tries.get(announcement.digest, 0) + 1
+            wait = min(RETRY * 2 ** min(tries - 1, 10), LONGEST)
         except OSError as error:
             self.in_trouble(error)
         except Exception:
@@ -143,11 +149,25 @@ class Intake:
             self.in_trouble(error)
             for arrival in arrivals:
                 self._later(arrival.announcement, RETRY_DISK)
-        except Exception:
-            log.exception("modules could not be taken in")
+        except MemoryError as error:
+            self.in_trouble(error)
             for arrival in arrivals:
                 self._later(arrival.announcement, RETRY_DISK)
+        except Exception as error:
+            log.exception("modules could not be taken in")
+            self._adopt_alone(arrivals, error)
         self._done()
+
+    def _adopt_alone(self, arrivals: list[Arrival], error: Exception) -> None:
+        """Find the one that the trial stumbled over: it must not keep the others out."""
+        if len(arrivals) > 1:
+            for arrival in arrivals:
+                self._adopt([arrival])
+            return
+        for arrival in arrivals:
+            self._agent.ledger.choose(arrival.announcement.digest, "refused", f"it cannot be tried: {error!r}")
+            arrival.partial.remove()
+            self.under_way.discard(arrival.announcement.digest)
 
     def _later(self, announcement: Announcement, seconds: float) -> None:
         self._retry_at[announcement.digest] = time.monotonic() + seconds

@@ -15,7 +15,15 @@ from pathlib import Path
 
 from skillmesh.ledger import Ledger
 from skillmesh.mesh.peers import Peers
-from skillmesh.mesh.session import GatewayAwayError, addresses, introduce, locators, open_session, usable
+from skillmesh.mesh.session import (
+    GatewayAwayError,
+    addresses,
+    close_session,
+    introduce,
+    locators,
+    open_session,
+    usable,
+)
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.wire import NoReplyError, Wire
 from skillmesh.module import Identity
@@ -55,6 +63,7 @@ class Membership:
         self._opened_with: tuple[str, ...] = ()
         self._calls: dict[str, tuple[int, float]] = {}
         self._leaving = threading.Event()
+        self._staying: threading.Thread | None = None
         self.locators: tuple[str, ...] = ()
         self.trouble: str | None = None
 
@@ -68,10 +77,13 @@ class Membership:
         """Join, and stay in a thread of its own. What is wrong with the settings is said at once."""
         self._opened_with = self._addresses()
         self._try_to_join()
-        threading.Thread(target=self._stay, name="skillmesh-membership", daemon=True).start()
+        self._staying = threading.Thread(target=self._stay, name="skillmesh-membership", daemon=True)
+        self._staying.start()
 
     def leave(self) -> None:
         self._leaving.set()
+        if self._staying is not None:
+            self._staying.join(timeout=10)
         if self._wire is not None:
             self._wire.close()
             self._wire = None
@@ -97,6 +109,8 @@ class Membership:
                     self._try_to_join()
                 elif self._settings.network == "fixed":
                     self._call_lost_peers()
+                if self._wire is not None:
+                    self.trouble = None
             except Exception as error:
                 self.trouble = str(error)
                 log.warning("cannot join the mesh now: %s", error)
@@ -111,11 +125,14 @@ class Membership:
                 log.warning("%s", error)
             self.trouble = str(error)
             return
+        if self._leaving.is_set():
+            close_session(session)
+            return
         self.trouble = None
         self.locators = locators(session)
         wire = Wire(session, self._identity)
+        self._wire = wire  # before others are seen: they are asked at once
         self._declare(wire)
-        self._wire = wire
         wire.appear()
 
     def _moved(self) -> bool:
@@ -130,6 +147,7 @@ class Membership:
     def _call_lost_peers(self) -> None:
         """Call those that were here once and are not, each one more seldom the longer it stays away."""
         here = {peer.agent for peer in self._peers.alive()}
+        here |= self._ledger.view().bans.keys()
         lost = {agent: places for agent, places in self._ledger.addresses().items() if agent not in here}
         self._calls = {agent: call for agent, call in self._calls.items() if agent in lost}
         now = time.monotonic()

@@ -29,7 +29,7 @@ from skillmesh.mesh.membership import Membership
 from skillmesh.mesh.peers import Peers
 from skillmesh.mesh.protocol import DIGEST, NOTICES, PIECE, Hello
 from skillmesh.mesh.settings import MeshSettings
-from skillmesh.mesh.shelf import Shelf, distrust
+from skillmesh.mesh.shelf import Shelf, put_away
 from skillmesh.mesh.sync import Greeting, Sync
 from skillmesh.mesh.wants import Chooser
 from skillmesh.mesh.wire import LieError, NoReplyError, Wire
@@ -70,8 +70,10 @@ class Node:
         self._trusted = before.trusted
         self._told = {notice.digest for notice in before.known.values() if notice.teacher_key == self._own}
         self._announced: set[str] = set()
-        self._heard: dict[str, deque[float]] = {}
+        self._heard: dict[str, dict[str, float]] = {}
+        """For each teacher, what it has announced in the last hour, and when."""
         self._exchanging: set[str] = set()
+        self._to_greet: deque[str] = deque()
         self._next_sync, self._pace = 0.0, FIRST_PACE
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -82,6 +84,7 @@ class Node:
     def start(self) -> None:
         """Join the mesh; what the bank holds already answers from the first moment."""
         self._when_over.callback(self._only_one().release)
+        self.agent.ledger.reconsider_formats()
         self.agent.rebuilds_itself = False
         self._sync_pool = pool("sync", SYNCERS, self._when_over)
         self._when_over.callback(self.membership.leave)
@@ -113,10 +116,11 @@ class Node:
 
     @property
     def settled(self) -> bool:
-        """Whether all that is known and wanted is here, and every peer in reach knows the same."""
+        """Whether all is here that is wanted and that anyone in reach has, as far as they have said so."""
         view = self.agent.ledger.view()
-        hellos = [peer.hello for peer in self.peers.alive() if peer.agent not in view.bans]
-        return self.intake.idle and all(hello is not None and hello.root == view.root for hello in hellos)
+        peers = [peer for peer in self.peers.alive() if peer.agent not in view.bans and not peer.silent]
+        level = all(peer.level or (peer.hello and peer.hello.root == view.root) for peer in peers)
+        return level and view is self._view and self.intake.idle
 
     @property
     def trouble(self) -> str | None:
@@ -144,6 +148,8 @@ class Node:
 
     def _look(self) -> None:
         """Bring bank, ledger and mesh in step; every step may be cut short and done again."""
+        while self._to_greet:
+            self._exchange_soon(self._to_greet.popleft())
         if self.agent.bank.refresh() or self.agent.outdated:
             self.intake.rebuild_soon()
         self._announce_own()
@@ -155,8 +161,8 @@ class Node:
             self._shelf.tidy(view)
             self._reconsider_trust(view)
             self._pace = FIRST_PACE
-            self._view = view
         self.intake.fetch_wanted(view)
+        self._view = view
         self._sync_when_due(view)
 
     def _announce_own(self) -> None:
@@ -191,7 +197,7 @@ class Node:
             return
         if not self.agent.ledger.open_trust:  # what came in while trust was taken away
             for key in self._trusted.keys() - view.trusted.keys():
-                distrust(self.agent, self._shelf, key)
+                put_away(self.agent, self._shelf, key)
         self._trusted = view.trusted
         self._sync.reconsider()
         self.sync_now()
@@ -203,10 +209,12 @@ class Node:
             return
         self._next_sync = now + self._pace * random.uniform(0.5, 1.5)
         self._pace = min(2 * self._pace, self.settings.sync_seconds)
-        others = [peer for peer in self.peers.alive() if peer.agent not in view.bans]
+        others = [peer for peer in self.peers.rested() if peer.agent not in view.bans]
         differing = [peer for peer in others if peer.hello is None or peer.hello.root != view.root]
         if others:
-            self._exchange_soon(random.choice(differing or others).agent)
+            # Not always one that differs: some differ for good, and the others have news too.
+            some = differing if differing and random.random() < 0.5 else others
+            self._exchange_soon(random.choice(some).agent)
 
     def _look_soon(self) -> None:
         self._wake.set()
@@ -239,6 +247,7 @@ class Node:
         except LieError as error:
             self.blame(agent, str(error))
         except NoReplyError as error:
+            self.peers.let_rest(agent)
             log.debug("%s", error)
         except SkillmeshError as error:
             self.intake.in_trouble(error)
@@ -275,19 +284,23 @@ class Node:
             self.peers.gone(agent)
         elif self.peers.appeared(agent):
             self.intake.try_again()
-            self._exchange_soon(agent)
+            self._to_greet.append(agent)  # by the node's own thread: this one is zenoh's
+            self._pace, self._next_sync = FIRST_PACE, 0.0
             self._look_soon()
 
     def _take_heard(self) -> None:
         """Take in announcements; whoever makes more of them than anyone can learn is banned."""
         most = self.settings.modules_per_hour
-        for sender in self._sync.take_heard():
-            times = self._heard.setdefault(sender, deque())
-            times.append(time.monotonic())
-            while times[0] < times[-1] - HOUR:
-                times.popleft()
-            if len(times) > most and sender not in self._banned():
-                self.blame(sender, f"announced more than {most:,} modules within an hour")
+        now = time.monotonic()
+        for notice in self._sync.take_heard():
+            heard = self._heard.setdefault(notice.teacher_key, {})
+            heard.setdefault(notice.digest, now)
+            if len(heard) > most:
+                heard = {digest: at for digest, at in heard.items() if at > now - HOUR}
+                self._heard[notice.teacher_key] = heard
+            flooded = len(heard) > most and notice.teacher_key != self._own
+            if flooded and notice.teacher_key not in self._banned():
+                self.blame(notice.teacher_key, f"announced more than {most:,} modules within an hour")
 
     # What it is built on.
 

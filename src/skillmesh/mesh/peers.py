@@ -22,6 +22,8 @@ QUICK, SLOW = 0.1, 1.0
 """Seconds for a piece under which the next is twice as large, and over which it is half as large."""
 LACKS_FOR = 10.0
 """Seconds for which a peer is not asked again for a module that it did not have."""
+SILENCE = 10.0
+"""Seconds after which nobody waits any more for one who has never replied."""
 REST, LONGEST_REST = 2.0, 120.0
 
 
@@ -40,10 +42,14 @@ class Peer:
     rests_until: float = 0.0
     lacks: dict[str, float] = field(default_factory=dict)
     bytes_received: int = 0
+    appeared: float = 0.0
+    level: bool = False
+    """Whether all that it listed was known here when it last did."""
 
     @property
-    def name(self) -> str:
-        return self.hello.name if self.hello else self.agent[:12] + "…"
+    def silent(self) -> bool:
+        """Whether it is there, as it seems, and has never said anything."""
+        return self.hello is None and time.monotonic() - self.appeared > SILENCE
 
 
 class Peers:
@@ -63,6 +69,7 @@ class Peers:
                 peer = self._peers[agent] = Peer(agent, alive=False)
             news, peer.alive = not peer.alive, True
             if news:
+                peer.appeared, peer.level = time.monotonic(), False
                 peer.rests_until, peer.failures = 0.0, 0
                 peer.lacks.clear()
             return news
@@ -71,6 +78,16 @@ class Peers:
         with self._guard:
             if agent in self._peers:
                 self._peers[agent].alive = False
+
+    def rested(self) -> list[Peer]:
+        """Those who are there and did not fail a moment ago."""
+        now = time.monotonic()
+        return [peer for peer in self.alive() if peer.rests_until <= now]
+
+    def let_rest(self, agent: str) -> None:
+        peer = self._peers.get(agent)
+        if peer is not None:
+            self.failed(peer)
 
     def all_gone(self) -> None:
         """Begin anew, as on another network."""
@@ -83,6 +100,12 @@ class Peers:
             peer = self._peers.get(agent)
             if peer is not None:
                 peer.hello, peer.heard = hello, time.monotonic()
+
+    def level(self, agent: str, level: bool) -> None:
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is not None:
+                peer.level = level
 
     def alive(self) -> list[Peer]:
         with self._guard:
@@ -142,8 +165,10 @@ class Peers:
                 peer.piece = max(peer.piece // 2, MIN_PIECE)
 
     def lacked(self, peer: Peer, module_id: str) -> None:
+        now = time.monotonic()
         with self._guard:
-            peer.lacks[module_id] = time.monotonic() + LACKS_FOR
+            peer.lacks = {lacked: until for lacked, until in peer.lacks.items() if until > now}
+            peer.lacks[module_id] = now + LACKS_FOR
 
     def failed(self, peer: Peer) -> None:
         """It did not reply: leave it alone for a while, longer each time."""

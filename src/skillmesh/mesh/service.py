@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 LOOK = 0.1
 """Seconds between looks at whether a node has caught up."""
+QUIET = 1.5
+"""Seconds for which nothing must have happened: others take a moment to ask for what they have just heard of."""
 MEETING = 3.0
 """Seconds for which `catch_up` waits for somebody to be there at all."""
 
@@ -75,17 +77,18 @@ def catch_up(agent: Agent, settings: MeshSettings, seconds: float) -> dict[str, 
 
 
 def _until_settled(node: Node, seconds: float, stop: threading.Event) -> None:
-    """Wait until everybody in reach knows and holds the same, and stays so for a moment."""
+    """Wait until all is here that others in reach have, and they have stopped fetching from this node."""
     began = time.monotonic()
     settled_since: float | None = None
-    asked_again = began
+    asked_again, sent = began, 0
     while not stop.wait(LOOK) and time.monotonic() - began < seconds:
         now = time.monotonic()
         met = bool(node.peers.alive())
         if not met and now - began > max(MEETING, seconds / 4):
             return
-        settled_since = (settled_since or now) if met and node.settled else None
-        if settled_since is not None and now - settled_since > 2 * LOOK:
+        gives, sent = node.library.bytes_sent != sent, node.library.bytes_sent
+        settled_since = (settled_since or now) if met and node.settled and not gives else None
+        if settled_since is not None and now - settled_since > QUIET:
             return
         if now - asked_again > 1.0:  # peers that fetch from us change their root: ask how far they are
             node.sync_now()
@@ -117,7 +120,7 @@ def _verbs(node: Node, stop: threading.Event, lessons: Lessons) -> dict[str, Cal
         return node_status(node)
 
     return {
-        "status": lambda: node_status(node),
+        "status": status,
         "peers": lambda: peer_list(node),
         "ask": ask,
         "sync": sync,

@@ -162,11 +162,17 @@ def distrust(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
     """Stop believing a teacher: its modules leave the bank for quarantine, where `trust add` finds them again."""
     if key == agent.identity.public_key:
         raise AgentError("this is the agent's own key; it always trusts itself")
+    moved = put_away(agent, shelf, key)
+    agent.ledger.distrust(key)  # last: whoever is cut short can begin again
+    return moved
+
+
+def put_away(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
+    """Move a teacher's modules from the bank to quarantine."""
     moved = [module for module in agent.bank if module.card.teacher_key == key]
     for module in moved:
         shelf.hold(module.id, agent.bank.file_of(module), f"its teacher {module.card.teacher} {NOT_TRUSTED}")
         agent.bank.remove(module)
-    agent.ledger.distrust(key)  # last: whoever is cut short can begin again
     return moved
 
 

@@ -106,20 +106,24 @@ class Sync:
             raise LieError("says that it knows the same, under another root hash")
         self._peers.greeted(agent, hello)
         news: list[Notice] = []
+        until = time.monotonic() + 2 * TIMEOUT
         with self._unasked(inventory) as unknown:
             for start in range(0, len(unknown), NOTICES_AT_ONCE):
-                news += self._take(agent, unknown[start : start + NOTICES_AT_ONCE])
+                news += self._take(agent, unknown[start : start + NOTICES_AT_ONCE], until)
+        self._peers.level(agent, not self._unknown(inventory))
         return news
+
+    def _unknown(self, inventory: Iterable[bytes]) -> list[bytes]:
+        view = self._ledger.view()
+        had = {short(notice) for notice in (*view.known.values(), *view.seen.values())}
+        return [item for item in inventory if item not in had and item not in self._useless]
 
     @contextmanager
     def _unasked(self, inventory: Iterable[bytes]) -> Iterator[list[bytes]]:
         """The notices that are news here and that no other exchange is asking for at this moment."""
         with self._guard:
-            view = self._ledger.view()
-            had = {short(notice) for notice in (*view.known.values(), *view.seen.values())}
             now = time.monotonic()
-            news = [item for item in inventory if item not in had and item not in self._useless]
-            unknown = [item for item in news if self._asking.get(item, 0.0) <= now]
+            unknown = [item for item in self._unknown(inventory) if self._asking.get(item, 0.0) <= now]
             random.shuffle(unknown)
             del unknown[AT_MOST:]
             self._asking.update(dict.fromkeys(unknown, now + PATIENCE))
@@ -130,9 +134,10 @@ class Sync:
                 for item in unknown:
                     self._asking.pop(item, None)
 
-    def _take(self, agent: str, wanted: Sequence[bytes]) -> list[Notice]:
+    def _take(self, agent: str, wanted: Sequence[bytes], until: float) -> list[Notice]:
+        """Take these notices; one who shows them drop by drop is left after a while, until the next exchange."""
         news: list[Notice] = []
-        while wanted:
+        while wanted and time.monotonic() < until:
             body = self._wire().ask(agent, NOTICES, b"".join(wanted), TIMEOUT, MAX_NOTICES).wait()
             notices = read_notices(body, wanted)
             if not notices:
@@ -140,6 +145,7 @@ class Sync:
                 if self._empty[agent] > MAX_EMPTY:
                     raise LieError(f"listed {self._empty[agent]:,} notices that it cannot show")
                 break
+            self._empty.pop(agent, None)
             news += self._merge(notices, agent)
             got = {short(notice) for notice in notices}
             wanted = [item for item in wanted if item not in got]
@@ -164,28 +170,35 @@ class Sync:
             self._announcements.append((sender, data))
             self._heard()
 
-    def take_heard(self) -> list[str]:
-        """Take in what was announced, in one go; return the teachers of what was new, once for each."""
+    def take_heard(self) -> list[Notice]:
+        """Take in what was announced, in one go; return what was new."""
         view = self._ledger.view()
         known = {notice.digest for notice in (*view.known.values(), *view.seen.values())}
-        notices = []
+        notices: list[Notice] = []
         while self._announcements:
             sender, data = self._announcements.popleft()
             full = len(view.seen) >= MAX_SEEN and not self._ledger.trusts(sender)
             if sender not in view.bans and not full:
-                notices += self._announced(sender, data, known)
+                notices += self._announced(sender, data, view, known)
         if notices:
             self._merge(notices, "announcements")
-        return [notice.teacher_key for notice in notices]
+        return notices
 
-    def _announced(self, sender: str, data: bytes, known: set[str]) -> list[Notice]:
-        """The notice, if it is one and news. Only teachers announce: a sender's notices are signed by itself."""
+    def _announced(self, sender: str, data: bytes, view: View, known: set[str]) -> list[Notice]:
+        """The notice, if it is one and news. Only teachers announce: a sender's notices are signed by itself.
+
+        What was replaced is no news, however often others play it again.
+        """
         try:
             notice = decode(data)
         except ModuleError as error:
             log.debug("an announcement of %s… is none: %s", sender[:12], error)
             return []
-        return [notice] if notice.teacher_key == sender and notice.digest not in known else []
+        standing = view.at(notice.slot)
+        if notice.teacher_key != sender or notice.digest in known or (standing and standing.rank >= notice.rank):
+            return []
+        known.add(notice.digest)
+        return [notice]
 
     def reconsider(self) -> None:
         """Look at everything again: the user trusts other teachers now."""

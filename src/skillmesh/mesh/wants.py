@@ -77,6 +77,8 @@ class Chooser:
             return {teacher: set(times) for teacher, times in self._begun.items()}
 
     def _decided(self, announcement: Announcement, view: View) -> str | None:
+        if (banned := view.bans.get(announcement.teacher_key)) is not None:
+            return f"its teacher is banned: {banned}; `skillmesh peers --unban` forgives"
         if announcement.slot in view.forgotten:
             return "forgotten here; `skillmesh remember` takes it again"
         for name in (announcement.digest, announcement.id):  # what it says of itself, and what it says it is

@@ -26,6 +26,7 @@ import zenoh
 from skillmesh.errors import MeshError
 from skillmesh.mesh.session import close_session
 from skillmesh.module.identity import verify
+from skillmesh.module.notice import MAX_NOTICE
 
 if TYPE_CHECKING:
     from skillmesh.module import Identity
@@ -35,7 +36,9 @@ log = logging.getLogger(__name__)
 ROOT = "sk/v1"
 NONCE = 8
 WAITING_QUESTIONS = 512
-WAITING_NOTICES = 4_096
+WAITING_NOTICES = 512
+MAX_QUESTION = 16_384
+"""Bytes; the largest asks for 512 notices by their short ids."""
 _END = object()
 _AGENT = re.compile(r"[0-9a-f]{64}")
 
@@ -73,7 +76,9 @@ class Pending:
             return
         signature, body = sample.attachment.to_bytes(), sample.payload.to_bytes()
         if _genuine(self._agent, self._verb, self._question, body, signature):
-            self._reply = body
+            with self._guard:
+                if self._reply is None and not self._done.is_set():
+                    self._reply = body
             self.over()
 
     def over(self) -> None:
@@ -124,12 +129,13 @@ class Wire:
     def serve(self, answerers: Mapping[str, Answerer]) -> None:
         """Answer questions, each verb in a thread of its own: a rush for pieces delays no digest."""
         for verb, answerer in answerers.items():
-            inbox = self._inbox(f"serve-{verb}", WAITING_QUESTIONS, partial(self._serve, verb, answerer))
+            handle = partial(self._serve, verb, answerer)
+            inbox = self._inbox(f"serve-{verb}", WAITING_QUESTIONS, MAX_QUESTION, handle)
             self._declared.append(self.session.declare_queryable(_key(self.agent, verb), inbox))
 
     def hear(self, notice: Callable[[str, bytes], None]) -> None:
         """Call `notice` with sender and content of every announcement."""
-        inbox = self._inbox("hear", WAITING_NOTICES, partial(self._hear, notice))
+        inbox = self._inbox("hear", WAITING_NOTICES, MAX_NOTICE, partial(self._hear, notice))
         remote = zenoh.Locality.REMOTE
         self._declared.append(self.session.declare_subscriber(f"{ROOT}/ann/*", inbox, allowed_origin=remote))
 
@@ -205,16 +211,21 @@ class Wire:
         if _AGENT.fullmatch(sender):
             notice(sender, sample.payload.to_bytes())
 
-    def _inbox(self, name: str, size: int, handle: Callable[[Any], None]) -> zenoh.handlers.Callback[Any]:
+    def _inbox(
+        self, name: str, size: int, limit: int, handle: Callable[[Any], None]
+    ) -> zenoh.handlers.Callback[Any]:
         """A handler for zenoh that only puts things in a queue; a thread of ours takes them out.
 
-        What comes when the queue is full is dropped: an announcement is a hint, and a question is asked again. No
+        What is larger than `limit`, or comes when the queue is full, is dropped: an announcement is a hint, and a
+        question is asked again. No
         thread of ours ever waits inside zenoh, where the interpreter could not end it.
         """
         waiting: queue.Queue[Any] = queue.Queue(size)
 
         def put(item: Any) -> None:
             try:
+                if item.payload is not None and len(item.payload) > limit:
+                    raise queue.Full
                 waiting.put_nowait(item)
             except queue.Full:
                 if isinstance(item, zenoh.Query):

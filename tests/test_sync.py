@@ -1,0 +1,71 @@
+"""What an agent makes of announcements that it hears."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from notices import ALICE, BOB, announced
+
+from skillmesh.ledger import Ledger
+from skillmesh.mesh.peers import Peers
+from skillmesh.mesh.sync import HEARD_AT_ONCE, Sync
+from skillmesh.module.notice import withdraw
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite", "ab" * 32, open_trust=True)
+
+
+@pytest.fixture
+def sync(ledger: Ledger) -> Sync:
+    return Sync(
+        lambda: pytest.fail("nobody is asked"), ledger, Peers(), lambda _: pytest.fail("no hello"), lambda: None
+    )
+
+
+def test_what_a_teacher_announces_is_taken_in(sync: Sync, ledger: Ledger) -> None:
+    notices = [announced(ALICE, "dice"), announced(ALICE, "latin"), announced(BOB, "dice")]
+    for notice in notices:
+        sync.hear(notice.teacher_key, notice.encode())
+    assert sync.take_heard() == notices
+    assert set(ledger.view().known.values()) == set(notices)
+
+
+def test_what_is_played_again_is_no_news_and_counts_against_nobody(sync: Sync, ledger: Ledger) -> None:
+    first, second = announced(ALICE, version=1), announced(ALICE, version=2)
+    ledger.merge([second], "alice")
+    for notice in (first, second, first, second):
+        sync.hear(ALICE.public_key, notice.encode())
+    assert sync.take_heard() == []
+
+
+def test_what_is_said_twice_at_once_counts_once(sync: Sync) -> None:
+    notice = announced(ALICE)
+    for _ in range(5):
+        sync.hear(ALICE.public_key, notice.encode())
+    assert sync.take_heard() == [notice]
+
+
+def test_another_cannot_announce_in_a_teachers_place(sync: Sync, ledger: Ledger) -> None:
+    sync.hear(BOB.public_key, announced(ALICE).encode())
+    sync.hear(ALICE.public_key, withdraw("dice", 9, BOB).encode())
+    sync.hear(ALICE.public_key, b"junk")
+    assert sync.take_heard() == []
+    assert ledger.view().known == {}
+
+
+def test_the_banned_are_not_heard(sync: Sync, ledger: Ledger) -> None:
+    ledger.ban(ALICE.public_key, "it lied")
+    sync.hear(ALICE.public_key, announced(ALICE).encode())
+    assert sync.take_heard() == []
+
+
+def test_in_a_flood_most_is_dropped(sync: Sync) -> None:
+    for _ in range(HEARD_AT_ONCE):
+        sync.hear(BOB.public_key, b"junk")
+    sync.hear(ALICE.public_key, announced(ALICE).encode())
+    assert sync.take_heard() == []
+    sync.hear(ALICE.public_key, announced(ALICE).encode())
+    assert len(sync.take_heard()) == 1
