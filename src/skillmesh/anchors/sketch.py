@@ -33,6 +33,8 @@ HALF_EVIDENCE = 32.0
 """A task with so many degrees of freedom has half the weight of one with very many."""
 SHRINKAGE = 0.1
 """Share of the pooled scatter that is its diagonal alone."""
+GROUP = 64
+"""Classes that are handled together while a scorer is built."""
 MAX_TRACE = 8.0
 """A scatter may be so many times the calibration's; a larger one (a mistake, or a lie) is scaled down."""
 
@@ -126,16 +128,18 @@ class SketchScorer:
         self._unroot = lower_inverse(root).astype(np.float32, order="F")  # its transpose is what `score` takes
         del root
         # One tall matrix, so that a single product serves the distance, the classes and the background. Filled
-        # task by task: in float64, all classes at once would take several times its size.
+        # some tasks at a time: in float64, all classes at once would take several times its size.
         self._rows: Floats = np.empty((rank + classes + len(beyond), len(centre)), dtype=np.float32)
         self._offsets: Floats = np.empty(classes, dtype=np.float32)
         self._rows[:rank] = precision.factor
         self._rows[rank + classes :] = precision.apply(beyond)
-        for start, task in zip(self._starts, means, strict=True):
-            centred = task - centre
+        start = 0
+        for some in _in_groups(means):
+            centred = some - centre
             towards = precision.apply(centred)
-            self._rows[rank + start : rank + start + len(task)] = towards
-            self._offsets[start : start + len(task)] = 0.5 * np.sum(centred * towards, axis=1)
+            self._rows[rank + start : rank + start + len(some)] = towards
+            self._offsets[start : start + len(some)] = 0.5 * np.sum(centred * towards, axis=1)
+            start += len(some)
 
     def score(self, x: Floats) -> Scores:
         centred: Floats = x - self._centre
@@ -147,6 +151,18 @@ class SketchScorer:
         nearest = distance - 2 * closeness.max(axis=1)
         novelty = nearest / np.maximum(background, np.float32(1e-6))
         return Scores(best_per_task(closeness, self._starts), novelty)
+
+
+def _in_groups(means: Sequence[Floats]) -> Iterator[Floats]:
+    """Join tasks to groups of some hundred classes: products with few rows wait for memory all the time."""
+    group: list[Floats] = []
+    for task in means:
+        group.append(task)
+        if sum(map(len, group)) >= GROUP:
+            yield np.concatenate(group)
+            group = []
+    if group:
+        yield np.concatenate(group)
 
 
 def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
