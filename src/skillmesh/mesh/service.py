@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +25,6 @@ log = logging.getLogger(__name__)
 
 LOOK = 0.1
 """Seconds between looks at whether a node has caught up."""
-SWITCH = 0.0005
-"""Seconds after which Python lets another thread go on: an answer must not wait 5 ms (the default) at each turn."""
 QUIET = 1.5
 """Seconds for which nothing must have happened: others take a moment to ask for what they have just heard of."""
 MEETING = 3.0
@@ -62,7 +59,6 @@ def serve(
 ) -> None:
     """Run a node until SIGTERM or SIGINT; tasks to learn are learned meanwhile, one after the other."""
     give_back_freed_memory()
-    sys.setswitchinterval(SWITCH)
     stop = threading.Event()
     lessons = Lessons(learn)
     with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop, lessons) as node:
