@@ -540,6 +540,7 @@ def main() -> None:
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
     report: dict[str, Any] = {}
+    origin = provenance("python benchmarks/quarantine.py ../shared/tasks", paths, seed=options.seed)
     with TemporaryDirectory() as scratch:
         world = learned(paths, Path(scratch) / "home")
         rng = np.random.default_rng(options.seed)
@@ -557,8 +558,7 @@ def main() -> None:
         report["calibrated_on_other_tasks"] = [
             unseen(paths, Path(scratch) / f"unseen-{seed}", options.agents, seed) for seed in UNSEEN_SEEDS
         ]
-    command = "python benchmarks/quarantine.py ../shared/tasks"
-    report["provenance"] = provenance(command, paths, seed=options.seed)
+    report["provenance"] = origin
     options.out.write_text(json.dumps(_rounded(report), indent=1) + "\n")
 
 
