@@ -96,11 +96,7 @@ def quarantine_list(context: typer.Context, home: options.Home = None, json: opt
     _, shelf = _agent_and_shelf(home or context.obj)
     held = shelf.held()
     if json:
-        rows = [
-            {"task": h.module.card.task, "teacher": h.module.card.teacher, "id": h.module.id, "reason": h.reason}
-            for h in held
-        ]
-        show.print_json({"held": rows})
+        show.print_json({"held": [h.as_dict() for h in held]})
         return
     for h in held:
         typer.echo(f"{h.module.card.task} by {h.module.card.teacher} ({h.module.id[:12]}), {h.since}")

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skillmesh.errors import MeshError
 from skillmesh.mesh.settings import TlsFiles
-from skillmesh.module.identity import _write_new, is_name
+from skillmesh.module.identity import is_name, write_new
 
 CA, CA_KEY = "ca.pem", "ca.key"
 CERTIFICATE, KEY = "agent.pem", "agent.key"
@@ -179,7 +179,7 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = ec.generate_private_key(ec.SECP256R1())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_new(path, key.private_bytes(ser.Encoding.PEM, ser.PrivateFormat.PKCS8, ser.NoEncryption()))
+        write_new(path, key.private_bytes(ser.Encoding.PEM, ser.PrivateFormat.PKCS8, ser.NoEncryption()))
     except OSError as error:
         raise MeshError(f"cannot write the key {path}: {error.strerror}; nothing was issued") from error
     return key

@@ -31,7 +31,7 @@ class Fetcher:
     blame
         Called with an agent and what it did.
     banned
-        Says whether an agent is not to be asked.
+        The agents that are not to be asked.
     """
 
     def __init__(

@@ -119,12 +119,12 @@ class Peers:
         return self._peers.get(agent)
 
     @contextmanager
-    def holder(self, module_id: str, first: str, shunned: Collection[str]) -> Iterator[Peer | None]:
+    def holder(self, digest: str, first: str, shunned: Collection[str]) -> Iterator[Peer | None]:
         """Someone to fetch a module from: whoever is least busy, and of several its teacher."""
         deadline = time.monotonic() + PATIENCE
         with self._guard:
             while True:
-                able = self._able(module_id, shunned)
+                able = self._able(digest, shunned)
                 free = [peer for peer in able if peer.busy < AT_ONCE]
                 left = deadline - time.monotonic()
                 if free or not able or left <= 0:
@@ -142,7 +142,7 @@ class Peers:
                     chosen.busy -= 1
                     self._guard.notify()
 
-    def _able(self, module_id: str, shunned: Collection[str]) -> list[Peer]:
+    def _able(self, digest: str, shunned: Collection[str]) -> list[Peer]:
         now = time.monotonic()
         return [
             peer
@@ -150,7 +150,7 @@ class Peers:
             if peer.alive
             and peer.agent not in shunned
             and peer.rests_until <= now
-            and peer.lacks.get(module_id, 0.0) <= now
+            and peer.lacks.get(digest, 0.0) <= now
         ]
 
     def delivered(self, peer: Peer, count: int, seconds: float) -> None:
@@ -164,11 +164,11 @@ class Peers:
             elif seconds > SLOW:
                 peer.piece = max(peer.piece // 2, MIN_PIECE)
 
-    def lacked(self, peer: Peer, module_id: str) -> None:
+    def lacked(self, peer: Peer, digest: str) -> None:
         now = time.monotonic()
         with self._guard:
             peer.lacks = {lacked: until for lacked, until in peer.lacks.items() if until > now}
-            peer.lacks[module_id] = now + LACKS_FOR
+            peer.lacks[digest] = now + LACKS_FOR
 
     def failed(self, peer: Peer) -> None:
         """It did not reply: leave it alone for a while, longer each time."""

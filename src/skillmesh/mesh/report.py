@@ -88,10 +88,7 @@ def status(agent: Agent) -> dict[str, Any]:
         "live": len(live),
         "missing": len(announced - live),
         "bytes": agent.bank.size,
-        "held": [
-            {"task": h.module.card.task, "teacher": h.module.card.teacher, "id": h.module.id, "reason": h.reason}
-            for h in Shelf(agent.home, agent.ledger).held()
-        ],
+        "held": [held.as_dict() for held in Shelf(agent.home, agent.ledger).held()],
         "refused": [
             {"id": module_id, "reason": chosen.reason, "since": chosen.since}
             for module_id, chosen in view.choices.items()

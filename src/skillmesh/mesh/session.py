@@ -2,8 +2,8 @@
 
 zenoh finds peers, keeps links alive and routes between sites. It tries for ever to reach the places that it was
 given at opening, and finds again by multicast whom it lost; but a peer that it knows by gossip alone is not called
-again after a partition. So agents remember where they met others (`locators`), name those places at the next
-opening (`known_locators`), and call them again while running (`introduce`).
+again after a partition, nor when this agent comes back. So agents remember where they met others (`locators`) and
+call them again (`introduce`).
 """
 
 from __future__ import annotations
@@ -58,16 +58,15 @@ class GatewayAwayError(MeshError):
     """No gateway answers at present; trying again later may help."""
 
 
-def open_session(settings: MeshSettings, home: Path, known_locators: Iterable[str] = ()) -> zenoh.Session:
-    """Join the mesh as these settings say, and try to reach the given places too, for ever.
+def open_session(settings: MeshSettings, home: Path) -> zenoh.Session:
+    """Join the mesh as these settings say.
 
     It does not wait for others: whether there are any shows later. Only the network client needs its gateway at
     opening, and raises `GatewayAwayError` without it; once open, it finds the gateway again by itself. Close with
     `close_session`.
     """
     listen = _listen(settings)
-    known = () if settings.network == "client" else usable(known_locators, settings)
-    config = _common(listen, dict.fromkeys((*settings.connect, *known)), _tls_files(settings, home))
+    config = _common(listen, settings.connect, _tls_files(settings, home))
     config |= _discovery(settings)
     if settings.network == "client":
         config |= {"mode": "client", "connect/timeout_ms": GATEWAY_MS}

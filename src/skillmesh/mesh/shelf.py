@@ -29,6 +29,11 @@ class HeldModule:
     reason: str
     since: str
 
+    def as_dict(self) -> dict[str, str]:
+        """Return it as JSON would have it."""
+        card = self.module.card
+        return {"task": card.task, "teacher": card.teacher, "id": self.module.id, "reason": self.reason}
+
 
 class Shelf:
     """The folders `partial` and `quarantine` in an agent's home."""

@@ -105,7 +105,7 @@ class Identity:
         if target.exists():
             raise taken
         try:
-            _write_new(target, self._pem())
+            write_new(target, self._pem())
         except FileExistsError:
             raise taken from None
         except OSError as error:
@@ -139,7 +139,7 @@ def _message(kind: str, digest_hex: str) -> bytes:
     return b"skillmesh/v1/" + kind.encode() + b"\n" + digest_hex.encode()
 
 
-def _write_new(target: Path, content: bytes) -> None:
+def write_new(target: Path, content: bytes) -> None:
     """Write all of it or nothing, mode 0600, never over another file."""
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp gives 0600
     temporary = Path(name)
