@@ -107,6 +107,8 @@ class Ledger:
             self._database = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
             self._log_ahead()
             self._database.execute("PRAGMA synchronous=FULL")
+            self._database.execute("PRAGMA wal_autocheckpoint=200")
+            self._database.execute("PRAGMA journal_size_limit=1000000")
             self._database.executescript(_SCHEMA)
 
     def close(self) -> None:

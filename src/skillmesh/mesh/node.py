@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 LOCK = "node.lock"
 TICK = 0.5
 """Seconds between looks at the home: other commands may have changed bank and ledger."""
+BREATH = 0.05
+"""Seconds between two looks at least: in a flood of news, answers and commands want the ledger too."""
 SYNCERS = 4
 FIRST_PACE = 1.0
 """Seconds between two exchanges when there is news; without any they double up to `sync_seconds`."""
@@ -136,6 +138,7 @@ class Node:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._wake.wait(TICK)
+            self._stopping.wait(BREATH)
             self._wake.clear()
             try:
                 self._look()

@@ -46,7 +46,7 @@ more than that."""
 MAX_EMPTY = 1_000
 """Ids that a peer may list and then not show (they may have been replaced meanwhile) before that is a lie."""
 MAX_USELESS = 100_000
-HEARD_AT_ONCE = 512
+HEARD_AT_ONCE = 256
 """Announcements that wait to be taken in."""
 
 
@@ -175,7 +175,7 @@ class Sync:
         view = self._ledger.view()
         known = {notice.digest for notice in (*view.known.values(), *view.seen.values())}
         notices: list[Notice] = []
-        while self._announcements:
+        for _ in range(len(self._announcements)):  # those that come meanwhile wait for the next time
             sender, data = self._announcements.popleft()
             full = len(view.seen) >= MAX_SEEN and not self._ledger.trusts(sender)
             if sender not in view.bans and not full:
