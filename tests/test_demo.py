@@ -121,11 +121,20 @@ def test_a_second_time_in_the_same_folder(
     assert "ada has learned dice" in ran.err
 
 
+def _heed_interrupts() -> None:
+    """As in a terminal: what a shell starts in the background ignores SIGINT, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class TestNothingIsLeftBehind:
     """The parent is ended while its agents run."""
 
     def started(self, out: Path) -> subprocess.Popen[bytes]:
-        demo = subprocess.Popen([sys.executable, "-c", RUN.replace("OUT", str(out))], stderr=subprocess.DEVNULL)
+        demo = subprocess.Popen(
+            [sys.executable, "-c", RUN.replace("OUT", str(out))],
+            stderr=subprocess.DEVNULL,
+            preexec_fn=_heed_interrupts,
+        )
         until = time.monotonic() + 60
         while time.monotonic() < until and not all(_runs(out / "agents" / name) for name in SMALL.teachers):
             assert demo.poll() is None
