@@ -291,6 +291,15 @@ def ip(*words: str, namespace: str | None = None) -> None:
         raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
+def files_of(home: Path) -> dict[str, bytes]:
+    """The files of a bank that is whole: all that lies there is listed and valid."""
+    bank = Agent(home).bank
+    assert bank.damaged == []
+    on_disk = {path.name: path.read_bytes() for path in bank.folder.iterdir() if path.name != ".lock"}
+    assert on_disk.keys() == {f"{module.id}.skill" for module in bank}
+    return on_disk
+
+
 def answers(node: Node, images: Sequence[Path]) -> list[dict[str, Any]]:
     """What a running node says of images, bit by bit."""
     found = call(node.home, "ask", timeout=None, images=[str(path) for path in images])

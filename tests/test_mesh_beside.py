@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshes import SKILLMESH, Mesh, Node, environment, eventually
+from meshes import SKILLMESH, Mesh, Node, environment, eventually, files_of
 
 from skillmesh.agent import Agent
 from skillmesh.bank import Bank
@@ -60,15 +60,6 @@ def in_step(node: Node) -> bool:
     """Whether the node answers from just what lies in its bank."""
     status = call(node.home, "status")
     return bool(status["in_use"] == len(Agent(node.home).bank) and status["trouble"] is None)
-
-
-def files_of(home: Path) -> dict[str, bytes]:
-    """The files of a bank that is whole: all that lies there is listed and valid."""
-    bank = Agent(home).bank
-    assert bank.damaged == []
-    on_disk = {path.name: path.read_bytes() for path in bank.folder.iterdir() if path.name != ".lock"}
-    assert on_disk.keys() == {f"{module.id}.skill" for module in bank}
-    return on_disk
 
 
 # Learn, forget, remember, import, export, withdraw.

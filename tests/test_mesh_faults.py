@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshes import SKILLMESH, Mesh, Node, environment, eventually, namespaces, skillmesh
+from meshes import SKILLMESH, Mesh, Node, environment, eventually, files_of, namespaces, skillmesh
 
 from skillmesh.agent import Agent, slot_of
 from skillmesh.mesh.certs import create_ca, issue
@@ -82,15 +82,6 @@ def adopt_home(mesh: Mesh, home: Path, name: str, namespace: str | None = None, 
     node = Node(target, namespace=namespace)
     mesh.nodes.append(node)
     return node
-
-
-def files_of(home: Path) -> dict[str, bytes]:
-    """The files of a bank that is whole: all that lies there is listed and valid."""
-    bank = Agent(home).bank
-    assert bank.damaged == []
-    on_disk = {path.name: path.read_bytes() for path in bank.folder.iterdir() if path.name != ".lock"}
-    assert on_disk.keys() == {f"{module.id}.skill" for module in bank}
-    return on_disk
 
 
 def ask(node: Node, verb: str = "status") -> Any:

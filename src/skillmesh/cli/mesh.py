@@ -193,16 +193,30 @@ def gateway(
         typer.Option("--tls", metavar="DIR", show_default=False, help="What `certs issue --out DIR` wrote."),
     ] = None,
     discovery_port: Annotated[
-        int, typer.Option("--discovery-port", min=1, max=65535, help="Of the lan's agents, as in their settings.")
-    ] = 7446,
+        int | None,
+        typer.Option(
+            "--discovery-port",
+            min=1,
+            max=65535,
+            show_default=False,
+            help="Of the lan's agents, if they have another.",
+        ),
+    ] = None,
 ) -> None:
     """Join sites: route between agents here, agents that connect from behind a NAT, and other gateways."""
     from skillmesh.mesh.gateway import run_gateway
+    from skillmesh.mesh.settings import DISCOVERY_PORT
 
     def ready(places: Any) -> None:
         typer.echo(f"gateway listens on {', '.join(places)}")
 
-    run_gateway(listen or (), connect or (), None if tls is None else tls_files(tls), ready, discovery_port)
+    run_gateway(
+        listen or (),
+        connect or (),
+        None if tls is None else tls_files(tls),
+        ready,
+        discovery_port or DISCOVERY_PORT,
+    )
     typer.echo("stopped")
 
 

@@ -31,7 +31,7 @@ from skillmesh.mesh.protocol import DIGEST, NOTICES, PIECE, Hello
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.shelf import Shelf, put_away
 from skillmesh.mesh.sync import Greeting, Sync
-from skillmesh.mesh.wants import Chooser
+from skillmesh.mesh.wants import HOUR, Chooser
 from skillmesh.mesh.wire import LieError, NoReplyError, Wire
 from skillmesh.module.notice import Withdrawal, announce
 
@@ -45,7 +45,6 @@ BREATH = 0.05
 SYNCERS = 4
 FIRST_PACE = 1.0
 """Seconds between two exchanges when there is news; without any they double up to `sync_seconds`."""
-HOUR = 3600.0
 
 
 class Node:
