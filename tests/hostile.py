@@ -1,9 +1,10 @@
 """An attacker on the mesh: a process of its own with a real key, which does one of the things below until it ends.
 
-    python tests/hostile.py wrong-bytes --home HOME [--loot FOLDER]
+    python tests/hostile.py wrong-bytes --home HOME [--loot FOLDER] [--knows VICTIM]
 
 It speaks the protocol with skillmesh's own modules wherever it does not lie, so that nothing but the lie can be
-what honest nodes object to. `loot` is what others announced and what it fetched from them, as any agent can.
+what honest nodes object to. `loot` is what others announced and what it fetched from them, as any agent can;
+`knows` is a home that it should never see, down to the images that modules are tried on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 import numpy as np
 import zenoh
 
+from skillmesh import validation
+from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.learning.head import Head
 from skillmesh.mesh.protocol import (
@@ -36,6 +39,7 @@ from skillmesh.mesh.protocol import (
     write_piece,
 )
 from skillmesh.mesh.protocol import short as short_id
+from skillmesh.mesh.quarantine import Quarantine, background_of
 from skillmesh.mesh.session import open_session
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.wire import ROOT, Wire
@@ -55,8 +59,8 @@ MADE_FILE = "made.json"
 class Attacker:
     """Somebody on the mesh who answers correctly, as long as nothing of it is replaced by a lie."""
 
-    def __init__(self, home: Path, loot: Path | None) -> None:
-        self.home = home
+    def __init__(self, home: Path, loot: Path | None = None, knows: Path | None = None) -> None:
+        self.home, self.knows = home, knows
         self.identity = Identity.load(home / "key.pem")
         self.session = open_session(MeshSettings.load(home), home)
         self.wire = Wire(self.session, self.identity)
@@ -521,6 +525,64 @@ def with_means(honest: Module, means: Any, head: Head | None = None) -> Forged:
     return {"tensors": anchor.tensors() | head.tensors(), "classes": names, "counts": (9,) * len(names)}
 
 
+# The same by somebody who knows the victim's bank, the images that it tries modules on, and all the rules.
+
+
+@attack
+def tuned(attacker: Attacker) -> None:
+    """Surround as many classes of the victim with means of its own as just pass."""
+    _offer(attacker, "tuned", _most_that_pass(attacker))
+
+
+@attack
+def overtuned(attacker: Attacker) -> None:
+    """One class more than that."""
+    _offer(attacker, "overtuned", _most_that_pass(attacker) + 1)
+
+
+def _most_that_pass(attacker: Attacker) -> int:
+    """Search for the number of classes at which quarantine begins to object."""
+    victim = _victim(attacker)
+    own = validation.load(victim.home / validation.FOLDER, victim.tasks())
+    background = background_of(victim.calibration, victim.config.representation, victim.config.compact)
+    quarantine = Quarantine(victim.prior, victim.config.mapper, background, own)
+    passing, failing = 0, 1 + sum(len(module.card.classes) for module in victim.bank)
+    while failing - passing > 1:
+        middle = (passing + failing) // 2
+        if quarantine.judge(list(victim.bank), [_surrounding(attacker, "trial", middle)[0]]).accepted:
+            passing = middle
+        else:
+            failing = middle
+    return passing
+
+
+def _surrounding(attacker: Attacker, name: str, classes: int) -> tuple[Module, bytes]:
+    """A module that is honest but for means on all sides of so many of the victim's classes."""
+    stolen = attacker.loot[0][1]
+    honest, chance = Module.from_bytes(stolen, specs_for), np.random.default_rng(0)
+    around = []
+    for anchor in (SketchAnchor.read(module.tensors) for module in _victim(attacker).bank):
+        for mean in anchor.means:
+            steps = chance.standard_normal((8, len(anchor.scatter.factor))) @ anchor.scatter.factor
+            around.append(mean + 0.7 * steps)
+    chosen = [around[i] for i in chance.permutation(len(around))[:classes]]
+    means = np.concatenate([SketchAnchor.read(honest.tensors).means, *chosen])
+    return _signed(attacker, stolen, task=name, **with_means(honest, means))
+
+
+def _offer(attacker: Attacker, name: str, classes: int) -> None:
+    module, data = _surrounding(attacker, name, classes)
+    attacker.have(announce(module.card, module.id, data, attacker.identity), data)
+    (attacker.home / MADE_FILE).write_text(json.dumps({"surrounded": classes}))
+    attacker.serve()
+    attacker.tell()
+
+
+def _victim(attacker: Attacker) -> Agent:
+    assert attacker.knows is not None
+    return Agent(attacker.knows)
+
+
 def _own_module(attacker: Attacker) -> tuple[Announcement, bytes]:
     module, data = _signed(attacker, task="mine")
     return announce(module.card, module.id, data, attacker.identity), data
@@ -540,8 +602,6 @@ def _signed(
 
 def steal(home: Path, folder: Path) -> Path:
     """Put into a folder what the teacher in this home announces, and its files."""
-    from skillmesh.agent import Agent
-
     agent = Agent(home)
     folder.mkdir(parents=True, exist_ok=True)
     for module in agent.bank:
@@ -565,8 +625,9 @@ def main() -> None:
     parser.add_argument("kind", choices=sorted(ATTACKS))
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--loot", type=Path)
+    parser.add_argument("--knows", type=Path)
     options = parser.parse_args()
-    ATTACKS[options.kind](Attacker(options.home, options.loot))
+    ATTACKS[options.kind](Attacker(options.home, options.loot, options.knows))
     time.sleep(FOR_EVER)
 
 

@@ -131,7 +131,8 @@ def test_sketch_scales_down_a_scatter_that_would_drown_the_others() -> None:
 
     _, anchors = fitted("sketch", range(2))
     liar = SketchAnchor(anchors[0].means, anchors[0].scatter.scaled(1e6), anchors[0].freedom)
-    pooled = sketch._pooled_scatter([liar, anchors[1]], prior().within)
+    room = np.empty((DIM, DIM), dtype=np.float32)
+    pooled = sketch._pooled_scatter([liar, *[anchors[1]] * DIM], prior().within, room)
     assert pooled.variances.sum() <= 2 * sketch.MAX_TRACE * prior().within.variances.sum()
 
 

@@ -126,7 +126,7 @@ class TestDescribe:
         expected = describe(network, images)
         monkeypatch.setattr(describe_module, "GPU_BATCH", 2)
         monkeypatch.setattr(network, "device", torch.device("cuda"))  # the model itself stays where it is
-        monkeypatch.setattr(network, "_normalised", lambda batch: _normalised_on_cpu(network, batch))
+        monkeypatch.setattr(network, "_on_device", torch.tensor)
         described = describe(network, [images[0], as_image(b"junk"), *images[1:]])
         assert described.readable.tolist() == [0, 2, 3, 4, 5]
         np.testing.assert_allclose(described.raw, expected.raw, rtol=0.01, atol=0.01 * np.abs(expected.raw).max())
@@ -138,10 +138,6 @@ class TestDescribe:
         first = describe(network, [as_image(tmp_path / "a.png")], cache)
         forbid(network, monkeypatch)
         assert np.array_equal(describe(network, [as_image(tmp_path / "b.png")], cache).raw, first.raw)
-
-
-def _normalised_on_cpu(network: Network, batch: np.ndarray) -> torch.Tensor:
-    return (torch.tensor(batch).permute(0, 3, 1, 2) - network._mean) / network._std
 
 
 class TestCache:

@@ -90,6 +90,10 @@ def test_temperature_mends_overconfidence_and_few_images_change_little() -> None
     assert best_temperature(np.eye(3) * 5, np.arange(3)) > 0.3
 
 
+def test_among_one_there_is_nothing_to_be_unsure_about() -> None:
+    assert best_temperature(np.array([[3.0], [-2.0]]), np.array([0, 0])) == 1.0
+
+
 def test_probes_range_from_usual_to_odd_and_stand_for_their_layer() -> None:
     novelty = np.random.default_rng(0).permutation(100).astype(np.float32)
     chosen = choose_probes(novelty[:, None], novelty)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile import FLOOD_FILE, MADE_FILE, steal
@@ -21,6 +22,7 @@ from meshes import Mesh, Node, answers, environment, eventually
 
 from skillmesh.agent import Agent
 from skillmesh.mesh.control import call
+from skillmesh.mesh.harm import LOSS, tolerance
 from skillmesh.module import Module
 from skillmesh.module.identity import Identity
 
@@ -64,10 +66,11 @@ def attack(teachers: list[Path], tmp_path: Path) -> Iterator[Attacks]:
 def attackers(teacher: Path, folder: Path) -> Iterator[Attacks]:
     started: list[Attack] = []
 
-    def start(mesh: Mesh, kind: str, loot: Path = teacher) -> Attack:
+    def start(mesh: Mesh, kind: str, loot: Path = teacher, knows: Path | None = None) -> Attack:
         home = mesh.home(name=f"{kind}-{folder.name}-{len(started)}")
         stolen = steal(loot, folder / f"loot{len(started)}")
         command = [sys.executable, str(HOSTILE), kind, "--home", str(home), "--loot", str(stolen)]
+        command += ["--knows", str(knows)] if knows else []
         with (home / "hostile.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
         started.append(Attack(home, process))
@@ -442,3 +445,40 @@ def test_a_second_teacher_of_the_same_classes_is_let_in(mesh: Mesh, attack: Atta
     attack(mesh, "second-teacher")
     eventually(lambda: len(node.live()) == 4)
     assert node.status()["held"] == []
+
+
+def right(node: Node, images: list[Path]) -> list[bool]:
+    """Whether a node names each image by the class whose folder it lies in."""
+    return [
+        answer["label"] == path.parent.name for answer, path in zip(answers(node, images), images, strict=True)
+    ]
+
+
+def test_who_knows_all_that_modules_are_tried_on_takes_no_more_than_is_tolerated(
+    taught: Agent, demo_tasks: Path, mixed: list[Path], attack: Attacks, tmp_path: Path, record_property: Any
+) -> None:
+    """A module that is tuned to stay just under the threshold does get in; this is what it can still do."""
+    mesh = Mesh(tmp_path / "mesh", [taught.home])
+    kept = [
+        path
+        for task in sorted({path.parts[-4] for path in mixed})
+        for path in sorted((demo_tasks / task / "val").glob("*/*"))
+    ]
+    try:
+        node = mesh.serve(0)
+        before = {"kept": right(node, kept), "new": right(node, mixed)}
+        attack(mesh, "overtuned", knows=taught.home)
+        held = eventually(lambda: node.status()["held"])
+        assert [one["task"] for one in held] == ["overtuned"]
+        assert right(node, mixed) == before["new"]
+        tuned = attack(mesh, "tuned", knows=taught.home)
+        eventually(lambda: node.status()["in_use"] == 5)
+        after = {"kept": right(node, kept), "new": right(node, mixed)}
+    finally:
+        mesh.stop()
+    for images, were in before.items():
+        lost = f"{sum(were) - sum(after[images])} of {len(were)} (before {sum(were)} right)"
+        record_property(f"lost of {images} images", lost)
+        print(f"a tuned module takes {lost} of the {images} images")
+    assert json.loads((tuned.home / MADE_FILE).read_text())["surrounded"] > 0
+    assert sum(before["kept"]) - sum(after["kept"]) <= tolerance(len(kept), LOSS)

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
+Factor = NDArray[np.floating]
+"""In double or single precision. A bank's is large and single: products of it then take half the time and room."""
 
 COLUMNS = 256
 """So many columns of a matrix are worked on at a time, where all of them in float64 would be too much."""
@@ -24,7 +26,7 @@ class LowRank:
     """The symmetric matrix diag(diagonal) + factorᵀ·factor."""
 
     diagonal: Doubles
-    factor: Doubles
+    factor: Factor
 
     @property
     def dim(self) -> int:
@@ -33,19 +35,25 @@ class LowRank:
     @property
     def variances(self) -> Doubles:
         """The diagonal of the whole matrix."""
-        total: Doubles = self.diagonal + np.einsum("ij,ij->j", self.factor, self.factor)
+        total: Doubles = self.diagonal + np.einsum("ij,ij->j", self.factor, self.factor, dtype=np.float64)
         return total
 
     def scaled(self, weight: float) -> LowRank:
         return LowRank(self.diagonal * weight, self.factor * np.sqrt(weight))
 
-    def inverse(self) -> Precision:
-        """Invert; the diagonal must be positive."""
-        scaled = self.factor / self.diagonal
-        core = np.eye(len(self.factor)) + self.factor @ scaled.T
-        unroot = lower_inverse(np.linalg.cholesky(core))
-        for part in column_parts(self.dim):  # in place: large banks on small machines
+    def inverse(self, out: Factor | None = None) -> Precision:
+        """Invert; the diagonal must be positive. What is small and delicate is done in double precision.
+
+        `out` takes the inverse's factor. It may be this one's own, which is then used up.
+        """
+        root = np.sqrt(self.diagonal).astype(self.factor.dtype)
+        scaled = np.divide(self.factor, root, out=out)
+        core = (scaled @ scaled.T).astype(np.float64)
+        core[np.diag_indices_from(core)] += 1
+        unroot = lower_inverse(np.linalg.cholesky(core)).astype(scaled.dtype)
+        for part in column_parts(self.dim):
             scaled[:, part] = unroot @ scaled[:, part]
+        scaled /= root
         return Precision(1 / self.diagonal, scaled)
 
 
@@ -54,20 +62,25 @@ class Precision:
     """The inverse of a `LowRank`: diag(diagonal) − factorᵀ·factor."""
 
     diagonal: Doubles
-    factor: Doubles
+    factor: Factor
 
-    def apply(self, rows: Doubles) -> Doubles:
-        """Multiply each row by the matrix."""
-        product: Doubles = rows * self.diagonal - (rows @ self.factor.T) @ self.factor
+    def along(self, rows: Factor) -> Factor:
+        """Return the coordinates of each row along the factor's."""
+        product: Factor = rows @ self.factor.T
+        return product
+
+    def apply(self, rows: Factor, along: Factor) -> Factor:
+        """Multiply each row by the matrix; `along` are the rows' own."""
+        product: Factor = rows * self.diagonal.astype(rows.dtype) - along @ self.factor
         return product
 
 
-def total(parts: Iterable[LowRank], rows: int, dim: int) -> LowRank:
+def total(parts: Iterable[LowRank], factor: Factor) -> LowRank:
     """Sum matrices, in the order given. A factor of more rows than columns is replaced by its triangle.
 
-    `rows` are those of all factors together: each part is copied into its place and need not be kept.
+    `factor` has room for the rows of all of them: each part is copied into its place and need not be kept.
     """
-    diagonal, factor, filled = np.zeros(dim), np.empty((rows, dim)), 0
+    diagonal, filled = np.zeros(factor.shape[1]), 0
     for part in parts:
         diagonal += part.diagonal
         factor[filled : filled + len(part.factor)] = part.factor

@@ -34,7 +34,7 @@ HALF_EVIDENCE = 32.0
 SHRINKAGE = 0.1
 """Share of the pooled scatter that is its diagonal alone."""
 GROUP = 64
-"""Classes that are handled together while a scorer is built."""
+"""Rows that are handled together while a scorer is built."""
 MAX_TRACE = 8.0
 """A scatter may be so many times the calibration's; a larger one (a mistake, or a lie) is scaled down."""
 
@@ -89,20 +89,13 @@ class SketchAnchor:
         factor = dequantise_rows(tensors["sketch.factor"], tensors["sketch.factor.scale"])
         return cls(
             dequantise_rows(tensors["sketch.mean"], tensors["sketch.mean.scale"]),
-            LowRank(dequantise_log(tensors["sketch.diagonal"]), factor.astype(np.float64)),
+            LowRank(dequantise_log(tensors["sketch.diagonal"]), factor),
             int(tensors["sketch.freedom"][0]),
         )
 
     @classmethod
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> SketchScorer:
-        kept = list(anchors)
-        means = [anchor.means for anchor in kept]
-        # Each step's input is let go before the next one: a bank's scatters in double precision are large.
-        pooled = _pooled_scatter(kept, prior.within)
-        del kept
-        precision = pooled.inverse()
-        del pooled
-        return SketchScorer(means, precision, prior)
+        return SketchScorer(list(anchors), prior)
 
 
 class SketchScorer:
@@ -115,31 +108,31 @@ class SketchScorer:
 
     usual_threshold = 1.3
 
-    def __init__(self, means: Sequence[Floats], precision: Precision, prior: Prior) -> None:
+    def __init__(self, anchors: list[SketchAnchor], prior: Prior) -> None:
+        """Take the anchors, and empty the list once they are copied: they need as much room as what follows."""
+        means = [anchor.means for anchor in anchors]
         self._starts = first_columns([len(task) for task in means])
         voices, centre, beyond = _background(means, prior)
-        rank, classes = len(precision.factor), len(voices)
+        classes, dim = len(voices), len(centre)
+        rank = min(dim, _rows_of_all(anchors, prior.within))
         self._cuts = np.cumsum([rank, classes])
         self._centre = centre.astype(np.float32)
-        self._weights = precision.diagonal.astype(np.float32)
-        # The class means are part of the background too: their products are used twice.
         self._voices = np.sqrt(voices).astype(np.float32)
-        root = np.linalg.cholesky(_background_gram(means, voices, centre, beyond, precision))
+        # One tall matrix, so that a single product serves the distance, the classes and the background: the class
+        # means are part of the background too. Everything happens in its memory; a bank's is large.
+        self._rows: Floats = np.empty((rank + classes + len(beyond), dim), dtype=np.float32)
+        shape, spread = self._rows[:rank], self._rows[rank:]
+        pooled = _pooled_scatter(anchors, prior.within, shape)
+        np.concatenate([*means, beyond.astype(np.float32)], out=spread)
+        spread[:classes] -= self._centre
+        del means
+        anchors.clear()
+        precision = pooled.inverse(out=shape)
+        self._weights = precision.diagonal.astype(np.float32)
+        along = precision.along(spread)
+        root = np.linalg.cholesky(_background_gram(spread, along, voices, precision))
         self._unroot = lower_inverse(root).astype(np.float32, order="F")  # its transpose is what `score` takes
-        del root
-        # One tall matrix, so that a single product serves the distance, the classes and the background. Filled
-        # some tasks at a time: in float64, all classes at once would take several times its size.
-        self._rows: Floats = np.empty((rank + classes + len(beyond), len(centre)), dtype=np.float32)
-        self._offsets: Floats = np.empty(classes, dtype=np.float32)
-        self._rows[:rank] = precision.factor
-        self._rows[rank + classes :] = precision.apply(beyond)
-        start = 0
-        for some in _in_groups(means):
-            centred = some - centre
-            towards = precision.apply(centred)
-            self._rows[rank + start : rank + start + len(some)] = towards
-            self._offsets[start : start + len(some)] = 0.5 * np.sum(centred * towards, axis=1)
-            start += len(some)
+        self._offsets = _multiply(spread, along, precision)[:classes]
 
     def score(self, x: Floats) -> Scores:
         centred: Floats = x - self._centre
@@ -153,18 +146,6 @@ class SketchScorer:
         return Scores(best_per_task(closeness, self._starts), novelty)
 
 
-def _in_groups(means: Sequence[Floats]) -> Iterator[Floats]:
-    """Join tasks to groups of some hundred classes: products with few rows wait for memory all the time."""
-    group: list[Floats] = []
-    for task in means:
-        group.append(task)
-        if sum(map(len, group)) >= GROUP:
-            yield np.concatenate(group)
-            group = []
-    if group:
-        yield np.concatenate(group)
-
-
 def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
     """Average the rows of each class, in one product."""
     members = np.zeros((classes, len(x)), dtype=np.float32)
@@ -173,8 +154,15 @@ def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
     return means
 
 
-def _pooled_scatter(anchors: Sequence[SketchAnchor], prior: LowRank) -> LowRank:
-    """Average the tasks' scatters, one task one voice, with the calibration's as one more."""
+def _rows_of_all(anchors: Sequence[SketchAnchor], prior: LowRank) -> int:
+    return len(prior.factor) + sum(len(anchor.scatter.factor) for anchor in anchors)
+
+
+def _pooled_scatter(anchors: Sequence[SketchAnchor], prior: LowRank, room: Floats) -> LowRank:
+    """Average the tasks' scatters, one task one voice, with the calibration's as one more.
+
+    The factor lies in `room`.
+    """
     cap = MAX_TRACE * prior.variances.sum()
     voices = [anchor.freedom / (anchor.freedom + HALF_EVIDENCE) for anchor in anchors]
     share = (1 - SHRINKAGE) / (PRIOR_TASKS + sum(voices))
@@ -188,9 +176,10 @@ def _pooled_scatter(anchors: Sequence[SketchAnchor], prior: LowRank) -> LowRank:
         for anchor, voice in zip(anchors, voices, strict=True):
             yield voiced(anchor.scatter, voice)
 
-    rows = len(prior.factor) + sum(len(anchor.scatter.factor) for anchor in anchors)
-    shrunk = total(parts(), rows, prior.dim)
-    return LowRank(shrunk.diagonal + SHRINKAGE / (1 - SHRINKAGE) * shrunk.variances, shrunk.factor)
+    rows = _rows_of_all(anchors, prior)
+    shrunk = total(parts(), room if rows == len(room) else np.empty((rows, prior.dim), dtype=np.float32))
+    room[:] = shrunk.factor
+    return LowRank(shrunk.diagonal + SHRINKAGE / (1 - SHRINKAGE) * shrunk.variances, room)
 
 
 def _background(means: Sequence[Floats], prior: Prior) -> tuple[Doubles, Doubles, Doubles]:
@@ -206,21 +195,30 @@ def _background(means: Sequence[Floats], prior: Prior) -> tuple[Doubles, Doubles
     return voices, centre, beyond
 
 
-def _background_gram(
-    means: Sequence[Floats], voices: Doubles, centre: Doubles, beyond: Doubles, precision: Precision
-) -> Doubles:
-    """Return I + APAᵀ, where the rows of A are the weighted class means and `beyond`.
+def _background_gram(spread: Floats, along: Floats, voices: Doubles, precision: Precision) -> Doubles:
+    """Return I + APAᵀ, where the rows of A are `spread`, those of classes weighted by their voices.
 
-    A is never whole in memory: with P = D − FᵀF, APAᵀ = ADAᵀ − (AFᵀ)(AFᵀ)ᵀ, and both are sums over columns.
+    With P = D − FᵀF, APAᵀ = ADAᵀ − (AFᵀ)(AFᵀ)ᵀ, and ADAᵀ is summed over columns: A·√D is never whole in memory.
     """
-    weights = np.concatenate([np.sqrt(voices), np.ones(len(beyond))])[:, None]
-    along = np.zeros((len(weights), len(precision.factor)))
-    gram = np.eye(len(weights))
-    for part in column_parts(len(centre)):
-        spread = np.concatenate([*(task[:, part] - centre[part] for task in means), beyond[:, part]])
-        spread *= weights
-        along += spread @ precision.factor[:, part].T
-        spread *= np.sqrt(precision.diagonal[part])
-        gram += spread @ spread.T
-    gram -= along @ along.T
+    root = np.sqrt(precision.diagonal).astype(np.float32)
+    gram = -(along @ along.T).astype(np.float64)
+    for part in column_parts(len(root)):
+        some = spread[:, part] * root[part]
+        gram += some @ some.T
+    weights = np.ones(len(spread))
+    weights[: len(voices)] = np.sqrt(voices)
+    gram *= weights[:, None]
+    gram *= weights
+    gram[np.diag_indices_from(gram)] += 1
     return gram
+
+
+def _multiply(spread: Floats, along: Floats, precision: Precision) -> Floats:
+    """Multiply the rows of `spread` by P where they lie; return half of xᵀPx for each."""
+    halves: Floats = np.empty(len(spread), dtype=np.float32)
+    for start in range(0, len(spread), GROUP):
+        some = slice(start, start + GROUP)
+        towards = precision.apply(spread[some], along[some])
+        halves[some] = 0.5 * np.einsum("ij,ij->i", spread[some], towards)
+        spread[some] = towards
+    return halves

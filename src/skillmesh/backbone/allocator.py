@@ -14,7 +14,7 @@ import sys
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _KEEP = 512 * 2**20
-_GIVE_BACK = 128 * 2**10
+_GIVE_BACK = 32 * 2**10
 
 
 def keep_freed_memory() -> bool:

@@ -99,6 +99,8 @@ def best_temperature(
 def _calibrate(
     logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None
 ) -> tuple[float, float]:
+    if logits.shape[1] == 1:  # nothing to be unsure about
+        return 1.0, 0.0
     losses = [log_loss(logits / t, labels, weights) for t in TEMPERATURES]
     penalised = [loss * len(labels) + np.log(t) ** 2 for loss, t in zip(losses, TEMPERATURES, strict=True)]
     best = int(np.argmin(penalised))

@@ -105,7 +105,7 @@ def figures_of(module: Module, kind: str, prior: Prior, background: Floats) -> F
         distance=float(np.square(rows - prior.centre).sum(axis=1).max() / whole),
         spread=_spread(anchor) / float(prior.within.variances.sum()),
         certainty=_certainty(module, background),
-        oddity=float(np.median(mapper.map(probes).novelty)) if len(probes) else None,
+        oddity=float(np.median(mapper.probed.novelty)) if len(probes) else None,
         images=sum(module.card.counts),
         freedom=anchor.freedom if isinstance(anchor, SketchAnchor) else None,
     )

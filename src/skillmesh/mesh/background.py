@@ -1,4 +1,4 @@
-"""Threads that work in the background, behind answers, and end with the node."""
+"""Work in the background, behind answers. Threads end with the node."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 NICE = 10
 """How far work in the background steps back."""
@@ -29,6 +32,12 @@ def pool(name: str, workers: int, when_over: contextlib.ExitStack) -> ThreadPool
     made = ThreadPoolExecutor(workers, f"skillmesh-{name}", initializer=_step_back)
     when_over.callback(made.shutdown, wait=False, cancel_futures=True)
     return made
+
+
+def from_background(call: Callable[[], Result]) -> Result:
+    """Call something whose own threads shall stay in the background too: they inherit that of their maker."""
+    with ThreadPoolExecutor(1, initializer=_step_back) as maker:
+        return maker.submit(call).result()
 
 
 def _step_back() -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import zenoh
 
 from skillmesh.errors import MeshError
+from skillmesh.mesh.background import thread
 from skillmesh.mesh.session import close_session
 from skillmesh.module.identity import verify
 from skillmesh.module.notice import MAX_NOTICE
@@ -217,8 +218,7 @@ class Wire:
         """A handler for zenoh that only puts things in a queue; a thread of ours takes them out.
 
         What is larger than `limit`, or comes when the queue is full, is dropped: an announcement is a hint, and a
-        question is asked again. No
-        thread of ours ever waits inside zenoh, where the interpreter could not end it.
+        question is asked again. No thread of ours ever waits inside zenoh, where the interpreter could not end it.
         """
         waiting: queue.Queue[Any] = queue.Queue(size)
 
@@ -243,7 +243,7 @@ class Wire:
                 except Exception:
                     log.exception("%s: something could not be handled", name)
 
-        threading.Thread(target=take, name=f"skillmesh-{name}", daemon=True).start()
+        thread(name, take)
         self._inboxes.append(waiting)
         return zenoh.handlers.Callback(put, indirect=False)
 

@@ -1,0 +1,47 @@
+"""Work in the background steps back behind answers, and so do the threads that it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+
+import pytest
+
+from skillmesh.mesh import background
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="threads have a niceness of their own on Linux only"
+)
+
+
+def niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_threads_and_pools_step_back_and_the_caller_does_not():
+    before, seen = niceness(), []
+    with contextlib.ExitStack() as over:
+        background.thread("one", lambda: seen.append(niceness()), over)
+        seen.append(background.pool("some", 2, over).submit(niceness).result())
+    assert seen == [max(before, background.NICE)] * 2
+    assert niceness() == before
+
+
+def test_threads_that_something_called_from_the_background_starts_stay_there():
+    def with_a_thread_of_its_own() -> list[int]:
+        seen: list[int] = []
+        inner = threading.Thread(target=lambda: seen.append(niceness()))
+        inner.start()
+        inner.join()
+        return seen
+
+    before = niceness()
+    assert background.from_background(with_a_thread_of_its_own) == [max(before, background.NICE)]
+    assert niceness() == before
+
+
+def test_an_error_in_the_background_reaches_the_caller():
+    with pytest.raises(ZeroDivisionError):
+        background.from_background(lambda: 1 / 0)  # type: ignore[arg-type,return-value]

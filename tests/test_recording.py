@@ -1,0 +1,52 @@
+"""A pass that is recorded: the same numbers, or the pass as it was."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+
+from skillmesh.backbone.network import Network
+from skillmesh.backbone.recording import in_one_go
+
+EXAMPLE = torch.arange(6.0).reshape(1, 6)
+
+
+def test_a_recorded_pass_runs_no_python_and_gives_the_same():
+    calls = []
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return (x * 2).relu().sum(dim=1)
+
+    recorded = in_one_go(run, EXAMPLE)
+    before = len(calls)
+    assert torch.equal(recorded(EXAMPLE - 3), ((EXAMPLE - 3) * 2).relu().sum(dim=1))
+    assert len(calls) == before
+
+
+def test_what_would_give_other_numbers_runs_step_by_step():
+    counter = itertools.count()
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return x + next(counter)  # a recording would keep the first number for ever
+
+    assert in_one_go(run, EXAMPLE) is run
+
+
+def test_what_cannot_be_recorded_runs_step_by_step():
+    def run(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such thing here")
+
+    assert in_one_go(run, EXAMPLE) is run
+
+
+def test_a_network_on_a_cpu_is_recorded_and_describes_images_as_it_does_step_by_step():
+    network = Network("lite0", device="cpu")
+    images = np.random.default_rng(0).integers(256, size=(3, network.size, network.size, 3), dtype=np.uint8)
+    assert network._run is not network._raw
+    for image in images:
+        with torch.inference_mode():
+            expected = network._raw(torch.tensor(image[None]))[0].numpy()
+        assert np.array_equal(network.describe_one(image), expected)
