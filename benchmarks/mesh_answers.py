@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from nodes import fresh_copies, namespace, runs, start, status, taught_homes, until
 
-from skillmesh.agent import Agent, create_home
+from skillmesh.agent import Agent
 from skillmesh.challenge.provenance import provenance
+from skillmesh.home import create_home
 from skillmesh.mesh.control import call
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.module.notice import announce

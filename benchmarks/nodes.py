@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from skillmesh.agent import Agent, create_home
+from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.folder import open_task
+from skillmesh.home import create_home
 from skillmesh.mesh.control import NotRunningError, call
 from skillmesh.mesh.settings import MeshSettings
 

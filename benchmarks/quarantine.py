@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 
 from skillmesh import validation
-from skillmesh.agent import Agent, create_home
+from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.cache import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
+from skillmesh.home import create_home
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import SHARES, probe_tensors
 from skillmesh.lowrank import LowRank

@@ -188,6 +188,11 @@ def mesh_answers() -> str:
     return f"{table(head, rows)}\n\n{line}\n\n{source('mesh-answers')}"
 
 
+def mesh_networks() -> str:
+    rows = [[event, f"{seconds:.1f}"] for event, seconds in read("mesh-networks")["seconds"].items()]
+    return f"{table('all converge after | s', rows)}\n\n{source('mesh-networks')}"
+
+
 def quarantine() -> str:
     r = read("quarantine")
     rows = []
@@ -224,6 +229,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "mesh": mesh,
     "mesh-answers": mesh_answers,
+    "mesh-networks": mesh_networks,
     "quarantine": quarantine,
 }
 

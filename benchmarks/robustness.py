@@ -19,12 +19,13 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image, ImageEnhance, ImageOps
 
-from skillmesh.agent import Agent, create_home
+from skillmesh.agent import Agent
 from skillmesh.challenge.evaluate import evaluate
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
 from skillmesh.data.images import Pixels, UnreadableImageError, decode
 from skillmesh.data.inputs import AnyImage
+from skillmesh.home import create_home
 
 HERE = Path(__file__).parent
 MAPPERS: dict[str, dict[str, object]] = {

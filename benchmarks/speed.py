@@ -25,7 +25,7 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from skillmesh.agent import Agent, create_home
+from skillmesh.agent import Agent
 from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
@@ -37,6 +37,7 @@ from skillmesh.challenge.provenance import provenance
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import open_task
 from skillmesh.data.images import Pixels
+from skillmesh.home import create_home
 from skillmesh.learning.head import fit_head
 from skillmesh.learning.probes import probe_tensors
 from skillmesh.module import Card, Module, now

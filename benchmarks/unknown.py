@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.agent import Agent, create_home
+from skillmesh.agent import Agent
 from skillmesh.backbone.cache import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
 from skillmesh.challenge.evaluate import evaluate
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks, task_name
+from skillmesh.home import create_home
 
 HERE = Path(__file__).parent
 FIGURES = (

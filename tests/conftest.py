@@ -101,7 +101,8 @@ def one_network() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def new_agent(one_network: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Agent]:
     """Make agents in fresh homes; settings as `create_home` takes them."""
-    from skillmesh.agent import Agent, create_home
+    from skillmesh.agent import Agent
+    from skillmesh.home import create_home
 
     def make(name: str = "alice", **settings: object) -> Agent:
         home = tmp_path_factory.mktemp("home")

@@ -151,7 +151,7 @@ class Mesh:
 
         Settings are those of `mesh.json`; trust is open unless they say otherwise.
         """
-        from skillmesh.agent import create_home
+        from skillmesh.home import create_home
 
         called = name or (f"teacher{teacher}" if teacher is not None else f"student{len(self.nodes)}")
         home = self.folder / called

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from skillmesh import Agent, Answer, SkillmeshError
-from skillmesh.agent import create_home
 from skillmesh.errors import (
     AgentError,
     BackboneMismatchError,
@@ -24,6 +23,7 @@ from skillmesh.errors import (
     UnknownTaskError,
     WithdrawnError,
 )
+from skillmesh.home import create_home
 from skillmesh.module.notice import Slot, Withdrawal, announce
 
 NewAgent = Callable[..., Agent]

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skillmesh.agent import Agent, create_home
+from skillmesh.agent import Agent
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
+from skillmesh.home import create_home
 
 COLOURS = {
     "lights": {"red": (200, 30, 30), "blue": (30, 30, 200)},

@@ -8,15 +8,11 @@ agent.answer("basket.jpg").label
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import platformdirs
 
 from skillmesh import validation
 from skillmesh.anchors import KINDS
@@ -37,6 +33,7 @@ from skillmesh.errors import (
     UnknownTaskError,
     WithdrawnError,
 )
+from skillmesh.home import KEY_FILE, create_home, home_folder
 from skillmesh.learning.head import Head, softmax
 from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
     from skillmesh.backbone.describe import Unreadable
     from skillmesh.data.inputs import ImageInput
 
-KEY_FILE = "key.pem"
-CALIBRATION_FILE = "calibration.safetensors"
 GUESSES = 5
 RIVAL_TASKS = 4
 """Tasks beside the best whose classes may be among the guesses."""
@@ -395,39 +390,6 @@ class Agent:
 
 def slot_of(module: Module) -> Slot:
     return Slot(module.card.teacher_key, module.card.task)
-
-
-def home_folder(home: str | Path | None = None) -> Path:
-    """`home`, or `SKILLMESH_HOME`, or the user's data folder."""
-    return Path(home or os.environ.get("SKILLMESH_HOME") or platformdirs.user_data_dir("skillmesh"))
-
-
-def create_home(home: Path, **settings: Any) -> None:
-    """Set up an agent: settings, a key of its own, an empty bank.
-
-    A calibration file is copied into the home: without it the agent's modules are worth nothing.
-    """
-    if (home / CONFIG_FILE).exists():
-        raise AgentError(f"there is an agent at {home} already; open it, or name another home")
-    settings.setdefault("name", default_name())
-    calibration = settings.get("calibration")
-    load_calibration(settings.get("backbone", "lite0"), calibration)
-    if calibration is not None:
-        settings["calibration"] = CALIBRATION_FILE
-    config = AgentConfig.of(settings)
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        if calibration is not None:
-            shutil.copyfile(calibration, home / CALIBRATION_FILE)
-    except OSError as error:
-        raise AgentError(f"cannot make an agent at {home}: {error.strerror}; name another home") from error
-    if not (home / KEY_FILE).exists():
-        Identity.create(config.name).save(home / KEY_FILE)
-    config.save(home)
-
-
-def default_name() -> str:
-    return socket.gethostname()[:64] or "agent"
 
 
 def _relative(novelty: float, threshold: float) -> float:

@@ -64,7 +64,8 @@ def init(
     images_per_class: options.ImagesPerClass = 5,
 ) -> None:
     """Set up an agent: a key of its own, settings, an empty bank."""
-    from skillmesh.agent import Agent, create_home, default_name, home_folder
+    from skillmesh.agent import Agent
+    from skillmesh.home import create_home, default_name, home_folder
 
     folder = home_folder(home or context.obj)
     create_home(
@@ -109,8 +110,9 @@ def learn(
     """Learn a task from a folder of images and keep it as a small signed module."""
     import time
 
-    from skillmesh.agent import Agent, home_folder
+    from skillmesh.agent import Agent
     from skillmesh.cli import show
+    from skillmesh.home import home_folder
 
     started = time.perf_counter()
     agent = Agent.open(home_folder(home or context.obj), device=device)
@@ -171,10 +173,10 @@ def ask(
 
 def _ask(home: Path | None, paths: list[Path], device: str | None) -> tuple[list[Answer], list[dict[str, str]]]:
     """Have a node that runs on this home answer, since its backbone is loaded already; else do it here."""
-    from skillmesh.agent import home_folder
     from skillmesh.answer import Answer
     from skillmesh.cli import show
     from skillmesh.config import AgentConfig
+    from skillmesh.home import home_folder
     from skillmesh.mesh.control import NotRunningError, call
 
     AgentConfig.load(home_folder(home))  # where there is no agent, that comes first
@@ -264,8 +266,9 @@ def import_(
     json: options.Json = False,
 ) -> None:
     """Check module files and take them into the bank; a bad one changes nothing."""
-    from skillmesh.agent import Agent, home_folder
+    from skillmesh.agent import Agent
     from skillmesh.cli.show import print_json
+    from skillmesh.home import home_folder
 
     agent = Agent.open(home_folder(home or context.obj))
     received, refused = [], []
@@ -300,7 +303,8 @@ def forget(
 
 def open_agent(home: Path | None, **options_: Any) -> Agent:
     """Open an agent that must be there already."""
-    from skillmesh.agent import Agent, home_folder
+    from skillmesh.agent import Agent
+    from skillmesh.home import home_folder
 
     return Agent(home_folder(home), **options_)
 

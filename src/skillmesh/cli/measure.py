@@ -49,11 +49,12 @@ def eval_(
     device: options.Device = None,
 ) -> None:
     """Measure: accuracy with the task given, task recognition, and accuracy with no task given."""
-    from skillmesh.agent import Agent, create_home, home_folder
+    from skillmesh.agent import Agent
     from skillmesh.challenge.evaluate import evaluate
     from skillmesh.challenge.provenance import provenance
     from skillmesh.cli import show
     from skillmesh.data.folder import find_tasks
+    from skillmesh.home import create_home, home_folder
 
     paths = find_tasks(folders)
     if json is not None and str(json) != "-":

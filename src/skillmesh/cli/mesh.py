@@ -37,8 +37,9 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
     """Share what this agent knows and receive what others know, until stopped."""
-    from skillmesh.agent import Agent, home_folder
+    from skillmesh.agent import Agent
     from skillmesh.cli import show
+    from skillmesh.home import home_folder
     from skillmesh.mesh.service import serve as run
 
     show.log_to_stderr(verbose)

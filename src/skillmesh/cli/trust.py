@@ -41,7 +41,8 @@ def trust_add(
     ] = None,
 ) -> None:
     """Believe a teacher: its modules are fetched and used."""
-    from skillmesh.agent import Agent, home_folder
+    from skillmesh.agent import Agent
+    from skillmesh.home import home_folder
     from skillmesh.mesh.shelf import Shelf
     from skillmesh.mesh.shelf import trust as believe
 

@@ -13,10 +13,13 @@ from skillmesh.bank import SUFFIX
 from skillmesh.errors import AgentError, ModuleError, TaskExistsError, UnknownTaskError, WithdrawnError
 from skillmesh.ledger import Ledger, View
 from skillmesh.module import Module
-from skillmesh.module.notice import Announcement, Notice
+from skillmesh.module.notice import Announcement, Slot
 from skillmesh.module.parts import specs_for
 
 log = logging.getLogger(__name__)
+
+Rank = tuple[int, bool, str]
+"""Version, whether withdrawn, and id: of two notices the larger stands."""
 
 NOT_TRUSTED = "is not trusted any more"
 
@@ -42,6 +45,8 @@ class Shelf:
         self.partial = home / "partial"
         self.quarantine = home / "quarantine"
         self._ledger = ledger
+        self._ranks: dict[str, tuple[Slot, Rank]] = {}
+        """By module id, what a held file was found to be: whatever it was, files are not read at every look."""
         for folder in (self.partial, self.quarantine):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -130,11 +135,19 @@ class Shelf:
         for path in _files(self.partial):
             if path.name not in standing:
                 path.unlink(missing_ok=True)
-        for module_id, chosen in view.choices.items():
-            if chosen.choice == "held":
-                module = self._load(module_id)
-                if module is None or _superseded(module, view.at(slot_of(module))):
-                    self.let_go(module_id)
+        held = [module_id for module_id, chosen in view.choices.items() if chosen.choice == "held"]
+        self._ranks = {module_id: found for module_id in held if (found := self._rank(module_id)) is not None}
+        for module_id in held:
+            found = self._ranks.get(module_id)
+            if found is None or _superseded(*found, view):
+                self.let_go(module_id)
+
+    def _rank(self, module_id: str) -> tuple[Slot, Rank] | None:
+        """Where a held module stands; None where its file is gone or damaged."""
+        if module_id in self._ranks and self._path(module_id).exists():
+            return self._ranks[module_id]
+        module = self._load(module_id)
+        return None if module is None else (slot_of(module), (module.card.version, False, module.id))
 
     def _load(self, module_id: str) -> Module | None:
         try:
@@ -181,9 +194,10 @@ def put_away(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
     return moved
 
 
-def _superseded(module: Module, notice: Notice | None) -> bool:
-    """Whether the notice is of a later version than the module, or withdraws it."""
-    return notice is not None and notice.rank[:3] > (module.card.version, False, module.id)
+def _superseded(slot: Slot, rank: Rank, view: View) -> bool:
+    """Whether something of a later version stands in a module's place, or withdraws it."""
+    notice = view.at(slot)
+    return notice is not None and notice.rank[:3] > rank
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -15,9 +15,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from skillmesh.agent import Agent, create_home
+from skillmesh.agent import Agent
 from skillmesh.config import FILE as CONFIG_FILE
 from skillmesh.errors import AgentError
+from skillmesh.home import create_home
 from skillmesh.mesh.control import call
 from skillmesh.mesh.node import LOCK as NODE_LOCK
 from skillmesh.mesh.settings import MeshSettings
