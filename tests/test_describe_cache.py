@@ -55,7 +55,7 @@ def value(number: int, width: int = WIDTH) -> np.ndarray:
 
 def forbid(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the network fail, to see that nobody asks it."""
-    monkeypatch.setattr(network, "forward", lambda _images: pytest.fail("the network ran"))
+    monkeypatch.setattr(network, "forward", lambda *_: pytest.fail("the network ran"))
 
 
 class TestDescribe:
@@ -78,7 +78,9 @@ class TestDescribe:
         describe(network, images[:4], cache)
         passes = []
         real = network.forward
-        monkeypatch.setattr(network, "forward", lambda batch: passes.append(len(batch)) or real(batch))
+        monkeypatch.setattr(
+            network, "forward", lambda batch, *rest: passes.append(len(batch)) or real(batch, *rest)
+        )
         assert np.array_equal(describe(network, images, cache).raw, expected.raw)
         assert passes == [1]
 

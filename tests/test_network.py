@@ -15,7 +15,7 @@ from skillmesh.backbone import network as network_module
 from skillmesh.backbone.compat import import_timm
 from skillmesh.backbone.describe import describe
 from skillmesh.backbone.folding import fold_batch_norms
-from skillmesh.backbone.network import Network, best_device, bias_positions, cpu_workers
+from skillmesh.backbone.network import Network, best_device, cpu_workers
 from skillmesh.backbone.registry import NAMED, spec_of
 from skillmesh.backbone.weights import build
 from skillmesh.data.inputs import as_image
@@ -203,19 +203,6 @@ class TestAnyTimmNetwork:
         monkeypatch.setattr(timm, "create_model", time_out)
         with pytest.raises(BackboneError, match="TimeoutError"):
             Network("test_vit")
-
-
-def test_biases_can_act_on_every_output_channel_of_convolutions_and_linears(load):
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 1),
-        torch.nn.BatchNorm2d(8),
-        torch.nn.Conv2d(8, 8, 3, groups=8),
-        torch.nn.Linear(8, 5),
-    )
-    assert bias_positions(model) == {"0": 8, "2": 8, "3": 5}
-    network, plain_model = load("test_efficientnet")
-    convolutions = [m for m in plain_model.modules() if isinstance(m, torch.nn.Conv2d)]
-    assert sum(network.bias_positions.values()) == sum(m.weight.shape[0] for m in convolutions)
 
 
 @pytest.mark.parametrize("name", ["lite0", "test_vit"])

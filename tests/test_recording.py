@@ -20,7 +20,7 @@ def test_a_recorded_pass_runs_no_python_and_gives_the_same():
         calls.append(1)
         return (x * 2).relu().sum(dim=1)
 
-    recorded = in_one_go(run, EXAMPLE)
+    recorded = in_one_go(run, (EXAMPLE,))
     before = len(calls)
     assert torch.equal(recorded(EXAMPLE - 3), ((EXAMPLE - 3) * 2).relu().sum(dim=1))
     assert len(calls) == before
@@ -32,14 +32,14 @@ def test_what_would_give_other_numbers_runs_step_by_step():
     def run(x: torch.Tensor) -> torch.Tensor:
         return x + next(counter)  # a recording would keep the first number for ever
 
-    assert in_one_go(run, EXAMPLE) is run
+    assert in_one_go(run, (EXAMPLE,)) is run
 
 
 def test_what_cannot_be_recorded_runs_step_by_step():
     def run(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no such thing here")
 
-    assert in_one_go(run, EXAMPLE) is run
+    assert in_one_go(run, (EXAMPLE,)) is run
 
 
 def test_a_network_on_a_cpu_is_recorded_and_describes_images_as_it_does_step_by_step():
@@ -48,5 +48,5 @@ def test_a_network_on_a_cpu_is_recorded_and_describes_images_as_it_does_step_by_
     assert network._run is not network._raw
     for image in images:
         with torch.inference_mode():
-            expected = network._raw(torch.tensor(image[None]))[0].numpy()
+            expected = network._raw(torch.tensor(image[None]), network.base)[0].numpy()
         assert np.array_equal(network.describe_one(image), expected)

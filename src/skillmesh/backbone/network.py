@@ -15,10 +15,13 @@ from pathlib import Path
 from threading import local
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from skillmesh.backbone.allocator import keep_freed_memory
+from skillmesh.backbone.biasing import Biased
 from skillmesh.backbone.folding import fold_batch_norms
 from skillmesh.backbone.recording import in_one_go
 from skillmesh.backbone.registry import NetworkSpec, spec_of
@@ -27,6 +30,7 @@ from skillmesh.backbone.weights import build
 from skillmesh.data.images import Pixels
 from skillmesh.errors import BackboneError
 
+TINY = 1e-12
 MAX_WIDTH = 8192
 """Widest descriptor: what a module stores grows with it."""
 
@@ -48,22 +52,21 @@ class Network:
             keep_freed_memory()
         self.fingerprint = _fingerprint(self.spec, model)
         self.parameters = sum(p.numel() for p in model.parameters())
-        self.bias_positions = bias_positions(model)
         taps = {path: model.get_submodule(path) for path in self.spec.taps or ()}
-        self.features, channels = _probe_widths(model, taps, self.size, name)
-        self.width = self.features + 2 * sum(channels.values())
+        self.features, self._channels = _probe_widths(model, taps, self.size, name)
+        self.width = self.features + 2 * sum(self._channels.values())
         if self.spec.fold:
             fold_batch_norms(model)
-            taps = {path: model.get_submodule(path) for path in taps}
         self._mean, self._std = (
             torch.tensor(values, device=self.device).mul(255).view(1, 3, 1, 1)
             for values in (self.spec.mean, self.spec.std)
         )
-        self._scratch = local()  # several threads run the network at once
-        for path, module in taps.items():
-            module.register_forward_hook(self._pooling_hook(channels[path]))
         self._model = model.to(self.device, memory_format=torch.channels_last)
-        self._run = in_one_go(self._raw, self._noise()) if self.device.type == "cpu" else self._raw
+        self._scratch = local()  # several threads run the network at once
+        self.places = self._twin.places
+        self.base = self._twin.base
+        example = self._noise(), self.base
+        self._run = in_one_go(self._raw, example) if self.device.type == "cpu" else self._raw
 
     @property
     def size(self) -> int:
@@ -71,28 +74,45 @@ class Network:
         assert self.spec.size is not None
         return self.spec.size
 
-    def describe_one(self, image: Pixels) -> Raw:
+    def biases(self, added: NDArray[np.floating]) -> torch.Tensor:
+        """Make what `forward` takes: the network's own biases with a task's added."""
+        return self.base + torch.from_numpy(added.astype(np.float32)).to(self.device)
+
+    def describe_one(self, image: Pixels, biases: torch.Tensor | None = None) -> Raw:
         """Describe one image on the calling thread alone (CPU), so that callers may run many threads of it."""
         torch.set_num_threads(1)
-        raw: Raw = self.forward(image[None])[0]
+        raw: Raw = self.forward(image[None], biases)[0]
         return raw
 
-    def forward(self, images: Pixels) -> Raw:
-        """Describe a batch (n, size, size, 3) in one pass."""
+    def forward(self, images: Pixels, biases: torch.Tensor | None = None) -> Raw:
+        """Describe a batch (n, size, size, 3) in one pass, with other biases than the network's own if any."""
         with torch.inference_mode(), self._exact():
             run = self._run if len(images) == 1 else self._raw
-            rounded: Raw = run(self._on_device(images)).cpu().numpy()
+            rounded: Raw = run(self._on_device(images), self.base if biases is None else biases).cpu().numpy()
             return rounded
+
+    @property
+    def _twin(self) -> Biased:
+        """This thread's own: layers point at the biases that it runs with."""
+        if not hasattr(self._scratch, "twin"):
+            self._scratch.twin = twin = Biased(self._model)
+            for path, channels in self._channels.items():
+                twin.model.get_submodule(path).register_forward_hook(self._pooling_hook(channels))
+        found: Biased = self._scratch.twin
+        return found
 
     def _on_device(self, images: Pixels) -> torch.Tensor:
         return torch.tensor(images, device=self.device)
 
-    def _raw(self, images: torch.Tensor) -> torch.Tensor:
+    def _raw(self, images: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
+        return self.exact_raw(images, biases).clamp(-65504, 65504).to(torch.float16)
+
+    def exact_raw(self, images: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
+        """Raw descriptors before they are rounded, by operations that can be differentiated."""
         self._scratch.pooled = []
-        features = self._model(self._normalised(images))
+        features = self._twin(self._normalised(images), biases)
         means, stds = zip(*self._scratch.pooled, strict=True) if self._scratch.pooled else ((), ())
-        raw = torch.cat([features.float(), *means, *stds], dim=1)
-        return raw.clamp(-65504, 65504).to(torch.float16)
+        return torch.cat([features.float(), *means, *stds], dim=1)
 
     def _noise(self) -> torch.Tensor:
         chance = torch.Generator().manual_seed(0)
@@ -114,7 +134,10 @@ class Network:
             rows = _rows(output, channels)
             mean = rows.mean(dim=1, keepdim=True)
             # Two passes, not var_mean: the same numbers, and 28 × faster on CPU in this memory layout.
-            std = (rows - mean).square_().mean(dim=1).sqrt_()
+            variance = (rows - mean).square().mean(dim=1)
+            if torch.is_grad_enabled():  # the root of nothing has no gradient
+                variance = variance.clamp_min(TINY)
+            std = variance.sqrt()
             self._scratch.pooled.append((mean[:, 0].float(), std.float()))
 
         return pool
@@ -145,15 +168,6 @@ def cpu_workers() -> int:
             raise BackboneError(f"SKILLMESH_THREADS is {limit!r}; expected a number from 1 up")
         return int(limit)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def bias_positions(model: nn.Module) -> dict[str, int]:
-    """Where beneficial biases can act: each Conv2d and Linear with its number of output channels."""
-    return {
-        name: module.out_channels if isinstance(module, nn.Conv2d) else module.out_features
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Conv2d | nn.Linear)
-    }
 
 
 def _rows(output: torch.Tensor, channels: int) -> torch.Tensor:

@@ -15,10 +15,10 @@ import torch
 
 log = logging.getLogger(__name__)
 
-Pass = Callable[[torch.Tensor], torch.Tensor]
+Pass = Callable[..., torch.Tensor]
 
 
-def in_one_go(run: Pass, example: torch.Tensor) -> Pass:
+def in_one_go(run: Pass, example: tuple[torch.Tensor, ...]) -> Pass:
     """Record what `run` does with inputs of the example's shape.
 
     Where the recorded pass does not give the same to the bit, `run` itself is what is returned.
@@ -28,8 +28,8 @@ def in_one_go(run: Pass, example: torch.Tensor) -> Pass:
             # torch recommends compilers in its place; they need one on the user's machine and change the numbers.
             warnings.simplefilter("ignore")
             recorded: Pass = torch.jit.trace(run, example, check_trace=False)  # type: ignore[no-untyped-call]
-            twice = [recorded(example) for _ in range(2)]  # the second run is the optimised one
-            expected = run(example)
+            twice = [recorded(*example) for _ in range(2)]  # the second run is the optimised one
+            expected = run(*example)
     except Exception as error:  # whatever a network or a release of torch cannot do
         log.debug("the network runs step by step: %s", error)
         return run

@@ -159,7 +159,7 @@ def backbone(
     from skillmesh.cli import show
 
     network = Network(name, weights, "cpu")
-    positions = network.bias_positions
+    positions = {place.path: place.channels for place in network.places}
     facts = {
         "name": network.spec.name,
         "timm_name": network.spec.timm_name,
