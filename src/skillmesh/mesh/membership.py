@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from skillmesh.ledger import Ledger
-from skillmesh.mesh.background import from_background
+from skillmesh.mesh.background import A_LITTLE, from_background
 from skillmesh.mesh.peers import Peers
 from skillmesh.mesh.session import (
     GatewayAwayError,
@@ -121,7 +121,7 @@ class Membership:
         """Join; a gateway that is away is waited for."""
         self._wire = None
         try:
-            session = from_background(partial(open_session, self._settings, self._home))
+            session = from_background(partial(open_session, self._settings, self._home), A_LITTLE)
         except GatewayAwayError as error:
             if self.trouble is None:
                 log.warning("%s", error)

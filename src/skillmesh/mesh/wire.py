@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import zenoh
 
 from skillmesh.errors import MeshError
-from skillmesh.mesh.background import thread
+from skillmesh.mesh.background import A_LITTLE, thread
 from skillmesh.mesh.session import close_session
 from skillmesh.module.identity import verify
 from skillmesh.module.notice import MAX_NOTICE
@@ -243,7 +243,7 @@ class Wire:
                 except Exception:
                     log.exception("%s: something could not be handled", name)
 
-        thread(name, take)
+        thread(name, take, nice=A_LITTLE)
         self._inboxes.append(waiting)
         return zenoh.handlers.Callback(put, indirect=False)
 
