@@ -205,11 +205,13 @@ def test_the_command_killed_anywhere_can_be_run_again(
     agent.receive(skill_files["shapes"])
     words = ["learn", tiny_tasks / "dice"] if verb == "learn" else ["import", *skill_files.values()]
     command = [sys.executable, "-m", "skillmesh", *map(str, words), "--home", str(tmp_path / "home")]
-    started = time.monotonic()
-    shutil.copytree(agent.home, tmp_path / "home")
     environment = os.environ | {"SKILLMESH_CACHE": str(tmp_path / "cache")}
-    subprocess.run(command, check=True, env=environment, capture_output=True)
-    whole = time.monotonic() - started
+    for _ in range(2):  # the second time with a warm cache, as all that follow
+        shutil.rmtree(tmp_path / "home", ignore_errors=True)
+        shutil.copytree(agent.home, tmp_path / "home")
+        started = time.monotonic()
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+        whole = time.monotonic() - started
     wanted = {module.id for module in Bank(tmp_path / "home/bank", agent.bank.backbone)}
     killed = 0
     for delay in delays(12, whole):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.lowrank import Doubles, LowRank, Precision, principal, total
+from skillmesh.lowrank import Doubles, LowRank, Precision, cholesky, principal, total
 
 
 def dense(matrix: LowRank) -> Doubles:
@@ -81,3 +81,14 @@ def test_principal_is_the_same_each_time():
 
 def test_principal_of_nothing_but_zeros_is_zero():
     assert np.array_equal(principal(np.zeros((7, 5)), 3), np.zeros((3, 5)))
+
+
+def test_a_root_is_found_where_rounding_spoiled_the_matrix_and_not_where_it_never_was_one():
+    rows = np.random.default_rng(3).standard_normal((6, 3)) * 1e4
+    gram = (rows @ rows.T).astype(np.float32).astype(np.float64)  # of rank 3 but for rounding
+    gram[np.diag_indices_from(gram)] += 1
+    assert np.linalg.eigvalsh(gram).min() < 0
+    root = cholesky(gram.copy())
+    np.testing.assert_allclose(root @ root.T, gram, atol=1e-5 * gram.max())
+    with pytest.raises(np.linalg.LinAlgError, match="far from it"):
+        cholesky(-np.eye(3))

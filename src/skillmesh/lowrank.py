@@ -7,6 +7,7 @@ d × d matrix: for forty tasks of rank eight, 2,912² numbers become 320 × 2,91
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class LowRank:
         scaled = np.divide(self.factor, root, out=out)
         core = (scaled @ scaled.T).astype(np.float64)
         core[np.diag_indices_from(core)] += 1
-        unroot = lower_inverse(np.linalg.cholesky(core)).astype(scaled.dtype)
+        unroot = lower_inverse(cholesky(core)).astype(scaled.dtype)
         for part in column_parts(self.dim):
             scaled[:, part] = unroot @ scaled[:, part]
         scaled /= root
@@ -93,6 +94,22 @@ def total(parts: Iterable[LowRank], factor: Factor) -> LowRank:
 def column_parts(dim: int) -> list[slice]:
     """Cut `dim` columns into parts of at most `COLUMNS`."""
     return [slice(start, start + COLUMNS) for start in range(0, dim, COLUMNS)]
+
+
+def cholesky(matrix: Doubles) -> Factor:
+    """Return the lower root of a matrix that is positive definite but for the rounding of what it was made from.
+
+    Where classes are far apart for how little they scatter, rounding may exceed what is small in it; as much as
+    is needed is then added to the diagonal, in place.
+    """
+    with contextlib.suppress(np.linalg.LinAlgError):
+        return np.linalg.cholesky(matrix)
+    largest = matrix.diagonal().max()
+    for exponent in range(-8, 0):
+        matrix[np.diag_indices_from(matrix)] += largest * 10.0**exponent
+        with contextlib.suppress(np.linalg.LinAlgError):
+            return np.linalg.cholesky(matrix)
+    raise np.linalg.LinAlgError("a matrix that should be positive definite is far from it")
 
 
 def lower_inverse(root: NDArray[np.floating]) -> Doubles:

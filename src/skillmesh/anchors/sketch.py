@@ -14,7 +14,7 @@ import numpy as np
 
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
-from skillmesh.lowrank import Doubles, LowRank, Precision, column_parts, lower_inverse, principal, total
+from skillmesh.lowrank import Doubles, LowRank, Precision, cholesky, column_parts, lower_inverse, principal, total
 from skillmesh.tensors import (
     Floats,
     Spec,
@@ -130,7 +130,7 @@ class SketchScorer:
         precision = pooled.inverse(out=shape)
         self._weights = precision.diagonal.astype(np.float32)
         along = precision.along(spread)
-        root = np.linalg.cholesky(_background_gram(spread, along, voices, precision))
+        root = cholesky(_background_gram(spread, along, voices, precision))
         self._unroot = lower_inverse(root).astype(np.float32, order="F")  # its transpose is what `score` takes
         self._offsets = _multiply(spread, along, precision)[:classes]
 
