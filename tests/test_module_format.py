@@ -82,6 +82,8 @@ OTHER: dict[str, Any] = {
     "created": "2024-12-31T23:59:58Z",
     "teacher": "Ada 2",
     "teacher_key": EVE.public_key,
+    "biases": (40, 12),
+    "trial": "biases: 90.0 % → 91.0 %; kept",
     "licence": None,
     "tags": ("birds",),
     "note": "other",

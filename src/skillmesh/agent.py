@@ -7,6 +7,7 @@ agent.answer("basket.jpg").label
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,12 +35,14 @@ from skillmesh.errors import (
     WithdrawnError,
 )
 from skillmesh.home import KEY_FILE, create_home, home_folder
+from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head, softmax
 from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
+from skillmesh.names import BiasMode
 from skillmesh.progress import Progress, begin
 from skillmesh.tensors import Floats
 
@@ -73,6 +76,7 @@ class Agent:
         self._backbone: Backbone | None = None
         self._mapper: tuple[list[Module], Mapper] | None = None
         self._heads: dict[str, Head] = {}
+        self._biases: dict[str, Floats] = {}
 
     @classmethod
     def open(cls, home: str | Path | None = None, **options: Any) -> Agent:
@@ -115,6 +119,7 @@ class Agent:
         licence: str | None = None,
         note: str | None = None,
         tags: Sequence[str] = (),
+        biases: BiasMode = "never",
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images and keep it as a module in the bank.
@@ -125,6 +130,9 @@ class Agent:
             Learn a task of this name again; the new version takes the old one's place.
         tags
             Words by which other agents can choose what to take.
+        biases
+            Whether biases for the backbone are trained: `auto` keeps them where validation images say that they
+            pay, `always` in any case. A training that was killed goes on where it was.
         """
         told: dict[str, Any] = {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
@@ -136,11 +144,21 @@ class Agent:
             )
         self._refuse_bad_names(folder, told)
         images = len(folder.splits["train"]) + len(folder.splits["val"])
-        lesson = study(folder, self.backbone, self.config, begin(progress, folder.name, images))
+        checkpoint = self.home / f"training-{hashlib.sha256(folder.name.encode()).hexdigest()[:16]}.pt"
+        lesson = study(
+            folder,
+            self.backbone,
+            self.config,
+            begin(progress, folder.name, images),
+            biases,
+            checkpoint,
+            lambda count: begin(progress, f"{folder.name} (biases)", count),
+        )
         card = self._card(lesson.facts | told, version=self._next_version(folder.name))
         made, data = Module.create(card, lesson.tensors, self.identity)
         validation.save(self.home / validation.FOLDER, made.id, lesson.validation, lesson.validation_labels)
         module = self.bank.add(data)
+        checkpoint.unlink(missing_ok=True)
         if older is not None:
             validation.remove(self.home / validation.FOLDER, older.id)
         self.ledger.remember(slot_of(module))
@@ -282,7 +300,7 @@ class Agent:
         """Answer images that are described already."""
         modules, mapper = self.mapper()
         mapped = mapper.map(x)
-        guesses = self._guesses(x, mapped, modules)
+        guesses = self._guesses(x, mapped, modules, images)
         return [
             Answer(image.name, bool(unknown), tuple(found), _relative(float(novelty), mapper.threshold))
             for image, unknown, found, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
@@ -304,6 +322,7 @@ class Agent:
         self._mapper = modules, mapper
         live = {module.id for module in modules}
         self._heads = {module_id: head for module_id, head in self._heads.items() if module_id in live}
+        self._biases = {module_id: added for module_id, added in self._biases.items() if module_id in live}
         return modules, mapper
 
     def use_nothing(self) -> None:
@@ -339,17 +358,34 @@ class Agent:
             heads[module.id] = Head.read(module.tensors)
         return heads[module.id]
 
-    def _guesses(self, x: Floats, mapped: Mapped, modules: list[Module]) -> list[list[Guess]]:
+    def seen_by(self, module: Module, x: Floats, images: Sequence[AnyImage]) -> Floats:
+        """What a module's head looks at: the images as described already, or a second pass with its biases."""
+        if module.card.biases is None:
+            return x
+        if module.id not in self._biases:
+            self._biases[module.id] = Biases.read(module.tensors, module.card.biases[0]).added
+        added = self._biases[module.id]
+        if len(added) != len(self.backbone.network.base):  # signed, but of no network that there is
+            return x
+        return self.backbone.biased(images, added, self.config.representation, self.config.compact)
+
+    def _guesses(
+        self, x: Floats, mapped: Mapped, modules: list[Module], images: Sequence[AnyImage]
+    ) -> list[list[Guess]]:
         """For each image the classes of its likeliest tasks, by p(task)·p(class given task).
 
-        The first is the best class of the best task; heads run once per task on all images that want them.
+        The first is the best class of the best task; heads run once per task on all images that want them. A task
+        with biases has a second pass over those images alone that are most probably its own.
         """
         likely = np.argsort(-mapped.posterior, axis=1, kind="stable")[:, : RIVAL_TASKS + 1]
         found: list[list[tuple[bool, Guess]]] = [[] for _ in range(len(x))]
         for index in np.unique(likely):
             module = modules[index]
             rows = np.flatnonzero((likely == index).any(axis=1))
-            share = softmax(self.head(module).logits(x[rows]) / module.card.temperature)
+            seen, own = x[rows], np.flatnonzero(likely[rows, 0] == index)
+            if module.card.biases is not None and len(own):
+                seen[own] = self.seen_by(module, seen[own], [images[row] for row in rows[own]])
+            share = softmax(self.head(module).logits(seen) / module.card.temperature)
             top = np.argsort(-share, axis=1, kind="stable")[:, :GUESSES]
             for row, classes, p in zip(rows, top, share, strict=True):
                 for rank, c in enumerate(classes):
@@ -386,6 +422,8 @@ class Agent:
                 "teacher for it again"
             )
         KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
+        if card.biases is not None:
+            Biases.read(module.tensors, card.biases[0])
 
 
 def slot_of(module: Module) -> Slot:

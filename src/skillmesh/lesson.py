@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +14,12 @@ from threadpoolctl import threadpool_limits
 from skillmesh.anchors import KINDS, AnchorSettings
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.config import AgentConfig
-from skillmesh.data.folder import Split, TaskFolder
+from skillmesh.data.folder import ImageFile, Split, TaskFolder
 from skillmesh.errors import DataError
 from skillmesh.learning.head import fit_head
 from skillmesh.learning.probes import choose_probes, probe_tensors
+from skillmesh.learning.trial import try_biases, wanted
+from skillmesh.names import BiasMode
 from skillmesh.progress import Advance
 from skillmesh.tensors import Floats, Tensors
 
@@ -39,10 +43,22 @@ class Lesson:
     validation_labels: Labels
 
 
-def study(task: TaskFolder, backbone: Backbone, config: AgentConfig, progress: Advance | None = None) -> Lesson:
-    """Learn head, anchor and probes from the training and validation images. Test images are never opened."""
-    train, train_labels, unreadable = _represented(task.splits["train"], backbone, config, progress)
-    val, val_labels, also_unreadable = _represented(task.splits["val"], backbone, config, progress)
+def study(
+    task: TaskFolder,
+    backbone: Backbone,
+    config: AgentConfig,
+    progress: Advance | None = None,
+    biases: BiasMode = "never",
+    checkpoint: Path | None = None,
+    training: Callable[[int], Advance | None] = lambda _: None,
+) -> Lesson:
+    """Learn head, anchor and probes from the training and validation images. Test images are never opened.
+
+    Biases for the backbone are tried unless the mode is `never`. `checkpoint` keeps what a kill would lose of
+    that, and `training` is told how many images will go forth and back.
+    """
+    train, train_labels, train_files, unreadable = _represented(task.splits["train"], backbone, config, progress)
+    val, val_labels, val_files, also_unreadable = _represented(task.splits["val"], backbone, config, progress)
     unreadable += also_unreadable
     counts = np.bincount(train_labels, minlength=len(task.classes))
     _refuse_empty_classes(task, counts, unreadable)
@@ -55,7 +71,18 @@ def study(task: TaskFolder, backbone: Backbone, config: AgentConfig, progress: A
         prior = backbone.calibration.prior(config.representation, config.compact)
         alone = kind.pool([kind.read(anchor.tensors())], prior)
         probes = choose_probes(val, alone.score(val).novelty)
-    facts = {
+    tensors = anchor.tensors() | probe_tensors(probes)
+    facts: dict[str, Any] = {}
+    if biases != "never" and len(val):
+        parts = (train_files, val_files), (train, val), (train_labels, val_labels)
+        adapted = try_biases(backbone, config, *parts, fit, checkpoint, training)
+        kept = wanted(adapted, biases) and bool(adapted.biases.added.any())
+        facts["trial"] = f"{adapted.words}; {'kept' if kept else 'not kept'}"
+        if kept:
+            stored = adapted.biases.tensors()
+            fit, tensors = adapted.fit, tensors | stored
+            facts["biases"] = len(adapted.biases.added), len(stored["bias.value"])
+    facts |= {
         "task": task.name,
         "classes": task.classes,
         "dim": train.shape[1],
@@ -65,8 +92,7 @@ def study(task: TaskFolder, backbone: Backbone, config: AgentConfig, progress: A
         "validation_accuracy": fit.accuracy,
         "temperature": fit.temperature,
     }
-    tensors = fit.head.tensors() | anchor.tensors() | probe_tensors(probes)
-    return Lesson(tensors, facts, unreadable, task.notes, val, val_labels)
+    return Lesson(fit.head.tensors() | tensors, facts, unreadable, task.notes, val, val_labels)
 
 
 def anchor_settings(config: AgentConfig) -> AnchorSettings:
@@ -81,10 +107,11 @@ def anchor_settings(config: AgentConfig) -> AnchorSettings:
 
 def _represented(
     split: Split, backbone: Backbone, config: AgentConfig, progress: Advance | None
-) -> tuple[Floats, Labels, list[Unreadable]]:
+) -> tuple[Floats, Labels, list[ImageFile], list[Unreadable]]:
     described = backbone.describe(split.files, progress)
     x = backbone.represent(described.raw, config.representation, config.compact)
-    return x, split.labels[described.readable], described.unreadable
+    readable = [split.files[index] for index in described.readable]
+    return x, split.labels[described.readable], readable, described.unreadable
 
 
 def _refuse_empty_classes(task: TaskFolder, counts: NDArray[np.int64], unreadable: list[Unreadable]) -> None:

@@ -6,5 +6,6 @@ from typing import Literal
 
 AnchorKind = Literal["sketch", "gmmc", "maha"]
 Representation = Literal["features", "sqrt-features", "descriptor"]
+BiasMode = Literal["auto", "always", "never"]
 Network = Literal["machine", "lan", "fixed", "client"]
 Trust = Literal["listed", "open"]

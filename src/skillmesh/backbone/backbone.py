@@ -10,6 +10,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from skillmesh.backbone.calibration import Calibration
 from skillmesh.backbone.representation import Raw, represent
 from skillmesh.data.inputs import AnyImage
@@ -75,6 +77,17 @@ class Backbone:
         from skillmesh.backbone.describe import describe
 
         return describe(self.network, images, self.cache, progress)
+
+    def biased(
+        self, images: Sequence[AnyImage], added: Floats, representation: Representation, compact: bool = False
+    ) -> Floats:
+        """Represent images that can be read as the network shows them with a task's biases added to its own."""
+        from skillmesh.backbone.describe import describe
+
+        raw = describe(self.network, images, biases=self.network.biases(added)).raw
+        return np.nan_to_num(
+            self.represent(raw, representation, compact)
+        )  # absurd biases harm their own task only
 
     def represent(self, raw: Raw, representation: Representation, compact: bool = False) -> Floats:
         return represent(raw, self.calibration.features, representation, self.calibration, compact)

@@ -74,8 +74,7 @@ class Biased:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        self.model: nn.Module = copy.deepcopy(model, shared)
+        self.model = twin_of(model)
         self._layers = [layer for _, layer in _layers(self.model)]
         self.places = places(self.model)
         self.sizes = [place.channels for place in self.places]
@@ -89,6 +88,12 @@ class Biased:
             layer.bias = part
         output: torch.Tensor = self.model(pixels)
         return output
+
+
+def twin_of(model: nn.Module) -> nn.Module:
+    """Copy the modules, not the weights."""
+    shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, Layer]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from skillmesh.backbone.cache import DescriptorCache, content_key
@@ -45,16 +46,17 @@ def describe(
     images: Sequence[AnyImage],
     cache: DescriptorCache | None = None,
     progress: Advance | None = None,
+    biases: torch.Tensor | None = None,
 ) -> Described:
-    """Describe all images, skipping and listing what cannot be read."""
+    """Describe all images, skipping and listing what cannot be read; with biases, nothing is cached."""
     rows: list[Raw] = []
     readable: list[int] = []
     unreadable: list[Unreadable] = []
     with ThreadPoolExecutor(cpu_workers()) as pool:
         for start in range(0, len(images), WINDOW):
             window = images[start : start + WINDOW]
-            items = list(pool.map(partial(_prepare, network, cache), window))
-            _describe_the_rest(network, items)
+            items = list(pool.map(partial(_prepare, network, cache, biases), window))
+            _describe_the_rest(network, items, biases)
             for index, item in enumerate(items, start):
                 if item.raw is None:
                     unreadable.append(Unreadable(images[index].name, item.reason))
@@ -81,7 +83,9 @@ class _Item:
     """Not from the cache."""
 
 
-def _prepare(network: Network, cache: DescriptorCache | None, image: AnyImage) -> _Item:
+def _prepare(
+    network: Network, cache: DescriptorCache | None, biases: torch.Tensor | None, image: AnyImage
+) -> _Item:
     """Do what one thread can do alone: all of it on a CPU, all but the forward pass on a GPU."""
     try:
         content = image.content()
@@ -92,14 +96,14 @@ def _prepare(network: Network, cache: DescriptorCache | None, image: AnyImage) -
     except UnreadableImageError as error:
         return _Item(reason=str(error))
     if network.device.type == "cpu":
-        return _Item(key, raw=network.describe_one(pixels), fresh=True)
+        return _Item(key, raw=network.describe_one(pixels, biases), fresh=True)
     return _Item(key, pixels=pixels, fresh=True)
 
 
-def _describe_the_rest(network: Network, items: list[_Item]) -> None:
+def _describe_the_rest(network: Network, items: list[_Item], biases: torch.Tensor | None) -> None:
     waiting = [item for item in items if item.pixels is not None]
     for start in range(0, len(waiting), GPU_BATCH):
         batch = waiting[start : start + GPU_BATCH]
         pixels = np.stack([item.pixels for item in batch if item.pixels is not None])
-        for item, raw in zip(batch, network.forward(pixels), strict=True):
+        for item, raw in zip(batch, network.forward(pixels, biases), strict=True):
             item.raw, item.pixels = raw, None

@@ -53,19 +53,19 @@ class Network:
         self.fingerprint = _fingerprint(self.spec, model)
         self.parameters = sum(p.numel() for p in model.parameters())
         taps = {path: model.get_submodule(path) for path in self.spec.taps or ()}
-        self.features, self._channels = _probe_widths(model, taps, self.size, name)
-        self.width = self.features + 2 * sum(self._channels.values())
+        self.features, self.channels = _probe_widths(model, taps, self.size, name)
+        self.width = self.features + 2 * sum(self.channels.values())
         if self.spec.fold:
             fold_batch_norms(model)
         self._mean, self._std = (
             torch.tensor(values, device=self.device).mul(255).view(1, 3, 1, 1)
             for values in (self.spec.mean, self.spec.std)
         )
-        self._model = model.to(self.device, memory_format=torch.channels_last)
+        self.model = model.to(self.device, memory_format=torch.channels_last)
         self._scratch = local()  # several threads run the network at once
-        self.places = self._twin.places
-        self.base = self._twin.base
-        example = self._noise(), self.base
+        self.places = self.twin.places
+        self.base = self.twin.base
+        example = self.noise(), self.base
         self._run = in_one_go(self._raw, example) if self.device.type == "cpu" else self._raw
 
     @property
@@ -84,19 +84,22 @@ class Network:
         raw: Raw = self.forward(image[None], biases)[0]
         return raw
 
-    def forward(self, images: Pixels, biases: torch.Tensor | None = None) -> Raw:
-        """Describe a batch (n, size, size, 3) in one pass, with other biases than the network's own if any."""
+    def forward(self, images: Pixels, biases: torch.Tensor | None = None, recorded: bool = True) -> Raw:
+        """Describe a batch (n, size, size, 3) in one pass, with other biases than the network's own if any.
+
+        `recorded` is for one image on a CPU; hooks on the `twin` see nothing of a recorded pass.
+        """
         with torch.inference_mode(), self._exact():
-            run = self._run if len(images) == 1 else self._raw
+            run = self._run if recorded and len(images) == 1 else self._raw
             rounded: Raw = run(self._on_device(images), self.base if biases is None else biases).cpu().numpy()
             return rounded
 
     @property
-    def _twin(self) -> Biased:
+    def twin(self) -> Biased:
         """This thread's own: layers point at the biases that it runs with."""
         if not hasattr(self._scratch, "twin"):
-            self._scratch.twin = twin = Biased(self._model)
-            for path, channels in self._channels.items():
+            self._scratch.twin = twin = Biased(self.model)
+            for path, channels in self.channels.items():
                 twin.model.get_submodule(path).register_forward_hook(self._pooling_hook(channels))
         found: Biased = self._scratch.twin
         return found
@@ -110,13 +113,15 @@ class Network:
     def exact_raw(self, images: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
         """Raw descriptors before they are rounded, by operations that can be differentiated."""
         self._scratch.pooled = []
-        features = self._twin(self._normalised(images), biases)
+        features = self.twin(self.normalised(images), biases)
         means, stds = zip(*self._scratch.pooled, strict=True) if self._scratch.pooled else ((), ())
         return torch.cat([features.float(), *means, *stds], dim=1)
 
-    def _noise(self) -> torch.Tensor:
+    def noise(self, size: int | None = None) -> torch.Tensor:
+        """An image that shows nothing, always the same."""
+        shape = (1, size or self.size, size or self.size, 3)
         chance = torch.Generator().manual_seed(0)
-        return torch.randint(256, (1, self.size, self.size, 3), dtype=torch.uint8, generator=chance)
+        return torch.randint(256, shape, dtype=torch.uint8, generator=chance).to(self.device)
 
     def _exact(self) -> AbstractContextManager[None]:
         """No TF32: modules travel between agents with and without a GPU, whose descriptors must agree."""
@@ -125,22 +130,47 @@ class Network:
         exact: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         return exact
 
-    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+    def normalised(self, images: torch.Tensor) -> torch.Tensor:
         # The permuted view of NHWC pixels is what torch calls channels-last.
         return (images.permute(0, 3, 1, 2) - self._mean) / self._std
 
     def _pooling_hook(self, channels: int) -> Any:
         def pool(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-            rows = _rows(output, channels)
-            mean = rows.mean(dim=1, keepdim=True)
-            # Two passes, not var_mean: the same numbers, and 28 × faster on CPU in this memory layout.
-            variance = (rows - mean).square().mean(dim=1)
-            if torch.is_grad_enabled():  # the root of nothing has no gradient
-                variance = variance.clamp_min(TINY)
-            std = variance.sqrt()
-            self._scratch.pooled.append((mean[:, 0].float(), std.float()))
+            self._scratch.pooled.append(self.mean_and_std(output, channels))
 
         return pool
+
+    @staticmethod
+    def mean_and_std(output: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each channel, over space."""
+        rows = _rows(output, channels)
+        mean = rows.mean(dim=1, keepdim=True)
+        # Two passes, not var_mean: the same numbers, and 28 × faster on CPU in this memory layout.
+        variance = (rows - mean).square().mean(dim=1)
+        if torch.is_grad_enabled():  # the root of nothing has no gradient
+            variance = variance.clamp_min(TINY)
+        return mean[:, 0].float(), variance.sqrt().float()
+
+    def layer_macs(self, size: int | None = None) -> list[int]:
+        """Multiply–accumulates of each layer for one image of this size, in the order of `places`."""
+        counted: dict[str, int] = {}
+
+        def counting(path: str) -> Any:
+            def count(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+                assert isinstance(layer.weight, torch.Tensor)
+                counted[path] = counted.get(path, 0) + output.numel() * layer.weight[0].numel()
+
+            return count
+
+        hooks = [
+            self.twin.model.get_submodule(place.path).register_forward_hook(counting(place.path))
+            for place in self.places
+        ]
+        with torch.inference_mode():
+            self._raw(self.noise(size), self.base)
+        for hook in hooks:
+            hook.remove()
+        return [counted.get(place.path, 0) for place in self.places]
 
 
 def usable_device(name: str | None) -> torch.device:

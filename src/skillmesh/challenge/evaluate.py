@@ -179,15 +179,16 @@ def _test_known(
     modules, _ = agent.mapper()
     module = modules[index]
     started = time.perf_counter()
-    x, labels, mapped = _shown(agent, folder.splits["test"], folder.name, change, progress)
+    x, labels, mapped, images = _shown(agent, folder.splits["test"], folder.name, change, progress)
+    seen = agent.seen_by(module, x, images)
     answer_seconds = time.perf_counter() - started
     labels = _in_order_of(module, folder)[labels]
-    logits = agent.head(module).logits(x)
+    logits = agent.head(module).logits(seen)
     right_class = logits.argmax(axis=1) == labels
     right_task = mapped.task == index
     final = right_task & right_class
     result.novelty_known.append(mapped.novelty)
-    result.confidence.append((_confidence(agent, x, mapped, modules), final))
+    result.confidence.append((_confidence(agent, x, images, mapped, modules), final))
     others, counts = np.unique(mapped.task[~right_task], return_counts=True)
     result.tasks.append(
         TaskResult(
@@ -211,22 +212,23 @@ def _test_known(
 def _test_hidden(
     agent: Agent, folder: TaskFolder, change: Change | None, progress: Progress | None, result: Evaluation
 ) -> None:
-    x, _, mapped = _shown(agent, folder.splits["test"], folder.name, change, progress)
+    x, _, mapped, _ = _shown(agent, folder.splits["test"], folder.name, change, progress)
     result.novelty_hidden.append(mapped.novelty)
     result.hidden.append(HiddenResult(folder.name, len(x), float(mapped.unknown.mean())))
 
 
 def _shown(
     agent: Agent, split: Split, name: str, change: Change | None, progress: Progress | None
-) -> tuple[Floats, NDArray[np.int64], Mapped]:
-    """Describe and map a split's images, as `Agent.answer` would."""
+) -> tuple[Floats, NDArray[np.int64], Mapped, list[AnyImage]]:
+    """Describe and map a split's images that can be read, as `Agent.answer` would."""
     images: Sequence[AnyImage] = split.files if change is None else [change(image) for image in split.files]
     described = agent.backbone.describe(images, begin(progress, f"{name} (test)", len(images)))
     if not len(described.raw):
         reasons = "; ".join(f"{u.name}: {u.reason}" for u in described.unreadable[:3])
         raise DataError(f"no test image of {name!r} can be read ({reasons}); mend or remove the test folder")
     x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
-    return x, split.labels[described.readable], agent.mapper()[1].map(x)
+    readable = [images[index] for index in described.readable]
+    return x, split.labels[described.readable], agent.mapper()[1].map(x), readable
 
 
 def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
@@ -235,13 +237,14 @@ def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
     return np.array([position.get(name, -1) for name in folder.classes], dtype=np.int64)
 
 
-def _confidence(agent: Agent, x: Floats, mapped: Mapped, modules: list[Module]) -> Floats:
+def _confidence(agent: Agent, x: Floats, images: list[AnyImage], mapped: Mapped, modules: list[Module]) -> Floats:
     """The confidence of each image's answer, as `Answer.confidence` states it."""
     stated = np.empty(len(x), dtype=np.float32)
     for index in np.unique(mapped.task):
         rows = mapped.task == index
         module = modules[index]
-        share = softmax(agent.head(module).logits(x[rows]) / module.card.temperature)
+        seen = agent.seen_by(module, x[rows], [images[row] for row in np.flatnonzero(rows)])
+        share = softmax(agent.head(module).logits(seen) / module.card.temperature)
         stated[rows] = mapped.posterior[rows, index] * share.max(axis=1)
     return stated
 

@@ -104,6 +104,7 @@ def learn(
         list[str] | None,
         typer.Option("--tag", show_default=False, help="A word by which others choose what to take; repeatable."),
     ] = None,
+    biases: options.Biases = "never",
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -118,7 +119,14 @@ def learn(
     agent = Agent.open(home_folder(home or context.obj), device=device)
     with show.progress_bar() as bar:
         module, lesson = agent.learn(
-            folder, name=name, replace=replace, licence=licence, note=note, tags=tag or (), progress=bar
+            folder,
+            name=name,
+            replace=replace,
+            licence=licence,
+            note=note,
+            tags=tag or (),
+            biases=biases,
+            progress=bar,
         )
     seconds = time.perf_counter() - started
     if json:
@@ -138,6 +146,8 @@ def learn(
         f"learned {card.task!r}: {len(card.classes)} classes, {sum(card.counts)} training images, validation "
         f"{show.percent(card.validation_accuracy)}, {show.kilobytes(module.size)}, {seconds:.1f} s"
     )
+    if card.trial is not None:
+        typer.echo(f"tried {card.trial}")
 
 
 @app.command()

@@ -43,6 +43,10 @@ VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=1e-9, help
 ImagesPerClass = Annotated[
     int, typer.Option("--images-per-class", min=1, max=255, help="maha: samples per class.")
 ]
+Biases = Annotated[
+    names.BiasMode,
+    typer.Option("--biases", help="Train biases for the backbone; auto keeps them where they pay."),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]
 Network = Annotated[
     names.Network | None,

@@ -57,6 +57,8 @@ class Fit:
     """Divides the logits, so that the softmax is as sure as it should be."""
     accuracy: float | None
     """On the validation images, before these joined the training; `None` where there were none."""
+    before: Head
+    """As it was then: the validation images say something about this one only."""
 
 
 def fit_head(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, classes: int) -> Fit:
@@ -66,14 +68,15 @@ def fit_head(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, class
     over 40 real tasks.
     """
     if not len(val_x):
-        return Fit(_fit_path(x, labels, classes, [DEFAULT_STRENGTH])[0], DEFAULT_STRENGTH, 1.0, None)
+        head = _fit_path(x, labels, classes, [DEFAULT_STRENGTH])[0]
+        return Fit(head, DEFAULT_STRENGTH, 1.0, None, head)
     heads = _fit_path(x, labels, classes, STRENGTHS)
     judged = [_calibrate(head.logits(val_x), val_labels) for head in heads]
     best = min(range(len(heads)), key=lambda i: judged[i][1])
     accuracy = float(np.mean(heads[best].logits(val_x).argmax(axis=1) == val_labels))
     both, both_labels = np.concatenate([x, val_x]), np.concatenate([labels, val_labels])
     head = _fit_path(both, both_labels, classes, [STRENGTHS[best]])[0]
-    return Fit(head, STRENGTHS[best], judged[best][0], accuracy)
+    return Fit(head, STRENGTHS[best], judged[best][0], accuracy, heads[best])
 
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -84,9 +87,14 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
 
 def log_loss(logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None) -> float:
     """Mean of −log p(label)."""
+    return float(np.average(losses(logits, labels), weights=weights))
+
+
+def losses(logits: NDArray[np.floating], labels: Labels) -> NDArray[np.floating]:
+    """−log p(label) of each image."""
     shifted = logits - logits.max(axis=1, keepdims=True)
-    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
-    return float(np.average(losses, weights=weights))
+    found: NDArray[np.floating] = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
+    return found
 
 
 def best_temperature(
@@ -101,10 +109,10 @@ def _calibrate(
 ) -> tuple[float, float]:
     if logits.shape[1] == 1:  # nothing to be unsure about
         return 1.0, 0.0
-    losses = [log_loss(logits / t, labels, weights) for t in TEMPERATURES]
-    penalised = [loss * len(labels) + np.log(t) ** 2 for loss, t in zip(losses, TEMPERATURES, strict=True)]
+    means = [log_loss(logits / t, labels, weights) for t in TEMPERATURES]
+    penalised = [mean * len(labels) + np.log(t) ** 2 for mean, t in zip(means, TEMPERATURES, strict=True)]
     best = int(np.argmin(penalised))
-    return float(TEMPERATURES[best]), losses[best]
+    return float(TEMPERATURES[best]), means[best]
 
 
 def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float]) -> list[Head]:

@@ -21,6 +21,7 @@ from skillmesh.names import AnchorKind, Representation
 FORMAT = 1
 MAX_CLASSES = 10_000
 MAX_DIM = 65_536
+MAX_CHANNELS = 10_000_000
 _MAX_INT = 2**31
 _TAG = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
@@ -85,6 +86,12 @@ def _time(text: str) -> str:
     return text
 
 
+def _channels(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if len(numbers) != 2 or not numbers[1] <= numbers[0] <= MAX_CHANNELS:
+        raise ValueError(show(numbers))
+    return numbers
+
+
 def _tag(text: str) -> str:
     if not _TAG.fullmatch(text):
         raise ValueError(show(text))
@@ -131,6 +138,10 @@ class Card(BaseModel):
     created: Annotated[str, AfterValidator(_time)] = Field(description="a UTC time like 2024-12-31T23:59:59Z")
     teacher: TeacherName = Field(description="1–64 printable NFC characters with no blanks around")
     teacher_key: Hex = Field(description="the teacher's public key, 64 hex digits")
+    biases: Annotated[tuple[Count, ...], AfterValidator(_channels)] | None = Field(
+        None, description="the backbone's number of channels, and how many of them have a bias, from 1 up"
+    )
+    trial: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     licence: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     tags: Tags | None = Field(
         None, description="1–16 tags in alphabetical order, each once, of 1–32 of a–z, 0–9, '.', '_' and '-'"

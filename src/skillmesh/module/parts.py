@@ -1,8 +1,9 @@
-"""Which tensors a module has: those of its head, its anchors and its probes, as the card says."""
+"""Which tensors a module has: those of its head, anchors, probes and biases, as the card says."""
 
 from __future__ import annotations
 
 from skillmesh.anchors import KINDS
+from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import probe_specs
 from skillmesh.module.card import Card
@@ -14,4 +15,6 @@ def specs_for(card: Card) -> dict[str, Spec]:
     specs = Head.specs(classes, card.dim) | probe_specs(card.validation_images, card.dim)
     for kind in card.anchors:
         specs |= KINDS[kind].specs(classes, card.dim)
+    if card.biases is not None:
+        specs |= Biases.specs(*card.biases)
     return specs

@@ -1,0 +1,125 @@
+"""The end of a network, run from activations that are computed once.
+
+Biases of later layers leave all earlier activations as they are. So the network is cut behind the last stage that
+no biased layer precedes; what comes out of it is kept, and training runs from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+
+from skillmesh.backbone.biasing import Biased, Place, twin_of
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.network import Network
+
+
+class Start(NamedTuple):
+    """Where the end goes on from: activations, and what earlier stages add to the raw descriptor."""
+
+    activations: torch.Tensor
+    means: torch.Tensor
+    stds: torch.Tensor
+
+
+class Suffix:
+    """A network from its cut on; with no cut, all of it."""
+
+    def __init__(self, network: Network, biased: Sequence[Place]) -> None:
+        self._network = network
+        self._pooled: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._build(_cut(network, min(place.start for place in biased)))
+        if self._cut is not None and not self._agrees():  # no plain sequence of stages: nothing is cut off
+            self._build(None)
+
+    def _build(self, cut: str | None) -> None:
+        network, taps = self._network, list(self._network.channels)
+        self._cut = cut
+        early = taps[: taps.index(cut) + 1] if cut else []
+        self._early = sum(network.channels[path] for path in early)
+        self._end = Biased(network.model if cut is None else _from(network.model, cut))
+        self.first = len(network.places) - len(self._end.places)
+        """Index of the first layer that runs."""
+        for path in taps[len(early) :]:
+            self._end.model.get_submodule(path).register_forward_hook(self._pooling(network.channels[path]))
+
+    def begin(self, images: torch.Tensor) -> Start:
+        """Run up to the cut, once for all epochs."""
+        nothing = torch.empty((len(images), 0), device=images.device)
+        if self._cut is None:
+            return Start(images, nothing, nothing)
+        kept: list[torch.Tensor] = []
+        hook = self._network.twin.model.get_submodule(self._cut).register_forward_hook(
+            lambda _module, _inputs, output: kept.append(output.clone())
+        )
+        try:
+            with torch.no_grad():
+                raw = self._network.exact_raw(images, self._network.base)
+        finally:
+            hook.remove()
+        pooled = raw[:, self._network.features :]
+        middle = pooled.shape[1] // 2
+        return Start(kept[0], pooled[:, : self._early], pooled[:, middle : middle + self._early])
+
+    def raw(self, start: Start, biases: torch.Tensor) -> torch.Tensor:
+        """Raw descriptors before they are rounded. `biases` are all; those before the cut do nothing."""
+        self._pooled.clear()
+        if self._cut is None:
+            pixels = self._network.normalised(start.activations)
+        else:
+            pixels = self._end.model.get_submodule(self._cut).output = start.activations
+        features = self._end(pixels, biases[len(biases) - len(self._end.base) :])
+        means, stds = zip(*self._pooled, strict=True) if self._pooled else ((), ())
+        return torch.cat([features.float(), start.means, *means, start.stds, *stds], dim=1)
+
+    def _agrees(self) -> bool:
+        noise = self._network.noise()
+        try:
+            with torch.no_grad():
+                whole = self._network.exact_raw(noise, self._network.base)
+                return torch.allclose(self.raw(self.begin(noise), self._network.base), whole, rtol=1e-3, atol=1e-3)
+        except Exception:  # a network that wants something else there than its stage gives
+            return False
+
+    def _pooling(self, channels: int):  # type: ignore[no-untyped-def]
+        def pool(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+            self._pooled.append(self._network.mean_and_std(output, channels))
+
+        return pool
+
+
+class _Given(nn.Module):
+    """Stands where the cut is and gives what was kept."""
+
+    output: torch.Tensor
+
+    def forward(self, *_: torch.Tensor) -> torch.Tensor:
+        return self.output
+
+
+def _cut(network: Network, first: int) -> str | None:
+    """The last tapped stage all of whose layers come before the biased ones."""
+    best = None
+    for path in network.channels:
+        ends = [place.part.stop for place in network.places if f"{place.path}.".startswith(f"{path}.")]
+        if ends and max(ends) <= first:
+            best = path
+    return best
+
+
+def _from(model: nn.Module, cut: str) -> nn.Module:
+    """A twin in which everything before the cut passes its input on, and the cut gives what was kept."""
+    end = parent = twin_of(model)
+    *above, last = cut.split(".")
+    for name in (*above, last):
+        children = [child for child, _ in parent.named_children()]
+        for before in children[: children.index(name)]:
+            setattr(parent, before, nn.Identity())
+        if name is not last:
+            parent = parent.get_submodule(name)
+    setattr(parent, last, _Given())
+    return end

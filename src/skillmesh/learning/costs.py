@@ -1,0 +1,75 @@
+"""What learning costs, in multiply–accumulates (MACs): counted by one counter, whatever the method.
+
+A pass counts the products of all convolutions and linear layers; norms, activations, pooling and attention's own
+products are left out. Training biases needs no gradient of a weight: backwards, each layer behind the first biased
+one costs once more what it cost forwards. Closed forms and EM count the products of their matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.biasing import Place
+    from skillmesh.backbone.network import Network
+
+
+@dataclass
+class Costs:
+    """MACs by what they were spent on."""
+
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def add(self, what: str, macs: float) -> None:
+        self.spent[what] = self.spent.get(what, 0.0) + macs
+
+    @property
+    def total(self) -> float:
+        return sum(self.spent.values())
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """MACs of one image, layer by layer in the order of the network's places."""
+
+    layers: tuple[int, ...]
+
+    @property
+    def forward(self) -> int:
+        return sum(self.layers)
+
+    def from_layer(self, first: int) -> int:
+        """Forward from this layer on."""
+        return sum(self.layers[first:])
+
+    def backward(self, first: int) -> int:
+        """Backward where the first biased layer is this one: the gradient passes through all layers behind it."""
+        return sum(self.layers[first + 1 :])
+
+
+def pass_costs(network: Network, size: int | None = None) -> PassCosts:
+    """Read off one pass how much each layer multiplies, for images of the network's size or another."""
+    return PassCosts(tuple(network.layer_macs(size)))
+
+
+def first_of(chosen: Sequence[Place], places: Sequence[Place]) -> int:
+    """The index of the first chosen layer among all."""
+    return min(places.index(place) for place in chosen)
+
+
+def em_macs(images: int, dim: int, clusters: int, rounds: int) -> float:
+    """Of a mixture with diagonal covariances: two products per round, responsibilities and moments."""
+    return 4.0 * images * dim * clusters * rounds
+
+
+def head_macs(images: int, dim: int, classes: int, evaluations: int) -> float:
+    """Of a head by gradient descent or L-BFGS: logits and their gradient in each evaluation."""
+    return 2.0 * images * dim * classes * evaluations
+
+
+def gram_macs(rows: int, dim: int) -> float:
+    return float(np.square(rows)) * dim

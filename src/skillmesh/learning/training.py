@@ -1,0 +1,281 @@
+"""Training what adapts a frozen network to a task, together with the head: biases, or a pattern on the input.
+
+The network's weights and statistics take no part: no gradient of theirs is computed, and what nothing trained
+precedes runs once (`backbone/suffix.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from skillmesh.backbone.biasing import Place
+from skillmesh.backbone.representation import CLIP
+from skillmesh.backbone.suffix import Start, Suffix
+from skillmesh.data.images import Pixels
+from skillmesh.errors import DataError
+from skillmesh.learning.costs import Costs, PassCosts, pass_costs
+from skillmesh.learning.head import Head, Labels
+from skillmesh.names import Representation
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.calibration import Calibration
+    from skillmesh.backbone.network import Network
+
+BEGIN_BATCH = 128
+"""Images that run up to the cut together."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Decoded images of a task and their classes."""
+
+    images: Pixels
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long, in which steps, and from where."""
+
+    epochs: int = 3
+    batch: int = 32
+    rate: float = 0.01
+    """Highest step of what is trained (Adam, one cycle)."""
+    head_rate: float = 0.001
+    patience: int = 2
+    """Epochs without a better validation loss after which training ends."""
+    judged_from: float = 0.5
+    """Share of the epochs after which validation begins: before, steps are too large to keep anything."""
+    size: int | None = None
+    """Width and height of the images trained on, if smaller than the network's own: a pass costs by their area."""
+    warm: bool = False
+    """Whether the head begins as it was fitted to the network as it is."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gave: the best by validation loss, and the head that was trained with it."""
+
+    values: NDArray[np.float32]
+    head: Head
+    losses: tuple[float, ...]
+    """On the validation images, each time that they were asked."""
+    costs: Costs
+
+
+class Space:
+    """`represent` with gradients: from raw descriptors to what the head sees."""
+
+    def __init__(
+        self, calibration: Calibration, representation: Representation, compact: bool, device: torch.device
+    ) -> None:
+        self._features, self._representation = calibration.features, representation
+        self.facts = [calibration.fingerprint, representation, compact]
+        """What it depends on."""
+        self._mean, self._std = (torch.tensor(a, device=device) for a in (calibration.mean, calibration.std))
+        self._basis = torch.tensor(calibration.basis, device=device) if compact else None
+
+    def __call__(self, raw: torch.Tensor) -> torch.Tensor:
+        features = raw[:, : self._features]
+        if self._representation == "features":
+            return features
+        rooted = (features.clamp_min(0) + 1e-9).sqrt()  # the root of nothing has no gradient
+        if self._representation == "sqrt-features":
+            return rooted
+        whole = torch.cat([rooted, raw[:, self._features :]], dim=1)
+        standard = ((whole - self._mean) / self._std).clamp(-CLIP, CLIP)
+        return standard if self._basis is None else standard @ self._basis.T
+
+
+class Training:
+    """The loop. Subclasses say what is trained and how images go through the network with it."""
+
+    def __init__(
+        self,
+        network: Network,
+        space: Space,
+        parts: tuple[Examples, Examples],
+        settings: TrainingSettings,
+        head: Head,
+        places: Sequence[Place],
+    ) -> None:
+        """Take the training and the validation images in `parts`; `places` are the layers that must run anew."""
+        train, val = parts
+        if not len(val):
+            raise DataError("training has no validation images to stop on, expected some; add images to the task")
+        torch.manual_seed(settings.seed)
+        self._network, self._space, self._settings = network, space, settings
+        self._suffix = Suffix(network, places)
+        self._weight, self._bias = self._first_head(head)
+        self._labels, self._val_labels = (torch.tensor(e.labels, device=network.device) for e in (train, val))
+        self._starts, self._val_starts = self._begin(train), self._begin(val)
+        self._count, self._val_count = len(train), len(val)
+        self._values = nn.Parameter(self._first_values())
+        self._optimiser = torch.optim.Adam(
+            [
+                {"params": [self._values], "lr": settings.rate},
+                {"params": [self._weight, self._bias], "lr": settings.head_rate},
+            ]
+        )
+        steps = max(1, math.ceil(self._count / settings.batch)) * settings.epochs
+        rates = [settings.rate, settings.head_rate]
+        self._schedule = torch.optim.lr_scheduler.OneCycleLR(self._optimiser, rates, total_steps=steps)
+        self._costs, per_image = Costs(), pass_costs(network, settings.size)
+        self._forward = per_image.from_layer(self._suffix.first)
+        self._backward = self._backward_macs(per_image)
+        self._costs.add("forward", (per_image.forward - self._forward) * (self._count + self._val_count))
+        self.losses: list[float] = []
+        self._best = self._state()
+        self._of = self._fingerprint()
+
+    def run(self, checkpoint: Path | None = None, progress: Callable[[int], None] = lambda _: None) -> Trained:
+        """Train; `checkpoint` is a file from which a killed training goes on. Tell `progress` of every image."""
+        epoch = self._resume(checkpoint)
+        while epoch < self._settings.epochs and not self._tired():
+            self._epoch(epoch, progress)
+            epoch += 1
+            if epoch >= self._settings.judged_from * self._settings.epochs:
+                self._judge()
+            self._save(checkpoint, epoch)
+        best = {name: tensor.cpu().numpy() for name, tensor in self._best.items()}
+        return Trained(best["values"], Head(best["weight"], best["bias"]), tuple(self.losses), self._costs)
+
+    # What subclasses say.
+
+    def _first_values(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _raw(self, start: Start) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _backward_macs(self, per_image: PassCosts) -> int:
+        raise NotImplementedError
+
+    def _kept(self, values: torch.Tensor) -> torch.Tensor:
+        """What counts of the trained numbers."""
+        return values
+
+    # The loop's parts.
+
+    def _first_head(self, head: Head) -> tuple[nn.Parameter, nn.Parameter]:
+        device = self._network.device
+        weight, bias = (torch.tensor(a, dtype=torch.float32, device=device) for a in (head.weight, head.bias))
+        if not self._settings.warm:
+            bound = 1 / math.sqrt(weight.shape[1])
+            weight, bias = torch.empty_like(weight).uniform_(-bound, bound), torch.zeros_like(bias)
+        return nn.Parameter(weight), nn.Parameter(bias)
+
+    def _begin(self, examples: Examples) -> Start:
+        """Activations at the cut, of all images; the images themselves where nothing is cut off."""
+        parts = [
+            self._suffix.begin(self._sized(examples.images[start : start + BEGIN_BATCH]))
+            for start in range(0, len(examples), BEGIN_BATCH)
+        ]
+        return Start(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _sized(self, pixels: Pixels) -> torch.Tensor:
+        images = torch.tensor(pixels, device=self._network.device)
+        if self._settings.size is None:
+            return images
+        planes = images.permute(0, 3, 1, 2).float()
+        small = nn.functional.interpolate(planes, self._settings.size, mode="bilinear", antialias=True)
+        return small.round().to(torch.uint8).permute(0, 2, 3, 1)
+
+    def _logits(self, start: Start) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._network.device.type == "cuda"):
+            raw = self._raw(start)
+        return self._space(raw.float()) @ self._weight.T + self._bias
+
+    def _epoch(self, epoch: int, progress: Callable[[int], None]) -> None:
+        chance = torch.Generator().manual_seed(self._settings.seed * 1000 + epoch)
+        order = torch.randperm(self._count, generator=chance).to(self._network.device)
+        for rows in torch.split(order, self._settings.batch):
+            logits = self._logits(Start(*(part[rows] for part in self._starts)))
+            loss = nn.functional.cross_entropy(logits, self._labels[rows])
+            self._optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimiser.step()
+            self._schedule.step()
+            progress(len(rows))
+        self._costs.add("forward", self._forward * self._count)
+        self._costs.add("backward", self._backward * self._count)
+        self._costs.add("head", 2 * self._weight.numel() * self._count)
+
+    def _judge(self) -> None:
+        """Note the validation loss; keep what was best."""
+        total = 0.0
+        with torch.no_grad():
+            for first in range(0, self._val_count, BEGIN_BATCH):
+                some = slice(first, first + BEGIN_BATCH)
+                logits = self._logits(Start(*(part[some] for part in self._val_starts)))
+                total += float(nn.functional.cross_entropy(logits, self._val_labels[some], reduction="sum"))
+        self._costs.add("forward", self._forward * self._val_count)
+        loss = total / max(1, self._val_count)
+        if not self.losses or loss < min(self.losses):
+            self._best = self._state()
+        self.losses.append(loss)
+
+    def _tired(self) -> bool:
+        return bool(self.losses) and len(self.losses) - 1 - int(np.argmin(self.losses)) >= self._settings.patience
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        parts = {"values": self._kept(self._values), "weight": self._weight, "bias": self._bias}
+        return {name: part.detach().clone() for name, part in parts.items()}
+
+    # A killed training goes on where its last whole epoch ended.
+
+    def _fingerprint(self) -> str:
+        """Hash all that a training depends on: a checkpoint of any other is not taken up."""
+        facts = [type(self).__name__, asdict(self._settings), self._network.fingerprint, self._space.facts]
+        digest = hashlib.sha256(json.dumps(facts).encode())
+        kept = self._kept(torch.ones_like(self._values))
+        images = *self._starts, self._labels, *self._val_starts, self._val_labels
+        for part in (*images, kept, self._weight, self._bias):
+            digest.update(part.detach().contiguous().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _save(self, path: Path | None, epoch: int) -> None:
+        if path is None:
+            return
+        state = {
+            "of": self._of,
+            "epoch": epoch,
+            "now": {"values": self._values, "weight": self._weight, "bias": self._bias},
+            "best": self._best,
+            "losses": self.losses,
+            "spent": self._costs.spent,
+            "optimiser": self._optimiser.state_dict(),
+            "schedule": self._schedule.state_dict(),
+        }
+        partial = path.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(path)
+
+    def _resume(self, path: Path | None) -> int:
+        if path is None or not path.exists():
+            return 0
+        state: dict[str, Any] = torch.load(path, map_location=self._network.device, weights_only=True)
+        if state["of"] != self._of:
+            return 0
+        with torch.no_grad():
+            for name, parameter in (("values", self._values), ("weight", self._weight), ("bias", self._bias)):
+                parameter.copy_(state["now"][name])
+        self._best, self.losses, self._costs = state["best"], state["losses"], Costs(state["spent"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._schedule.load_state_dict(state["schedule"])
+        return int(state["epoch"])
