@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from skillmesh.backbone.biasing import Biased, Place, twin_of
+from skillmesh.backbone.frozen import KeepLess
 
 if TYPE_CHECKING:
     from skillmesh.backbone.network import Network
@@ -72,7 +73,8 @@ class Suffix:
             pixels = self._network.normalised(start.activations)
         else:
             pixels = self._end.model.get_submodule(self._cut).output = start.activations
-        features = self._end(pixels, biases[len(biases) - len(self._end.base) :])
+        with KeepLess():
+            features = self._end(pixels, biases[len(biases) - len(self._end.base) :])
         means, stds = zip(*self._pooled, strict=True) if self._pooled else ((), ())
         return torch.cat([features.float(), start.means, *means, start.stds, *stds], dim=1)
 

@@ -1,0 +1,88 @@
+"""Memory of training: biases against full fine-tuning of the same network, at the same batch.
+
+    python benchmarks/biases_memory.py
+
+Each runs in a process of its own: the peak while two steps are done, less what the process took before the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from skillmesh.backbone.network import Network
+from skillmesh.backbone.suffix import Start, Suffix
+from skillmesh.backbone.weights import build
+from skillmesh.challenge.provenance import provenance
+
+HERE = Path(__file__).parent
+WAYS = ("full fine-tuning", "biases, all layers", "biases, last half")
+STEPS = 2
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def train(way: str, batch: int) -> float:
+    """Do two steps and return how far the peak rose."""
+    torch.set_num_threads(1)
+    network = Network("lite0", device="cpu")
+    images = torch.randint(256, (batch, network.size, network.size, 3), dtype=torch.uint8)
+    labels = torch.zeros(batch, dtype=torch.long)
+    head = nn.Linear(network.features, 10)
+    if way == "full fine-tuning":
+        model = build(network.spec, None).train().requires_grad_(True)
+        trained = [*model.parameters(), *head.parameters()]
+
+        def features() -> torch.Tensor:
+            output: torch.Tensor = model(network.normalised(images))
+            return output
+
+    else:
+        places = network.places if way == "biases, all layers" else network.places[len(network.places) // 2 :]
+        suffix = Suffix(network, places)
+        added = nn.Parameter(torch.zeros_like(network.base))
+        parts = [suffix.begin(images[i : i + 1]) for i in range(batch)]
+        start = Start(*map(torch.cat, zip(*parts, strict=True)))
+        trained = [added, *head.parameters()]
+
+        def features() -> torch.Tensor:
+            return suffix.raw(start, network.base + added)[:, : network.features]
+
+    optimiser = torch.optim.Adam(trained)
+    before = peak_mb()
+    for _ in range(STEPS):
+        optimiser.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(head(features()), labels).backward()
+        optimiser.step()
+    return peak_mb() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--way", choices=WAYS, help="only this, in this process")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "biases-memory.json")
+    options = parser.parse_args()
+    if options.way:
+        print(json.dumps(train(options.way, options.batch)))
+        return
+    origin = provenance("python benchmarks/biases_memory.py", [], 0)
+    rows = {}
+    for way in WAYS:
+        command = [sys.executable, __file__, "--way", way, "--batch", str(options.batch)]
+        rows[way] = round(json.loads(subprocess.run(command, capture_output=True, check=True).stdout), 1)
+        print(f"{way:24} {rows[way]:8.1f} MB  {rows[way] / rows[WAYS[0]]:.2f} ×", flush=True)
+    options.out.write_text(json.dumps({"batch": options.batch, "mb": rows, "provenance": origin}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
