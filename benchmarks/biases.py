@@ -23,12 +23,14 @@ import torch
 from skillmesh.backbone.backbone import load_calibration
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.representation import represent
+from skillmesh.backbone.toes import choose_toes, toe_features
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.learning.biases import OURS, PAPER, train_biases
 from skillmesh.learning.costs import pass_costs
 from skillmesh.learning.head import Fit, Head, fit_head
-from skillmesh.learning.head2toe import choose_toes, fit_by_adam, toe_features
-from skillmesh.learning.reprogramming import SETTINGS, reprogrammed, stored, train_pattern
+from skillmesh.learning.head2toe import fit_by_adam
+from skillmesh.learning.pattern import reprogrammed, stored
+from skillmesh.learning.reprogramming import SETTINGS, train_pattern
 from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
 
 FORWARD_BATCH = 128

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshes import Mesh, answers, eventually
 
 from skillmesh import Agent
+from skillmesh.data.inputs import as_image
 from skillmesh.errors import TensorError
 from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
 
@@ -73,8 +74,6 @@ def test_a_module_says_what_was_tried_and_is_little_larger(biased: Agent, taught
 
 
 def test_images_of_a_task_with_biases_are_named_by_the_head_that_sees_them_so(biased: Agent, mixed: list[Path]):
-    from skillmesh.data.inputs import as_image
-
     images = [as_image(path) for path in mixed if path.parts[-4] in ("dice", "shapes")]
     x = biased.backbone.represent(biased.backbone.describe(images).raw, "descriptor")
     module = biased.bank.find("dice")
@@ -104,6 +103,63 @@ def test_a_student_that_never_saw_the_images_answers_as_the_teacher_does(
     assert [a.as_dict() for a in student.answer(mixed)] == [a.as_dict() for a in biased.answer(mixed)]
 
 
+@pytest.mark.parametrize(
+    ("adaptation", "parts", "largest"),
+    [
+        ("head2toe", {"bias.mask", "bias.value", "bias.scale"}, 2 * 8840),
+        ("reprogramming", {"pattern"}, 224 * 224 * 3),
+    ],
+)
+def test_other_adaptations_travel_too(
+    new_agent: Callable[..., Agent],
+    tiny_tasks: Path,
+    tiny_taught: Agent,
+    tmp_path: Path,
+    adaptation: str,
+    parts: set[str],
+    largest: int,
+):
+    teacher, student = new_agent("alice"), new_agent("bob")
+    module, _ = teacher.learn(tiny_tasks / "shapes", biases="always", adaptation=adaptation)
+    teacher.learn(tiny_tasks / "greek")
+    assert module.tensors.keys() - tiny_taught.bank.find("shapes").tensors.keys() == parts
+    assert module.size < tiny_taught.bank.find("shapes").size + largest + 45_000
+    assert module.card.trial.startswith(f"{adaptation}: ")
+    for task in ("shapes", "greek"):
+        teacher.export(task, tmp_path / f"{task}.skill")
+        student.receive(tmp_path / f"{task}.skill")
+    images = sorted(tiny_tasks.glob("shapes/test/*/*")) + sorted(tiny_tasks.glob("greek/test/*/*"))
+    found = teacher.answer(images)
+    assert [a.as_dict() for a in student.answer(images)] == [a.as_dict() for a in found]
+    mine = [a for a in found if a.best.task == "shapes"]
+    assert mine
+    for answer in mine:  # the head that looks at the adapted pass has named it
+        seen = teacher.seen_by(module, np.zeros((1, module.card.dim), np.float32), [as_image(answer.image)])
+        assert seen.shape == (1, module.card.head_dim)
+        assert answer.best.label == module.card.classes[teacher.head(module).logits(seen)[0].argmax()]
+
+
+@pytest.mark.parametrize("changes", [{"biases": (40, 12)}, {"biases": (LITE0, 12), "toes": (3, 2, 5)}])
+def test_a_module_for_no_network_that_there_is_spoils_only_its_own_answers(
+    biased: Agent, new_agent: Callable[..., Agent], mixed: list[Path], changes: dict[str, tuple[int, ...]]
+):
+    from skillmesh.module import Module
+
+    honest, added = biased.bank.find("dice"), np.zeros(changes["biases"][0], dtype=np.float32)
+    added[:12] = 1
+    card = honest.card.model_copy(update=changes)
+    head = {"head.weight": np.ones((len(card.classes), card.head_dim), dtype=np.int8)}
+    _, data = Module.create(card, honest.tensors | Biases(added).tensors() | head, biased.identity)
+    student = new_agent("bob")
+    student.take(biased.bank.file_of(biased.bank.find("shapes")))
+    student.take(data)
+    images = [path for path in mixed if path.parts[-4] in ("dice", "shapes")]
+    theirs = [a for a in student.answer(images) if a.best.task == "shapes"]
+    assert theirs
+    expected = {a.image: a.best.label for a in biased.answer(images)}
+    assert [a.best.label for a in theirs] == [expected[a.image] for a in theirs]
+
+
 def test_biases_that_contradict_themselves_are_not_let_in(
     biased: Agent, new_agent: Callable[..., Agent], tmp_path: Path
 ):
@@ -118,13 +174,21 @@ def test_biases_that_contradict_themselves_are_not_let_in(
         new_agent().receive(tmp_path / "bad.skill")
 
 
-def test_a_module_with_biases_travels_over_the_mesh(biased: Agent, mixed: list[Path], tmp_path: Path):
-    mesh = Mesh(tmp_path, [biased.home])
+def test_adapted_modules_travel_over_the_mesh(new_agent: Callable[..., Agent], tiny_tasks: Path, tmp_path: Path):
+    teacher = new_agent("alice")
+    for task, adaptation in (("shapes", "biases"), ("latin", "head2toe"), ("greek", "reprogramming")):
+        teacher.learn(tiny_tasks / task, biases="always", adaptation=adaptation)
+    images = [
+        path for task in ("shapes", "latin", "greek") for path in sorted((tiny_tasks / task).glob("test/*/*"))
+    ]
+    mesh = Mesh(tmp_path, [teacher.home])
     try:
-        teacher, student = mesh.node(0), mesh.node(None)
-        for node in (teacher, student):
+        nodes = mesh.node(0), mesh.node(None)
+        for node in nodes:
             node.start(wait=False)
-        eventually(lambda: teacher.runs() and student.runs() and mesh.converged(tasks=2))
-        assert answers(student, mixed[:24]) == answers(teacher, mixed[:24])
+        eventually(lambda: all(node.runs() for node in nodes) and mesh.converged(tasks=3))
+        found = [answers(node, images) for node in nodes]
+        assert found[0] == found[1]
+        assert {answer["task"] for answer in found[0]} >= {"shapes", "latin", "greek"}
     finally:
         mesh.stop()

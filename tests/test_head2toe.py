@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillmesh.backbone.network import Network
+from skillmesh.backbone.toes import Toes, choose_toes, toe_features
 from skillmesh.data.images import Pixels
 from skillmesh.learning.head import Labels, log_loss
-from skillmesh.learning.head2toe import Toes, choose_toes, fit_by_adam, toe_features
+from skillmesh.learning.head2toe import fit_by_adam
 from skillmesh.tensors import Floats
 
 CPU = torch.device("cpu")

@@ -83,6 +83,8 @@ OTHER: dict[str, Any] = {
     "teacher": "Ada 2",
     "teacher_key": EVE.public_key,
     "biases": (40, 12),
+    "toes": (3, 2, 5),
+    "pattern": 32,
     "trial": "biases: 90.0 % → 91.0 %; kept",
     "licence": None,
     "tags": ("birds",),

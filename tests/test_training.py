@@ -22,7 +22,8 @@ from skillmesh.data.folder import Split, open_task
 from skillmesh.learning.biases import train_biases
 from skillmesh.learning.costs import Costs, first_of, pass_costs
 from skillmesh.learning.head import Head, Labels, fit_head, log_loss
-from skillmesh.learning.reprogramming import NOTHING, reprogrammed, stored, train_pattern
+from skillmesh.learning.pattern import NOTHING, reprogrammed, stored
+from skillmesh.learning.reprogramming import train_pattern
 from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
 from skillmesh.names import Representation
 

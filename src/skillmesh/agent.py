@@ -37,12 +37,13 @@ from skillmesh.errors import (
 from skillmesh.home import KEY_FILE, create_home, home_folder
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head, softmax
+from skillmesh.learning.pattern import Patterned
 from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
-from skillmesh.names import BiasMode
+from skillmesh.names import Adaptation, BiasMode
 from skillmesh.progress import Progress, begin
 from skillmesh.tensors import Floats
 
@@ -120,6 +121,7 @@ class Agent:
         note: str | None = None,
         tags: Sequence[str] = (),
         biases: BiasMode = "never",
+        adaptation: Adaptation = "biases",
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images and keep it as a module in the bank.
@@ -133,6 +135,9 @@ class Agent:
         biases
             Whether biases for the backbone are trained: `auto` keeps them where validation images say that they
             pay, `always` in any case. A training that was killed goes on where it was.
+        adaptation
+            What is trained instead: biases and a head on the channels that they single out (`head2toe`), or a
+            pattern on the input (`reprogramming`).
         """
         told: dict[str, Any] = {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
@@ -151,6 +156,7 @@ class Agent:
             self.config,
             begin(progress, folder.name, images),
             biases,
+            adaptation,
             checkpoint,
             lambda count: begin(progress, f"{folder.name} (biases)", count),
         )
@@ -359,15 +365,21 @@ class Agent:
         return heads[module.id]
 
     def seen_by(self, module: Module, x: Floats, images: Sequence[AnyImage]) -> Floats:
-        """What a module's head looks at: the images as described already, or a second pass with its biases."""
-        if module.card.biases is None:
+        """What a module's head looks at: the images as described already, or a second pass as it adapts them."""
+        if not module.card.adapted:
             return x
+        card, as_is = module.card, (self.config.representation, self.config.compact)
+        if not self.backbone.fits(card):  # signed, but for no network that there is: its own task answers nonsense
+            return np.zeros((len(images), card.head_dim), dtype=np.float32)
+        if card.pattern is not None:
+            return self.backbone.changed([Patterned(i, module.tensors["pattern"]) for i in images], *as_is)
+        assert card.biases is not None
         if module.id not in self._biases:
-            self._biases[module.id] = Biases.read(module.tensors, module.card.biases[0]).added
+            self._biases[module.id] = Biases.read(module.tensors, card.biases[0]).added
         added = self._biases[module.id]
-        if len(added) != len(self.backbone.network.base):  # signed, but of no network that there is
-            return x
-        return self.backbone.biased(images, added, self.config.representation, self.config.compact)
+        if card.toes is not None:
+            return self.backbone.toes(images, added)
+        return self.backbone.biased(images, added, *as_is)
 
     def _guesses(
         self, x: Floats, mapped: Mapped, modules: list[Module], images: Sequence[AnyImage]
@@ -375,16 +387,19 @@ class Agent:
         """For each image the classes of its likeliest tasks, by p(task)·p(class given task).
 
         The first is the best class of the best task; heads run once per task on all images that want them. A task
-        with biases has a second pass over those images alone that are most probably its own.
+        that adapts the backbone has a second pass over those images alone that are most probably its own; among
+        the rivals of other images it is not heard.
         """
         likely = np.argsort(-mapped.posterior, axis=1, kind="stable")[:, : RIVAL_TASKS + 1]
         found: list[list[tuple[bool, Guess]]] = [[] for _ in range(len(x))]
         for index in np.unique(likely):
             module = modules[index]
             rows = np.flatnonzero((likely == index).any(axis=1))
-            seen, own = x[rows], np.flatnonzero(likely[rows, 0] == index)
-            if module.card.biases is not None and len(own):
-                seen[own] = self.seen_by(module, seen[own], [images[row] for row in rows[own]])
+            if module.card.adapted:
+                rows = np.flatnonzero(likely[:, 0] == index)
+            if not len(rows):
+                continue
+            seen = self.seen_by(module, x[rows], [images[int(row)] for row in rows])
             share = softmax(self.head(module).logits(seen) / module.card.temperature)
             top = np.argsort(-share, axis=1, kind="stable")[:, :GUESSES]
             for row, classes, p in zip(rows, top, share, strict=True):

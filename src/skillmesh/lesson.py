@@ -18,8 +18,8 @@ from skillmesh.data.folder import ImageFile, Split, TaskFolder
 from skillmesh.errors import DataError
 from skillmesh.learning.head import fit_head
 from skillmesh.learning.probes import choose_probes, probe_tensors
-from skillmesh.learning.trial import try_biases, wanted
-from skillmesh.names import BiasMode
+from skillmesh.learning.trial import Material, adapt
+from skillmesh.names import Adaptation, BiasMode
 from skillmesh.progress import Advance
 from skillmesh.tensors import Floats, Tensors
 
@@ -49,13 +49,14 @@ def study(
     config: AgentConfig,
     progress: Advance | None = None,
     biases: BiasMode = "never",
+    adaptation: Adaptation = "biases",
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
 ) -> Lesson:
     """Learn head, anchor and probes from the training and validation images. Test images are never opened.
 
-    Biases for the backbone are tried unless the mode is `never`. `checkpoint` keeps what a kill would lose of
-    that, and `training` is told how many images will go forth and back.
+    Biases for the backbone (or another `adaptation`) are tried unless the mode is `never`. `checkpoint` keeps what
+    a kill would lose of that, and `training` is told how many images will go forth and back.
     """
     train, train_labels, train_files, unreadable = _represented(task.splits["train"], backbone, config, progress)
     val, val_labels, val_files, also_unreadable = _represented(task.splits["val"], backbone, config, progress)
@@ -74,14 +75,12 @@ def study(
     tensors = anchor.tensors() | probe_tensors(probes)
     facts: dict[str, Any] = {}
     if biases != "never" and len(val):
-        parts = (train_files, val_files), (train, val), (train_labels, val_labels)
-        adapted = try_biases(backbone, config, *parts, fit, checkpoint, training)
-        kept = wanted(adapted, biases) and bool(adapted.biases.added.any())
+        material = Material((train_files, val_files), (train, val), (train_labels, val_labels), fit)
+        adapted = adapt(adaptation, backbone, config, material, checkpoint, training)
+        kept = biases == "always" or adapted.better
         facts["trial"] = f"{adapted.words}; {'kept' if kept else 'not kept'}"
         if kept:
-            stored = adapted.biases.tensors()
-            fit, tensors = adapted.fit, tensors | stored
-            facts["biases"] = len(adapted.biases.added), len(stored["bias.value"])
+            fit, tensors, facts = adapted.fit, tensors | adapted.tensors, facts | adapted.facts
     facts |= {
         "task": task.name,
         "classes": task.classes,

@@ -7,5 +7,6 @@ from typing import Literal
 AnchorKind = Literal["sketch", "gmmc", "maha"]
 Representation = Literal["features", "sqrt-features", "descriptor"]
 BiasMode = Literal["auto", "always", "never"]
+Adaptation = Literal["biases", "head2toe", "reprogramming"]
 Network = Literal["machine", "lan", "fixed", "client"]
 Trust = Literal["listed", "open"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from skillmesh.backbone.cache import DescriptorCache
     from skillmesh.backbone.describe import Described
     from skillmesh.backbone.network import Network
+    from skillmesh.module.card import Card
     from skillmesh.progress import Advance
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,25 @@ class Backbone:
         return np.nan_to_num(
             self.represent(raw, representation, compact)
         )  # absurd biases harm their own task only
+
+    def changed(self, images: Sequence[AnyImage], representation: Representation, compact: bool = False) -> Floats:
+        """Represent images that a task has changed; nothing of them is cached."""
+        from skillmesh.backbone.describe import describe
+
+        return self.represent(describe(self.network, images).raw, representation, compact)
+
+    def toes(self, images: Sequence[AnyImage], added: Floats) -> Floats:
+        """The view of a Head2Toe head, with biases added to the network's own."""
+        from skillmesh.backbone.describe import describe_toes
+
+        return np.nan_to_num(describe_toes(self.network, images, added))
+
+    def fits(self, card: Card) -> bool:
+        """Whether what a module adapts is there in the network."""
+        channels = card.biases is None or card.biases[0] == len(self.network.base)
+        pattern = card.pattern is None or card.pattern == self.network.size
+        toes = card.toes is None or (card.biases is not None and card.toes == self.network.toe_sizes)
+        return channels and pattern and toes
 
     def represent(self, raw: Raw, representation: Representation, compact: bool = False) -> Floats:
         return represent(raw, self.calibration.features, representation, self.calibration, compact)

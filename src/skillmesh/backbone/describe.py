@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from skillmesh.backbone.cache import DescriptorCache, content_key
 from skillmesh.backbone.network import Network, cpu_workers
 from skillmesh.backbone.representation import Raw
+from skillmesh.backbone.toes import choose_toes, toe_features
 from skillmesh.data.images import Pixels, UnreadableImageError
 from skillmesh.data.inputs import AnyImage
 from skillmesh.progress import Advance
+from skillmesh.tensors import Floats
 
 GPU_BATCH = 64
 WINDOW = 256
@@ -107,3 +109,17 @@ def _describe_the_rest(network: Network, items: list[_Item], biases: torch.Tenso
         pixels = np.stack([item.pixels for item in batch if item.pixels is not None])
         for item, raw in zip(batch, network.forward(pixels, biases), strict=True):
             item.raw, item.pixels = raw, None
+
+
+def describe_toes(network: Network, images: Sequence[AnyImage], added: Floats) -> Floats:
+    """What a Head2Toe head sees of images that can be read: each alone on a CPU, several side by side."""
+    toes, biases = choose_toes(added), network.biases(added)
+
+    def one(image: AnyImage) -> Floats:
+        torch.set_num_threads(1)
+        pixels = image.pixels(image.content(), network.size)
+        return toe_features(network, pixels[None], biases, toes)
+
+    workers = cpu_workers() if network.device.type == "cpu" else 1
+    with ThreadPoolExecutor(workers) as pool:
+        return np.concatenate(list(pool.map(one, images)))

@@ -38,7 +38,8 @@ def _conv2d(
 ) -> torch.Tensor:
     if weight.requires_grad or isinstance(padding, str):
         return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    output: torch.Tensor = _FrozenConvolution.apply(x, weight, bias, stride, padding, dilation, groups)
+    how = stride, padding, dilation, groups
+    output: torch.Tensor = _FrozenConvolution.apply(x, weight, bias, *how)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -57,7 +58,7 @@ class _FrozenConvolution(torch.autograd.Function):
         (weight,), (shape, dtype) = ctx.saved_tensors, ctx.input
         towards = along = None
         if ctx.needs_input_grad[0]:
-            towards = conv2d_input(shape, weight.to(gradient.dtype), gradient, *ctx.how).to(dtype)
+            towards = conv2d_input(shape, weight.to(gradient.dtype), gradient, *ctx.how).to(dtype)  # type: ignore[no-untyped-call]
         if ctx.biased and ctx.needs_input_grad[2]:
             along = gradient.sum(dim=(0, 2, 3), dtype=torch.float32)
         return towards, None, along, *(None for _ in ctx.how)

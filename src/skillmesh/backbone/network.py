@@ -26,6 +26,7 @@ from skillmesh.backbone.folding import fold_batch_norms
 from skillmesh.backbone.recording import in_one_go
 from skillmesh.backbone.registry import NetworkSpec, spec_of
 from skillmesh.backbone.representation import Raw
+from skillmesh.backbone.toes import choose_toes
 from skillmesh.backbone.weights import build
 from skillmesh.data.images import Pixels
 from skillmesh.errors import BackboneError
@@ -150,6 +151,12 @@ class Network:
         if torch.is_grad_enabled():  # the root of nothing has no gradient
             variance = variance.clamp_min(TINY)
         return mean[:, 0].float(), variance.sqrt().float()
+
+    @property
+    def toe_sizes(self) -> tuple[int, int, int]:
+        """Channels, side of their grids, and features of a Head2Toe head over this network."""
+        toes = choose_toes(np.zeros(len(self.base)))
+        return len(toes.channels), toes.grid, self.features
 
     def layer_macs(self, size: int | None = None) -> list[int]:
         """Multiply–accumulates of each layer for one image of this size, in the order of `places`."""

@@ -105,6 +105,7 @@ def learn(
         typer.Option("--tag", show_default=False, help="A word by which others choose what to take; repeatable."),
     ] = None,
     biases: options.Biases = "never",
+    adaptation: options.Adaptation = "biases",
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -126,6 +127,7 @@ def learn(
             note=note,
             tags=tag or (),
             biases=biases,
+            adaptation=adaptation,
             progress=bar,
         )
     seconds = time.perf_counter() - started

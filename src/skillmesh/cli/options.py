@@ -47,6 +47,10 @@ Biases = Annotated[
     names.BiasMode,
     typer.Option("--biases", help="Train biases for the backbone; auto keeps them where they pay."),
 ]
+Adaptation = Annotated[
+    names.Adaptation,
+    typer.Option("--adaptation", help="What --biases trains: biases, these with Head2Toe, or an input pattern."),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]
 Network = Annotated[
     names.Network | None,

@@ -1,7 +1,4 @@
-"""Adversarial reprogramming: one learned pattern per task, added to every image before the network sees it.
-
-The pattern is stored as one byte per pixel and colour, 128 for nothing.
-"""
+"""Adversarial reprogramming: one learned pattern per task, added to every image before the network sees it."""
 
 from __future__ import annotations
 
@@ -9,12 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from skillmesh.backbone.suffix import Start
-from skillmesh.data.images import Pixels
 from skillmesh.learning.costs import PassCosts
 from skillmesh.learning.head import Head
 from skillmesh.learning.training import Examples, Space, Trained, Training, TrainingSettings
@@ -22,7 +16,6 @@ from skillmesh.learning.training import Examples, Space, Trained, Training, Trai
 if TYPE_CHECKING:
     from skillmesh.backbone.network import Network
 
-NOTHING = 128
 SETTINGS = TrainingSettings(epochs=20, patience=20, judged_from=0.0, rate=2.0)
 """Steps are in grey levels."""
 
@@ -36,19 +29,8 @@ def train_pattern(
     checkpoint: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Trained:
-    """Train a pattern, with the head, on training and validation images; see `stored` for the values."""
+    """Train a pattern, with the head, on training and validation images; `stored` makes bytes of the values."""
     return _PatternTraining(network, space, parts, settings, head, network.places).run(checkpoint, progress)
-
-
-def stored(pattern: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Round a pattern to what a module holds of it."""
-    bytes_: NDArray[np.uint8] = np.clip(np.rint(pattern) + NOTHING, 0, 255).astype(np.uint8)
-    return bytes_
-
-
-def reprogrammed(images: Pixels, pattern: NDArray[np.uint8]) -> Pixels:
-    """Add a stored pattern to images; what leaves the range of a pixel is cut."""
-    return np.clip(images.astype(np.int16) + pattern.astype(np.int16) - NOTHING, 0, 255).astype(np.uint8)
 
 
 class _PatternTraining(Training):

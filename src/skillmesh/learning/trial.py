@@ -1,87 +1,175 @@
-"""Do biases pay? They are trained, and kept where validation images say so beyond noise."""
+"""Adapting the backbone to a task: what is tried, what it gave, and whether validation images say that it pays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skillmesh.learning.adaptation import Biases
-from skillmesh.learning.head import Fit, Head, Labels, fit_head, losses
-from skillmesh.names import BiasMode
+from skillmesh.learning.head import Fit, Labels, best_temperature, fit_head, losses
+from skillmesh.learning.pattern import Patterned, stored
+from skillmesh.names import Adaptation
 from skillmesh.progress import Advance
-from skillmesh.tensors import Floats
+from skillmesh.tensors import Floats, Tensors
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.config import AgentConfig
     from skillmesh.data.folder import ImageFile
-    from skillmesh.learning.training import Examples
+    from skillmesh.learning.training import Examples, Space, Trained
 
 SURE = 1.645
 """Standard errors by which the mean loss must fall: one in twenty that gain nothing would be kept."""
 
 
 @dataclass(frozen=True)
+class Material:
+    """The readable training images, then the validation images, and a head without adaptation."""
+
+    files: tuple[list[ImageFile], list[ImageFile]]
+    x: tuple[Floats, Floats]
+    labels: tuple[Labels, Labels]
+    plain: Fit
+
+    @property
+    def classes(self) -> int:
+        return len(self.plain.head.bias)
+
+
+@dataclass(frozen=True)
 class Adapted:
-    """A head over a biased network, and what the trial gave."""
+    """A head over an adapted network, and what the trial gave."""
 
     fit: Fit
-    biases: Biases
+    tensors: Tensors
+    facts: dict[str, Any]
+    """The card's fields that say what the tensors are."""
     better: bool
     """Whether validation images say so, beyond noise."""
     words: str
 
 
-def try_biases(
+def adapt(
+    kind: Adaptation,
     backbone: Backbone,
     config: AgentConfig,
-    files: tuple[list[ImageFile], list[ImageFile]],
-    x: tuple[Floats, Floats],
-    labels: tuple[Labels, Labels],
-    plain: Fit,
+    material: Material,
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
 ) -> Adapted:
-    """Train biases on the readable training and validation images, and compare with the plain head."""
-    from skillmesh.learning.biases import OURS, train_biases
-    from skillmesh.learning.training import Space
-
-    network = backbone.network
-    space = Space(backbone.calibration, config.representation, config.compact, network.device)
-    parts = _decoded(files[0], labels[0], network.size), _decoded(files[1], labels[1], network.size)
-    told = training(OURS.epochs * len(labels[0])) or (lambda _: None)
-    trained = train_biases(network, space, parts, plain.before, checkpoint=checkpoint, progress=told)
-    stored = Biases(trained.values).tensors()
-    biases = Biases.read(stored, len(trained.values))  # as every student will read them
-    seen = [backbone.biased(part, biases.added, config.representation, config.compact) for part in files]
-    fit = fit_head(seen[0], labels[0], seen[1], labels[1], int(labels[0].max()) + 1)
-    better = _better(plain, x[1], fit, seen[1], labels[1])
-    words = (
-        f"biases: {plain.accuracy or 0:.1%} → {fit.accuracy or 0:.1%} of {len(labels[1])} validation images, "
-        f"{trained.costs.total / 1e9:,.0f} GMACs"
-    )
-    return Adapted(fit, biases, better, words)
+    """Train an adaptation and a head for it, and compare with the plain head."""
+    return _Adapting(backbone, config, material, checkpoint, training).run(kind)
 
 
-def wanted(adapted: Adapted, mode: BiasMode) -> bool:
-    return mode == "always" or adapted.better
+class _Adapting:
+    def __init__(
+        self,
+        backbone: Backbone,
+        config: AgentConfig,
+        material: Material,
+        checkpoint: Path | None,
+        training: Callable[[int], Advance | None],
+    ) -> None:
+        self._backbone, self._config, self._material = backbone, config, material
+        self._checkpoint, self._training = checkpoint, training
 
+    def run(self, kind: Adaptation) -> Adapted:
+        if kind == "reprogramming":
+            return self._reprogrammed()
+        trained = self._biases()
+        tensors = Biases(trained.values).tensors()
+        biases = Biases.read(tensors, len(trained.values))  # as every student will read them
+        facts = {"biases": (len(biases.added), len(tensors["bias.value"]))}
+        if kind == "head2toe":
+            return self._toes(biases, tensors, facts, trained)
+        backbone, (as_is, compact) = self._backbone, (self._config.representation, self._config.compact)
+        seen = [backbone.biased(part, biases.added, as_is, compact) for part in self._material.files]
+        return self._compared("biases", self._fitted(seen), seen[1], tensors, facts, trained)
 
-def _decoded(files: list[ImageFile], labels: Labels, size: int) -> Examples:
-    from skillmesh.learning.training import Examples
+    def _biases(self) -> Trained:
+        from skillmesh.learning.biases import OURS, train_biases
 
-    return Examples(np.stack([file.pixels(file.content(), size) for file in files]), labels)
+        told = self._told(OURS.epochs)
+        before, network = self._material.plain.before, self._backbone.network
+        return train_biases(
+            network, self._space(), self._examples(), before, checkpoint=self._checkpoint, progress=told
+        )
+
+    def _reprogrammed(self) -> Adapted:
+        from skillmesh.learning.reprogramming import SETTINGS, train_pattern
+
+        told = self._told(SETTINGS.epochs)
+        before, network = self._material.plain.before, self._backbone.network
+        trained = train_pattern(
+            network, self._space(), self._examples(), before, checkpoint=self._checkpoint, progress=told
+        )
+        pattern = stored(trained.values)
+        seen = [
+            self._backbone.changed(
+                [Patterned(file, pattern) for file in part], self._config.representation, self._config.compact
+            )
+            for part in self._material.files
+        ]
+        facts = {"pattern": len(pattern)}
+        return self._compared("reprogramming", self._fitted(seen), seen[1], {"pattern": pattern}, facts, trained)
+
+    def _toes(self, biases: Biases, tensors: Tensors, facts: dict[str, Any], trained: Trained) -> Adapted:
+        from skillmesh.backbone.toes import choose_toes
+        from skillmesh.learning.head2toe import fit_by_adam
+
+        network, (train, val) = self._backbone.network, self._material.labels
+        toes = choose_toes(biases.added)
+        seen = [self._backbone.toes(part, biases.added) for part in self._material.files]
+        head, costs = fit_by_adam(seen[0], train, seen[1], val, self._material.classes, network.device)
+        trained.costs.add("head", costs.total)
+        logits = head.logits(seen[1])
+        accuracy = float(np.mean(logits.argmax(axis=1) == val))
+        fit = Fit(head, 0.0, best_temperature(logits, val), accuracy, head)
+        facts = facts | {"toes": (len(toes.channels), toes.grid, network.features)}
+        return self._compared("head2toe", fit, seen[1], tensors, facts, trained)
+
+    def _fitted(self, seen: list[Floats]) -> Fit:
+        train, val = self._material.labels
+        return fit_head(seen[0], train, seen[1], val, self._material.classes)
+
+    def _compared(
+        self, name: str, fit: Fit, seen: Floats, tensors: Tensors, facts: dict[str, Any], trained: Trained
+    ) -> Adapted:
+        plain, labels = self._material.plain, self._material.labels[1]
+        words = (
+            f"{name}: {plain.accuracy or 0:.1%} → {fit.accuracy or 0:.1%} of {len(labels)} validation images, "
+            f"{trained.costs.total / 1e9:,.0f} GMACs"
+        )
+        return Adapted(fit, tensors, facts, _better(plain, self._material.x[1], fit, seen, labels), words)
+
+    def _space(self) -> Space:
+        from skillmesh.learning.training import Space
+
+        device, config = self._backbone.network.device, self._config
+        return Space(self._backbone.calibration, config.representation, config.compact, device)
+
+    def _examples(self) -> tuple[Examples, Examples]:
+        from skillmesh.learning.training import Examples
+
+        size = self._backbone.network.size
+        train, val = (
+            Examples(np.stack([file.pixels(file.content(), size) for file in files]), labels)
+            for files, labels in zip(self._material.files, self._material.labels, strict=True)
+        )
+        return train, val
+
+    def _told(self, epochs: int) -> Advance:
+        return self._training(epochs * len(self._material.labels[0])) or (lambda _: None)
 
 
 def _better(plain: Fit, x: Floats, adapted: Fit, seen: Floats, labels: Labels) -> bool:
     """Compare image by image, with the heads that have not been fitted to them."""
     before, after = (
-        _judged(fit.before, fit.temperature, view, labels) for fit, view in ((plain, x), (adapted, seen))
+        losses(fit.before.logits(view) / fit.temperature, labels) for fit, view in ((plain, x), (adapted, seen))
     )
     gain = before - after
     if len(gain) < 2:
@@ -89,7 +177,3 @@ def _better(plain: Fit, x: Floats, adapted: Fit, seen: Floats, labels: Labels) -
     error = float(gain.std(ddof=1) / np.sqrt(len(gain)))
     no_fewer_right = (adapted.accuracy or 0.0) >= (plain.accuracy or 0.0)
     return no_fewer_right and float(gain.mean()) > SURE * error
-
-
-def _judged(head: Head, temperature: float, x: Floats, labels: Labels) -> NDArray[np.floating]:
-    return losses(head.logits(x) / temperature, labels)

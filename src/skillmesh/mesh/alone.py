@@ -135,5 +135,7 @@ def _spread(anchor: Anchor) -> float:
 
 
 def _certainty(module: Module, background: Floats) -> float:
+    if module.card.head_dim != module.card.dim:  # it looks at more than descriptors
+        return 0.0
     logits = np.sort(Head.read(module.tensors).logits(background) / module.card.temperature, axis=1)
     return float(np.median(logits[:, -1] - logits[:, -2]))

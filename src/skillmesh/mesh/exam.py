@@ -111,7 +111,7 @@ class Examiner:
         x = kept.x if kept else read_probes(module.tensors, module.card.dim)
         labels = kept.labels if kept else None
         if labels is None:
-            labels = Head.read(module.tensors).logits(x).argmax(axis=1)
+            labels = _said(module, x)
         return Exam(module, kept is not None, x, _names(module)[labels])
 
 
@@ -133,7 +133,7 @@ def _marked(
     names = set(_names(exam.module))
     for index in np.unique(winners):
         rows, winner = winners == index, modules[index]
-        said = _names(winner)[Head.read(winner.tensors).logits(exam.x[rows]).argmax(axis=1)]
+        said = _names(winner)[_said(winner, exam.x[rows])]
         hits = int(np.sum(said == exam.labels[rows]))
         equivalent = 0 if winner == exam.module else sum(name in names for name in said)
         right, excused = right + hits, excused + exam.error * equivalent
@@ -142,6 +142,18 @@ def _marked(
             account.wrong += len(said) - hits
             account.excused += exam.error * equivalent
     return Result(len(winners), right, int(np.sum(~unknown)), excused)
+
+
+def _said(module: Module, x: Floats) -> Indices:
+    """What a module's head says of descriptors.
+
+    One that looks at more than these is taken to say its first class: on its own exam that is right, on another's
+    it is not.
+    """
+    if module.card.head_dim != module.card.dim:
+        return np.zeros(len(x), dtype=np.int64)
+    found: Indices = Head.read(module.tensors).logits(x).argmax(axis=1)
+    return found
 
 
 def _names(module: Module) -> Names:

@@ -22,6 +22,7 @@ FORMAT = 1
 MAX_CLASSES = 10_000
 MAX_DIM = 65_536
 MAX_CHANNELS = 10_000_000
+MAX_PATTERN = 2048
 _MAX_INT = 2**31
 _TAG = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
@@ -92,6 +93,12 @@ def _channels(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return numbers
 
 
+def _toes(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if len(numbers) != 3 or numbers[0] * numbers[1] ** 2 + numbers[2] > MAX_DIM:
+        raise ValueError(show(numbers))
+    return numbers
+
+
 def _tag(text: str) -> str:
     if not _TAG.fullmatch(text):
         raise ValueError(show(text))
@@ -141,6 +148,12 @@ class Card(BaseModel):
     biases: Annotated[tuple[Count, ...], AfterValidator(_channels)] | None = Field(
         None, description="the backbone's number of channels, and how many of them have a bias, from 1 up"
     )
+    toes: Annotated[tuple[Count, ...], AfterValidator(_toes)] | None = Field(
+        None, description="channels, the side of their grids and the features that a Head2Toe head looks at"
+    )
+    pattern: int | None = Field(
+        None, ge=1, le=MAX_PATTERN, description=f"an integer from 1 to {MAX_PATTERN:,}, the width of the pattern"
+    )
     trial: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     licence: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     tags: Tags | None = Field(
@@ -177,6 +190,19 @@ class Card(BaseModel):
         if len(self.counts) != len(self.classes):
             raise ValueError(f"counts: found {len(self.counts)}, expected {len(self.classes)}, one per class")
         return self
+
+    @property
+    def adapted(self) -> bool:
+        """Whether the head looks at another pass than the mapper."""
+        return self.biases is not None or self.pattern is not None
+
+    @property
+    def head_dim(self) -> int:
+        """How many numbers the head looks at."""
+        if self.toes is None:
+            return self.dim
+        channels, grid, features = self.toes
+        return channels * grid**2 + features
 
     def canonical(self) -> bytes:
         """The one byte form of this card: sorted keys, no blanks, UTF-8, absent fields left out."""

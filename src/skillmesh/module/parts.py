@@ -12,9 +12,11 @@ from skillmesh.tensors import Spec
 
 def specs_for(card: Card) -> dict[str, Spec]:
     classes = len(card.classes)
-    specs = Head.specs(classes, card.dim) | probe_specs(card.validation_images, card.dim)
+    specs = Head.specs(classes, card.head_dim) | probe_specs(card.validation_images, card.dim)
     for kind in card.anchors:
         specs |= KINDS[kind].specs(classes, card.dim)
+    if card.pattern is not None:
+        specs["pattern"] = Spec("U8", (card.pattern, card.pattern, 3))
     if card.biases is not None:
         specs |= Biases.specs(*card.biases)
     return specs
