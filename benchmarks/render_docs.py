@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -193,6 +194,50 @@ def mesh_networks() -> str:
     return f"{table('all converge after | s', rows)}\n\n{source('mesh-networks')}"
 
 
+def biases() -> str:
+    tasks = read("biases")["tasks"].values()
+    rows = []
+    for name in next(iter(tasks))["methods"]:
+        val, test, passes = (fmean(t["methods"][name][key] for t in tasks) for key in ("val", "test", "passes"))
+        rows.append([name, f"{100 * val:.1f}", f"{100 * test:.1f}", f"{passes:.1f}"])
+    pairs = [(t["methods"]["head on descriptor"], t["methods"]["biases, our way"]) for t in tasks]
+    auto = [ours if ours["val"] > plain["val"] else plain for plain, ours in pairs]
+    test, kept = fmean(row["test"] for row in auto), sum(ours in auto for _, ours in pairs)
+    rows.append([f"biases, our way, auto: kept for {kept}", "", f"{100 * test:.1f}", rows[2][3]])
+    head = "method | validation, % | test, % | passes"
+    return f"{table(head, rows)}\n\n{source('biases')}"
+
+
+def biases_per_task() -> str:
+    rows = []
+    for name, task in read("biases")["tasks"].items():
+        plain, ours = (
+            [int(digit) for digit in task["methods"][method]["right"]]
+            for method in ("head on descriptor", "biases, our way")
+        )
+        gains = [b - a for a, b in zip(plain, ours, strict=True)]
+        error = stdev(gains) / len(gains) ** 0.5
+        paper = task["methods"]["biases, the paper's way"]["test"]
+        cells = [f"{100 * fmean(right):.1f}" for right in (plain, ours)]
+        gain = f"{100 * fmean(gains):+.1f} ± {196 * error:.1f}"
+        rows.append([name, str(task["images"][0]), *cells, gain, f"{100 * paper:.1f}"])
+    head = "task | training images | head on descriptor | biases, our way | gain, 95 % paired | the paper's way"
+    return f"{table(head, rows)}\n\n{source('biases')}"
+
+
+def biases_cost() -> str:
+    speed, memory = read("biases-speed"), read("biases-memory")
+    full = memory["mb"]["full fine-tuning"]
+    rows = [
+        [f"memory of training, batch {memory['batch']}: {way}", f"{mb:,.0f} MB", f"{mb / full:.2f}"]
+        for way, mb in memory["mb"].items()
+    ]
+    what = f"answering {speed['images']} images of 8 tasks, 4 with biases, against a bare pass"
+    rows.append([what, f"{speed['answer_seconds']:.1f} s", f"{speed['ratio']:.2f}"])
+    rows.append(["swapping biases", f"{speed['swap_milliseconds']:.2f} ms", "–"])
+    return f"{table('what | measured | ratio', rows)}\n\n{source('biases-memory')} · {source('biases-speed')}"
+
+
 def quarantine() -> str:
     r = read("quarantine")
     rows = []
@@ -231,6 +276,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "mesh-answers": mesh_answers,
     "mesh-networks": mesh_networks,
     "quarantine": quarantine,
+    "biases": biases,
+    "biases-per-task": biases_per_task,
+    "biases-cost": biases_cost,
 }
 
 

@@ -175,5 +175,6 @@ def _better(plain: Fit, x: Floats, adapted: Fit, seen: Floats, labels: Labels) -
     if len(gain) < 2:
         return False
     error = float(gain.std(ddof=1) / np.sqrt(len(gain)))
-    no_fewer_right = (adapted.accuracy or 0.0) >= (plain.accuracy or 0.0)
-    return no_fewer_right and float(gain.mean()) > SURE * error
+    # Where all are right before and after, a smaller loss is a surer head on images like these, not a better one.
+    more_right = (adapted.accuracy or 0.0) > (plain.accuracy or 0.0)
+    return more_right and float(gain.mean()) > SURE * error
