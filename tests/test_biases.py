@@ -15,6 +15,8 @@ from skillmesh import Agent
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import TensorError
 from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
+from skillmesh.learning.head import Fit, Head
+from skillmesh.learning.trial import _better
 
 LITE0, XCEPTION = 21_008, 50_312
 
@@ -87,10 +89,32 @@ def test_images_of_a_task_with_biases_are_named_by_the_head_that_sees_them_so(bi
     assert np.mean([found[index].best.label == Path(found[index].image).parent.name for index in mine]) > 0.5
 
 
-def test_auto_keeps_no_biases_where_they_gain_nothing(new_agent: Callable[..., Agent], tiny_tasks: Path):
+def test_auto_trains_nothing_where_nothing_is_left_to_gain(new_agent: Callable[..., Agent], tiny_tasks: Path):
     module, _ = new_agent().learn(tiny_tasks / "shapes", biases="auto")
     assert module.card.biases is None
-    assert module.card.trial.endswith("not kept")
+    assert module.card.trial == "biases: not tried, since all 2 validation images are right without"
+
+
+def fit(wrong: int, sureness: float) -> tuple[Fit, np.ndarray, np.ndarray]:
+    """A head that calls so many of a hundred images of two classes by the wrong name, and is so sure of each."""
+    labels = np.arange(100) % 2
+    x = np.where(np.arange(100) < wrong, 1 - labels, labels)[:, None].astype(np.float32)
+    head = Head(np.array([[-sureness], [sureness]], np.float32), np.array([sureness, -sureness], np.float32) / 2)
+    return Fit(head, 0.0, 1.0, 1 - wrong / 100, head), x, labels
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        ((20, 2.0), (5, 2.0), True),
+        ((20, 2.0), (19, 2.0), False),  # one image more: noise
+        ((5, 2.0), (20, 2.0), False),
+        ((0, 2.0), (0, 9.0), False),  # surer, not better
+    ],
+)
+def test_auto_keeps_what_names_more_images_rightly_beyond_noise(before, after, kept: bool):
+    (plain, x, labels), (adapted, seen, _) = fit(*before), fit(*after)
+    assert _better(plain, x, adapted, seen, labels) == kept
 
 
 def test_a_student_that_never_saw_the_images_answers_as_the_teacher_does(

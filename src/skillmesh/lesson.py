@@ -74,7 +74,9 @@ def study(
         probes = choose_probes(val, alone.score(val).novelty)
     tensors = anchor.tensors() | probe_tensors(probes)
     facts: dict[str, Any] = {}
-    if biases != "never" and len(val):
+    if biases == "auto" and fit.accuracy == 1:
+        facts["trial"] = f"{adaptation}: not tried, since all {len(val)} validation images are right without"
+    elif biases != "never" and len(val):
         material = Material((train_files, val_files), (train, val), (train_labels, val_labels), fit)
         adapted = adapt(adaptation, backbone, config, material, checkpoint, training)
         kept = biases == "always" or adapted.better
