@@ -238,6 +238,23 @@ def biases_cost() -> str:
     return f"{table('what | measured | ratio', rows)}\n\n{source('biases-memory')} · {source('biases-speed')}"
 
 
+def biases_counts() -> str:
+    found = read("biases-counts")
+    networks = [name for name in found if name != "provenance"]
+    giga = {
+        "forward pass of one image, GMACs": "forward_macs",
+        "backward, all layers biased": "backward_macs_all",
+        "backward, last half": "backward_macs_last_half",
+        "the paper's 20 epochs, per training image": "paper_macs_per_image",
+        "our 3 epochs, per training image": "our_macs_per_image",
+    }
+    rows = [["layers with biases", *(str(found[name]["layers"]) for name in networks)]]
+    rows.append(["channels", *(f"{found[name]['channels']:,}" for name in networks)])
+    rows.append(["bytes in a module, at most", *(f"{found[name]['bytes_at_most']:,}" for name in networks)])
+    rows += [[label, *(f"{found[name][key] / 1e9:.2f}" for name in networks)] for label, key in giga.items()]
+    return f"{table(' | '.join(['', *networks]), rows)}\n\n{source('biases-counts')}"
+
+
 def quarantine() -> str:
     r = read("quarantine")
     rows = []
@@ -279,6 +296,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "biases": biases,
     "biases-per-task": biases_per_task,
     "biases-cost": biases_cost,
+    "biases-counts": biases_counts,
 }
 
 
