@@ -124,6 +124,23 @@ class TestBiases:
         assert trained.costs.spent["backward"] == costs.backward(first) * QUICK.epochs * train
 
 
+def symmetrical(given: Examples) -> Examples:
+    mirrored = given.images[:, :, ::-1]
+    return Examples(((given.images.astype(int) + mirrored) // 2).astype(np.uint8), given.labels)
+
+
+def test_mirrored_images_are_other_images_unless_they_are_symmetrical(lite0: Network, space: Space, task: Task):
+    def values(train: Examples, where: str, flips: bool) -> np.ndarray:
+        settings = replace(QUICK, epochs=1, flips=flips)
+        return train_biases(lite0, space, (train, some(task.val, 4)), task.head, where, settings).values
+
+    few = some(task.train, 3)
+    assert not np.array_equal(values(few, "all", True), values(few, "all", False))
+    even = symmetrical(few)
+    assert np.array_equal(values(even, "all", True), values(even, "all", False))
+    assert np.array_equal(values(few, "last-half", True), values(few, "last-half", False))  # behind a cut
+
+
 def test_training_changes_no_weight(lite0: Network, space: Space, task: Task):
     before, described = weights_hash(lite0.model), lite0.forward(task.val.images)
     train_biases(lite0, space, (task.train, task.val), task.head, "all", replace(QUICK, epochs=1))

@@ -62,6 +62,8 @@ class TrainingSettings:
     """Share of the epochs after which validation begins: before, steps are too large to keep anything."""
     size: int | None = None
     """Width and height of the images trained on, if smaller than the network's own: a pass costs by their area."""
+    flips: bool = False
+    """Whether images are mirrored at random, left to right; only where whole images go through the network."""
     warm: bool = False
     """Whether the head begins as it was fitted to the network as it is."""
     seed: int = 0
@@ -205,7 +207,8 @@ class Training:
         chance = torch.Generator().manual_seed(self._settings.seed * 1000 + epoch)
         order = torch.randperm(self._count, generator=chance).to(self._network.device)
         for rows in torch.split(order, self._settings.batch):
-            logits = self._logits(Start(*(part[rows] for part in self._starts)))
+            start = Start(*(part[rows] for part in self._starts))
+            logits = self._logits(self._mirrored(start, chance) if self._settings.flips else start)
             loss = nn.functional.cross_entropy(logits, self._labels[rows])
             self._optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -215,6 +218,14 @@ class Training:
         self._costs.add("forward", self._forward * self._count)
         self._costs.add("backward", self._backward * self._count)
         self._costs.add("head", 2 * self._weight.numel() * self._count)
+
+    def _mirrored(self, start: Start, chance: torch.Generator) -> Start:
+        """Mirror every second image or so; activations behind a cut cannot be."""
+        if self._suffix.first:
+            return start
+        images = start.activations
+        heads = torch.rand(len(images), generator=chance).to(images.device) < 0.5
+        return start._replace(activations=torch.where(heads[:, None, None, None], images.flip(2), images))
 
     def _judge(self) -> None:
         """Note the validation loss; keep what was best."""
