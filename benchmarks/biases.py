@@ -24,9 +24,9 @@ from skillmesh.backbone.backbone import load_calibration
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.representation import represent
 from skillmesh.backbone.toes import choose_toes, toe_features
+from skillmesh.costs import pass_costs
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.learning.biases import OURS, PAPER, train_biases
-from skillmesh.learning.costs import pass_costs
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.head2toe import fit_by_adam
 from skillmesh.learning.pattern import reprogrammed, stored

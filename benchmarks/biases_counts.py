@@ -21,9 +21,9 @@ from skillmesh.backbone.compat import import_timm
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.registry import spec_of
 from skillmesh.challenge.provenance import provenance
+from skillmesh.costs import pass_costs
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.biases import OURS, PAPER
-from skillmesh.learning.costs import pass_costs
 from skillmesh.learning.training import TrainingSettings
 
 HERE = Path(__file__).parent

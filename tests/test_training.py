@@ -17,10 +17,10 @@ from skillmesh.backbone.biasing import chosen
 from skillmesh.backbone.calibration import Calibration
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.representation import Raw, represent
+from skillmesh.costs import Costs, counted, first_of, pass_costs, spend
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import Split, open_task
 from skillmesh.learning.biases import train_biases
-from skillmesh.learning.costs import Costs, first_of, pass_costs
 from skillmesh.learning.head import Head, Labels, fit_head, log_loss
 from skillmesh.learning.pattern import NOTHING, reprogrammed, stored
 from skillmesh.learning.reprogramming import train_pattern
@@ -356,3 +356,32 @@ class TestCosts:
         for what, macs in (("forward", 3), ("head", 1), ("forward", 2)):
             costs.add(what, macs)
         assert (costs.spent, costs.total) == ({"forward": 5, "head": 1}, 6)
+
+
+@pytest.mark.parametrize(
+    ("mapper", "settings", "kinds"),
+    [
+        ("sketch", {}, {"forward", "head", "closed form"}),
+        ("gmmc", {"clusters": 3}, {"forward", "head", "EM"}),
+    ],
+)
+def test_an_agent_says_what_learning_cost(new_agent, tiny_tasks: Path, mapper: str, settings, kinds: set[str]):
+    agent = new_agent(mapper=mapper, **settings)
+    _, plain = agent.learn(tiny_tasks / "shapes")
+    _, again = agent.learn(tiny_tasks / "shapes", replace=True)
+    assert plain.costs.spent.keys() == kinds
+    assert plain.costs.spent["forward"] == 8 * pass_costs(agent.backbone.network).forward  # 6 images and 2
+    assert again.costs.spent == plain.costs.spent  # whether or not they were in the cache
+    _, biased = agent.learn(tiny_tasks / "greek", biases="always")
+    assert biased.costs.spent.keys() == kinds | {"backward"}
+    assert biased.costs.total > 5 * plain.costs.total
+
+
+def test_nobody_who_does_not_count_is_counted():
+    with counted() as outer:
+        spend("one", 1)
+        with counted() as inner:
+            spend("two", 2)
+        spend("one", 3)
+    spend("one", 100)
+    assert (outer.spent, inner.spent) == ({"one": 4}, {"two": 2})

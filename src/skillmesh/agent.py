@@ -7,6 +7,7 @@ agent.answer("basket.jpg").label
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from skillmesh.backbone.cache import default_folder
 from skillmesh.bank import Bank
 from skillmesh.config import FILE as CONFIG_FILE
 from skillmesh.config import AgentConfig
+from skillmesh.costs import counted
 from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.data.inputs import AnyImage, as_image
 from skillmesh.errors import (
@@ -150,16 +152,18 @@ class Agent:
         self._refuse_bad_names(folder, told)
         images = len(folder.splits["train"]) + len(folder.splits["val"])
         checkpoint = self.home / f"training-{hashlib.sha256(folder.name.encode()).hexdigest()[:16]}.pt"
-        lesson = study(
-            folder,
-            self.backbone,
-            self.config,
-            begin(progress, folder.name, images),
-            biases,
-            adaptation,
-            checkpoint,
-            lambda count: begin(progress, f"{folder.name} (biases)", count),
-        )
+        with counted() as costs:
+            lesson = study(
+                folder,
+                self.backbone,
+                self.config,
+                begin(progress, folder.name, images),
+                biases,
+                adaptation,
+                checkpoint,
+                lambda count: begin(progress, f"{folder.name} (biases)", count),
+            )
+        lesson = dataclasses.replace(lesson, costs=costs)
         card = self._card(lesson.facts | told, version=self._next_version(folder.name))
         made, data = Module.create(card, lesson.tensors, self.identity)
         validation.save(self.home / validation.FOLDER, made.id, lesson.validation, lesson.validation_labels)

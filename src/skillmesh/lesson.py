@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from skillmesh.anchors import KINDS, AnchorSettings
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.config import AgentConfig
+from skillmesh.costs import Costs
 from skillmesh.data.folder import ImageFile, Split, TaskFolder
 from skillmesh.errors import DataError
 from skillmesh.learning.head import fit_head
@@ -41,6 +42,8 @@ class Lesson:
     validation: Floats
     """The validation descriptors, which the teacher keeps to try other agents' modules on."""
     validation_labels: Labels
+    costs: Costs = field(default_factory=Costs)
+    """What learning it cost, where somebody counted."""
 
 
 def study(

@@ -124,6 +124,10 @@ def lower_inverse(root: NDArray[np.floating]) -> Doubles:
     return inverse
 
 
+ROUNDS = 4
+"""Of subspace iteration, after the first."""
+
+
 def principal(rows: NDArray[np.floating], rank: int, seed: int = 0) -> Doubles:
     """Return the `rank` directions that carry most of rowsᵀ·rows, each scaled by its singular value.
 
@@ -132,11 +136,20 @@ def principal(rows: NDArray[np.floating], rank: int, seed: int = 0) -> Doubles:
     """
     n, dim = rows.shape
     rank = min(rank, n, dim)
-    width = min(2 * rank + 8, n, dim)
+    width = min(_width(rank), n, dim)
     start = np.random.default_rng(seed).standard_normal((dim, width)).astype(rows.dtype)
     basis = np.linalg.qr(rows.T @ (rows @ start))[0]
-    for _ in range(4):
+    for _ in range(ROUNDS):
         basis = np.linalg.qr(rows.T @ (rows @ basis))[0]
     _, values, directions = np.linalg.svd((rows @ basis).astype(np.float64), full_matrices=False)
     top: Doubles = values[:rank, None] * (directions[:rank] @ basis.T.astype(np.float64))
     return top
+
+
+def principal_products(rank: int) -> int:
+    """How often `principal` multiplies each number in its rows."""
+    return (2 * (ROUNDS + 1) + 1) * _width(rank)
+
+
+def _width(rank: int) -> int:
+    return 2 * rank + 8

@@ -14,6 +14,7 @@ import numpy as np
 
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
+from skillmesh.costs import em_macs, spend
 from skillmesh.tensors import Floats, Spec, Tensors
 
 
@@ -42,6 +43,7 @@ class GmmcAnchor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             mixture.fit(x.astype(np.float64))
+        spend("EM", em_macs(len(x), x.shape[1], mixture.n_components, mixture.n_iter_))
         parts = (mixture.weights_, mixture.means_, mixture.covariances_)
         return cls(*(part.astype(np.float32) for part in parts))
 

@@ -14,7 +14,18 @@ import numpy as np
 
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
-from skillmesh.lowrank import Doubles, LowRank, Precision, cholesky, column_parts, lower_inverse, principal, total
+from skillmesh.costs import spend
+from skillmesh.lowrank import (
+    Doubles,
+    LowRank,
+    Precision,
+    cholesky,
+    column_parts,
+    lower_inverse,
+    principal,
+    principal_products,
+    total,
+)
 from skillmesh.tensors import (
     Floats,
     Spec,
@@ -58,6 +69,7 @@ class SketchAnchor:
             return cls(means, LowRank(np.zeros(x.shape[1]), np.zeros((1, x.shape[1]))), 0)
         residuals = (x - means[labels]) / np.float32(np.sqrt(freedom))
         factor = principal(residuals, settings.rank)
+        spend("closed form", x.size * (classes + principal_products(settings.rank)))
         left_over = np.square(residuals).sum(axis=0, dtype=np.float64) - np.square(factor).sum(axis=0)
         return cls(means, LowRank(np.maximum(left_over, 0), factor), freedom)
 

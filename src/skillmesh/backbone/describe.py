@@ -15,6 +15,7 @@ from skillmesh.backbone.cache import DescriptorCache, content_key
 from skillmesh.backbone.network import Network, cpu_workers
 from skillmesh.backbone.representation import Raw
 from skillmesh.backbone.toes import choose_toes, toe_features
+from skillmesh.costs import spend
 from skillmesh.data.images import Pixels, UnreadableImageError
 from skillmesh.data.inputs import AnyImage
 from skillmesh.progress import Advance
@@ -69,6 +70,7 @@ def describe(
                 cache.put([(item.key, item.raw) for item in items if item.fresh and item.raw is not None])
             if progress is not None:
                 progress(len(window))
+    spend("forward", len(rows) * network.forward_macs)
     raw = np.stack(rows) if rows else np.empty((0, network.width), dtype=np.float16)
     return Described(raw, np.array(readable, dtype=np.int64), unreadable)
 
@@ -122,4 +124,5 @@ def describe_toes(network: Network, images: Sequence[AnyImage], added: Floats) -
 
     workers = cpu_workers() if network.device.type == "cpu" else 1
     with ThreadPoolExecutor(workers) as pool:
+        spend("forward", len(images) * network.forward_macs)
         return np.concatenate(list(pool.map(one, images)))

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -151,6 +152,11 @@ class Network:
         if torch.is_grad_enabled():  # the root of nothing has no gradient
             variance = variance.clamp_min(TINY)
         return mean[:, 0].float(), variance.sqrt().float()
+
+    @cached_property
+    def forward_macs(self) -> int:
+        """Of one image."""
+        return sum(self.layer_macs())
 
     @property
     def toe_sizes(self) -> tuple[int, int, int]:

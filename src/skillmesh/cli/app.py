@@ -134,6 +134,7 @@ def learn(
     if json:
         facts = _facts(module) | {
             "seconds": round(seconds, 3),
+            "macs": lesson.costs.spent,
             "notes": list(lesson.notes),
             "unreadable": [{"name": u.name, "reason": u.reason} for u in lesson.unreadable],
         }

@@ -10,7 +10,7 @@ import torch
 
 from skillmesh.backbone.biasing import chosen
 from skillmesh.backbone.suffix import Start
-from skillmesh.learning.costs import PassCosts
+from skillmesh.costs import PassCosts
 from skillmesh.learning.head import Head
 from skillmesh.learning.training import Examples, Space, Trained, Training, TrainingSettings
 

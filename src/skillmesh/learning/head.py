@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.costs import head_macs, spend
 from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
 
 Labels = NDArray[np.int64]
@@ -149,6 +150,7 @@ def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float
 def _gram_factor(centred: Floats) -> NDArray[np.float64]:
     exact: NDArray[np.float64] = centred.astype(np.float64)
     gram = exact @ exact.T
+    spend("head", centred.size * len(centred))
     # Centring costs one rank and twins cost more: a trace of ridge keeps the factor regular.
     gram[np.diag_indices_from(gram)] += 1e-7 * np.trace(gram) / len(gram) + 1e-12
     return np.asarray(np.linalg.cholesky(gram))
@@ -178,5 +180,6 @@ def _minimise(design: Floats, labels: Labels, start: NDArray[np.float64], streng
 
     options = {"maxiter": 100, "ftol": 1e-5, "gtol": 1e-6}
     result = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+    spend("head", head_macs(len(design), design.shape[1], start.shape[1], result.nfev))
     solution: NDArray[np.float64] = result.x.reshape(start.shape)
     return solution

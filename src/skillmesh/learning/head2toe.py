@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from skillmesh.learning.costs import Costs, head_macs
+from skillmesh.costs import Costs, head_macs
 from skillmesh.learning.head import Head, Labels, log_loss
 from skillmesh.tensors import Floats
 

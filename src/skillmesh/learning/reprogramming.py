@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from skillmesh.backbone.suffix import Start
-from skillmesh.learning.costs import PassCosts
+from skillmesh.costs import PassCosts
 from skillmesh.learning.head import Head
 from skillmesh.learning.training import Examples, Space, Trained, Training, TrainingSettings
 

@@ -22,9 +22,9 @@ from torch import nn
 from skillmesh.backbone.biasing import Place
 from skillmesh.backbone.representation import CLIP
 from skillmesh.backbone.suffix import Start, Suffix
+from skillmesh.costs import Costs, PassCosts, pass_costs
 from skillmesh.data.images import Pixels
 from skillmesh.errors import DataError
-from skillmesh.learning.costs import Costs, PassCosts, pass_costs
 from skillmesh.learning.head import Head, Labels
 from skillmesh.names import Representation
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skillmesh.costs import spend
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Fit, Labels, best_temperature, fit_head, losses
 from skillmesh.learning.pattern import Patterned, stored
@@ -140,6 +141,8 @@ class _Adapting:
         self, name: str, fit: Fit, seen: Floats, tensors: Tensors, facts: dict[str, Any], trained: Trained
     ) -> Adapted:
         plain, labels = self._material.plain, self._material.labels[1]
+        for what, macs in trained.costs.spent.items():
+            spend(what, macs)
         words = (
             f"{name}: {plain.accuracy or 0:.1%} → {fit.accuracy or 0:.1%} of {len(labels)} validation images, "
             f"{trained.costs.total / 1e9:,.0f} GMACs"

@@ -1,5 +1,8 @@
 """What learning costs, in multiply–accumulates (MACs): counted by one counter, whatever the method.
 
+Whoever multiplies says so with `spend`; whoever wants to know wraps the work in `counted`. A pass over images
+whose descriptors lie in the cache is counted too: it was spent once.
+
 A pass counts the products of all convolutions and linear layers; norms, activations, pooling and attention's own
 products are left out. Training biases needs no gradient of a weight: backwards, each layer behind the first biased
 one costs once more what it cost forwards. Closed forms and EM count the products of their matrices.
@@ -7,11 +10,11 @@ one costs once more what it cost forwards. Closed forms and EM count the product
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from skillmesh.backbone.biasing import Place
@@ -30,6 +33,26 @@ class Costs:
     @property
     def total(self) -> float:
         return sum(self.spent.values())
+
+
+_counter: ContextVar[Costs | None] = ContextVar("counter", default=None)
+
+
+def spend(what: str, macs: float) -> None:
+    """Note what was just multiplied, if anyone counts."""
+    if (counter := _counter.get()) is not None:
+        counter.add(what, macs)
+
+
+@contextmanager
+def counted() -> Iterator[Costs]:
+    """Count what is spent inside, in this thread."""
+    costs = Costs()
+    token = _counter.set(costs)
+    try:
+        yield costs
+    finally:
+        _counter.reset(token)
 
 
 @dataclass(frozen=True)
@@ -69,7 +92,3 @@ def em_macs(images: int, dim: int, clusters: int, rounds: int) -> float:
 def head_macs(images: int, dim: int, classes: int, evaluations: int) -> float:
     """Of a head by gradient descent or L-BFGS: logits and their gradient in each evaluation."""
     return 2.0 * images * dim * classes * evaluations
-
-
-def gram_macs(rows: int, dim: int) -> float:
-    return float(np.square(rows)) * dim
