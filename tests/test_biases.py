@@ -13,10 +13,10 @@ from meshes import Mesh, answers, eventually
 
 from skillmesh import Agent
 from skillmesh.data.inputs import as_image
-from skillmesh.errors import TensorError
+from skillmesh.errors import BackboneError, TensorError
 from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
 from skillmesh.learning.head import Fit, Head
-from skillmesh.learning.trial import _better
+from skillmesh.learning.trial import _better, _largest
 
 LITE0, XCEPTION = 21_008, 50_312
 
@@ -73,6 +73,30 @@ def test_a_module_says_what_was_tried_and_is_little_larger(biased: Agent, taught
     assert module.card.trial.endswith("kept")
     assert plain.size < module.size <= plain.size + 45_000
     assert biased.bank.find("shapes").card.trial is None
+
+
+def test_biases_that_validation_does_not_miss_are_left_out_and_others_are_where_they_were_asked_for(
+    new_agent: Callable[..., Agent], demo_tasks: Path
+):
+    agent = new_agent()
+    module, lesson = agent.learn(demo_tasks / "dice", biases="always", layers="blocks.6,conv_head")
+    biases = Biases.read(module.tensors, LITE0)
+    start = next(place.start for place in agent.backbone.network.places if place.path.startswith("blocks.6"))
+    assert biases.added.any()
+    assert not biases.added[:start].any()
+    assert lesson.costs.spent["backward"] < 0.2 * lesson.costs.spent["forward"]
+    values = np.zeros(LITE0, dtype=np.float32)
+    values[:80] = np.arange(80)
+    assert np.flatnonzero(_largest(values, 0.125)).tolist() == list(range(70, 80))
+
+
+def test_layers_that_are_not_there_are_refused_and_nothing_is_lost(
+    new_agent: Callable[..., Agent], demo_tasks: Path
+):
+    agent = new_agent()
+    with pytest.raises(BackboneError, match="there are no layers 'first'"):
+        agent.learn(demo_tasks / "dice", biases="always", layers="first")
+    assert len(agent.bank) == 0
 
 
 def test_images_of_a_task_with_biases_are_named_by_the_head_that_sees_them_so(biased: Agent, mixed: list[Path]):

@@ -124,6 +124,7 @@ class Agent:
         tags: Sequence[str] = (),
         biases: BiasMode = "never",
         adaptation: Adaptation = "biases",
+        layers: str = "all",
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images and keep it as a module in the bank.
@@ -140,6 +141,9 @@ class Agent:
         adaptation
             What is trained instead: biases and a head on the channels that they single out (`head2toe`), or a
             pattern on the input (`reprogramming`).
+        layers
+            Behind which layers biases act: `all`, `last-half`, `last-10` or names with commas between, as
+            `skillmesh backbone` lists them.
         """
         told: dict[str, Any] = {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
@@ -162,6 +166,7 @@ class Agent:
                 adaptation,
                 checkpoint,
                 lambda count: begin(progress, f"{folder.name} (biases)", count),
+                layers,
             )
         lesson = dataclasses.replace(lesson, costs=costs)
         card = self._card(lesson.facts | told, version=self._next_version(folder.name))

@@ -55,11 +55,13 @@ def study(
     adaptation: Adaptation = "biases",
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
+    layers: str = "all",
 ) -> Lesson:
     """Learn head, anchor and probes from the training and validation images. Test images are never opened.
 
     Biases for the backbone (or another `adaptation`) are tried unless the mode is `never`. `checkpoint` keeps what
-    a kill would lose of that, and `training` is told how many images will go forth and back.
+    a kill would lose of that, `training` is told how many images will go forth and back, and `layers` are those
+    behind which biases act.
     """
     train, train_labels, train_files, unreadable = _represented(task.splits["train"], backbone, config, progress)
     val, val_labels, val_files, also_unreadable = _represented(task.splits["val"], backbone, config, progress)
@@ -81,7 +83,7 @@ def study(
         facts["trial"] = f"{adaptation}: not tried, since all {len(val)} validation images are right without"
     elif biases != "never" and len(val):
         material = Material((train_files, val_files), (train, val), (train_labels, val_labels), fit)
-        adapted = adapt(adaptation, backbone, config, material, checkpoint, training)
+        adapted = adapt(adaptation, backbone, config, material, checkpoint, training, layers)
         kept = biases == "always" or adapted.better
         facts["trial"] = f"{adapted.words}; {'kept' if kept else 'not kept'}"
         if kept:

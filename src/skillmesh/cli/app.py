@@ -106,6 +106,7 @@ def learn(
     ] = None,
     biases: options.Biases = "never",
     adaptation: options.Adaptation = "biases",
+    layers: options.Layers = "all",
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -128,6 +129,7 @@ def learn(
             tags=tag or (),
             biases=biases,
             adaptation=adaptation,
+            layers=layers,
             progress=bar,
         )
     seconds = time.perf_counter() - started

@@ -51,6 +51,9 @@ Adaptation = Annotated[
     names.Adaptation,
     typer.Option("--adaptation", help="What --biases trains: biases, these with Head2Toe, or an input pattern."),
 ]
+Layers = Annotated[
+    str, typer.Option("--layers", metavar="all|last-half|last-N|NAMES", help="Behind which layers biases act.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]
 Network = Annotated[
     names.Network | None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skillmesh.costs import spend
 from skillmesh.learning.adaptation import Biases
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from skillmesh.data.folder import ImageFile
     from skillmesh.learning.training import Examples, Space, Trained
 
+SHARES = (0.125, 0.25, 0.5)
+"""Of the biases, tried from the fewest on."""
+MISSED = 0.01
+"""The validation loss may be so much larger without the others."""
 SURE = 1.645
 """Standard errors by which the mean loss must fall: one in twenty that gain nothing would be kept."""
 
@@ -61,9 +66,10 @@ def adapt(
     material: Material,
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
+    layers: str = "all",
 ) -> Adapted:
-    """Train an adaptation and a head for it, and compare with the plain head."""
-    return _Adapting(backbone, config, material, checkpoint, training).run(kind)
+    """Train an adaptation and a head for it, and compare with the plain head; biases act behind `layers`."""
+    return _Adapting(backbone, config, material, checkpoint, training, layers).run(kind)
 
 
 class _Adapting:
@@ -74,16 +80,17 @@ class _Adapting:
         material: Material,
         checkpoint: Path | None,
         training: Callable[[int], Advance | None],
+        layers: str,
     ) -> None:
         self._backbone, self._config, self._material = backbone, config, material
-        self._checkpoint, self._training = checkpoint, training
+        self._checkpoint, self._training, self._layers = checkpoint, training, layers
 
     def run(self, kind: Adaptation) -> Adapted:
         if kind == "reprogramming":
             return self._reprogrammed()
         trained = self._biases()
-        tensors = Biases(trained.values).tensors()
-        biases = Biases.read(tensors, len(trained.values))  # as every student will read them
+        biases = self._pruned(trained)
+        tensors = biases.tensors()
         facts = {"biases": (len(biases.added), len(tensors["bias.value"]))}
         if kind == "head2toe":
             return self._toes(biases, tensors, facts, trained)
@@ -96,9 +103,23 @@ class _Adapting:
 
         told = self._told(OURS.epochs)
         before, network = self._material.plain.before, self._backbone.network
-        return train_biases(
-            network, self._space(), self._examples(), before, checkpoint=self._checkpoint, progress=told
-        )
+        parts, layers = self._examples(), self._layers
+        return train_biases(network, self._space(), parts, before, layers, OURS, self._checkpoint, told)
+
+    def _pruned(self, trained: Trained) -> Biases:
+        """Leave out the smallest biases, as many as validation does not miss; as every student will read them."""
+        whole = _stored(trained.values)
+        allowed = self._loss(whole, trained) * (1 + MISSED)
+        for share in SHARES:
+            fewer = _stored(np.where(_largest(trained.values, share), trained.values, 0))
+            if self._loss(fewer, trained) <= allowed:
+                return fewer
+        return whole
+
+    def _loss(self, biases: Biases, trained: Trained) -> float:
+        config, (_, files), (_, labels) = self._config, self._material.files, self._material.labels
+        seen = self._backbone.biased(files, biases.added, config.representation, config.compact)
+        return float(losses(trained.head.logits(seen), labels).mean())
 
     def _reprogrammed(self) -> Adapted:
         from skillmesh.learning.reprogramming import SETTINGS, train_pattern
@@ -167,6 +188,17 @@ class _Adapting:
 
     def _told(self, epochs: int) -> Advance:
         return self._training(epochs * len(self._material.labels[0])) or (lambda _: None)
+
+
+def _stored(values: Floats) -> Biases:
+    return Biases.read(Biases(values).tensors(), len(values))
+
+
+def _largest(values: Floats, share: float) -> NDArray[np.bool_]:
+    count = max(1, round(share * np.count_nonzero(values)))
+    kept = np.zeros(len(values), dtype=bool)
+    kept[np.argsort(-np.abs(values), kind="stable")[:count]] = True
+    return kept
 
 
 def _better(plain: Fit, x: Floats, adapted: Fit, seen: Floats, labels: Labels) -> bool:
