@@ -386,7 +386,8 @@ def test_a_million_announcements_fill_neither_memory_nor_disk(mesh: Mesh, attack
     half = [ledger_bytes(node) for node in nodes]
     eventually(lambda: sent_by(flooding) > 15_000, why="the flood goes on")
     for node, bytes_then, megabytes in zip(nodes, half, before, strict=True):
-        assert ledger_bytes(node) < max(1.5 * bytes_then, 10_000_000)
+        most = max(1.5 * bytes_then, 10_000_000)  # the database's log may be longer for a moment, while it is read
+        eventually(lambda node=node, most=most: ledger_bytes(node) < most, 20, "the ledger stays small")
         assert resident_megabytes(node) < megabytes + 100
         assert not bans(node).keys() & keys(nodes)
         if trust == "open":
