@@ -78,7 +78,7 @@ home, folder = Path(sys.argv[2]), sys.argv[3]
 def work(say):
     agent = Agent(home)
     known = agent.calibration
-    network = SimpleNamespace(fingerprint=known.network, size=0, width=len(known.mean))
+    network = SimpleNamespace(fingerprint=known.network, size=0, width=len(known.mean), forward_macs=0)
     agent._backbone = Backbone(network, known, DescriptorCache(default_folder(), known.network))
     add = agent.bank.add
     agent.bank.add = lambda data: say("writing") and add(data)
