@@ -36,8 +36,8 @@ for delay in json.loads(sys.argv[1]):
     os.close(mouth)
     with os.fdopen(ears) as said:
         heard = said.readline()
-        while delay < 0 and not heard.endswith("writing\\n"):
-            heard += said.readline()
+        while delay < 0 and not heard.endswith("writing\\n") and (line := said.readline()):
+            heard += line
         time.sleep(abs(delay))
         os.kill(child, signal.SIGKILL)
         heard += said.read()
