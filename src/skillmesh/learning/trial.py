@@ -89,6 +89,8 @@ class _Adapting:
         if kind == "reprogramming":
             return self._reprogrammed()
         trained = self._biases()
+        if not trained.values.any() or not np.isfinite(trained.values).all():  # there is nothing to send
+            return self._compared(kind, self._material.plain, self._material.x[1], {}, {}, trained)
         biases = self._pruned(trained)
         tensors = biases.tensors()
         facts = {"biases": (len(biases.added), len(tensors["bias.value"]))}
