@@ -28,7 +28,7 @@ SHARES = (0.5, 0.25, 0.125)
 """Of the biases: fewer and fewer, as long as validation does not miss the others."""
 MISSED = 0.01
 """The validation loss may be so much larger without the others."""
-ASKED = 256
+ASKED = 128
 """Validation images that are asked for that; each question is a pass over them."""
 SURE = 1.645
 """Standard errors by which the mean loss must fall: one in twenty that gain nothing would be kept."""
