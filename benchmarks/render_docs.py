@@ -239,7 +239,7 @@ def biases_per_task() -> str:
                 f"{100 * methods[PAPERS_WAY]['test']:.1f}",
             ]
         )
-    head = "task | training images | head on descriptor | our biases | gain, 95 % paired | auto | kept | the paper's way"
+    head = "task | training images | descriptor | our biases | gain, 95 % paired | auto | kept | the paper's way"
     return f"{table(head, rows)}\n\n{source('biases')}"
 
 
