@@ -243,6 +243,20 @@ def biases_per_task() -> str:
     return f"{table(head, rows)}\n\n{source('biases')}"
 
 
+def biases_xception() -> str:
+    tasks = read("biases-xception")["tasks"]
+    rows = []
+    for name in next(iter(tasks.values()))["methods"]:
+        found = [task["methods"][name] for task in tasks.values()]
+        plain = [task["methods"]["head on descriptor"] for task in tasks.values()]
+        larger = [a["bytes"] - b["bytes"] for a, b in zip(found, plain, strict=True) if a["bytes"]]
+        cells = [f"{100 * row['test']:.1f}" for row in found]
+        passes = f"{fmean(row['passes'] for row in found):.1f}"
+        rows.append([name, *cells, passes, f"{max(larger) / 1000:+.1f}" if larger else ""])
+    head = " | ".join(["method", *tasks, "passes", "KB more than the descriptor's, at most"])
+    return f"{table(head, rows)}\n\n{source('biases-xception')}"
+
+
 def biases_cost() -> str:
     speed, memory = read("biases-speed"), read("biases-memory")
     full = memory["mb"]["full fine-tuning"]
@@ -313,6 +327,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "quarantine": quarantine,
     "biases": biases,
     "biases-per-task": biases_per_task,
+    "biases-xception": biases_xception,
     "biases-cost": biases_cost,
     "biases-counts": biases_counts,
 }
