@@ -121,14 +121,14 @@ class Evaluation:
 
 def evaluate(
     agent: Agent,
-    paths: Sequence[Path],
+    paths: Sequence[Path | TaskFolder],
     *,
     learn: bool = True,
     hide: Sequence[str] = (),
     change: Change | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Learn the tasks at `paths` one after the other (or take the agent as it is), then test on all of them.
+    """Learn the tasks at `paths` (or opened already) one after the other (or take the agent as it is), then test on all of them.
 
     Parameters
     ----------
@@ -155,9 +155,10 @@ def evaluate(
     return result
 
 
-def _opened(path: Path, learn: bool, seed: int) -> TaskFolder:
+def _opened(path: Path | TaskFolder, learn: bool, seed: int) -> TaskFolder:
     """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
-    folder = open_task(path, hold_out=("val", "test") if learn else (), seed=seed)
+    opened = isinstance(path, TaskFolder)
+    folder = path if opened else open_task(path, hold_out=("val", "test") if learn else (), seed=seed)
     if not len(folder.splits["test"]) and not learn:
         return TaskFolder(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)
     if not len(folder.splits["test"]):

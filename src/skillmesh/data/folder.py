@@ -83,7 +83,7 @@ def open_task(
         needs no test images of its own, so it asks for `val` alone and loses none; measuring asks for `test` too.
     """
     task = survey_task(path, name=name, hold_out=hold_out, seed=seed)
-    _refuse_too_few_classes(task.classes, Path(path))
+    refuse_too_few_classes(task.classes, Path(path))
     return task
 
 
@@ -209,7 +209,7 @@ def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
     return prefix
 
 
-def _refuse_too_few_classes(classes: tuple[str, ...], path: Path) -> None:
+def refuse_too_few_classes(classes: tuple[str, ...], path: Path) -> None:
     if not classes:
         raise DataError(
             f"{path} holds no class folders with images; expected class/image.jpg or train/class/image.jpg inside"

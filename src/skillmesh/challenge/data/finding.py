@@ -9,7 +9,7 @@ from pathlib import Path
 from skillmesh.challenge.data.report import Problem
 from skillmesh.challenge.datasets import Place, Rule, collection, survey_collection
 from skillmesh.challenge.datasets.opening import how_to_get, missing_words
-from skillmesh.data.folder import TaskFolder, survey_task, task_name, tasks_at
+from skillmesh.data.folder import SPLIT_FOLDERS, TaskFolder, survey_task, task_name, tasks_at
 from skillmesh.errors import DataError
 
 
@@ -49,6 +49,9 @@ def find(places: Sequence[Place], settings: Settings) -> Found:
 
 
 def _find_tasks(path: Path, settings: Settings, found: Found) -> None:
+    if path.is_dir() and _lacks_train(path):
+        found.problems.append(_no_train(path))
+        return
     paths = tasks_at(path)
     if not paths:
         text = (
@@ -74,9 +77,25 @@ def _survey(path: Path, seed: int) -> TaskFolder:
 def _name_left_out(path: Path, tasks: list[Path], found: Found) -> None:
     """Folders beside tasks that are none themselves: a run would pass over them without a word."""
     for folder in sorted(path.iterdir()):
-        if folder.is_dir() and not folder.name.startswith(".") and folder not in tasks:
+        if not folder.is_dir() or folder.name.startswith(".") or folder in tasks:
+            continue
+        if _lacks_train(folder):
+            found.problems.append(_no_train(folder))
+        else:
             text = f"{folder} is left out: it has no class folders with images"
             found.problems.append(Problem("left-out", text))
+
+
+def _lacks_train(folder: Path) -> bool:
+    """Whether all its folders are named after splits, none of them for training."""
+    names = [p.name.lower() for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    return bool(names) and all(SPLIT_FOLDERS.get(name) in ("val", "test") for name in names)
+
+
+def _no_train(folder: Path) -> Problem:
+    names = ", ".join(sorted(p.name for p in folder.iterdir() if p.is_dir()))
+    text = f"there is {names} but no train folder; expected train/class/image.jpg beside it"
+    return Problem("no-train-folder", text, task_name(folder), fatal=True)
 
 
 def _find_collection(name: str, path: Path, settings: Settings, found: Found) -> None:
@@ -96,6 +115,8 @@ def _find_collection(name: str, path: Path, settings: Settings, found: Found) ->
             found.problems.append(Problem("unreadable-task", member.fault, task, fatal=True))
         elif member.fault:
             found.problems.append(Problem("other-classes", member.fault, task, fatal=not settings.partial))
-        found.problems += [Problem("other-size", words, task) for words in member.differences]
+        if member.difference:
+            hint = "; they were made by --rule list" if known.subsampled and settings.rule != "list" else ""
+            found.problems.append(Problem("other-size", member.difference + hint, task))
         if member.task is not None:
             found.add(member.task, member.path)

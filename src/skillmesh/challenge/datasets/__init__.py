@@ -3,7 +3,7 @@
 from skillmesh.challenge.datasets.collection import COLLECTIONS, Collection, Row, collection
 from skillmesh.challenge.datasets.opening import Member, open_collection, open_tasks, survey_collection
 from skillmesh.challenge.datasets.places import Place, places
-from skillmesh.challenge.datasets.subsample import Rule, subsample
+from skillmesh.challenge.datasets.thinning import Rule, subsample
 
 __all__ = [
     "COLLECTIONS",

@@ -9,8 +9,8 @@ from pathlib import Path
 from skillmesh.challenge.datasets.catalogue import catalogued_names, has_catalogue, open_catalogued
 from skillmesh.challenge.datasets.collection import Collection, Row, collection
 from skillmesh.challenge.datasets.places import places
-from skillmesh.challenge.datasets.subsample import MAX_CLASSES, Rule, subsample
-from skillmesh.data.folder import TaskFolder, find_tasks, open_task, survey_task
+from skillmesh.challenge.datasets.thinning import MAX_CLASSES, Rule, subsample
+from skillmesh.data.folder import TaskFolder, find_tasks, open_task, refuse_too_few_classes, survey_task
 from skillmesh.errors import DataError
 
 
@@ -23,8 +23,8 @@ class Member:
     task: TaskFolder | None
     """None where it is missing or cannot be read."""
     fault: str = ""
-    """Why it is not the dataset that the list means."""
-    differences: tuple[str, ...] = ()
+    """Why it cannot be opened, or is not the dataset that the list means."""
+    difference: str = ""
     """Sizes that are others than the list's."""
 
     @property
@@ -46,7 +46,8 @@ def open_collection(
     missing = missing_words(collection(name), Path(folder), members)
     faults = [f"{member.row.name}: {member.fault}" for member in members if member.fault]
     tasks = [_with_notes(member) for member in members if member.task is not None]
-    if (not partial and (missing or faults)) or not tasks:
+    broken = any(member.fault and member.task is None for member in members)
+    if (not partial and (missing or faults)) or broken or not tasks:
         raise DataError("\n".join(filter(None, [missing, *faults])))
     return tasks
 
@@ -88,12 +89,13 @@ def _survey(known: Collection, row: Row, folder: Path, catalogued: set[str], see
         else:
             hold_out = ("val",) if known.val_as_test else ("val", "test")
             task = survey_task(path, name=row.name, hold_out=hold_out, seed=seed, val_as_test=known.val_as_test)
-    except DataError as error:
+        refuse_too_few_classes(task.classes, path)
+    except (DataError, OSError) as error:
         return Member(row, path, None, str(error))
     fault = _fault(row, len(task.classes), known.subsampled)
     if known.subsampled:
         task = subsample(task, rule=rule, seed=seed)
-    return Member(row, path, task, fault, tuple(_differences(known, row, task)))
+    return Member(row, path, task, fault, _difference(known, row, task))
 
 
 def _place_of(known: Collection, row: Row, folder: Path) -> Path | None:
@@ -109,24 +111,21 @@ def _fault(row: Row, classes: int, subsampled: bool) -> str:
     return f"{classes:,} classes were found, the list says {row.classes:,}; complete it, or take it so (--partial)"
 
 
-def _differences(known: Collection, row: Row, task: TaskFolder) -> list[str]:
+def _difference(known: Collection, row: Row, task: TaskFolder) -> str:
     """Sizes beside the list's. Where `val` is tested on, validation images were cut from `train`."""
     found = {split: len(part) for split, part in task.splits.items()}
     listed = {"train": row.train, "val": row.val, "test": row.test}
     if known.val_as_test:
         found = {"train and val": found["train"] + found["val"], "test": found["test"]}
         listed = {"train and val": row.train, "test": row.val}
-    return [
-        f"{split}: {found[split]:,} images, the list says {listed[split]:,}"
-        for split in found
-        if found[split] != listed[split]
-    ]
+    other = [split for split in found if found[split] != listed[split]]
+    sizes = ", ".join(f"{found[split]:,} images in {split} (the list says {listed[split]:,})" for split in other)
+    return f"other sizes than the list's: {sizes}" if other else ""
 
 
 def _with_notes(member: Member) -> TaskFolder:
     assert member.task is not None
-    notes = (*member.task.notes, *filter(None, (member.fault,)), *member.differences)
-    return replace(member.task, notes=notes)
+    return replace(member.task, notes=(*member.task.notes, *filter(None, (member.fault, member.difference))))
 
 
 def missing_words(known: Collection, folder: Path, members: list[Member]) -> str:
