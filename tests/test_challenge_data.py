@@ -153,6 +153,14 @@ class TestCheck:
             make_task(tmp_path / "cars", splits=("val", "test"))
         assert "no-train-folder cars" in kinds(check([tmp_path]))["errors"]
 
+    def test_a_task_with_folders_for_splits_is_not_tested_on_its_training_images(self, tmp_path: Path):
+        for label, number in itertools.product("ab", range(20)):
+            put(tmp_path / "pets/train" / label / f"{number}.png")
+        (tmp_path / "pets/test/a").mkdir(parents=True)
+        report = check([tmp_path])
+        assert kinds(report)["errors"] == ["no-test-images pets"]
+        assert report.tasks[0].images == {"train": 34, "val": 6, "test": 0}
+
     def test_a_class_without_test_images_is_named(self, tmp_path: Path):
         make_task(tmp_path / "pets", classes="abc")
         for file in (tmp_path / "pets/test/c").iterdir():
@@ -422,6 +430,12 @@ class TestPlaces:
         assert [task.name for task in datasets.open_tasks(words, partial=True)] == ["pets", "daimlerpedcls"]
         assert kinds(check(words, partial=True))["errors"] == []
         assert kinds(check(words))["errors"] == ["missing"]
+
+    def test_one_name_at_two_places_is_refused(self, tmp_path: Path):
+        make_task(tmp_path / "one/pets")
+        make_task(tmp_path / "two/pets")
+        with pytest.raises(DataError, match="two tasks each are named pets"):
+            datasets.open_tasks([tmp_path / "one", tmp_path / "two"])
 
     def test_an_unknown_name_is_refused(self, tmp_path: Path):
         with pytest.raises(DataError, match="there is no dataset 'skill103'; expected one of skill102, decathlon"):

@@ -128,10 +128,12 @@ def evaluate(
     change: Change | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Learn the tasks at `paths` (or opened already) one after the other (or take the agent as it is), then test on all of them.
+    """Learn the tasks at `paths` one after the other (or take the agent as it is), then test on all of them.
 
     Parameters
     ----------
+    paths
+        Where the tasks lie, or the tasks themselves where they are opened already, with their test images.
     hide
         Names of tasks that are tested on but never learned. With `learn` off, whatever the agent does not know
         is hidden.
@@ -157,8 +159,9 @@ def evaluate(
 
 def _opened(path: Path | TaskFolder, learn: bool, seed: int) -> TaskFolder:
     """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
-    opened = isinstance(path, TaskFolder)
-    folder = path if opened else open_task(path, hold_out=("val", "test") if learn else (), seed=seed)
+    if isinstance(path, TaskFolder):
+        return path
+    folder = open_task(path, hold_out=("val", "test") if learn else (), seed=seed)
     if not len(folder.splits["test"]) and not learn:
         return TaskFolder(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)
     if not len(folder.splits["test"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,6 +68,9 @@ def open_tasks(
             tasks += open_collection(place.dataset, place.path, seed=seed, rule=rule, partial=partial)
         else:
             tasks += [open_task(path, hold_out=("val", "test"), seed=seed) for path in find_tasks([place.path])]
+    twice = sorted(name for name, count in Counter(task.name for task in tasks).items() if count > 1)
+    if twice:
+        raise DataError(f"two tasks each are named {', '.join(twice)}; rename one, or name its folder once")
     return tasks
 
 
