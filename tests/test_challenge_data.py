@@ -104,7 +104,10 @@ class TestCheck:
         ("files", "words"),
         [
             (["train/a/1.png", "test/a/2.png"], r"one class only \('a'\); expected two or more class folders"),
-            (["train/a/1.png", "train/b/2.png"], "no test images: its test folder has no images of its classes"),
+            (
+                ["train/a/1.png", "train/b/2.png"],
+                "no test images: there is no test folder with images of its classes",
+            ),
             (["a/1.png", "b/2.png"], "no test images: its classes have too few images"),
             (["val/a/1.png", "test/a/2.png"], "there is test, val but no train folder"),
             (["train/a/1.png", "train/b\x07/2.png", "test/a/3.png"], "a module cannot be named like this"),

@@ -41,7 +41,7 @@ def _untested(task: TaskFolder) -> list[Problem]:
         problems.append(Problem("no-validation-images", text, task.name))
     if not len(task.splits["test"]):
         why = (
-            "its test folder has no images of its classes"
+            "there is no test folder with images of its classes"
             if task.split_folders
             else "its classes have too few images"
         )
