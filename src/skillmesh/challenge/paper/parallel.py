@@ -100,7 +100,7 @@ def parallel_cells() -> list[Cell]:
             "total / total of the reference, as printed",
         )
     least = ours[REFERENCE, "efficiency"]
-    ours["all of ours", "efficiency"] = replace(least, remark="maha without biases has the least")
+    ours["all ways of LLL", "efficiency"] = replace(least, remark="maha without biases has the least")
     return cells("parallel", ours)
 
 
@@ -160,11 +160,18 @@ def _efficiency(row: str, way: Way, single: Range, teacher: Range) -> Ours:
         f"{ALONE}; the bytes of one received task instead of 101"
         + ("; the student's work 101 times" if way.student else "")
         + f"; {cost}",
-        _with_passes(stated, total) if way.student else "",
+        _with_passes(single.middle, way) if way.student else "",
     )
 
 
-def _with_passes(teacher: float, total: float) -> str:
-    share = RECEIVED / inputs.TASKS
-    honest = teacher / (total + share * STUDENT_PASSES)
-    return f"{honest:.2f} if the student's forward passes over the images that it gets are counted"
+def _with_passes(single: float, way: Way) -> str:
+    """The efficiency by the caption, if nothing is left out, for its 51 agents and for 102."""
+    found = []
+    for agents in (inputs.AGENTS, inputs.TASKS):
+        received = inputs.TASKS - inputs.TASKS // agents
+        passes = STUDENT_PASSES * received / inputs.TASKS
+        teacher = single / agents
+        found.append(teacher / (teacher + inputs.ALPHA * received * way.stated + way.student + passes))
+    return "{:.2f} ({:.2f} with 102 agents) if the student's passes over the images sent to it count".format(
+        *found
+    )
