@@ -33,7 +33,7 @@ WAYS = {
 def macs(settings: StudySettings) -> Findings:
     rows = []
     for name, published in PUBLISHED.items():
-        found = counts(name)
+        found = counts(random_network(name))
         for way, label in WAYS.items():
             source, figure = published.get(way, ("", None))
             rows.append(
@@ -64,12 +64,11 @@ def random_network(name: str) -> Network:
         return Network(name, weights, device="cpu")
 
 
-def counts(name: str) -> dict[str, int]:
+def counts(network: Network) -> dict[str, int]:
     """MACs of one image by every way of counting; the first by skillmesh's own counter."""
     from skillmesh.costs import pass_costs
 
-    network = random_network(name)
-    numbers = _numbers(name, network.size)
+    numbers = _numbers(network.spec.timm_name, network.size)
     products = numbers["products"]
     norms = 2 * numbers["norms"]
     return {
@@ -80,12 +79,11 @@ def counts(name: str) -> dict[str, int]:
     }
 
 
-def _numbers(name: str, size: int) -> Counter[str]:
+def _numbers(timm_name: str, size: int) -> Counter[str]:
     """Read off one pass of the whole network how many numbers go through layers of each kind."""
     import torch
 
     from skillmesh.backbone.compat import import_timm
-    from skillmesh.backbone.registry import spec_of
 
     found: Counter[str] = Counter()
 
@@ -93,7 +91,7 @@ def _numbers(name: str, size: int) -> Counter[str]:
         found.update(_of_layer(layer, inputs[0].numel(), output.numel()))
 
     with torch.device("meta"):
-        model = import_timm().create_model(spec_of(name).timm_name).eval()
+        model = import_timm().create_model(timm_name).eval()
         for layer in model.modules():
             layer.register_forward_hook(count)
         model(torch.zeros(1, 3, size, size))

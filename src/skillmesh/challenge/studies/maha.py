@@ -26,12 +26,12 @@ def inverse_macs(dim: int) -> float:
 def maha_macs(settings: StudySettings) -> Findings:
     dim = inputs.FEATURES
     notes = [
-        "The paper says that the slope is higher up to 4,000 images, and about 250,000 MACs per image from there on. "
-        f"The products of XᵀX alone are {dim**2:,} per image, or {dim * (dim + 1) // 2:,} if only one half of the "
-        "symmetric matrix is made. We know no way to 250,000.",
+        "The paper says that the slope is higher up to 4,000 images, and about 250,000 MACs per image from there "
+        f"on. The products of XᵀX alone are {dim**2:,} per image, or {dim * (dim + 1) // 2:,} if only one half "
+        "of the symmetric matrix is made. We know no way to 250,000.",
         "A student that is sent images has to put them through its backbone, which costs "
-        f"{inputs.XCEPTION_PASS / dim**2:,.0f} times the covariance and is in none of the paper's figures. skillmesh "
-        "sends descriptors instead.",
+        f"{inputs.XCEPTION_PASS / dim**2:,.0f} times the covariance and is in none of the paper's figures. "
+        "skillmesh sends descriptors instead.",
         "The inverse is made once for each change of the bank, whatever the number of images.",
     ]
     return Findings("What a student of maha computes, 2048 features", [_row(count) for count in IMAGES], notes)

@@ -11,13 +11,13 @@ from skillmesh.challenge.studies.study import Findings, StudySettings
 
 KEPT: tuple[int | None, ...] = (0, 1, 5, 10, 20, 50, 100, 500, None)
 """Images of each class; None: all of them."""
-PRINTED = {10: "304", None: "5,152"}
+PRINTED = {10: "304", None: "5152"}
 
 
 def replay(settings: StudySettings) -> Findings:
     notes = [
         "Times are in times of learning one task of mean size. The closed form is N + gamma·N(N − 1)/2 with the "
-        "mean share gamma of images that are kept; the paper's own figures have (N − 1)(N − 2)/2 and gamma = 0.04.",
+        "mean share gamma of images that are kept; the paper's own figures have (N − 1)(N − 2)/2 and 0.04.",
         "By the list: every task is learned with its own images and those kept of all before it, in the list's "
         "order. Tasks of many classes come early and are rehearsed often.",
     ]

@@ -21,7 +21,7 @@ def paper(json: options.Json = False) -> None:
     if json:
         from skillmesh.challenge.provenance import provenance
 
-        show.print_json(found | {"provenance": provenance("skillmesh challenge paper --json", [], 0)})
+        show.print_json(found | {"provenance": provenance(show.command_line(), [], 0)})
         return
     for content in found["tables"].values():
         _print_cells(content)
@@ -90,7 +90,7 @@ def study(
     if json:
         from skillmesh.challenge.provenance import provenance
 
-        origin = provenance(f"skillmesh challenge study {name} --json", settings.folders, seed)
+        origin = provenance(show.command_line(), settings.folders, seed)
         show.print_json({"study": name} | found.summary() | {"provenance": origin})
         return
     rows = show.table(found.title, *(_column(key, value) for key, value in found.rows[0].items()))
