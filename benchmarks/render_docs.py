@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -280,6 +281,48 @@ def quarantine() -> str:
     return f"{table(head, rows)}\n\n{source('quarantine')}"
 
 
+def paper(name: str) -> str:
+    """A table of the paper, each figure beside ours; below it the reasons, each said once."""
+    cells = read("paper")["tables"][name]["cells"]
+    reasons: list[str] = []
+    rows = []
+    for cell in cells:
+        reason = ". ".join(part for part in (cell["assumption"], cell["remark"]) if part)
+        if reason and reason not in reasons:
+            reasons.append(reason)
+        why = f"{cell['verdict']} ({reasons.index(reason) + 1})" if reason else cell["verdict"]
+        figures = [cell[key] or "–" for key in ("printed", "ours", "reached")]
+        rows.append([f"{cell['row']}: {cell['column']}", *figures, why, cell["formula"] or "–"])
+    notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))
+    head = "figure | paper | by its formula | by an assumption | verdict | formula"
+    return f"{table(head, rows)}\n\n{notes}\n\n{source('paper')}"
+
+
+def paper_datasets() -> str:
+    account = read("paper")["datasets"]
+    sizes = ("tasks", "classes", "train", "val", "test", "images")
+    rows = [[step["what"], *(f"{step[size]:,}" for size in sizes)] for step in account["steps"]]
+    parts = [table(f"rows | {' | '.join(sizes)}", rows)]
+    for key in ("known", "unknown"):
+        parts += [f"What is {key}:", "\n".join(f"- {line}" for line in account[key])]
+    return "\n\n".join([*parts, source("paper")])
+
+
+def study(name: str) -> str:
+    found = read(f"study-{name}")
+    rows = [[_figure(value) for value in row.values()] for row in found["rows"]]
+    notes = "\n".join(f"- {note}" for note in found["notes"])
+    return f"{table(' | '.join(found['rows'][0]), rows)}\n\n{notes}\n\n{source(f'study-{name}')}"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.2E}" if abs(value) >= 1e7 or 0 < abs(value) < 1e-3 else f"{value:,.4g}"
+    return str(value)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "per-task": per_task,
@@ -297,6 +340,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "biases-per-task": biases_per_task,
     "biases-cost": biases_cost,
     "biases-counts": biases_counts,
+    "paper-single": partial(paper, "single"),
+    "paper-parallel": partial(paper, "parallel"),
+    "paper-replay": partial(paper, "replay"),
+    "paper-sharing": partial(paper, "sharing"),
+    "paper-mapper": partial(paper, "mapper"),
+    "paper-datasets": paper_datasets,
+    "study-ewc-shipping": partial(study, "ewc-shipping"),
+    "study-replay": partial(study, "replay"),
+    "study-maha-macs": partial(study, "maha-macs"),
+    "study-macs": partial(study, "macs"),
 }
 
 
