@@ -282,18 +282,14 @@ def quarantine() -> str:
 
 
 def paper(name: str) -> str:
-    """A table of the paper, each figure beside ours; below it the reasons, each said once."""
-    cells = read("paper")["tables"][name]["cells"]
-    reasons: list[str] = []
+    """A table of the paper, each figure beside ours, and the notes that its cells refer to."""
+    content = read("paper")["tables"][name]
     rows = []
-    for cell in cells:
-        reason = ". ".join(part for part in (cell["assumption"], cell["remark"]) if part)
-        if reason and reason not in reasons:
-            reasons.append(reason)
-        why = f"{cell['verdict']} ({reasons.index(reason) + 1})" if reason else cell["verdict"]
+    for cell in content["cells"]:
         figures = [cell[key] or "–" for key in ("printed", "ours", "reached")]
-        rows.append([f"{cell['row']}: {cell['column']}", *figures, why, cell["formula"] or "–"])
-    notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))
+        verdict = f"{cell['verdict']} ({cell['note']})" if cell["note"] else cell["verdict"]
+        rows.append([f"{cell['row']}: {cell['column']}", *figures, verdict, cell["formula"] or "–"])
+    notes = "\n".join(f"{number}. {note}" for number, note in enumerate(content["notes"], start=1))
     head = "figure | paper | by its formula | by an assumption | verdict | formula"
     return f"{table(head, rows)}\n\n{notes}\n\n{source('paper')}"
 

@@ -55,6 +55,11 @@ class Cell:
             return "explained"
         return "no formula" if self.ours.value is None else "no explanation"
 
+    @property
+    def note(self) -> str:
+        """What is to be said about it, if anything."""
+        return ". ".join(part for part in (self.ours.assumption, self.ours.remark) if part)
+
     def summary(self) -> dict[str, Any]:
         figure = self.printed.figure
         return {

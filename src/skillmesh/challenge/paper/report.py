@@ -26,8 +26,12 @@ def report() -> dict[str, Any]:
     """Everything, ready for JSON."""
     made = {name: make() for name, (_, make) in TABLES.items()}
     found = Counter(cell.verdict for table in made.values() for cell in table)
-    tables = {
-        name: {"title": TABLES[name][0], "cells": [cell.summary() for cell in table]}
-        for name, table in made.items()
-    }
+    tables = {name: {"title": TABLES[name][0]} | _noted(table) for name, table in made.items()}
     return {"tables": tables, "verdicts": dict(found), "datasets": account()}
+
+
+def _noted(table: list[Cell]) -> dict[str, Any]:
+    """The cells, and why figures differ: what many of them have in common is one note, counted from 1."""
+    notes = list(dict.fromkeys(cell.note for cell in table if cell.note))
+    cells = [cell.summary() | {"note": notes.index(cell.note) + 1 if cell.note else None} for cell in table]
+    return {"cells": cells, "notes": notes}

@@ -30,21 +30,16 @@ def paper(json: options.Json = False) -> None:
 
 
 def _print_cells(content: dict[str, Any]) -> None:
-    """The table, and below it why figures differ; what many cells have in common is said once."""
     from skillmesh.cli import show
 
     rows = show.table(content["title"], "row", "figure", ">paper", ">ours", ">assuming", "verdict", "why")
-    reasons: list[str] = []
     for cell in content["cells"]:
-        reason = ". ".join(part for part in (cell["assumption"], cell["remark"]) if part)
-        if reason and reason not in reasons:
-            reasons.append(reason)
-        number = f"[{reasons.index(reason) + 1}]" if reason else ""
         figures = [cell[key] or "–" for key in ("printed", "ours", "reached")]
-        rows.add_row(cell["row"], cell["column"], *figures, cell["verdict"], number)
+        why = f"[{cell['note']}]" if cell["note"] else ""
+        rows.add_row(cell["row"], cell["column"], *figures, cell["verdict"], why)
     show.console.print(rows)
-    for place, reason in enumerate(reasons, start=1):
-        show.console.print(f"[{place}] {reason}")
+    for number, note in enumerate(content["notes"], start=1):
+        show.console.print(f"[{number}] {note}")
     typer.echo("")
 
 
