@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from conftest import Ran
@@ -22,6 +23,7 @@ from skillmesh.challenge.studies.maha import covariance_macs, inverse_macs
 from skillmesh.cli import show
 from skillmesh.errors import SkillmeshError
 
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FOUND = report()
 LLL = ("LLL, no BB, GMMC", "LLL, BB, GMMC", "LLL, no BB, MAHA", "LLL, BB, MAHA")
 
@@ -311,6 +313,14 @@ def _inverse_by_loops(matrix):
             inverse[i, column] = left / root[i, i]
             products += 1
     return inverse, products
+
+
+@pytest.mark.parametrize("name", ["ewc-shipping", "replay", "maha-macs"])
+def test_the_docs_show_what_the_code_gives(name: str):
+    kept = json.loads((RESULTS / "paper.json").read_text())
+    assert {key: kept[key] for key in FOUND} == FOUND
+    kept = json.loads((RESULTS / f"study-{name}.json").read_text())
+    assert kept["rows"] == run_study(name, StudySettings()).rows
 
 
 class TestCommands:
