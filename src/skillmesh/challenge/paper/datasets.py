@@ -99,7 +99,8 @@ KNOWN = [
     "Every row keeps to appendix A's limit for a whole task but Insecta, Aves and Plantae: these three were cut "
     "to 500 classes, though the appendix names Insecta alone; Aves and Plantae are among the five left out.",
     "Rows below 54,000 images seem not to be cut at all, though the rule would cut their largest classes: "
-    "Diabetic Retinopathy has 35,126 images, as many as its publisher has, of which one class has 25,810.",
+    "Diabetic Retinopathy has 35,126 images, all that its publisher labelled, of which one class is said to have "
+    "25,810 (we did not check that).",
 ]
 UNKNOWN = [
     "Six images that the paper counts for training, the list counts for validation (3) and test (3): 2,041,219, "

@@ -103,7 +103,7 @@ def mapper_cells() -> list[Cell]:
             ("tasks until then", "tasks"): Ours(
                 Range.of(tasks_until(4000)),
                 "tasks of the list until 5 images of each class are 4,000",
-                remark="after 12 tasks 1,695 classes have sent 8,475 images",
+                remark="after 12 tasks 1,695 classes have sent 8,475 images, twice as many",
             ),
             ("images at which maha's slope changes", "images"): Ours(remark="read off a plot that the text lacks"),
             ("maha MACs per image", "MACs"): Ours(
