@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -312,6 +313,44 @@ def quarantine() -> str:
     return f"{table(head, rows)}\n\n{source('quarantine')}"
 
 
+def paper(name: str) -> str:
+    """A table of the paper, each figure beside ours, and the notes that its cells refer to."""
+    content = read("paper")["tables"][name]
+    rows = []
+    for cell in content["cells"]:
+        figures = [cell[key] or "–" for key in ("printed", "ours", "reached")]
+        verdict = f"{cell['verdict']} ({cell['note']})" if cell["note"] else cell["verdict"]
+        rows.append([f"{cell['row']}: {cell['column']}", *figures, verdict, cell["formula"] or "–"])
+    notes = "\n".join(f"{number}. {note}" for number, note in enumerate(content["notes"], start=1))
+    head = "figure | paper | by its formula | by an assumption | verdict | formula"
+    return f"{table(head, rows)}\n\n{notes}\n\n{source('paper')}"
+
+
+def paper_datasets() -> str:
+    account = read("paper")["datasets"]
+    sizes = ("tasks", "classes", "train", "val", "test", "images")
+    rows = [[step["what"], *(f"{step[size]:,}" for size in sizes)] for step in account["steps"]]
+    parts = [table(f"rows | {' | '.join(sizes)}", rows)]
+    for key in ("known", "unknown"):
+        parts += [f"What is {key}:", "\n".join(f"- {line}" for line in account[key])]
+    return "\n\n".join([*parts, source("paper")])
+
+
+def study(name: str) -> str:
+    found = read(f"study-{name}")
+    rows = [[_figure(value) for value in row.values()] for row in found["rows"]]
+    notes = "\n".join(f"- {note}" for note in found["notes"])
+    return f"{table(' | '.join(found['rows'][0]), rows)}\n\n{notes}\n\n{source(f'study-{name}')}"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.2E}" if abs(value) >= 1e6 or 0 < abs(value) < 1e-3 else f"{value:,.4g}"
+    return str(value)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "per-task": per_task,
@@ -330,6 +369,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "biases-xception": biases_xception,
     "biases-cost": biases_cost,
     "biases-counts": biases_counts,
+    "paper-single": partial(paper, "single"),
+    "paper-parallel": partial(paper, "parallel"),
+    "paper-replay": partial(paper, "replay"),
+    "paper-sharing": partial(paper, "sharing"),
+    "paper-mapper": partial(paper, "mapper"),
+    "paper-datasets": paper_datasets,
+    "study-ewc-shipping": partial(study, "ewc-shipping"),
+    "study-replay": partial(study, "replay"),
+    "study-maha-macs": partial(study, "maha-macs"),
+    "study-macs": partial(study, "macs"),
 }
 
 
