@@ -17,6 +17,7 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Calibration
 from skillmesh.backbone.representation import represent
 from skillmesh.data.inputs import as_image
+from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import probe_tensors, read_probes
 from skillmesh.mapper import Mapper
@@ -65,6 +66,10 @@ def with_means(honest: Module, means: np.ndarray, **card: Any) -> Module:
     changes = {"task": "forged", "classes": classes, "counts": (9,) * len(classes), "validation_images": 0} | card
     changes |= {"teacher": LIAR.name, "teacher_key": LIAR.public_key}
     return Module.create(honest.card.model_copy(update=changes), anchor.tensors() | head.tensors(), LIAR)[0]
+
+
+CHANNELS = 21_008
+"""Of lite0's biases."""
 
 
 def rival(honest: Module, tensors: Tensors | None = None, **card: Any) -> Module:
@@ -149,6 +154,29 @@ def test_a_copy_whose_head_mixes_up_the_same_names_is_held(
     mixed_up = Head(np.roll(head.weight, 1, axis=0), np.roll(head.bias, 1))
     thief = rival(modules["shapes"], mixed_up.tensors())
     assert "own validation images" in reason_of(quarantine.judge(list(modules.values()), [thief]))
+
+
+def test_a_copy_that_is_right_on_plain_descriptors_and_adapts_the_backbone_is_held(
+    modules: dict[str, Module], quarantine: Quarantine
+) -> None:
+    """With its biases in place it may say anything, and nobody keeps the images to try that on."""
+    biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
+    stored = len(biases["bias.value"])
+    plain, adapted = rival(modules["shapes"]), rival(modules["shapes"], biases, biases=(CHANNELS, stored))
+    assert quarantine.judge(list(modules.values()), [plain]).accepted
+    assert "own validation images" in reason_of(quarantine.judge(list(modules.values()), [adapted]))
+
+
+def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Agent, modules: dict[str, Module]) -> None:
+    biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
+    card = modules["shapes"].card.model_copy(update={"biases": (CHANNELS, len(biases["bias.value"]))})
+    own = Module.create(card, modules["shapes"].tensors | biases, taught.identity)[0]
+    (kept,) = validation.load(taught.home / validation.FOLDER, [modules["shapes"]])
+    examiner = quarantine_of(taught, [])._examiner
+    quarantine = Quarantine(examiner.prior, "sketch", examiner.background, [replace(kept, module=own)])
+    thief = rival(modules["shapes"], classes=tuple(f"no {name}" for name in card.classes))
+    assert quarantine.judge([own, modules["dice"]], [modules["greek"]]).accepted
+    assert "own validation images" in reason_of(quarantine.judge([own, modules["dice"]], [thief]))
 
 
 @pytest.mark.parametrize(("accuracy", "passes"), [(0.5, True), (1.0, False)])

@@ -133,7 +133,7 @@ def _marked(
     names = set(_names(exam.module))
     for index in np.unique(winners):
         rows, winner = winners == index, modules[index]
-        said = _names(winner)[_said(winner, exam.x[rows])]
+        said = _answered(winner, exam, rows)
         hits = int(np.sum(said == exam.labels[rows]))
         equivalent = 0 if winner == exam.module else sum(name in names for name in said)
         right, excused = right + hits, excused + exam.error * equivalent
@@ -144,13 +144,21 @@ def _marked(
     return Result(len(winners), right, int(np.sum(~unknown)), excused)
 
 
-def _said(module: Module, x: Floats) -> Indices:
-    """What a module's head says of descriptors.
+def _answered(winner: Module, exam: Exam, rows: Flags) -> Names:
+    """What a module says of an exam's images.
 
-    One that looks at more than these is taken to say its first class: on its own exam that is right, on another's
-    it is not.
+    A head that looks at an adapted pass cannot be tried on descriptors: what it would say of plain ones may be
+    right and prove nothing. It is believed on its own exam and on no other.
     """
-    if module.card.head_dim != module.card.dim:
+    if not winner.card.adapted:
+        return _names(winner)[_said(winner, exam.x[rows])]
+    found: Names = exam.labels[rows] if winner == exam.module else np.full(int(rows.sum()), "", dtype=np.object_)
+    return found
+
+
+def _said(module: Module, x: Floats) -> Indices:
+    """What a module's head says of descriptors; its first class, where it looks at something else."""
+    if module.card.adapted:
         return np.zeros(len(x), dtype=np.int64)
     found: Indices = Head.read(module.tensors).logits(x).argmax(axis=1)
     return found
