@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meshes import Mesh, answers, eventually
 
-from skillmesh import Agent
+from skillmesh import Agent, lesson
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import BackboneError, TensorError
+from skillmesh.learning import trial
 from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
-from skillmesh.learning.head import Fit, Head
+from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.trial import _better, _largest
 
 LITE0, XCEPTION = 21_008, 50_312
@@ -89,6 +90,31 @@ def test_biases_that_validation_does_not_miss_are_left_out_and_others_are_where_
     values = np.zeros(LITE0, dtype=np.float32)
     values[:80] = np.arange(80)
     assert np.flatnonzero(_largest(values, 0.125)).tolist() == list(range(70, 80))
+
+
+@pytest.mark.parametrize(("missed", "share"), [(1e9, 0.125), (-1.0, 1.0)])
+def test_as_many_biases_are_left_out_as_validation_does_not_miss(
+    new_agent: Callable[..., Agent], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, missed: float, share: float
+):
+    monkeypatch.setattr(trial, "MISSED", missed)
+    module, _ = new_agent().learn(tiny_tasks / "shapes", biases="always", layers="last-2")
+    assert module.card.biases is not None
+    assert module.card.biases[1] == pytest.approx(share * (320 + 1280), rel=0.1)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_auto_keeps_what_validation_calls_better_and_else_the_module_is_the_plain_one(
+    new_agent: Callable[..., Agent], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, better: bool
+):
+    monkeypatch.setattr(trial, "_better", lambda *_: better)
+    monkeypatch.setattr(lesson, "fit_head", lambda *args: replace(fit_head(*args), accuracy=0.5))
+    agent = new_agent()
+    plain, _ = agent.learn(tiny_tasks / "shapes")
+    tried, _ = agent.learn(tiny_tasks / "shapes", biases="auto", layers="last-2", replace=True)
+    assert (tried.card.biases is not None) is better
+    assert tried.card.trial.endswith("; kept" if better else "; not kept")
+    same = all(np.array_equal(tried.tensors[name], tensor) for name, tensor in plain.tensors.items())
+    assert same is not better
 
 
 def test_layers_that_are_not_there_are_refused_and_nothing_is_lost(

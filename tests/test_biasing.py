@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from skillmesh.backbone.biasing import Biased, chosen, places
+from skillmesh.backbone.biasing import Biased, chosen, marking_silent, places
 from skillmesh.backbone.network import Network
 from skillmesh.errors import BackboneError
 
@@ -137,6 +137,22 @@ def test_biases_of_nothing_change_not_one_bit(lite0: Network):
     image = np.random.default_rng(1).integers(256, size=(lite0.size, lite0.size, 3), dtype=np.uint8)
     nothing = lite0.biases(np.zeros(len(lite0.base)))
     assert np.array_equal(lite0.describe_one(image, nothing), lite0.describe_one(image))
+
+
+def test_a_layer_that_is_never_called_as_such_has_no_place():
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.called, self.read = nn.Linear(2, 3), nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(self.called(x), self.read.weight)
+
+    model = Own()
+    with marking_silent(model):
+        model(torch.zeros(1, 2))
+    assert [place.path for place in places(model)] == ["called"]
+    assert Biased(model)(torch.ones(1, 2), torch.ones(3)).shape == (1, 3)
 
 
 class TestChoosing:

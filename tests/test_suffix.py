@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_network import random_model
 
+from skillmesh.backbone import frozen
 from skillmesh.backbone.biasing import chosen
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.suffix import Suffix
@@ -73,6 +74,33 @@ def test_only_what_no_biased_layer_precedes_is_cut_off(lite0: Network, where: st
     assert suffix_of(lite0, where).first == first
 
 
+@pytest.mark.parametrize("where", ["all", "last-half", "last-10", "blocks.4.2", "conv_head"])
+def test_gradients_go_back_to_the_first_biased_layer_and_no_further(
+    lite0: Network, where: str, monkeypatch: pytest.MonkeyPatch
+):
+    """What the counter says of the way back is what is done."""
+    done: list[object] = []
+    real = frozen.conv2d_input
+    monkeypatch.setattr(frozen, "conv2d_input", lambda *args: done.append(0) or real(*args))
+    biased = chosen(where, lite0.places)
+    suffix, values = Suffix(lite0, biased), torch.zeros_like(lite0.base, requires_grad=True)
+    suffix.raw(suffix.begin(images_for(lite0, 1)), lite0.base + values).sum().backward()
+    first = lite0.places.index(biased[0])
+    assert len(done) == len(lite0.places) - first - 1
+    assert values.grad is not None
+    behind = torch.zeros_like(values)
+    for place in biased:
+        behind[place.part] = 1
+    assert not (values.grad * (1 - behind)).any()
+    assert (values.grad * behind).any()
+
+
+def test_activations_that_take_too_much_room_are_not_kept(lite0: Network):
+    last_half = chosen("last-half", lite0.places)
+    assert Suffix(lite0, last_half, images=1000).first == CUTS["last-half"]
+    assert Suffix(lite0, last_half, images=10**8).first == 0
+
+
 def test_images_of_another_size_agree_too(lite0: Network):
     compare(lite0, suffix_of(lite0, "last-half"), images_for(lite0, size=96))
 
@@ -88,7 +116,7 @@ def test_biases_before_the_cut_do_nothing(lite0: Network):
 
 def test_gradients_are_those_of_the_whole_network(lite0: Network):
     suffix, images = suffix_of(lite0, "last-10"), images_for(lite0)
-    behind = slice(lite0.places[suffix.first].start, None)
+    behind = slice(chosen("last-10", lite0.places)[0].start, None)
     gradients = []
     for raw in (lambda b: suffix.raw(suffix.begin(images), b), lambda b: lite0.exact_raw(images, b)):
         biases = biases_from(lite0, suffix.first).requires_grad_()

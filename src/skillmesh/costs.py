@@ -46,13 +46,15 @@ def spend(what: str, macs: float) -> None:
 
 @contextmanager
 def counted() -> Iterator[Costs]:
-    """Count what is spent inside, in this thread."""
+    """Count what is spent inside, in this thread; whoever counts around it counts that too."""
     costs = Costs()
     token = _counter.set(costs)
     try:
         yield costs
     finally:
         _counter.reset(token)
+        for what, macs in costs.spent.items():
+            spend(what, macs)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ another task's biases are another vector and nothing else.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +22,8 @@ Layer = nn.Conv2d | nn.Linear
 Norm = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
 WITH_NORM = "with_norm"
 """Attribute of a convolution that a norm was folded into."""
+SILENT = "silent"
+"""Attribute of a layer of which the network itself takes the weights: biases there would do nothing."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,13 @@ class Biased:
         for layer in self._layers:
             del layer._parameters["bias"]
 
-    def __call__(self, pixels: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
-        for layer, part in zip(self._layers, torch.split(biases, self.sizes), strict=True):
-            layer.bias = part
+    def __call__(
+        self, pixels: torch.Tensor, biases: torch.Tensor, trained: Collection[str] | None = None
+    ) -> torch.Tensor:
+        """Run with these biases. No gradient is wanted of those behind other layers than the `trained`."""
+        parts = torch.split(biases, self.sizes)
+        for place, layer, part in zip(self.places, self._layers, parts, strict=True):
+            layer.bias = part if trained is None or place.path in trained else part.detach()
         output: torch.Tensor = self.model(pixels)
         return output
 
@@ -106,9 +113,22 @@ def twin_of(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, shared)
 
 
+@contextmanager
+def marking_silent(model: nn.Module) -> Iterator[None]:
+    """Mark the layers that are not called while the network runs inside: they have no place for biases."""
+    called: set[str] = set()
+    hooks = [layer.register_forward_hook(lambda *_, path=path: called.add(path)) for path, layer in _layers(model)]
+    yield
+    for hook in hooks:
+        hook.remove()
+    for path, layer in list(_layers(model)):
+        if path not in called:
+            setattr(layer, SILENT, True)
+
+
 def _layers(model: nn.Module) -> Iterator[tuple[str, Layer]]:
     for path, module in model.named_modules():
-        if isinstance(module, Layer):
+        if isinstance(module, Layer) and not hasattr(module, SILENT):
             yield path, module
 
 

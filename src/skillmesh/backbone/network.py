@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from skillmesh.backbone.allocator import keep_freed_memory
-from skillmesh.backbone.biasing import Biased
+from skillmesh.backbone.biasing import Biased, marking_silent
 from skillmesh.backbone.folding import fold_batch_norms
 from skillmesh.backbone.recording import in_one_go
 from skillmesh.backbone.registry import NetworkSpec, spec_of
@@ -265,7 +265,7 @@ def _probe_widths(model: Any, taps: dict[str, nn.Module], size: int, name: str) 
         return read
 
     hooks = [module.register_forward_hook(reading(path)) for path, module in taps.items()]
-    with torch.inference_mode():
+    with torch.inference_mode(), marking_silent(model):
         features = model(torch.zeros(1, 3, size, size))
     for hook in hooks:
         hook.remove()

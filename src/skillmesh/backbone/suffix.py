@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from skillmesh.backbone.network import Network
 
 
+MOST_KEPT = 4 << 30
+"""Bytes of activations; to run the first layers again takes longer, and no more room."""
+
+
 class Start(NamedTuple):
     """Where the end goes on from: activations, and what earlier stages add to the raw descriptor."""
 
@@ -30,11 +34,13 @@ class Start(NamedTuple):
 class Suffix:
     """A network from its cut on; with no cut, all of it."""
 
-    def __init__(self, network: Network, biased: Sequence[Place]) -> None:
+    def __init__(self, network: Network, biased: Sequence[Place], images: int = 0) -> None:
+        """Cut before the `biased` layers, unless keeping the activations of so many images takes too much room."""
         self._network = network
+        self._trained = {place.path for place in biased}
         self._pooled: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._build(_cut(network, min(place.start for place in biased)))
-        if self._cut is not None and not self._agrees():  # no plain sequence of stages: nothing is cut off
+        if self._cut is not None and (not self._agrees() or images * self._kept_bytes() > MOST_KEPT):
             self._build(None)
 
     def _build(self, cut: str | None) -> None:
@@ -74,11 +80,16 @@ class Suffix:
         else:
             pixels = self._end.model.get_submodule(self._cut).output = start.activations
         with KeepLess():
-            features = self._end(pixels, biases[len(biases) - len(self._end.base) :])
+            features = self._end(pixels, biases[len(biases) - len(self._end.base) :], self._trained)
         means, stds = zip(*self._pooled, strict=True) if self._pooled else ((), ())
         return torch.cat([features.float(), start.means, *means, start.stds, *stds], dim=1)
 
+    def _kept_bytes(self) -> int:
+        """Of one image."""
+        return sum(part.nbytes for part in self.begin(self._network.noise()))
+
     def _agrees(self) -> bool:
+        """Whether the network is a plain sequence of stages here, so that its end can run alone."""
         noise = self._network.noise()
         try:
             with torch.no_grad():
@@ -117,11 +128,16 @@ def _from(model: nn.Module, cut: str) -> nn.Module:
     """A twin in which everything before the cut passes its input on, and the cut gives what was kept."""
     end = parent = twin_of(model)
     *above, last = cut.split(".")
-    for name in (*above, last):
-        children = [child for child, _ in parent.named_children()]
-        for before in children[: children.index(name)]:
-            setattr(parent, before, nn.Identity())
-        if name is not last:
-            parent = parent.get_submodule(name)
+    for name in above:
+        _silence_before(parent, name)
+        parent = parent.get_submodule(name)
+    _silence_before(parent, last)
     setattr(parent, last, _Given())
     return end
+
+
+def _silence_before(parent: nn.Module, name: str) -> None:
+    """Let the children before this one pass their input on."""
+    children = [child for child, _ in parent.named_children()]
+    for before in children[: children.index(name)]:
+        setattr(parent, before, nn.Identity())

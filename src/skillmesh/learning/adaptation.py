@@ -60,8 +60,8 @@ class Biases:
 
 
 def _most(channels: int) -> int:
-    """How many channels fit."""
-    return MAX_BYTES - -(-channels // 8) - 4 * -(-channels // BLOCK)
+    """How many channels fit; of networks with hundreds of thousands, none."""
+    return max(0, MAX_BYTES - -(-channels // 8) - 4 * -(-channels // BLOCK))
 
 
 def _blocks(values: NDArray[np.floating]) -> NDArray[np.floating]:

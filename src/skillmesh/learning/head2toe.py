@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from skillmesh.costs import Costs, head_macs
+from skillmesh.costs import head_macs, spend
 from skillmesh.learning.head import MAX_EXPONENT, Head, Labels, log_loss
 from skillmesh.tensors import Floats
 
@@ -20,7 +20,7 @@ FLAT = 1e-4
 
 def fit_by_adam(
     x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, classes: int, device: torch.device, seed: int = 0
-) -> tuple[Head, Costs]:
+) -> Head:
     """Train a head as the paper does; validation says when to stop."""
     mean, spread = x.mean(axis=0), x.std(axis=0)
     flat = spread <= FLAT * np.maximum(1, np.abs(mean))
@@ -43,9 +43,9 @@ def fit_by_adam(
         if waited >= PATIENCE:
             break
     assert best is not None
-    costs = Costs()
-    costs.add("head", head_macs(len(x), x.shape[1], classes, rounds))
-    return best, costs
+    trained, judged = (head_macs(len(part), x.shape[1], classes, rounds) for part in (x, val_x))
+    spend("head", trained + judged / 2)  # no gradient of validation images
+    return best
 
 
 def _as_stored(weight: Floats, bias: Floats, mean: Floats, std: Floats) -> Head:

@@ -22,7 +22,7 @@ from torch import nn
 from skillmesh.backbone.biasing import Place
 from skillmesh.backbone.representation import CLIP
 from skillmesh.backbone.suffix import Start, Suffix
-from skillmesh.costs import Costs, PassCosts, pass_costs
+from skillmesh.costs import Costs, PassCosts, pass_costs, spend
 from skillmesh.data.images import Pixels
 from skillmesh.errors import DataError
 from skillmesh.learning.head import Head, Labels
@@ -122,7 +122,7 @@ class Training:
             raise DataError("training has no validation images to stop on, expected some; add images to the task")
         torch.manual_seed(settings.seed)
         self._network, self._space, self._settings = network, space, settings
-        self._suffix = Suffix(network, places)
+        self._suffix = Suffix(network, places, len(train) + len(val))
         self._weight, self._bias = self._first_head(head)
         self._labels, self._val_labels = (torch.tensor(e.labels, device=network.device) for e in (train, val))
         self._starts, self._val_starts = self._begin(train), self._begin(val)
@@ -143,10 +143,10 @@ class Training:
         self._costs.add("forward", (per_image.forward - self._forward) * (self._count + self._val_count))
         self.losses: list[float] = []
         self._best = self._state()
-        self._of = self._fingerprint()
 
     def run(self, checkpoint: Path | None = None, progress: Callable[[int], None] = lambda _: None) -> Trained:
         """Train; `checkpoint` is a file from which a killed training goes on. Tell `progress` of every image."""
+        self._of = "" if checkpoint is None else self._fingerprint()
         epoch = self._resume(checkpoint)
         while epoch < self._settings.epochs and not self._tired():
             self._epoch(epoch, progress)
@@ -154,6 +154,8 @@ class Training:
             if epoch >= self._settings.judged_from * self._settings.epochs:
                 self._judge()
             self._save(checkpoint, epoch)
+        for what, macs in self._costs.spent.items():
+            spend(what, macs)
         best = {name: tensor.cpu().numpy() for name, tensor in self._best.items()}
         return Trained(best["values"], Head(best["weight"], best["bias"]), tuple(self.losses), self._costs)
 
@@ -236,6 +238,7 @@ class Training:
                 logits = self._logits(Start(*(part[some] for part in self._val_starts)))
                 total += float(nn.functional.cross_entropy(logits, self._val_labels[some], reduction="sum"))
         self._costs.add("forward", self._forward * self._val_count)
+        self._costs.add("head", self._weight.numel() * self._val_count)
         loss = total / max(1, self._val_count)
         if not self.losses or loss < min(self.losses):
             self._best = self._state()

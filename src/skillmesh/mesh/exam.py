@@ -33,7 +33,14 @@ class Exam:
     module: Module
     own: bool
     x: Floats
-    labels: Names
+    labels: Names | None
+    """None where nobody knows them: an adapted head's probes, which are no images."""
+
+    def right(self, said: Names, rows: Flags) -> int:
+        """How many names are right; where labels are unknown, how many are names of the task at all."""
+        if self.labels is None:
+            return sum(name in set(_names(self.module)) for name in said)
+        return int(np.sum(said == self.labels[rows]))
 
     @property
     def error(self) -> float:
@@ -110,9 +117,9 @@ class Examiner:
         kept = self._own.get(module.id)
         x = kept.x if kept else read_probes(module.tensors, module.card.dim)
         labels = kept.labels if kept else None
-        if labels is None:
+        if labels is None and not module.card.adapted:
             labels = _said(module, x)
-        return Exam(module, kept is not None, x, _names(module)[labels])
+        return Exam(module, kept is not None, x, None if labels is None else _names(module)[labels])
 
 
 def _split(mapped: Mapped, counts: Sequence[int]) -> list[tuple[Indices, Flags]]:
@@ -133,33 +140,33 @@ def _marked(
     names = set(_names(exam.module))
     for index in np.unique(winners):
         rows, winner = winners == index, modules[index]
-        said = _answered(winner, exam, rows)
-        hits = int(np.sum(said == exam.labels[rows]))
+        count = int(rows.sum())
+        if winner == exam.module and winner.card.adapted:  # it is believed on its own exam, and on no other
+            right += count
+            continue
+        said = _said_names(winner, exam.x[rows])
+        hits = exam.right(said, rows)
         equivalent = 0 if winner == exam.module else sum(name in names for name in said)
         right, excused = right + hits, excused + exam.error * equivalent
         if winner.card.teacher_key != exam.module.card.teacher_key:
             account = taken[winner.card.teacher_key, exam.own]
-            account.wrong += len(said) - hits
+            account.wrong += count - hits
             account.excused += exam.error * equivalent
     return Result(len(winners), right, int(np.sum(~unknown)), excused)
 
 
-def _answered(winner: Module, exam: Exam, rows: Flags) -> Names:
-    """What a module says of an exam's images.
+def _said_names(module: Module, x: Floats) -> Names:
+    """What a module calls images by their descriptors.
 
     A head that looks at an adapted pass cannot be tried on descriptors: what it would say of plain ones may be
-    right and prove nothing. It is believed on its own exam and on no other.
+    right and prove nothing. It calls them nothing.
     """
-    if not winner.card.adapted:
-        return _names(winner)[_said(winner, exam.x[rows])]
-    found: Names = exam.labels[rows] if winner == exam.module else np.full(int(rows.sum()), "", dtype=np.object_)
-    return found
+    if module.card.adapted:
+        return np.full(len(x), "", dtype=np.object_)
+    return _names(module)[_said(module, x)]
 
 
 def _said(module: Module, x: Floats) -> Indices:
-    """What a module's head says of descriptors; its first class, where it looks at something else."""
-    if module.card.adapted:
-        return np.zeros(len(x), dtype=np.int64)
     found: Indices = Head.read(module.tensors).logits(x).argmax(axis=1)
     return found
 
