@@ -84,6 +84,11 @@ def first_of(chosen: Sequence[Place], places: Sequence[Place]) -> int:
     return min(places.index(place) for place in chosen)
 
 
+def cholesky_macs(size: int) -> float:
+    """Of the root of a positive definite matrix; its triangle's inverse costs the same again."""
+    return size**3 / 6.0
+
+
 def em_macs(images: int, dim: int, clusters: int, rounds: int) -> float:
     """Of a mixture with diagonal covariances: two products per round, responsibilities and moments."""
     return 4.0 * images * dim * clusters * rounds

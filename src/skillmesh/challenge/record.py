@@ -1,12 +1,14 @@
 """The record of a run: one folder that holds all that was set, done and found, as JSON and CSV.
 
-    run.json               what was asked for: method, agents, who learns what, tasks, versions, where it comes from
+    run.json               what was asked for: method, agents, who learns what, tasks; versions and origin
     learned/NN-task.json   one per learned task, written when it is done: a run that is killed goes on behind it
     modules/NN-task.skill  what was learned, where the method makes modules
     steps/NNN.json         after so many tasks: every known task's accuracies, what the student's work cost
     steps.csv              the same as one table, a row per step and task
     confusions.json        at the last step: which tasks are taken for which, and images of it
+    sharing.json           how all agents came to know all tasks, bytes sent, and that they answer alike
     bounds.json            one classifier trained on all data together
+    times.json             wall-clock by what it went to
     results.json           macro averages and all metrics
     log.txt                what happened when
 
@@ -120,7 +122,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class TaskAtStep:
-    """One known task's test images, after so many tasks. Shares of images; none where the method has no such thing."""
+    """One task's test images after so many tasks, as shares; none where a method has no such thing."""
 
     task: str
     images: int
@@ -142,11 +144,37 @@ class Step:
 
     known: int
     tasks: tuple[TaskAtStep, ...]
-    """In the order in which they were learned."""
+    """In the order of the run: the known ones; behind them others, where a method can be asked about these too."""
     student_macs: dict[str, float]
     """What an agent spent to take in the newest task, by what on: rebuilding its mapper."""
     student_seconds: float
     test_seconds: float
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How all agents came to know all tasks, and whether they do."""
+
+    how: str
+    """memory or mesh."""
+    received: dict[str, int]
+    """Bytes of other agents' modules that each agent took in: as sent over the mesh, or the modules' sizes."""
+    answers: dict[str, str]
+    """A hash of each agent's answers to a sample of test images, with all their figures."""
+    asked: int
+    """How many images that sample has."""
+    seconds: float
+    sent: dict[str, int] = field(default_factory=dict)
+    """Bytes that each agent served to others, where there was a mesh."""
+    trial_macs: dict[str, float] = field(default_factory=dict)
+    """What each agent spent on trying what arrived before it let it in, where there was a mesh."""
+    held: tuple[str, ...] = ()
+    """Tasks that some agent held back until the run let them go."""
+
+    @property
+    def same_answers(self) -> bool:
+        """Whether all agents answer the same, bit by bit."""
+        return len(set(self.answers.values())) == 1
 
 
 @dataclass(frozen=True)
@@ -193,8 +221,10 @@ class Record:
     """By position; a run under way lacks some."""
     steps: list[Step]
     confusions: Confusions | None
+    sharing: Sharing | None
     bounds: Bounds | None
     results: dict[str, Any] | None
+    times: dict[str, float]
 
     @property
     def complete(self) -> bool:
@@ -226,7 +256,8 @@ def read_record(folder: str | Path) -> Record:
             f"{folder / 'run.json'} is of format {whole.get('settings', {}).get('format')!r}, expected {FORMAT}; "
             "run the challenge again with this release"
         )
-    confusions, bounds, results = (folder / f"{name}.json" for name in ("confusions", "bounds", "results"))
+    names = ("confusions", "sharing", "bounds", "results")
+    confusions, sharing, bounds, results = (folder / f"{name}.json" for name in names)
     learned = sorted((folder / "learned").glob("*.json"))
     steps = sorted((folder / "steps").glob("*.json"))
     return Record(
@@ -236,9 +267,16 @@ def read_record(folder: str | Path) -> Record:
         [made(Learned, _read(path)) for path in learned],
         [made(Step, _read(path)) for path in steps],
         made(Confusions, _read(confusions)) if confusions.exists() else None,
+        made(Sharing, _read(sharing)) if sharing.exists() else None,
         made(Bounds, _read(bounds)) if bounds.exists() else None,
         _read(results) if results.exists() else None,
+        read_times(folder),
     )
+
+
+def read_times(folder: Path) -> dict[str, float]:
+    path = folder / "times.json"
+    return _read(path) if path.exists() else {}
 
 
 def find_records(folders: Iterable[str | Path]) -> list[Path]:
@@ -331,14 +369,22 @@ def write_json(path: Path, value: Any) -> None:
     partial.replace(path)
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
 def module_file(folder: Path, position: int, task: str) -> Path:
     return folder / "modules" / f"{_stem(position, task)}.skill"
 
 
 def without_times(value: Any) -> Any:
-    """What a run found, less how long it took: equal for a run that was killed and resumed."""
+    """What a run found, less how long it took and what a warm cache spared: equal for a run that was resumed."""
     if isinstance(value, dict):
-        return {key: without_times(item) for key, item in value.items() if not key.endswith("seconds")}
+        kept = {key: item for key, item in value.items() if not key.endswith("seconds") and key != "cached_images"}
+        return {key: without_times(item) for key, item in kept.items()}
     if isinstance(value, list | tuple):
         return [without_times(item) for item in value]
     return value

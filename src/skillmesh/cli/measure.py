@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,7 +75,7 @@ def eval_(
             }
             create_home(Path(fresh), **settings)
         agent = Agent(Path(fresh) if learn else home_folder(home or context.obj), device=device)
-        origin = provenance(_command_line(), paths, seed)
+        origin = provenance(show.command_line(), paths, seed)
         result = evaluate(agent, paths, learn=learn, progress=bar)
         report = _report(agent, result) | {"provenance": origin}
     if json is not None and str(json) != "-":
@@ -199,9 +198,3 @@ def _refuse_missing_folder(target: Path) -> None:
     """Say it before the work, not after."""
     if not target.parent.is_dir() or target.is_dir():
         raise AgentError(f"cannot write {target}: there is no folder {target.parent}, or {target} is one itself")
-
-
-def _command_line() -> str:
-    """The command as typed; of absolute paths the last part only: a result is no place for a machine's folders."""
-    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
-    return " ".join(["skillmesh", *words])

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -86,3 +87,9 @@ def progress_bar(quiet: bool = False) -> Iterator[Bar]:
     columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as progress:
         yield Bar(progress)
+
+
+def command_line() -> str:
+    """The command as typed; of absolute paths the last part only: a result is no place for a machine's folders."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    return " ".join(["skillmesh", *words])

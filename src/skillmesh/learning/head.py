@@ -80,6 +80,25 @@ def fit_head(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, class
     return Fit(head, STRENGTHS[best], judged[best][0], accuracy, heads[best])
 
 
+def fit_large(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, classes: int) -> tuple[Head, float]:
+    """As `fit_head` where there is much data: the strength is chosen as there, and validation images never join.
+
+    Returns the head and its strength. The path stops where the next strength does worse: each one costs minutes.
+    """
+    mean, design, scale = _standardised(x)
+    solution = np.zeros((design.shape[1] + 1, classes))
+    best: tuple[float, Head, float] | None = None
+    for strength in STRENGTHS:
+        solution = _minimise(design, labels, solution, strength)
+        head = _unscaled(solution[:-1], solution[-1], mean, scale)
+        loss = _calibrate(head.logits(val_x), val_labels)[1] if len(val_x) else 0.0
+        if best is not None and loss > best[0]:
+            break
+        best = loss, head, strength
+    assert best is not None
+    return best[1:]
+
+
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
     exponential = np.exp(logits - logits.max(axis=1, keepdims=True))
     share: NDArray[np.floating] = exponential / exponential.sum(axis=1, keepdims=True)
@@ -124,11 +143,7 @@ def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float
     """
     from scipy.linalg import solve_triangular  # here, since who only carries modules does without its 30 MB
 
-    mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
-    centred = x - mean
-    # Unit variance on average: a strength then means the same for every representation.
-    scale = np.float32(np.sqrt(np.square(centred).mean(dtype=np.float64)) or 1.0)
-    centred /= scale
+    mean, centred, scale = _standardised(x)
     if 2 * len(x) > x.shape[1]:
         design, triangle = centred, None
     else:
@@ -141,10 +156,24 @@ def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float
         inner: NDArray[np.floating] = solution[:-1]
         if triangle is not None:
             inner = centred.T @ solve_triangular(triangle, inner, lower=True, trans="T")
-        weight = inner / scale
-        bias = solution[-1] - mean @ weight
-        heads.append(Head(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32)))
+        heads.append(_unscaled(inner, solution[-1], mean, scale))
     return heads
+
+
+def _standardised(x: Floats) -> tuple[Floats, Floats, np.float32]:
+    """Mean, centred images, scale: with unit variance on average, a strength means the same everywhere."""
+    mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
+    centred = x - mean
+    scale = np.float32(np.sqrt(np.square(centred).mean(dtype=np.float64)) or 1.0)
+    centred /= scale
+    return mean, centred, scale
+
+
+def _unscaled(inner: NDArray[np.floating], bias: NDArray[np.floating], mean: Floats, scale: np.float32) -> Head:
+    """The head on images as they are, of a solution on standardised ones."""
+    weight = inner / scale
+    bias = bias - mean @ weight
+    return Head(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32))
 
 
 def _gram_factor(centred: Floats) -> NDArray[np.float64]:
