@@ -139,8 +139,19 @@ def _begin(ref: BackboneRef, threads: int, all_there: Any) -> None:
     """Make a new worker ready for work."""
     global _all_there
     _all_there = all_there
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _take_threads(threads)
     worker_backbone(ref)
+
+
+def _end_with_parent() -> None:
+    """A run that is killed must not leave workers behind, who would wait for work for ever."""
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _wait_for_all() -> None:
