@@ -19,7 +19,7 @@ from conftest import LEARNED
 
 from skillmesh.challenge.executors import BackboneRef, open_place, worker_backbone
 from skillmesh.challenge.methods import METHODS
-from skillmesh.challenge.record import Record, read_record, without_times
+from skillmesh.challenge.record import Record, without_times
 from skillmesh.challenge.run import Plan, run
 from skillmesh.errors import RunError
 

@@ -154,3 +154,54 @@ def test_an_interval_holds_its_mean_and_no_spread_means_no_width(values):
     assert found.half_width is not None
     assert found.half_width >= 0
     assert metrics.interval([0.5] * len(values)).half_width == 0
+
+
+# What a student multiplies, counted by hand.
+
+DIM, CLASSES, TASKS = 6, 3, 2
+
+
+def pooled_cost(kind: str) -> float:
+    """Pool two tasks of three classes with four images each, six numbers an image, and count."""
+    from skillmesh.anchors import KINDS, AnchorSettings
+    from skillmesh.backbone.calibration import Prior
+    from skillmesh.costs import counted
+    from skillmesh.lowrank import LowRank
+
+    prior = Prior(
+        within=LowRank(np.ones(DIM), np.ones((1, DIM))),
+        between=LowRank(np.ones(DIM), np.ones((2, DIM))),
+        centre=np.zeros(DIM),
+    )
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(CLASSES), 4)
+    settings = AnchorSettings(rank=2, clusters=2, images_per_class=2)
+    anchors = [
+        KINDS[kind].fit(rng.standard_normal((12, DIM)).astype(np.float32), labels, CLASSES, settings)
+        for _ in range(TASKS)
+    ]
+    with counted() as costs:
+        KINDS[kind].pool(anchors, prior)
+    assert costs.spent.keys() == {"mapper"}
+    return costs.total
+
+
+def test_the_student_of_a_sketch_multiplies_what_was_counted_by_hand():
+    rank = 1 + TASKS * 2  # the prior's row and two of each task
+    spread = TASKS * CLASSES + 2 + 1  # class means, the prior's rows between classes, and its centre
+    scatter = 15 * DIM + 25 * DIM + 2 * rank**3 / 6  # ½·5·6 products of rows; root⁻¹ × rows; root and its inverse
+    rows = 2 * spread * rank * DIM + spread * DIM
+    gram = 45 * (rank + DIM) + 2 * spread**3 / 6  # ½·9·10
+    assert pooled_cost("sketch") == pytest.approx(scatter + rows + gram)
+
+
+def test_the_student_of_maha_multiplies_what_was_counted_by_hand():
+    samples = TASKS * CLASSES * 2
+    covariance = 21 * (samples + 1)  # ½·6·7 products for each sample and the prior's row
+    inverse = DIM**3 / 6 + DIM**3
+    means = TASKS * CLASSES * (DIM**2 + DIM)
+    assert pooled_cost("maha") == pytest.approx(covariance + inverse + means)
+
+
+def test_the_student_of_gmmc_does_nearly_nothing():
+    assert pooled_cost("gmmc") == 3 * TASKS * 2 * DIM

@@ -40,6 +40,19 @@ def test_every_task_has_one_agent_and_the_shares_are_even(tasks, agents, how):
     assert max(sizes) - min(sizes) <= 1
 
 
+def test_balanced_gives_the_largest_first_to_whoever_has_least():
+    assert list(assign(TASKS, 2, "balanced", [5, 1, 1, 4, 2]).values()) == [("a", "c"), ("b", "d", "e")]
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(1, 25))
+def test_balanced_loads_differ_by_no_more_than_the_largest_task(sizes, agents):
+    names = [str(i) for i in range(len(sizes))]
+    found = assign(names, agents, "balanced", sizes)
+    assert sorted(task for some in found.values() for task in some) == sorted(names)
+    loads = [sum(sizes[int(task)] for task in some) for some in found.values()]
+    assert max(loads) - min(loads) <= max(sizes)
+
+
 def test_more_agents_than_tasks_leave_some_with_none():
     assert [len(some) for some in assign(["a"], 3).values()] == [1, 0, 0]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.anchors.sketch import class_means
 from skillmesh.backbone.calibration import Prior
-from skillmesh.costs import cholesky_macs, spend
+from skillmesh.costs import cholesky_macs, gram_macs, spend
 from skillmesh.errors import TensorError
 from skillmesh.tensors import Floats, Spec, Tensors
 
@@ -107,7 +107,7 @@ class MahaScorer:
 def _building_macs(samples: int, classes: int, prior: Prior) -> float:
     """Of the covariance of all samples and of the prior, its inverse, and the means times that."""
     dim = prior.within.dim
-    covariance = (samples + len(prior.within.factor)) * float(dim) ** 2
+    covariance = gram_macs(dim, samples + len(prior.within.factor))
     inverse = cholesky_macs(dim) + float(dim) ** 3
     return covariance + inverse + classes * (float(dim) ** 2 + dim)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
-from skillmesh.costs import cholesky_macs, spend
+from skillmesh.costs import cholesky_macs, gram_macs, spend
 from skillmesh.lowrank import (
     Doubles,
     LowRank,
@@ -170,9 +170,9 @@ def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
 
 def _building_macs(rank: int, spread: int, dim: int) -> float:
     """Of building a scorer: the pooled scatter's inverse, the rows of `spread` along it, their Gram matrix."""
-    inverse = 2.0 * rank**2 * dim + 2 * cholesky_macs(rank)
+    inverse = gram_macs(rank, dim) + float(rank) ** 2 * dim + 2 * cholesky_macs(rank)
     rows = 2.0 * spread * rank * dim + spread * dim
-    gram = float(spread**2) * (rank + dim) + 2 * cholesky_macs(spread)
+    gram = gram_macs(spread, rank) + gram_macs(spread, dim) + 2 * cholesky_macs(spread)
     return inverse + rows + gram
 
 

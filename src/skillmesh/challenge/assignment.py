@@ -1,4 +1,4 @@
-"""Who learns what: tasks given to agents in blocks, in turn, or as a file says."""
+"""Who learns what: tasks given to agents in blocks, in turn, by their size, or as a file says."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ Assignment = dict[str, tuple[str, ...]]
 """Each agent's tasks, in the order in which it learns them."""
 
 
-def assign(tasks: Sequence[str], agents: int, how: str = "order") -> Assignment:
+WAYS = ("order", "round-robin", "balanced")
+
+
+def assign(
+    tasks: Sequence[str], agents: int, how: str = "order", sizes: Sequence[int] | None = None
+) -> Assignment:
     """Give every task to one agent.
 
     Parameters
     ----------
     how
         `order`: the first agent takes the first tasks, and so on, in blocks as equal as they can be;
-        `round-robin`: task by task in turn; else a JSON or CSV file. Where there are more agents than tasks, some
-        have none: they only receive.
+        `round-robin`: task by task in turn; `balanced`: the largest first, each to the agent that has least to do;
+        else a JSON or CSV file. Where there are more agents than tasks, some have none: they only receive.
+    sizes
+        Images of each task, for `balanced`.
     """
     if agents < 1:
         raise RunError(f"{agents} agents cannot learn anything; expected 1 or more")
@@ -34,7 +41,19 @@ def assign(tasks: Sequence[str], agents: int, how: str = "order") -> Assignment:
         if agents > len(tasks):  # the first agents have one each
             cuts = [min(index, len(tasks)) for index in range(agents + 1)]
         return {name: tuple(tasks[cuts[i] : cuts[i + 1]]) for i, name in enumerate(names)}
+    if how == "balanced":
+        return _balanced(tasks, names, sizes or [1] * len(tasks))
     return _from_file(Path(how), tasks, agents)
+
+
+def _balanced(tasks: Sequence[str], names: Sequence[str], sizes: Sequence[int]) -> Assignment:
+    """Largest first, to whoever has least; every agent learns its tasks in the given order."""
+    loads, chosen = dict.fromkeys(names, 0), {name: list[int]() for name in names}
+    for index in sorted(range(len(tasks)), key=lambda i: -sizes[i]):
+        name = min(names, key=lambda n: (loads[n], len(chosen[n])))
+        loads[name] += sizes[index]
+        chosen[name].append(index)
+    return {name: tuple(tasks[i] for i in sorted(some)) for name, some in chosen.items()}
 
 
 def agent_name(index: int) -> str:
@@ -48,7 +67,7 @@ def _from_file(path: Path, tasks: Sequence[str], agents: int) -> Assignment:
         found = _of_csv(text) if path.suffix.lower() == ".csv" else _of_json(json.loads(text))
     except (OSError, ValueError) as error:
         raise RunError(
-            f"cannot read the assignment {path}: {error}; expected order, round-robin, or a file with JSON "
+            f"cannot read the assignment {path}: {error}; expected {', '.join(WAYS)}, or a file with JSON "
             'such as {"anna": ["dice"]} or CSV lines such as anna,dice'
         ) from error
     _refuse_unequal(path, found, tasks)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from skillmesh.challenge import record
-from skillmesh.challenge.assignment import assign
+from skillmesh.challenge.assignment import WAYS, assign
 from skillmesh.challenge.evaluate import open_measured
 from skillmesh.challenge.methods import Method, SkillMethod
 from skillmesh.challenge.provenance import provenance
@@ -106,8 +106,10 @@ def _settings(plan: Plan, folders: list[tuple[Path, TaskFolder]], data_hash: str
     return RunSettings(
         method=plan.method.settings(),
         agents=plan.agents,
-        assign=plan.assign if plan.assign in ("order", "round-robin") else Path(plan.assign).name,
-        assignment=assign([task.name for task in facts], plan.agents, plan.assign),
+        assign=plan.assign if plan.assign in WAYS else Path(plan.assign).name,
+        assignment=assign(
+            [task.name for task in facts], plan.agents, plan.assign, [task.train + task.val for task in facts]
+        ),
         sharing="mesh" if plan.mesh else "memory",
         alpha=plan.alpha,
         seed=plan.seed,

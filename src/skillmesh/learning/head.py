@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.costs import head_macs, spend
+from skillmesh.costs import gram_macs, head_macs, spend
 from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
 
 Labels = NDArray[np.int64]
@@ -179,7 +179,7 @@ def _unscaled(inner: NDArray[np.floating], bias: NDArray[np.floating], mean: Flo
 def _gram_factor(centred: Floats) -> NDArray[np.float64]:
     exact: NDArray[np.float64] = centred.astype(np.float64)
     gram = exact @ exact.T
-    spend("head", centred.size * len(centred))
+    spend("head", gram_macs(*centred.shape))
     # Centring costs one rank and twins cost more: a trace of ridge keeps the factor regular.
     gram[np.diag_indices_from(gram)] += 1e-7 * np.trace(gram) / len(gram) + 1e-12
     return np.asarray(np.linalg.cholesky(gram))

@@ -26,7 +26,7 @@ def run(
     ] = "2",
     method: Annotated[str, typer.Option("--method", metavar="NAME|FILE.toml", help="See `methods`.")] = "sketch",
     assign: Annotated[
-        str, typer.Option("--assign", metavar="order|round-robin|FILE", help="Who learns what.")
+        str, typer.Option("--assign", metavar="order|round-robin|balanced|FILE", help="Who learns what.")
     ] = "order",
     mesh: Annotated[bool, typer.Option("--mesh", help="Share over a real mesh of processes.")] = False,
     cluster: Annotated[
