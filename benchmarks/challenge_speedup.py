@@ -1,9 +1,9 @@
 """Wall-clock of two agents against one, with one thread each and a cold cache; and one agent with two threads.
 
-    python benchmarks/challenge_speedup.py TASKS [--tasks 6] [--repeats 1] [--json docs/results/challenge-speedup.json]
+    python benchmarks/challenge_speedup.py TASKS [--tasks 6] [--repeats 1] [--json FILE]
 
-The smallest of the tasks are taken, so that it ends in minutes. What is timed is all that it takes until every agent
-can answer everything: learning, sharing, and building the mapper. Starting processes and loading the backbone is
+The smallest of the tasks are taken, so that it ends in minutes. What is timed is all that it takes until every
+agent can answer everything: learning, sharing, and building the mapper. Starting processes and loading the backbone is
 shown apart: it is paid once, however much is learned. Of several repeats the fastest counts, since other processes
 only ever make it slower; give the machine to this alone.
 """

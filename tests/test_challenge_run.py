@@ -166,6 +166,13 @@ def test_a_run_that_is_complete_is_not_done_again(plan: Plan, made: Record):
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*.json")} == before
 
 
+def test_a_bound_can_be_added_to_a_run_that_has_none(plan: Plan, made: Record, tmp_path: Path):
+    without = run(replace(plan, out=tmp_path / "run", bound=False, reuse=(made.folder,)))
+    assert without.results is not None
+    assert "all_data_together" not in without.results["bounds"]
+    assert without_times(run(replace(plan, out=tmp_path / "run")).results) == without_times(made.results)
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

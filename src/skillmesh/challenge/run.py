@@ -71,9 +71,10 @@ def run(plan: Plan) -> Record:
     settings = _settings(plan, folders, origin["data_hash"])
     stage = _stage(plan, settings, [folder for _, folder in folders])
     _begin(stage, _circumstances(stage, origin))
-    if stage.read().complete:
+    before = stage.read()
+    if before.complete and (before.bounds is not None or not plan.bound):
         stage.log("this run is complete; nothing is done again")
-        return stage.read()
+        return before
     with stage.timed("total_seconds"):
         plan.method.play(stage)
         if plan.bound and stage.read().bounds is None:
