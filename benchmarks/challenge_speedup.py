@@ -3,9 +3,9 @@
     python benchmarks/challenge_speedup.py TASKS [--tasks 6] [--repeats 1] [--json FILE]
 
 The smallest of the tasks are taken, so that it ends in minutes. What is timed is all that it takes until every
-agent can answer everything: learning, sharing, and building the mapper. Starting processes and loading the backbone is
-shown apart: it is paid once, however much is learned. Of several repeats the fastest counts, since other processes
-only ever make it slower; give the machine to this alone.
+agent can answer everything: learning, sharing, and building the mapper. Starting processes and loading the
+backbone is shown apart: it is paid once, however much is learned. Of several repeats the fastest counts, since
+other processes only ever make it slower; give the machine to this alone.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.challenge import record
+from skillmesh.challenge import record, writing
 from skillmesh.challenge.assignment import assign
 from skillmesh.challenge.methods import METHODS, SkillMethod, find_method, register, register_kind
 from skillmesh.challenge.record import Learned, Step, TaskAtStep
@@ -148,7 +148,7 @@ def test_a_name_is_registered_once():
 
 def test_what_was_learned_is_read_as_it_was_written(tmp_path):
     learned = Learned("a b/c", 3, "anna", {"forward": 1.5}, 2.0, 10, None, 5, {"head": 3, "card": 2}, 0.5)
-    record.write_learned(tmp_path, learned)
+    writing.write_learned(tmp_path, learned)
     (path,) = (tmp_path / "learned").iterdir()
     assert path.name == "0003-a_b_c.json"
     assert record.made(Learned, json.loads(path.read_text())) == learned
@@ -156,7 +156,7 @@ def test_what_was_learned_is_read_as_it_was_written(tmp_path):
 
 def test_steps_make_a_table(tmp_path):
     step = Step(2, (TaskAtStep("a", 4, 1.0, 1.0, 0.75), TaskAtStep("b", 2, None, None, 0.5)), {}, 0.0, 0.0)
-    record.write_steps_table(tmp_path, [step])
+    writing.write_steps_table(tmp_path, [step])
     rows = (tmp_path / "steps.csv").read_text().splitlines()
     assert rows[0] == "known,task,images,given,found,final,strict,unknown"
     assert rows[1:] == ["2,a,4,1.0,1.0,0.75,,", "2,b,2,,,0.5,,"]
@@ -189,3 +189,17 @@ def test_sums_of_macs_do_not_depend_on_the_order():
     forth = Learned("t", 0, "a", macs, 0, 1)
     back = Learned("t", 0, "a", dict(reversed(macs.items())), 0, 1)
     assert forth.total_macs == back.total_macs
+
+
+def test_an_opened_zip_can_be_sent_to_another_process(tmp_path: Path):
+    import pickle
+    import zipfile
+
+    from skillmesh.data.folder import open_task
+
+    with zipfile.ZipFile(tmp_path / "task.zip", "w") as file:
+        for name in ("one/1.jpg", "one/2.jpg", "two/1.jpg", "two/2.jpg"):
+            file.writestr(name, name.encode())
+    task = open_task(tmp_path / "task.zip")
+    sent = pickle.loads(pickle.dumps(task))
+    assert [f.content() for f in sent.splits["train"].files] == [f.content() for f in task.splits["train"].files]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmesh.challenge.evaluate import open_measured
 from skillmesh.challenge.executors import BackboneRef, Place, open_place, worker_backbone
 from skillmesh.challenge.record import Learned, read_record
 from skillmesh.costs import counted
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from skillmesh.challenge.methods import SkillMethod
     from skillmesh.challenge.stage import Stage
     from skillmesh.config import AgentConfig
+    from skillmesh.data.folder import TaskFolder
     from skillmesh.names import Adaptation, BiasMode
 
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Job:
     """One task to be learned: all that a worker needs."""
 
-    path: Path
+    task: TaskFolder
     config: AgentConfig
     backbone: BackboneRef
     biases: BiasMode
@@ -49,10 +49,9 @@ def learn(job: Job) -> tuple[Lesson, float]:
     """Make the lesson, in whatever process this is; returns it with the seconds that it took."""
     backbone = worker_backbone(job.backbone)
     start = time.perf_counter()
-    folder = open_measured(job.path, job.config.seed)
     with counted() as costs:
         lesson = study(
-            folder,
+            job.task,
             backbone,
             job.config,
             biases=job.biases,
@@ -120,7 +119,7 @@ def _learn_all(
 def _job(method: SkillMethod, stage: Stage, place: Place, agent: Agent, task: str) -> Job:
     name = f"training-{hashlib.sha256(task.encode()).hexdigest()[:16]}.pt"
     return Job(
-        stage.path_of(task).resolve(),
+        next(folder for folder in stage.tasks if folder.name == task),
         agent.config,
         _ref(method, stage),
         method.biases,

@@ -18,196 +18,53 @@ The accuracy matrix is `Record.matrix(figure)`. Whatever is time and not result 
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.challenge.entries import (
+    FORMAT,
+    Bounds,
+    Circumstances,
+    Confused,
+    Confusions,
+    Learned,
+    RunSettings,
+    Sharing,
+    Step,
+    TaskAtStep,
+    TaskFacts,
+)
 from skillmesh.errors import RunError
 
-FORMAT = 1
-FIGURES = ("given", "found", "final", "strict", "unknown")
-"""What is measured of a task at a step."""
+__all__ = [
+    "Bounds",
+    "Circumstances",
+    "Confused",
+    "Confusions",
+    "Learned",
+    "Record",
+    "RunSettings",
+    "Sharing",
+    "Step",
+    "TaskAtStep",
+    "TaskFacts",
+    "find_records",
+    "made",
+    "module_file",
+    "read_record",
+    "read_times",
+    "stem",
+    "without_times",
+]
 
 Made = TypeVar("Made")
-
-
-@dataclass(frozen=True)
-class TaskFacts:
-    """A task as it was found."""
-
-    name: str
-    path: str
-    """Where it lay when the run was made: the report shows images from there, if it is still there."""
-    classes: tuple[str, ...]
-    train: int
-    val: int
-    test: int
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """What a run was asked for. A folder holds runs of one such setting only."""
-
-    method: dict[str, Any]
-    """All its settings; `name` among them."""
-    agents: int
-    assign: str
-    """How tasks were given to agents: order, round-robin, or the name of a file."""
-    assignment: dict[str, tuple[str, ...]]
-    """Each agent's tasks, in the order in which it learns them; an agent may have none."""
-    sharing: str
-    """memory or mesh."""
-    alpha: float
-    """MACs that sending a byte counts for."""
-    seed: int
-    tasks: tuple[TaskFacts, ...]
-    """In the order in which they are learned and added."""
-    data_hash: str
-    backbone: str = ""
-    """The backbone's fingerprint, where the method has one."""
-    format: int = FORMAT
-
-    @property
-    def names(self) -> list[str]:
-        return [task.name for task in self.tasks]
-
-
-@dataclass(frozen=True)
-class Circumstances:
-    """What surrounds a run and must not change its results."""
-
-    executor: str
-    workers: int
-    threads: int
-    versions: dict[str, str]
-    provenance: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What learning one task took and gave."""
-
-    task: str
-    position: int
-    """In the order of the run's tasks, from 0."""
-    agent: str
-    macs: dict[str, float]
-    """Of the teacher, by what they were spent on."""
-    seconds: float
-    images: int
-    """Training and validation images looked at."""
-    cached_images: int | None = None
-    """How many of their descriptors lay in the cache: they cost MACs, but no seconds here."""
-    module_bytes: int = 0
-    """What a student receives; of a method without modules, whatever it sends for this task."""
-    parts: dict[str, int] = field(default_factory=dict)
-    """Those bytes by what they hold: head, anchor, probes, biases, card."""
-    validation_accuracy: float | None = None
-    module_id: str | None = None
-    content_id: str | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def total_macs(self) -> float:
-        return math.fsum(self.macs.values())
-
-
-@dataclass(frozen=True)
-class TaskAtStep:
-    """One task's test images after so many tasks, as shares; none where a method has no such thing."""
-
-    task: str
-    images: int
-    given: float | None
-    """Right class, the task given."""
-    found: float | None
-    """Right task."""
-    final: float
-    """Right task and right class, nothing given, an answer forced."""
-    strict: float | None = None
-    """The same, "unknown" counting as wrong."""
-    unknown: float | None = None
-    """Answered "unknown"."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """After `known` tasks."""
-
-    known: int
-    tasks: tuple[TaskAtStep, ...]
-    """In the order of the run: the known ones; behind them others, where a method can be asked about these too."""
-    student_macs: dict[str, float]
-    """What an agent spent to take in the newest task, by what on: rebuilding its mapper."""
-    student_seconds: float
-    test_seconds: float
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """How all agents came to know all tasks, and whether they do."""
-
-    how: str
-    """memory or mesh."""
-    received: dict[str, int]
-    """Bytes of other agents' modules that each agent took in: as sent over the mesh, or the modules' sizes."""
-    answers: dict[str, str]
-    """A hash of each agent's answers to a sample of test images, with all their figures."""
-    asked: int
-    """How many images that sample has."""
-    seconds: float
-    sent: dict[str, int] = field(default_factory=dict)
-    """Bytes that each agent served to others, where there was a mesh."""
-    trial_macs: dict[str, float] = field(default_factory=dict)
-    """What each agent spent on trying what arrived before it let it in, where there was a mesh."""
-    held: tuple[str, ...] = ()
-    """Tasks that some agent held back until the run let them go."""
-
-    @property
-    def same_answers(self) -> bool:
-        """Whether all agents answer the same, bit by bit."""
-        return len(set(self.answers.values())) == 1
-
-
-@dataclass(frozen=True)
-class Confused:
-    """An image that was taken for another task's."""
-
-    task: str
-    label: str
-    image: str
-    """Its name inside the task."""
-    taken_for: str
-    answer: str
-    """The class that it was said to be, there."""
-
-
-@dataclass(frozen=True)
-class Confusions:
-    """Which tasks are taken for which, at the last step."""
-
-    tasks: tuple[str, ...]
-    counts: tuple[tuple[int, ...], ...]
-    """Row: the image's task; column: the one it was taken for."""
-    samples: tuple[Confused, ...]
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """One classifier over all classes, trained on all tasks' data together: what sharing cannot beat by much."""
-
-    how: str
-    tasks: tuple[TaskAtStep, ...]
-    macs: dict[str, float]
-    seconds: float
 
 
 @dataclass
@@ -334,50 +191,13 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-# Writing. Every file is written beside its place and renamed into it: a kill leaves it whole or not at all.
-
-
-def write_settings(folder: Path, settings: RunSettings, circumstances: Circumstances) -> None:
-    write_json(folder / "run.json", {"settings": asdict(settings), "circumstances": asdict(circumstances)})
-
-
-def write_learned(folder: Path, learned: Learned) -> None:
-    write_json(folder / "learned" / f"{_stem(learned.position, learned.task)}.json", asdict(learned))
-
-
-def write_step(folder: Path, step: Step) -> None:
-    write_json(folder / "steps" / f"{step.known:04d}.json", asdict(step))
-
-
-def write_steps_table(folder: Path, steps: Iterable[Step]) -> None:
-    """All steps as one CSV."""
-    target = folder / "steps.csv"
-    partial = target.with_name(f".{target.name}.partial")
-    with partial.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["known", "task", "images", *FIGURES])
-        for step in steps:
-            for task in step.tasks:
-                table.writerow([step.known, task.task, task.images, *(getattr(task, name) for name in FIGURES)])
-    partial.replace(target)
-
-
-def write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-    partial.replace(path)
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(data)
-    partial.replace(path)
-
-
 def module_file(folder: Path, position: int, task: str) -> Path:
-    return folder / "modules" / f"{_stem(position, task)}.skill"
+    return folder / "modules" / f"{stem(position, task)}.skill"
+
+
+def stem(position: int, task: str) -> str:
+    """A file name that sorts like the tasks and can be read; the number alone makes it unique."""
+    return f"{position:04d}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', task)[:60]}"
 
 
 def without_times(value: Any) -> Any:
@@ -388,8 +208,3 @@ def without_times(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_times(item) for item in value]
     return value
-
-
-def _stem(position: int, task: str) -> str:
-    """A file name that sorts like the tasks and can be read; the number alone makes it unique."""
-    return f"{position:04d}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', task)[:60]}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.challenge import record
+from skillmesh.challenge import writing
 from skillmesh.challenge.assignment import WAYS, assign
 from skillmesh.challenge.evaluate import open_measured
 from skillmesh.challenge.methods import Method, SkillMethod
@@ -41,6 +41,7 @@ class Plan:
     """What is asked for. What follows `bound` changes no result."""
 
     paths: Sequence[Path]
+    """Where the tasks lie."""
     method: Method
     out: Path
     agents: int
@@ -50,6 +51,8 @@ class Plan:
     seed: int = 0
     shuffle: bool = False
     """Learn the tasks in an order drawn by the seed."""
+    open: Callable[[int], Sequence[TaskFolder]] | None = None
+    """Opens the tasks with a seed, where they are more than the folders and zips at `paths`."""
     bound: bool = True
     """Whether one classifier is trained on all data together."""
     workers: int | None = None
@@ -69,7 +72,7 @@ def run(plan: Plan) -> Record:
     folders = _in_order(plan)
     origin = provenance(plan.command, plan.paths, plan.seed)
     settings = _settings(plan, folders, origin["data_hash"])
-    stage = _stage(plan, settings, [folder for _, folder in folders])
+    stage = _stage(plan, settings, folders)
     _begin(stage, _circumstances(stage, origin))
     before = stage.read()
     if before.complete and (before.bounds is not None or not plan.bound):
@@ -80,29 +83,32 @@ def run(plan: Plan) -> Record:
         if plan.bound and stage.read().bounds is None:
             _keep_bound(plan.method, stage)
     found = stage.read()
-    record.write_steps_table(stage.folder, found.steps)
-    record.write_json(stage.folder / "results.json", results_of(found))
+    writing.write_steps_table(stage.folder, found.steps)
+    writing.write_json(stage.folder / "results.json", results_of(found))
     stage.log("complete")
     return stage.read()
 
 
-def _in_order(plan: Plan) -> list[tuple[Path, TaskFolder]]:
+def _in_order(plan: Plan) -> list[TaskFolder]:
     """Open all tasks, in the order in which they are learned."""
-    opened = [(path, open_measured(path, plan.seed)) for path in plan.paths]
+    if plan.open is None:
+        opened = [open_measured(path.resolve(), plan.seed) for path in plan.paths]
+    else:
+        opened = list(plan.open(plan.seed))
     if not plan.shuffle:
         return opened
     return [opened[i] for i in np.random.default_rng(plan.seed).permutation(len(opened))]
 
 
-def _settings(plan: Plan, folders: list[tuple[Path, TaskFolder]], data_hash: str) -> RunSettings:
+def _settings(plan: Plan, folders: list[TaskFolder], data_hash: str) -> RunSettings:
     facts = tuple(
         TaskFacts(
             folder.name,
-            str(path.resolve()),
+            str(getattr(folder.splits["test"].files[0].source, "path", "")),
             folder.classes,
             *(len(folder.splits[split]) for split in ("train", "val", "test")),
         )
-        for path, folder in folders
+        for folder in folders
     )
     return RunSettings(
         method=plan.method.settings(),
@@ -170,7 +176,7 @@ def _begin(stage: Stage, circumstances: Circumstances) -> None:
     if stage.folder.exists() and any(stage.folder.iterdir()):
         raise RunError(f"{stage.folder} is not empty and holds no run; name another folder with --out")
     stage.folder.mkdir(parents=True, exist_ok=True)
-    record.write_settings(stage.folder, stage.settings, circumstances)
+    writing.write_settings(stage.folder, stage.settings, circumstances)
     stage.log(f"{len(stage.tasks)} tasks, {stage.settings.agents} agents, {stage.settings.method['name']}")
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skillmesh.challenge import record
+from skillmesh.challenge import record, writing
 from skillmesh.challenge.record import Bounds, Confusions, Learned, RunSettings, Step
 from skillmesh.data.folder import TaskFolder
 from skillmesh.progress import Progress
@@ -40,9 +40,6 @@ class Stage:
             file.write(f"{datetime.now(UTC).strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
         self.tell(text)
 
-    def path_of(self, task: str) -> Path:
-        return Path(next(facts.path for facts in self.settings.tasks if facts.name == task))
-
     # What is there already.
 
     def read(self) -> record.Record:
@@ -56,27 +53,27 @@ class Stage:
     def keep_learned(self, learned: Learned, module: bytes | None = None) -> None:
         """Keep a learned task. The module goes first: a task counts as learned when its JSON is there."""
         if module is not None:
-            record.write_bytes(self.module_file(learned.position), module)
-        record.write_learned(self.folder, learned)
+            writing.write_bytes(self.module_file(learned.position), module)
+        writing.write_learned(self.folder, learned)
 
     def keep_step(self, step: Step) -> None:
-        record.write_step(self.folder, step)
+        writing.write_step(self.folder, step)
 
     def keep_confusions(self, confusions: Confusions) -> None:
-        record.write_json(self.folder / "confusions.json", asdict(confusions))
+        writing.write_json(self.folder / "confusions.json", asdict(confusions))
 
     def keep_bounds(self, bounds: Bounds) -> None:
-        record.write_json(self.folder / "bounds.json", asdict(bounds))
+        writing.write_json(self.folder / "bounds.json", asdict(bounds))
 
     def keep_sharing(self, sharing: record.Sharing) -> None:
-        record.write_json(self.folder / "sharing.json", asdict(sharing))
+        writing.write_json(self.folder / "sharing.json", asdict(sharing))
 
     def keep_times(self, **seconds: float) -> None:
         """Note how long something took, summed over all sittings of a run that was killed."""
         times = record.read_times(self.folder)
         for name, value in seconds.items():
             times[name] = times.get(name, 0.0) + round(value, 3)
-        record.write_json(self.folder / "times.json", times)
+        writing.write_json(self.folder / "times.json", times)
 
     def timed(self, name: str) -> Timer:
         return Timer(partial(self._keep_time, name))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.challenge.metrics import interval
-from skillmesh.challenge.record import Record, write_json
+from skillmesh.challenge.record import Record
 from skillmesh.challenge.run import Plan, run
+from skillmesh.challenge.writing import write_json
 
 FIGURES = ("oracle_accuracy", "task_accuracy", "final_accuracy", "strict_accuracy", "known_unknown")
 
