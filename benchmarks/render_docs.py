@@ -283,7 +283,7 @@ def quarantine() -> str:
 def challenge_runs() -> str:
     rows = []
     for r in read("challenge-runs")["runs"]:
-        costs, shared = r["costs"], r["sharing"]
+        shared = r["sharing"]
         together = r["bounds"].get("all_data_together")
         equal = {True: "equal", False: "DIFFERENT", None: "–"}[r["equals_eval"]]
         rows.append(

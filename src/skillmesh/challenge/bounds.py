@@ -1,7 +1,8 @@
 """The upper bound: one classifier over all classes of all tasks, trained on all data together.
 
 It is what nobody in the challenge may have: all images in one place. A softmax by L-BFGS in single precision on
-the same representation, regularised as every head is; the strength is chosen on the validation images.
+the same representation, regularised as every head is, but with fewer rounds; the strength is chosen on
+the validation images, which then join the training.
 """
 
 from __future__ import annotations

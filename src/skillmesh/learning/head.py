@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ STRENGTHS = (0.1, 0.01, 0.001)
 """Weights of ½‖W‖² beside the mean log-loss, strongest first: each fit starts where the last one ended."""
 DEFAULT_STRENGTH = 0.01
 """Taken where there are no validation images to choose on."""
+LARGE_STRENGTHS = (0.01, 0.001, 0.0001)
+"""The more images, the less is needed to keep a head from learning them by heart."""
+LARGE_ROUNDS = 40
 TEMPERATURES = np.geomspace(0.1, 100, 121)
 
 
@@ -81,22 +85,26 @@ def fit_head(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, class
 
 
 def fit_large(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, classes: int) -> tuple[Head, float]:
-    """As `fit_head` where there is much data: the strength is chosen as there, and validation images never join.
+    """As `fit_head` where there is much data, with weaker strengths and fewer rounds: each round takes seconds.
 
-    Returns the head and its strength. The path stops where the next strength does worse: each one costs minutes.
+    Returns the head and its strength. The path stops where the next strength does worse on the validation images;
+    these then join the training, from the best solution on.
     """
     mean, design, scale = _standardised(x)
     solution = np.zeros((design.shape[1] + 1, classes))
-    best: tuple[float, Head, float] | None = None
-    for strength in STRENGTHS:
-        solution = _minimise(design, labels, solution, strength)
-        head = _unscaled(solution[:-1], solution[-1], mean, scale)
-        loss = _calibrate(head.logits(val_x), val_labels)[1] if len(val_x) else 0.0
-        if best is not None and loss > best[0]:
+    best = (math.inf, solution, LARGE_STRENGTHS[0])
+    for strength in LARGE_STRENGTHS:
+        solution = _minimise(design, labels, solution, strength, LARGE_ROUNDS)
+        logits = _unscaled(solution[:-1], solution[-1], mean, scale).logits(val_x)
+        loss = _calibrate(logits, val_labels)[1] if len(val_x) else 0.0
+        if loss >= best[0]:
             break
-        best = loss, head, strength
-    assert best is not None
-    return best[1:]
+        best = loss, solution, strength
+    del design
+    both, both_labels = np.concatenate([x, val_x]), np.concatenate([labels, val_labels])
+    mean, design, scale = _standardised(both)
+    solution = _minimise(design, both_labels, best[1], best[2], LARGE_ROUNDS)
+    return _unscaled(solution[:-1], solution[-1], mean, scale), best[2]
 
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -185,7 +193,9 @@ def _gram_factor(centred: Floats) -> NDArray[np.float64]:
     return np.asarray(np.linalg.cholesky(gram))
 
 
-def _minimise(design: Floats, labels: Labels, start: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
+def _minimise(
+    design: Floats, labels: Labels, start: NDArray[np.float64], strength: float, rounds: int = 100
+) -> NDArray[np.float64]:
     """Minimise the mean log-loss + strength/2·‖W‖² over (W; bias), from `start`."""
     from scipy.optimize import minimize
 
@@ -207,7 +217,7 @@ def _minimise(design: Floats, labels: Labels, start: NDArray[np.float64], streng
         gradient[-1] = share.sum(axis=0)
         return loss + strength / 2 * float(np.vdot(weight, weight)), gradient.ravel()
 
-    options = {"maxiter": 100, "ftol": 1e-5, "gtol": 1e-6}
+    options = {"maxiter": rounds, "ftol": 1e-5, "gtol": 1e-6}
     result = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
     spend("head", head_macs(len(design), design.shape[1], start.shape[1], result.nfev))
     solution: NDArray[np.float64] = result.x.reshape(start.shape)
