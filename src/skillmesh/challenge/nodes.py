@@ -47,25 +47,19 @@ class Served:
         with (home / "serve.log").open("wb") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log, env=os.environ | one_thread)
 
-    def counts(self) -> tuple[int, int]:
+    def counts(self) -> tuple[int, ...]:
         """Modules in its bank, and in its quarantine."""
         if self.process.poll() is not None:
             raise RunError(f"{self.home.name} ended with {self.process.returncode}: {self.last_words()}")
-        return len(list((self.home / "bank").glob("*.skill"))), len(self.held())
+        return tuple(len(list((self.home / name).glob("*.skill"))) for name in ("bank", "quarantine"))
 
-    def held(self) -> list[str]:
-        agent = Agent(self.home)
-        tasks = [held.module.card.task for held in Shelf(self.home, agent.ledger).held()]
-        agent.ledger.close()
-        return tasks
-
-    def release(self) -> None:
-        """Let everything out of quarantine: the challenge's agents are known to be honest."""
+    def release(self) -> list[str]:
+        """Let everything out of quarantine, and say what: the challenge's agents are known to be honest."""
         agent = Agent(self.home)
         shelf = Shelf(self.home, agent.ledger)
-        for held in shelf.held():
-            shelf.release(held, agent)
+        tasks = [shelf.release(held, agent).card.task for held in shelf.held()]
         agent.ledger.close()
+        return tasks
 
     def last_words(self) -> str:
         return (self.home / "serve.log").read_text(errors="replace").strip()[-500:]
@@ -117,16 +111,15 @@ def _until_all_hold_all(stage: Stage, nodes: list[Served], modules: int) -> tupl
     """Wait; what stays in quarantine when all has arrived is named and let out."""
     advance = begin(stage.progress, "sharing over the mesh (modules)", len(nodes) * modules)
     held: set[str] = set()
-    changed, before = time.monotonic(), (0, 0)
+    changed, before = time.monotonic(), tuple[int, ...]((0, 0))
     while True:
         counts = [node.counts() for node in nodes]
         if all(bank == modules for bank, _ in counts):
             return tuple(sorted(held))
         for node, (bank, in_quarantine) in zip(nodes, counts, strict=True):
             if in_quarantine and bank + in_quarantine == modules:
-                held |= set(node.held())
-                node.release()
-        stand = (sum(bank for bank, _ in counts), sum(q for _, q in counts))
+                held |= set(node.release())
+        stand = tuple(map(sum, zip(*counts, strict=True)))
         if advance is not None:
             advance(stand[0] - before[0])
         if stand != before:
