@@ -81,6 +81,8 @@ class Learned:
     parts: dict[str, int] = field(default_factory=dict)
     """Those bytes by what they hold: head, anchor, probes, biases, card."""
     validation_accuracy: float | None = None
+    cpu_seconds: float | None = None
+    """Of the worker's process: unlike `seconds`, what others do on the machine does not add to it."""
     module_id: str | None = None
     content_id: str | None = None
     notes: tuple[str, ...] = ()

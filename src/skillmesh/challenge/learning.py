@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from skillmesh.challenge.executors import BackboneRef, Place, open_place, worker_backbone
 from skillmesh.challenge.record import Learned, read_record
@@ -45,10 +45,17 @@ class Job:
     checkpoint: Path | None
 
 
-def learn(job: Job) -> tuple[Lesson, float]:
-    """Make the lesson, in whatever process this is; returns it with the seconds that it took."""
+class Taken(NamedTuple):
+    """Seconds, of the clock and of the processor."""
+
+    wall: float
+    cpu: float
+
+
+def learn(job: Job) -> tuple[Lesson, Taken]:
+    """Make the lesson, in whatever process this is; returns it with the time that it took."""
     backbone = worker_backbone(job.backbone)
-    start = time.perf_counter()
+    wall, cpu = time.perf_counter(), time.process_time()
     with counted() as costs:
         lesson = study(
             job.task,
@@ -59,7 +66,8 @@ def learn(job: Job) -> tuple[Lesson, float]:
             checkpoint=job.checkpoint,
             layers=job.layers,
         )
-    return dataclasses.replace(lesson, costs=costs), time.perf_counter() - start
+    taken = Taken(time.perf_counter() - wall, time.process_time() - cpu)
+    return dataclasses.replace(lesson, costs=costs), taken
 
 
 def learn_missing(method: SkillMethod, stage: Stage, homes: dict[str, Path]) -> None:
@@ -94,7 +102,7 @@ def _learn_all(
 ) -> None:
     """Keep every worker busy; an agent that has begun goes on before another one begins."""
     ready = deque(name for name, queue in queues.items() if queue)
-    under_way: dict[Future[tuple[Lesson, float]], tuple[str, str]] = {}
+    under_way: dict[Future[tuple[Lesson, Taken]], tuple[str, str]] = {}
     advance = begin(stage.progress, "learning (tasks)", sum(map(len, queues.values())))
     try:
         while ready or under_way:
@@ -105,8 +113,7 @@ def _learn_all(
                 under_way[place.executor.submit(learn, job)] = name, task
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 name, task = under_way.pop(future)
-                lesson, seconds = future.result()
-                _keep(stage, agents[name], task, lesson, seconds)
+                _keep(stage, agents[name], task, *future.result())
                 if queues[name]:
                     ready.appendleft(name)
                 if advance is not None:
@@ -129,19 +136,20 @@ def _job(method: SkillMethod, stage: Stage, place: Place, agent: Agent, task: st
     )
 
 
-def _keep(stage: Stage, agent: Agent, task: str, lesson: Lesson, seconds: float) -> None:
+def _keep(stage: Stage, agent: Agent, task: str, lesson: Lesson, taken: Taken) -> None:
     module, data = agent.sign(lesson)
     learned = Learned(
         task=task,
         position=stage.settings.names.index(task),
         agent=agent.name,
         macs=dict(lesson.costs.spent),
-        seconds=round(seconds, 3),
+        seconds=round(taken.wall, 3),
         images=lesson.images,
         cached_images=lesson.images - lesson.fresh,
         module_bytes=module.size,
         parts=bytes_by_part(module),
         validation_accuracy=module.card.validation_accuracy,
+        cpu_seconds=round(taken.cpu, 3),
         module_id=module.id,
         content_id=module.content_id,
         notes=(*lesson.notes, *(f"{u.name}: {u.reason}" for u in lesson.unreadable)),
@@ -150,7 +158,7 @@ def _keep(stage: Stage, agent: Agent, task: str, lesson: Lesson, seconds: float)
     for left in agent.home.glob("training-*.pt"):  # of a training that is over
         left.unlink()
     stage.log(
-        f"{agent.name} learned {task} in {seconds:.1f} s: {learned.total_macs:.3g} MACs, {module.size} bytes"
+        f"{agent.name} learned {task} in {taken.wall:.1f} s: {learned.total_macs:.3g} MACs, {module.size} bytes"
     )
 
 
