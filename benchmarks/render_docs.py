@@ -319,12 +319,11 @@ def challenge_costs() -> str:
                 f"{c['speedup']:.2f}",
                 *shares,
                 f"{c['busiest_speedup']:.2f}",
-                f"{r['wall_seconds']['learning_seconds']:.0f}",
             ]
         )
     head = (
         "method, sharing | agents | teacher, MACs | communication, MACs | student, MACs | speedup | efficiency | "
-        "efficiency, one rebuild | speedup of the busiest | learning, s (warm cache)"
+        "efficiency, one rebuild | speedup of the busiest"
     )
     return f"{table(head, rows)}\n\n{source('challenge-runs')}"
 
