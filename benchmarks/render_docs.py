@@ -351,7 +351,92 @@ def _figure(value: Any) -> str:
     return str(value)
 
 
+def challenge_runs() -> str:
+    rows = []
+    for r in read("challenge-runs")["runs"]:
+        shared = r["sharing"]
+        together = r["bounds"].get("all_data_together")
+        equal = {True: "equal", False: "DIFFERENT", None: "–"}[r["equals_eval"]]
+        rows.append(
+            [
+                f"{r['method']}, {shared['how']}, {r['executor']}",
+                str(r["agents"]),
+                percent(r["oracle_accuracy"]),
+                "–" if together is None else percent(together["final_accuracy"]),
+                percent(r["task_accuracy"]),
+                percent(r["final_accuracy"]),
+                equal,
+                "all alike" if shared["same_answers"] else "DIFFERENT",
+            ]
+        )
+    head = (
+        "method, sharing, executor | agents | task given, % | all data together, % | task found, % | final, % | "
+        "macro averages against `eval` | agents' answers"
+    )
+    return f"{table(head, rows)}\n\n{source('challenge-runs')}"
+
+
+def challenge_costs() -> str:
+    rows = []
+    for r in read("challenge-runs")["runs"]:
+        c = r["costs"]
+        macs = (f"{c[name]:.2e}" for name in ("teacher", "communication", "student"))
+        shares = (f"{c[name]:.4f}" for name in ("efficiency", "efficiency_with_one_rebuild"))
+        rows.append(
+            [
+                f"{r['method']}, {r['sharing']['how']}",
+                str(r["agents"]),
+                *macs,
+                f"{c['speedup']:.2f}",
+                *shares,
+                f"{c['busiest_speedup']:.2f}",
+            ]
+        )
+    head = (
+        "method, sharing | agents | teacher, MACs | communication, MACs | student, MACs | speedup | efficiency | "
+        "efficiency, one rebuild | speedup of the busiest"
+    )
+    return f"{table(head, rows)}\n\n{source('challenge-runs')}"
+
+
+def challenge_sweep() -> str:
+    found = read("challenge-sweep")
+    rows = [
+        [
+            str(r["agents"]),
+            percent(r["final_accuracy"]["mean"]),
+            f"{r['speedup']['mean']:.2f}",
+            f"{r['half_of_agents']:g}",
+            f"{r['efficiency']['mean']:.4f}",
+            f"{r['busiest_speedup']['mean']:.2f}",
+        ]
+        for r in found["sweep"]
+    ]
+    head = "agents | final, % | speedup in MACs | 0.5 × agents | efficiency | speedup of the busiest"
+    return f"{table(head, rows)}\n\n{source('challenge-sweep')}"
+
+
+def challenge_speedup() -> str:
+    rows = [
+        [
+            r["variant"],
+            f"{r['seconds']:.1f}",
+            f"{r['speedup']:.2f}",
+            f"{r['startup_seconds']:.1f}",
+            f"{r['images']:,}",
+            percent(r["final_accuracy"]),
+        ]
+        for r in read("challenge-speedup")["variants"]
+    ]
+    head = "who learns | learning, sharing, mapper, s | speedup | start-up, s | images | final, %"
+    return f"{table(head, rows)}\n\n{source('challenge-speedup')}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "challenge-runs": challenge_runs,
+    "challenge-costs": challenge_costs,
+    "challenge-sweep": challenge_sweep,
+    "challenge-speedup": challenge_speedup,
     "accuracy": accuracy,
     "per-task": per_task,
     "transfer": transfer,

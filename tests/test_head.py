@@ -106,3 +106,18 @@ def test_fewer_validation_images_than_probes_are_all_sent() -> None:
     assert choose_probes(x, x[:, 0]).tolist() == [[1.0], [3.0]]
     assert probe_weights(2).tolist() == [0.5, 0.5]
     assert probe_weights(4).tolist() == [0.25] * 4
+
+
+def test_a_fit_of_much_data_is_as_good_as_one_of_little():
+    from skillmesh.learning.head import fit_large
+
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((4, 10)).astype(np.float32) * 2
+    labels = np.tile(np.arange(4), 300)
+    x = (centres[labels] + rng.standard_normal((1200, 10))).astype(np.float32)
+    parts = (x[:600], labels[:600], x[600:800], labels[600:800])
+    large, strength = fit_large(*parts, classes=4)
+    small = fit_head(*parts, classes=4).head
+    right = [np.mean(head.logits(x[800:]).argmax(axis=1) == labels[800:]) for head in (large, small)]
+    assert abs(right[0] - right[1]) < 0.02
+    assert strength in (0.01, 0.001, 0.0001)

@@ -65,7 +65,14 @@ class Agent:
     The backbone is loaded when it is first needed; listing, exporting and importing modules never need it.
     """
 
-    def __init__(self, home: Path, device: str | None = None, cache_folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        device: str | None = None,
+        cache_folder: Path | None = None,
+        backbone: Backbone | None = None,
+    ) -> None:
+        """Open the agent at `home`; agents of one process may share a backbone that is loaded already."""
         self.home = home
         self.config = AgentConfig.load(home)
         self.identity = Identity.load(home / KEY_FILE)
@@ -76,7 +83,7 @@ class Agent:
         """Whether an answer waits for the mapper of a changed bank; a node builds it in the background instead."""
         self._device = device
         self._cache_folder = cache_folder or default_folder()
-        self._backbone: Backbone | None = None
+        self._backbone = backbone
         self._mapper: tuple[list[Module], Mapper] | None = None
         self._heads: dict[str, Head] = {}
         self._biases: dict[str, Floats] = {}
@@ -169,9 +176,7 @@ class Agent:
                 layers,
             )
         lesson = dataclasses.replace(lesson, costs=costs)
-        card = self._card(lesson.facts | told, version=self._next_version(folder.name))
-        made, data = Module.create(card, lesson.tensors, self.identity)
-        validation.save(self.home / validation.FOLDER, made.id, lesson.validation, lesson.validation_labels)
+        _, data = self.sign(lesson, **told)
         module = self.bank.add(data)
         checkpoint.unlink(missing_ok=True)
         if older is not None:
@@ -179,6 +184,16 @@ class Agent:
         self.ledger.remember(slot_of(module))
         self.ledger.merge([announce(module.card, module.id, data, self.identity)], self.identity.public_key)
         return module, lesson
+
+    def sign(self, lesson: Lesson, **told: Any) -> tuple[Module, bytes]:
+        """Make a module of a lesson that was studied with this agent's settings, wherever that was.
+
+        What the agent keeps for itself of it, the validation images, is stored; the module is not in the bank yet.
+        """
+        card = self._card(lesson.facts | told, version=self._next_version(lesson.facts["task"]))
+        made, data = Module.create(card, lesson.tensors, self.identity)
+        validation.save(self.home / validation.FOLDER, made.id, lesson.validation, lesson.validation_labels)
+        return made, data
 
     def _next_version(self, task: str) -> int:
         """Versions count on even after the task was forgotten or withdrawn: elsewhere the older one is known."""

@@ -86,6 +86,16 @@ def first_of(chosen: Sequence[Place], places: Sequence[Place]) -> int:
     return min(places.index(place) for place in chosen)
 
 
+def gram_macs(rows: int, columns: int) -> float:
+    """Of a matrix (rows × columns) times its own transpose: BLAS computes one half and mirrors it."""
+    return rows * (rows + 1) / 2.0 * columns
+
+
+def cholesky_macs(size: int) -> float:
+    """Of the root of a positive definite matrix; its triangle's inverse costs the same again."""
+    return size**3 / 6.0
+
+
 def em_macs(images: int, dim: int, clusters: int, rounds: int) -> float:
     """Of a mixture with diagonal covariances: two products per round, responsibilities and moments."""
     return 4.0 * images * dim * clusters * rounds

@@ -37,6 +37,10 @@ class MeshError(SkillmeshError):
     """A mesh that cannot be joined: an address, a port or a certificate that does not work."""
 
 
+class RunError(SkillmeshError):
+    """A run of the challenge that cannot be made, gone on with, or read."""
+
+
 class ModuleError(SkillmeshError):
     """A `.skill` file that must not be used. Each way to be wrong is a subclass below."""
 

@@ -25,7 +25,7 @@ from skillmesh.progress import Advance
 from skillmesh.tensors import Floats, Tensors
 
 if TYPE_CHECKING:
-    from skillmesh.backbone.describe import Unreadable
+    from skillmesh.backbone.describe import Described, Unreadable
 
 Labels = NDArray[np.int64]
 
@@ -42,8 +42,15 @@ class Lesson:
     validation: Floats
     """The validation descriptors, which the teacher keeps to try other agents' modules on."""
     validation_labels: Labels
+    fresh: int = 0
+    """Images whose descriptors were not in the cache."""
     costs: Costs = field(default_factory=Costs)
     """What learning it cost, where somebody counted."""
+
+    @property
+    def images(self) -> int:
+        """Training and validation images that could be read."""
+        return int(sum(self.facts["counts"])) + len(self.validation)
 
 
 def study(
@@ -63,9 +70,9 @@ def study(
     a kill would lose of that, `training` is told how many images will go forth and back, and `layers` are those
     behind which biases act.
     """
-    train, train_labels, train_files, unreadable = _represented(task.splits["train"], backbone, config, progress)
-    val, val_labels, val_files, also_unreadable = _represented(task.splits["val"], backbone, config, progress)
-    unreadable += also_unreadable
+    train, train_labels, train_files, seen = _represented(task.splits["train"], backbone, config, progress)
+    val, val_labels, val_files, also_seen = _represented(task.splits["val"], backbone, config, progress)
+    unreadable, fresh = seen.unreadable + also_seen.unreadable, seen.fresh + also_seen.fresh
     counts = np.bincount(train_labels, minlength=len(task.classes))
     _refuse_empty_classes(task, counts, unreadable)
     # One BLAS thread: the products are many and small, and waking a second thread for each costs more than it
@@ -98,7 +105,7 @@ def study(
         "validation_accuracy": fit.accuracy,
         "temperature": fit.temperature,
     }
-    return Lesson(fit.head.tensors() | tensors, facts, unreadable, task.notes, val, val_labels)
+    return Lesson(fit.head.tensors() | tensors, facts, unreadable, task.notes, val, val_labels, fresh)
 
 
 def anchor_settings(config: AgentConfig) -> AnchorSettings:
@@ -113,11 +120,11 @@ def anchor_settings(config: AgentConfig) -> AnchorSettings:
 
 def _represented(
     split: Split, backbone: Backbone, config: AgentConfig, progress: Advance | None
-) -> tuple[Floats, Labels, list[ImageFile], list[Unreadable]]:
+) -> tuple[Floats, Labels, list[ImageFile], Described]:
     described = backbone.describe(split.files, progress)
     x = backbone.represent(described.raw, config.representation, config.compact)
     readable = [split.files[index] for index in described.readable]
-    return x, split.labels[described.readable], readable, described.unreadable
+    return x, split.labels[described.readable], readable, described
 
 
 def _refuse_empty_classes(task: TaskFolder, counts: NDArray[np.int64], unreadable: list[Unreadable]) -> None:

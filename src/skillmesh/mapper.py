@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import KINDS, Scores
 from skillmesh.backbone.calibration import Prior
+from skillmesh.costs import spend
 from skillmesh.learning.head import best_temperature, softmax
 from skillmesh.learning.probes import probe_weights, read_probes
 from skillmesh.module import Module
@@ -60,6 +61,7 @@ class Mapper:
         owners = np.repeat(np.arange(len(modules)), [len(p) for p in probes])
         weights = np.concatenate([probe_weights(m.card.validation_images) for m in modules])
         scores = self._scorer.score(np.concatenate(probes))
+        spend("probes", len(owners) * self._scorer.macs)
         self.temperature = best_temperature(scores.task, owners, weights) if len(owners) else 1.0
         self.threshold = _threshold(scores.novelty, weights, self._scorer.usual_threshold)
         self.probed = self._mapped(scores)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.anchors.sketch import class_means
 from skillmesh.backbone.calibration import Prior
+from skillmesh.costs import cholesky_macs, gram_macs, spend
 from skillmesh.errors import TensorError
 from skillmesh.tensors import Floats, Spec, Tensors
 
@@ -93,12 +94,22 @@ class MahaScorer:
         self._inverse = inverse.astype(np.float32)
         self._towards = towards.astype(np.float32)
         self._offsets = (0.5 * np.sum(centred * towards, axis=1)).astype(np.float32)
+        self.macs = float(towards.size + inverse.size + inverse.shape[0])
+        spend("mapper", _building_macs(sum(len(anchor.samples) for anchor in anchors), len(means), prior))
 
     def score(self, x: Floats) -> Scores:
         centred = x - self._centre
         closeness = centred @ self._towards.T - self._offsets
         distance = np.sum((centred @ self._inverse) * centred, axis=1)
         return Scores(best_per_task(closeness, self._starts), distance - 2 * closeness.max(axis=1))
+
+
+def _building_macs(samples: int, classes: int, prior: Prior) -> float:
+    """Of the covariance of all samples and of the prior, its inverse, and the means times that."""
+    dim = prior.within.dim
+    covariance = gram_macs(dim, samples + len(prior.within.factor))
+    inverse = cholesky_macs(dim) + float(dim) ** 3
+    return covariance + inverse + classes * (float(dim) ** 2 + dim)
 
 
 def _tied_covariance(anchors: Sequence[MahaAnchor], prior: Prior) -> NDArray[np.float64]:

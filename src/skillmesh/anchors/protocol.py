@@ -49,6 +49,8 @@ class Scorer(Protocol):
 
     usual_threshold: float
     """Novelty that is usually unknown, for banks whose modules bring no probes."""
+    macs: float
+    """Of scoring one descriptor."""
 
     def score(self, x: Floats) -> Scores: ...
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
-from skillmesh.costs import spend
+from skillmesh.costs import cholesky_macs, gram_macs, spend
 from skillmesh.lowrank import (
     Doubles,
     LowRank,
@@ -145,6 +145,8 @@ class SketchScorer:
         root = cholesky(_background_gram(spread, along, voices, precision))
         self._unroot = lower_inverse(root).astype(np.float32, order="F")  # its transpose is what `score` takes
         self._offsets = _multiply(spread, along, precision)[:classes]
+        self.macs = float(self._rows.size + 2 * dim + len(spread) ** 2)
+        spend("mapper", _building_macs(rank, len(spread), dim))
 
     def score(self, x: Floats) -> Scores:
         centred: Floats = x - self._centre
@@ -164,6 +166,14 @@ def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
     members[labels, np.arange(len(x))] = 1
     means: Floats = (members @ x) / members.sum(axis=1, keepdims=True)
     return means
+
+
+def _building_macs(rank: int, spread: int, dim: int) -> float:
+    """Of building a scorer: the pooled scatter's inverse, the rows of `spread` along it, their Gram matrix."""
+    inverse = gram_macs(rank, dim) + float(rank) ** 2 * dim + 2 * cholesky_macs(rank)
+    rows = 2.0 * spread * rank * dim + spread * dim
+    gram = gram_macs(spread, rank) + gram_macs(spread, dim) + 2 * cholesky_macs(spread)
+    return inverse + rows + gram
 
 
 def _rows_of_all(anchors: Sequence[SketchAnchor], prior: LowRank) -> int:

@@ -42,6 +42,8 @@ class Described:
     readable: NDArray[np.int64]
     """For each row of `raw`, the index of its image among those handed in."""
     unreadable: list[Unreadable] = field(default_factory=list)
+    fresh: int = 0
+    """How many were not in the cache."""
 
 
 def describe(
@@ -55,6 +57,7 @@ def describe(
     rows: list[Raw] = []
     readable: list[int] = []
     unreadable: list[Unreadable] = []
+    fresh = 0
     with ThreadPoolExecutor(cpu_workers()) as pool:
         for start in range(0, len(images), WINDOW):
             window = images[start : start + WINDOW]
@@ -66,13 +69,14 @@ def describe(
                 else:
                     rows.append(item.raw)
                     readable.append(index)
+            fresh += sum(item.fresh for item in items)
             if cache is not None:
                 cache.put([(item.key, item.raw) for item in items if item.fresh and item.raw is not None])
             if progress is not None:
                 progress(len(window))
     spend("forward", len(rows) * network.forward_macs)
     raw = np.stack(rows) if rows else np.empty((0, network.width), dtype=np.float16)
-    return Described(raw, np.array(readable, dtype=np.int64), unreadable)
+    return Described(raw, np.array(readable, dtype=np.int64), unreadable, fresh)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.agent import Agent
-from skillmesh.data.folder import Split, TaskFolder, open_task
+from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import DataError
 from skillmesh.learning.head import softmax
@@ -83,7 +83,7 @@ class Evaluation:
             "anchor_bytes",
         )
         summary: dict[str, Any] = {
-            key: round(fmean(getattr(t, key) for t in self.tasks), 6) if self.tasks else None for key in averaged
+            key: macro_average([getattr(t, key) for t in self.tasks]) if self.tasks else None for key in averaged
         }
         summary["learn_seconds"] = round(sum(t.learn_seconds for t in self.tasks), 3)
         summary["answer_seconds"] = round(sum(t.answer_seconds for t in self.tasks), 3)
@@ -119,6 +119,11 @@ class Evaluation:
         return round(float(sum(gaps)), 6)
 
 
+def macro_average(figures: Sequence[float]) -> float:
+    """The mean over tasks, every task with one voice, to six digits."""
+    return round(fmean(figures), 6)
+
+
 def evaluate(
     agent: Agent,
     paths: Sequence[Path | TaskFolder],
@@ -138,7 +143,7 @@ def evaluate(
         Names of tasks that are tested on but never learned. With `learn` off, whatever the agent does not know
         is hidden.
     """
-    folders = [_opened(path, learn, agent.config.seed) for path in paths]
+    folders = [open_measured(path, agent.config.seed, learn) for path in paths]
     seconds = dict.fromkeys((f.name for f in folders), 0.0)
     if learn:
         for folder in folders:
@@ -157,7 +162,7 @@ def evaluate(
     return result
 
 
-def _opened(path: Path | TaskFolder, learn: bool, seed: int) -> TaskFolder:
+def open_measured(path: Path | TaskFolder, seed: int, learn: bool = True) -> TaskFolder:
     """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
     if isinstance(path, TaskFolder):
         return path
@@ -180,30 +185,29 @@ def _test_known(
     progress: Progress | None,
     result: Evaluation,
 ) -> None:
-    modules, _ = agent.mapper()
+    modules, mapper = agent.mapper()
     module = modules[index]
     started = time.perf_counter()
-    x, labels, mapped, images = _shown(agent, folder.splits["test"], folder.name, change, progress)
-    seen = agent.seen_by(module, x, images)
+    shown = show(agent, folder, change, progress)
+    mapped = mapper.map(shown.x)
+    seen = agent.seen_by(module, shown.x, shown.images)
     answer_seconds = time.perf_counter() - started
-    labels = _in_order_of(module, folder)[labels]
-    logits = agent.head(module).logits(seen)
-    right_class = logits.argmax(axis=1) == labels
+    right_class = said_right(agent, module, folder, shown, seen)
+    marks = Marks.of(right_class, mapped, index)
     right_task = mapped.task == index
-    final = right_task & right_class
     result.novelty_known.append(mapped.novelty)
-    result.confidence.append((_confidence(agent, x, images, mapped, modules), final))
+    result.confidence.append((_confidence(agent, shown, mapped, modules), right_task & right_class))
     others, counts = np.unique(mapped.task[~right_task], return_counts=True)
     result.tasks.append(
         TaskResult(
             task=folder.name,
             classes=len(module.card.classes),
-            test_images=len(x),
-            oracle_accuracy=float(right_class.mean()),
-            task_accuracy=float(right_task.mean()),
-            final_accuracy=float(final.mean()),
-            known_unknown=float(mapped.unknown.mean()),
-            strict_accuracy=float((final & ~mapped.unknown).mean()),
+            test_images=len(shown),
+            oracle_accuracy=marks.given,
+            task_accuracy=marks.found,
+            final_accuracy=marks.final,
+            known_unknown=marks.unknown,
+            strict_accuracy=marks.strict,
             module_bytes=module.size,
             anchor_bytes=anchor_bytes(module),
             learn_seconds=round(learn_seconds, 3),
@@ -216,15 +220,30 @@ def _test_known(
 def _test_hidden(
     agent: Agent, folder: TaskFolder, change: Change | None, progress: Progress | None, result: Evaluation
 ) -> None:
-    x, _, mapped, _ = _shown(agent, folder.splits["test"], folder.name, change, progress)
+    shown = show(agent, folder, change, progress)
+    mapped = agent.mapper()[1].map(shown.x)
     result.novelty_hidden.append(mapped.novelty)
-    result.hidden.append(HiddenResult(folder.name, len(x), float(mapped.unknown.mean())))
+    result.hidden.append(HiddenResult(folder.name, len(shown), float(mapped.unknown.mean())))
 
 
-def _shown(
-    agent: Agent, split: Split, name: str, change: Change | None, progress: Progress | None
-) -> tuple[Floats, NDArray[np.int64], Mapped, list[AnyImage]]:
-    """Describe and map a split's images that can be read, as `Agent.answer` would."""
+@dataclass(frozen=True)
+class Shown:
+    """A task's test images that can be read, described."""
+
+    x: Floats
+    labels: NDArray[np.int64]
+    """Indices into the folder's classes."""
+    images: list[AnyImage]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def show(
+    agent: Agent, folder: TaskFolder, change: Change | None = None, progress: Progress | None = None
+) -> Shown:
+    """Describe a task's test images as `Agent.answer` would."""
+    split, name = folder.splits["test"], folder.name
     images: Sequence[AnyImage] = split.files if change is None else [change(image) for image in split.files]
     described = agent.backbone.describe(images, begin(progress, f"{name} (test)", len(images)))
     if not len(described.raw):
@@ -232,7 +251,39 @@ def _shown(
         raise DataError(f"no test image of {name!r} can be read ({reasons}); mend or remove the test folder")
     x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
     readable = [images[index] for index in described.readable]
-    return x, split.labels[described.readable], agent.mapper()[1].map(x), readable
+    return Shown(x, split.labels[described.readable], readable)
+
+
+def said_right(agent: Agent, module: Module, folder: TaskFolder, shown: Shown, seen: Floats) -> NDArray[np.bool_]:
+    """Whether the task's own module names the right class; `seen` is what its head looks at."""
+    right: NDArray[np.bool_] = (
+        agent.head(module).logits(seen).argmax(axis=1) == _in_order_of(module, folder)[shown.labels]
+    )
+    return right
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Shares of a task's test images."""
+
+    given: float
+    found: float
+    final: float
+    strict: float
+    unknown: float
+
+    @classmethod
+    def of(cls, right_class: NDArray[np.bool_], mapped: Mapped, index: int) -> Marks:
+        """`index` is the task's among those of the mapper."""
+        right_task = mapped.task == index
+        final = right_task & right_class
+        return cls(
+            given=float(right_class.mean()),
+            found=float(right_task.mean()),
+            final=float(final.mean()),
+            strict=float((final & ~mapped.unknown).mean()),
+            unknown=float(mapped.unknown.mean()),
+        )
 
 
 def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
@@ -241,13 +292,13 @@ def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
     return np.array([position.get(name, -1) for name in folder.classes], dtype=np.int64)
 
 
-def _confidence(agent: Agent, x: Floats, images: list[AnyImage], mapped: Mapped, modules: list[Module]) -> Floats:
+def _confidence(agent: Agent, shown: Shown, mapped: Mapped, modules: list[Module]) -> Floats:
     """The confidence of each image's answer, as `Answer.confidence` states it."""
-    stated = np.empty(len(x), dtype=np.float32)
+    stated = np.empty(len(shown), dtype=np.float32)
     for index in np.unique(mapped.task):
         rows = mapped.task == index
         module = modules[index]
-        seen = agent.seen_by(module, x[rows], [images[row] for row in np.flatnonzero(rows)])
+        seen = agent.seen_by(module, shown.x[rows], [shown.images[row] for row in np.flatnonzero(rows)])
         share = softmax(agent.head(module).logits(seen) / module.card.temperature)
         stated[rows] = mapped.posterior[rows, index] * share.max(axis=1)
     return stated

@@ -52,6 +52,7 @@ class ZipSource:
     """The files inside a zip, read without unpacking it to disk."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
         except Exception as error:  # BadZipFile, OSError, and a few others on damaged directories
@@ -60,6 +61,10 @@ class ZipSource:
             ) from error
         # Some writers on Windows put backslashes where the format wants slashes.
         self._members = {i.filename.replace("\\", "/"): i for i in self._zip.infolist()}
+
+    def __reduce__(self) -> tuple[type[ZipSource], tuple[Path]]:
+        """Another process opens the zip anew."""
+        return ZipSource, (self.path,)
 
     def names(self) -> list[str]:
         return sorted(n for n in self._members if not n.endswith("/"))

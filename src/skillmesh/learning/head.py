@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.costs import head_macs, spend
+from skillmesh.costs import gram_macs, head_macs, spend
 from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
 
 Labels = NDArray[np.int64]
@@ -18,6 +19,9 @@ STRENGTHS = (0.1, 0.01, 0.001)
 DEFAULT_STRENGTH = 0.01
 """Taken where there are no validation images to choose on."""
 MAX_EXPONENT = 20
+LARGE_STRENGTHS = (0.01, 0.001, 0.0001)
+"""The more images, the less is needed to keep a head from learning them by heart."""
+LARGE_ROUNDS = 40
 TEMPERATURES = np.geomspace(0.1, 100, 121)
 
 
@@ -98,6 +102,29 @@ def fit_head(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, class
     return Fit(head, STRENGTHS[best], judged[best][0], accuracy, heads[best])
 
 
+def fit_large(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, classes: int) -> tuple[Head, float]:
+    """As `fit_head` where there is much data, with weaker strengths and fewer rounds: each round takes seconds.
+
+    Returns the head and its strength. The path stops where the next strength does worse on the validation images;
+    these then join the training, from the best solution on.
+    """
+    mean, design, scale = _standardised(x)
+    solution = np.zeros((design.shape[1] + 1, classes))
+    best = (math.inf, solution, LARGE_STRENGTHS[0])
+    for strength in LARGE_STRENGTHS:
+        solution = _minimise(design, labels, solution, strength, LARGE_ROUNDS)
+        logits = _unscaled(solution[:-1], solution[-1], mean, scale).logits(val_x)
+        loss = _calibrate(logits, val_labels)[1] if len(val_x) else 0.0
+        if loss >= best[0]:
+            break
+        best = loss, solution, strength
+    del design
+    both, both_labels = np.concatenate([x, val_x]), np.concatenate([labels, val_labels])
+    mean, design, scale = _standardised(both)
+    solution = _minimise(design, both_labels, best[1], best[2], LARGE_ROUNDS)
+    return _unscaled(solution[:-1], solution[-1], mean, scale), best[2]
+
+
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
     exponential = np.exp(logits - logits.max(axis=1, keepdims=True))
     share: NDArray[np.floating] = exponential / exponential.sum(axis=1, keepdims=True)
@@ -142,11 +169,7 @@ def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float
     """
     from scipy.linalg import solve_triangular  # here, since who only carries modules does without its 30 MB
 
-    mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
-    centred = x - mean
-    # Unit variance on average: a strength then means the same for every representation.
-    scale = np.float32(np.sqrt(np.square(centred).mean(dtype=np.float64)) or 1.0)
-    centred /= scale
+    mean, centred, scale = _standardised(x)
     if 2 * len(x) > x.shape[1]:
         design, triangle = centred, None
     else:
@@ -159,22 +182,38 @@ def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float
         inner: NDArray[np.floating] = solution[:-1]
         if triangle is not None:
             inner = centred.T @ solve_triangular(triangle, inner, lower=True, trans="T")
-        weight = inner / scale
-        bias = solution[-1] - mean @ weight
-        heads.append(Head(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32)))
+        heads.append(_unscaled(inner, solution[-1], mean, scale))
     return heads
+
+
+def _standardised(x: Floats) -> tuple[Floats, Floats, np.float32]:
+    """Mean, centred images, scale: with unit variance on average, a strength means the same everywhere."""
+    mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
+    centred = x - mean
+    scale = np.float32(np.sqrt(np.square(centred).mean(dtype=np.float64)) or 1.0)
+    centred /= scale
+    return mean, centred, scale
+
+
+def _unscaled(inner: NDArray[np.floating], bias: NDArray[np.floating], mean: Floats, scale: np.float32) -> Head:
+    """The head on images as they are, of a solution on standardised ones."""
+    weight = inner / scale
+    bias = bias - mean @ weight
+    return Head(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32))
 
 
 def _gram_factor(centred: Floats) -> NDArray[np.float64]:
     exact: NDArray[np.float64] = centred.astype(np.float64)
     gram = exact @ exact.T
-    spend("head", centred.size * len(centred))
+    spend("head", gram_macs(*centred.shape))
     # Centring costs one rank and twins cost more: a trace of ridge keeps the factor regular.
     gram[np.diag_indices_from(gram)] += 1e-7 * np.trace(gram) / len(gram) + 1e-12
     return np.asarray(np.linalg.cholesky(gram))
 
 
-def _minimise(design: Floats, labels: Labels, start: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
+def _minimise(
+    design: Floats, labels: Labels, start: NDArray[np.float64], strength: float, rounds: int = 100
+) -> NDArray[np.float64]:
     """Minimise the mean log-loss + strength/2·‖W‖² over (W; bias), from `start`."""
     from scipy.optimize import minimize
 
@@ -196,7 +235,7 @@ def _minimise(design: Floats, labels: Labels, start: NDArray[np.float64], streng
         gradient[-1] = share.sum(axis=0)
         return loss + strength / 2 * float(np.vdot(weight, weight)), gradient.ravel()
 
-    options = {"maxiter": 100, "ftol": 1e-5, "gtol": 1e-6}
+    options = {"maxiter": rounds, "ftol": 1e-5, "gtol": 1e-6}
     result = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
     spend("head", head_macs(len(design), design.shape[1], start.shape[1], result.nfev))
     solution: NDArray[np.float64] = result.x.reshape(start.shape)

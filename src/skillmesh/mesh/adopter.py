@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from skillmesh import validation
 from skillmesh.agent import Agent
+from skillmesh.costs import Costs, counted
 from skillmesh.errors import FormatVersionError, ModuleError, TaskExistsError
 from skillmesh.mapper import Mapper
 from skillmesh.mesh.partial import Partial
@@ -43,6 +44,8 @@ class Adopter:
         self._tried: tuple[list[Module], Mapper | None] = ([], None)
         self.slowest = 0.0
         """Seconds from verifying a module to answering with it, at most so far."""
+        self.costs = Costs()
+        """What trying modules and building mappers has cost so far."""
 
     def adopt(self, arrivals: Sequence[Arrival]) -> list[Module]:
         """Take in what is sound and passes; what is refused or held is in the ledger with its reason.
@@ -62,10 +65,12 @@ class Adopter:
             files[module.id] = arrival, data
             chosen = self._agent.ledger.view().choices.get(module.id)
             (released if chosen and chosen.choice == "released" else newcomers).append(module)
-        with threadpool_limits(1, "blas"):
+        with threadpool_limits(1, "blas"), counted() as costs:
             accepted = self._judged(newcomers, files) + released
             stored = self._stored(accepted, files)
             self.rebuild()
+        for what, macs in costs.spent.items():
+            self.costs.add(what, macs)
         if stored:
             self.slowest = max(self.slowest, time.monotonic() - began)
         return stored

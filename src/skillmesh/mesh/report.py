@@ -36,6 +36,7 @@ def node_status(node: Node) -> dict[str, Any]:
         "slowest_adoption_seconds": round(node.intake.adopter.slowest, 3),
         "bytes_sent": node.library.bytes_sent,
         "bytes_fetched": node.intake.fetcher.bytes_fetched,
+        "macs": node.intake.adopter.costs.total,
         "declined": [
             {"task": a.task, "teacher": a.teacher, "id": a.id, "reason": node.intake.wants.declined[a.digest]}
             for a in view.known.values()

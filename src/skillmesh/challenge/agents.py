@@ -1,0 +1,82 @@
+"""A run of agents that share modules: they learn in parallel, share everything, and are tested task by task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from skillmesh.agent import Agent
+from skillmesh.backbone.backbone import Backbone
+from skillmesh.challenge.evaluate import Shown, show
+from skillmesh.challenge.executors import BackboneRef, worker_backbone
+from skillmesh.challenge.learning import learn_missing
+from skillmesh.challenge.methods import SkillMethod
+from skillmesh.challenge.sharing import share
+from skillmesh.challenge.stage import Stage
+from skillmesh.challenge.steps import measure_steps
+from skillmesh.config import FILE as CONFIG_FILE
+from skillmesh.home import create_home
+from skillmesh.module import Module
+from skillmesh.module.parts import specs_for
+
+
+def play(method: SkillMethod, stage: Stage) -> None:
+    """Do what is not done yet: learn, share, test."""
+    homes = _homes(method, stage)
+    learn_missing(method, stage, homes)
+    shown: list[Shown] | None = None
+    record = stage.read()
+    if record.sharing is None or len(record.steps) < len(stage.tasks) or record.confusions is None:
+        backbone = worker_backbone(backbone_ref(method, stage))
+        modules = _modules(stage)
+        tester = _tester(stage, homes, backbone)
+        with stage.timed("describing_tests_seconds"):
+            shown = [show(tester, folder, progress=stage.progress) for folder in stage.tasks]
+        if record.sharing is None:
+            share(stage, homes, backbone, modules, shown)
+        measure_steps(stage, tester, modules, shown)
+
+
+def backbone_ref(method: SkillMethod, stage: Stage) -> BackboneRef:
+    return BackboneRef(
+        method.backbone,
+        None if method.weights is None else Path(method.weights).resolve(),
+        None if method.calibration is None else Path(method.calibration).resolve(),
+        stage.device,
+        stage.cache_folder,
+    )
+
+
+def _homes(method: SkillMethod, stage: Stage) -> dict[str, Path]:
+    """A home with a key of its own for every agent."""
+    homes = {name: stage.folder / "agents" / name for name in stage.settings.assignment}
+    for name, home in homes.items():
+        if not (home / CONFIG_FILE).exists():
+            config = method.config(name, stage.settings.seed)
+            calibration = None if method.calibration is None else Path(method.calibration)
+            create_home(home, **(config.model_dump() | {"calibration": calibration}))
+    return homes
+
+
+def _modules(stage: Stage) -> list[Module]:
+    """What was learned, in the order of the tasks, as anyone reads it."""
+    return [Module.load(stage.module_file(position), specs_for) for position in range(len(stage.tasks))]
+
+
+def _tester(stage: Stage, homes: dict[str, Path], backbone: Backbone) -> Agent:
+    """Any agent will do: with the same modules all answer the same."""
+    return Agent(next(iter(homes.values())), cache_folder=stage.cache_folder, backbone=backbone)
+
+
+def cores() -> int:
+    """That this process may use."""
+    with suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usual_workers(assignment: Mapping[str, Sequence[str]]) -> int:
+    """As many processes as there are cores, but no more than agents with something to learn."""
+    return max(1, min(cores(), sum(bool(tasks) for tasks in assignment.values())))

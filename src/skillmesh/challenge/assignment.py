@@ -1,0 +1,114 @@
+"""Who learns what: tasks given to agents in blocks, in turn, by their size, or as a file says."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from skillmesh.errors import RunError
+
+Assignment = dict[str, tuple[str, ...]]
+"""Each agent's tasks, in the order in which it learns them."""
+
+
+WAYS = ("order", "round-robin", "balanced")
+
+
+def assign(
+    tasks: Sequence[str], agents: int, how: str = "order", sizes: Sequence[int] | None = None
+) -> Assignment:
+    """Give every task to one agent.
+
+    Parameters
+    ----------
+    how
+        `order`: the first agent takes the first tasks, and so on, in blocks as equal as they can be;
+        `round-robin`: task by task in turn; `balanced`: the largest first, each to the agent that has least to do;
+        else a JSON or CSV file. Where there are more agents than tasks, some have none: they only receive.
+    sizes
+        Images of each task, for `balanced`.
+    """
+    if agents < 1:
+        raise RunError(f"{agents} agents cannot learn anything; expected 1 or more")
+    names = [agent_name(index) for index in range(agents)]
+    if how == "round-robin":
+        return {name: tuple(tasks[index::agents]) for index, name in enumerate(names)}
+    if how == "order":
+        cuts = [round(index * len(tasks) / agents) for index in range(agents + 1)]
+        if agents > len(tasks):  # the first agents have one each
+            cuts = [min(index, len(tasks)) for index in range(agents + 1)]
+        return {name: tuple(tasks[cuts[i] : cuts[i + 1]]) for i, name in enumerate(names)}
+    if how == "balanced":
+        return _balanced(tasks, names, sizes or [1] * len(tasks))
+    return _from_file(Path(how), tasks, agents)
+
+
+def _balanced(tasks: Sequence[str], names: Sequence[str], sizes: Sequence[int]) -> Assignment:
+    """Largest first, to whoever has least; every agent learns its tasks in the given order."""
+    loads, chosen = dict.fromkeys(names, 0), {name: list[int]() for name in names}
+    for index in sorted(range(len(tasks)), key=lambda i: -sizes[i]):
+        name = min(names, key=lambda n: (loads[n], len(chosen[n])))
+        loads[name] += sizes[index]
+        chosen[name].append(index)
+    return {name: tuple(tasks[i] for i in sorted(some)) for name, some in chosen.items()}
+
+
+def agent_name(index: int) -> str:
+    return f"a{index + 1:03d}"
+
+
+def _from_file(path: Path, tasks: Sequence[str], agents: int) -> Assignment:
+    """Read `{"agent": ["task", …]}`, or a CSV of agent and task."""
+    try:
+        text = path.read_text()
+        found = _of_csv(text) if path.suffix.lower() == ".csv" else _of_json(json.loads(text))
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"cannot read the assignment {path}: {error}; expected {', '.join(WAYS)}, or a file with JSON "
+            'such as {"anna": ["dice"]} or CSV lines such as anna,dice'
+        ) from error
+    _refuse_unequal(path, found, tasks)
+    if len(found) > agents:
+        raise RunError(f"{path} names {len(found)} agents, --agents says {agents}; make them agree")
+    spare = (name for name in map(agent_name, range(agents + len(found))) if name not in found)
+    while len(found) < agents:
+        found[next(spare)] = ()
+    return found
+
+
+def _of_json(value: Any) -> Assignment:
+    if not isinstance(value, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value.values()
+    ):
+        raise ValueError("it is no object of lists of task names")
+    return {agent: tuple(names) for agent, names in value.items()}
+
+
+def _of_csv(text: str) -> Assignment:
+    found: dict[str, list[str]] = {}
+    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+        words = [word.strip() for word in row]
+        if not any(words) or (number == 1 and words == ["agent", "task"]):
+            continue
+        if len(words) != 2:
+            raise ValueError(f"line {number} has {len(words)} columns, not agent and task")
+        found.setdefault(words[0], []).append(words[1])
+    return {agent: tuple(names) for agent, names in found.items()}
+
+
+def _refuse_unequal(path: Path, found: Assignment, tasks: Sequence[str]) -> None:
+    given = [task for names in found.values() for task in names]
+    twice = sorted({task for task in given if given.count(task) > 1})
+    foreign, missing = sorted(set(given) - set(tasks)), sorted(set(tasks) - set(given))
+    for names, what in (
+        (twice, "gives twice"),
+        (foreign, "gives, though they are not there"),
+        (missing, "leaves out"),
+    ):
+        if names:
+            raise RunError(
+                f"the tasks that {path} {what}: {', '.join(names[:5])}; expected each of {len(tasks)} once"
+            )

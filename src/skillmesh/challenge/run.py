@@ -1,0 +1,214 @@
+"""One run of the challenge, from folders of tasks to a complete record; and several, over seeds and agents."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skillmesh.challenge import writing
+from skillmesh.challenge.assignment import WAYS, assign
+from skillmesh.challenge.evaluate import open_measured
+from skillmesh.challenge.methods import Method, SkillMethod
+from skillmesh.challenge.provenance import provenance
+from skillmesh.challenge.record import Circumstances, Record, RunSettings, TaskFacts
+from skillmesh.challenge.results import results_of
+from skillmesh.challenge.stage import Stage
+from skillmesh.data.folder import TaskFolder
+from skillmesh.errors import RunError
+from skillmesh.progress import Progress
+
+PACKAGES = (
+    "skillmesh",
+    "torch",
+    "timm",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pillow",
+    "eclipse-zenoh",
+    "distributed",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for. What follows `bound` changes no result."""
+
+    paths: Sequence[Path]
+    """Where the tasks lie."""
+    method: Method
+    out: Path
+    agents: int
+    assign: str = "order"
+    mesh: bool = False
+    alpha: float = 1000.0
+    seed: int = 0
+    shuffle: bool = False
+    """Learn the tasks in an order drawn by the seed."""
+    open: Callable[[int], Sequence[TaskFolder]] | None = None
+    """Opens the tasks with a seed, where they are more than the folders and zips at `paths`."""
+    bound: bool = True
+    """Whether one classifier is trained on all data together."""
+    workers: int | None = None
+    threads: int | None = None
+    cluster: str | None = None
+    device: str | None = None
+    cold: bool = False
+    """Begin with an empty descriptor cache of the run's own."""
+    reuse: tuple[Path, ...] = ()
+    command: str = "skillmesh challenge run"
+    progress: Progress | None = None
+    tell: Callable[[str], None] = field(default=lambda _: None)
+
+
+def run(plan: Plan) -> Record:
+    """Make the run, or go on with it where it was; a run that is complete is only read."""
+    folders = _in_order(plan)
+    origin = provenance(plan.command, plan.paths, plan.seed)
+    settings = _settings(plan, folders, origin["data_hash"])
+    stage = _stage(plan, settings, folders)
+    _begin(stage, _circumstances(stage, origin))
+    before = stage.read()
+    if before.complete and (before.bounds is not None or not plan.bound):
+        stage.log("this run is complete; nothing is done again")
+        return before
+    with stage.timed("total_seconds"):
+        plan.method.play(stage)
+        if plan.bound and stage.read().bounds is None:
+            _keep_bound(plan.method, stage)
+    found = stage.read()
+    writing.write_steps_table(stage.folder, found.steps)
+    writing.write_json(stage.folder / "results.json", results_of(found))
+    stage.log("complete")
+    return stage.read()
+
+
+def _in_order(plan: Plan) -> list[TaskFolder]:
+    """Open all tasks, in the order in which they are learned."""
+    if plan.open is None:
+        opened = [open_measured(path.resolve(), plan.seed) for path in plan.paths]
+    else:
+        opened = list(plan.open(plan.seed))
+    if not plan.shuffle:
+        return opened
+    return [opened[i] for i in np.random.default_rng(plan.seed).permutation(len(opened))]
+
+
+def _settings(plan: Plan, folders: list[TaskFolder], data_hash: str) -> RunSettings:
+    facts = tuple(
+        TaskFacts(
+            folder.name,
+            str(getattr(folder.splits["test"].files[0].source, "path", "")),
+            folder.classes,
+            *(len(folder.splits[split]) for split in ("train", "val", "test")),
+        )
+        for folder in folders
+    )
+    return RunSettings(
+        method=plan.method.settings(),
+        agents=plan.agents,
+        assign=plan.assign if plan.assign in WAYS else Path(plan.assign).name,
+        assignment=assign(
+            [task.name for task in facts], plan.agents, plan.assign, [task.train + task.val for task in facts]
+        ),
+        sharing="mesh" if plan.mesh else "memory",
+        alpha=plan.alpha,
+        seed=plan.seed,
+        tasks=facts,
+        data_hash=data_hash,
+        backbone=_fingerprint(plan.method),
+    )
+
+
+def _fingerprint(method: Method) -> str:
+    if not isinstance(method, SkillMethod):
+        return ""
+    from skillmesh.backbone.backbone import backbone_fingerprint, load_calibration
+
+    return backbone_fingerprint(
+        load_calibration(method.backbone, None if method.calibration is None else Path(method.calibration))
+    )
+
+
+def _stage(plan: Plan, settings: RunSettings, folders: Sequence[TaskFolder]) -> Stage:
+    from skillmesh.backbone.cache import default_folder
+    from skillmesh.challenge.agents import cores, usual_workers
+
+    workers = plan.workers or usual_workers(settings.assignment)
+    return Stage(
+        folder=plan.out,
+        settings=settings,
+        tasks=folders,
+        cache_folder=(plan.out / "cache" if plan.cold else default_folder()).resolve(),
+        workers=workers,
+        threads=plan.threads or max(1, cores() // workers),
+        cluster=plan.cluster,
+        device=plan.device,
+        reuse=plan.reuse,
+        progress=plan.progress,
+        tell=plan.tell,
+    )
+
+
+def _circumstances(stage: Stage, origin: dict[str, Any]) -> Circumstances:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    where = "this process" if stage.workers == 1 else "processes of this machine"
+    return Circumstances("Dask" if stage.cluster else where, stage.workers, stage.threads, versions, origin)
+
+
+def _begin(stage: Stage, circumstances: Circumstances) -> None:
+    """Begin a new record, or go on with one of the same settings; refuse any other."""
+    if (stage.folder / "run.json").exists():
+        _refuse_other_settings(stage.read().settings, stage)
+        stage.log("going on with this run")
+        return
+    if stage.folder.exists() and any(stage.folder.iterdir()):
+        raise RunError(f"{stage.folder} is not empty and holds no run; name another folder with --out")
+    stage.folder.mkdir(parents=True, exist_ok=True)
+    writing.write_settings(stage.folder, stage.settings, circumstances)
+    stage.log(f"{len(stage.tasks)} tasks, {stage.settings.agents} agents, {stage.settings.method['name']}")
+
+
+def _refuse_other_settings(theirs: RunSettings, stage: Stage) -> None:
+    before, asked = _comparable(theirs), _comparable(stage.settings)
+    different = [name for name in asked if before.get(name) != asked[name]]
+    if different:
+        name = different[0]
+        raise RunError(
+            f"{stage.folder} holds a run of other settings: {name} was {_short(before.get(name))}, now it is "
+            f"{_short(asked[name])}; name another folder with --out, or remove this one to begin anew"
+        )
+
+
+def _comparable(settings: RunSettings) -> dict[str, Any]:
+    """Settings by name, the method's among them; where the tasks lie does not matter, their content does."""
+    tasks = tuple(replace(task, path="") for task in settings.tasks)
+    flat = asdict(replace(settings, tasks=tasks))
+    return {f"method.{name}": value for name, value in flat.pop("method").items()} | flat
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _keep_bound(method: Method, stage: Stage) -> None:
+    """The joint classifier on the method's representation; a method with none has the default's."""
+    from skillmesh.challenge.bounds import joint_bound
+
+    skill = method if isinstance(method, SkillMethod) else SkillMethod("bound")
+    with stage.timed("bound_seconds"):
+        bounds = joint_bound(skill, stage)
+    stage.keep_bounds(bounds)
+    stage.log(f"one classifier on all data together, in {bounds.seconds:.1f} s: {bounds.how}")

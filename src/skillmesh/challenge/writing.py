@@ -1,0 +1,54 @@
+"""Write a run's record. Every file is written beside its place and renamed: a kill leaves it whole or absent."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from skillmesh.challenge.record import Circumstances, Learned, RunSettings, Step, stem
+
+FIGURES = ("given", "found", "final", "strict", "unknown")
+"""What is measured of a task at a step."""
+
+
+def write_settings(folder: Path, settings: RunSettings, circumstances: Circumstances) -> None:
+    write_json(folder / "run.json", {"settings": asdict(settings), "circumstances": asdict(circumstances)})
+
+
+def write_learned(folder: Path, learned: Learned) -> None:
+    write_json(folder / "learned" / f"{stem(learned.position, learned.task)}.json", asdict(learned))
+
+
+def write_step(folder: Path, step: Step) -> None:
+    write_json(folder / "steps" / f"{step.known:04d}.json", asdict(step))
+
+
+def write_steps_table(folder: Path, steps: Iterable[Step]) -> None:
+    """All steps as one CSV."""
+    target = folder / "steps.csv"
+    partial = target.with_name(f".{target.name}.partial")
+    with partial.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["known", "task", "images", *FIGURES])
+        for step in steps:
+            for task in step.tasks:
+                table.writerow([step.known, task.task, task.images, *(getattr(task, name) for name in FIGURES)])
+    partial.replace(target)
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    partial.replace(path)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(data)
+    partial.replace(path)

@@ -1,0 +1,143 @@
+"""`skillmesh challenge run` and `methods`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillmesh.cli import options
+from skillmesh.cli.challenge import challenge
+from skillmesh.errors import RunError
+
+if TYPE_CHECKING:
+    from skillmesh.challenge.record import Record
+
+
+@challenge.command("run")
+def run(
+    tasks: Annotated[list[Path], typer.Argument(help="Tasks, or folders of tasks.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The run's folder; one that is there goes on.")
+    ],
+    agents: Annotated[
+        str, typer.Option("--agents", metavar="N[,N…]", help="How many agents; several: a sweep.")
+    ] = "2",
+    method: Annotated[str, typer.Option("--method", metavar="NAME|FILE.toml", help="See `methods`.")] = "sketch",
+    assign: Annotated[
+        str, typer.Option("--assign", metavar="order|round-robin|balanced|FILE", help="Who learns what.")
+    ] = "order",
+    mesh: Annotated[bool, typer.Option("--mesh", help="Share over a real mesh of processes.")] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="ADDRESS", show_default=False, help="Learn on a Dask cluster."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, show_default=False, help="Processes; default: cores.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, show_default=False, help="Of each; default: cores/workers.")
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="S[,S…]", help="Several: confidence intervals.")] = "0",
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Learn in an order drawn by the seed.")] = False,
+    alpha: Annotated[float, typer.Option("--alpha", min=0, help="MACs that sending a byte counts for.")] = 1000.0,
+    bound: Annotated[
+        bool, typer.Option("--bound/--no-bound", help="Train one classifier on all data together.")
+    ] = True,
+    cold: Annotated[bool, typer.Option("--cold", help="Begin with an empty descriptor cache.")] = False,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option("--reuse", metavar="DIR", show_default=False, help="Take what an equal run has learned."),
+    ] = None,
+    backbone: Annotated[str | None, typer.Option("--backbone", metavar="NAME", show_default=False)] = None,
+    weights: options.Weights = None,
+    calibration: options.CalibrationFile = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> None:
+    """Run the challenge: agents learn in parallel, share, and are tested with no task label after every task."""
+    from skillmesh.challenge.methods import find_method
+    from skillmesh.challenge.record import find_records
+    from skillmesh.challenge.run import Plan
+    from skillmesh.challenge.sweep import sweep
+    from skillmesh.cli import show
+    from skillmesh.data.folder import find_tasks
+
+    files = {"weights": weights, "calibration": calibration}
+    changes = {"backbone": backbone} | {k: None if v is None else str(v.resolve()) for k, v in files.items()}
+    with show.progress_bar() as bar:
+        plan = Plan(
+            paths=find_tasks(tasks),
+            method=find_method(method, changes),
+            out=out,
+            agents=1,
+            assign=assign,
+            mesh=mesh,
+            alpha=alpha,
+            shuffle=shuffle,
+            bound=bound,
+            workers=workers,
+            threads=threads,
+            cluster=cluster,
+            device=device,
+            cold=cold,
+            reuse=tuple(find_records(reuse or ())),
+            command=show.command_line(),
+            progress=bar,
+            tell=lambda text: show.stderr.print(text, soft_wrap=True),
+        )
+        records = sweep(plan, _numbers(agents, "--agents", 1), _numbers(seeds, "--seeds", 0))
+    if json:
+        show.print_json(
+            [{"folder": str(r.folder), "agents": r.settings.agents, "results": r.results} for r in records]
+        )
+    else:
+        _print(records)
+
+
+@challenge.command("methods")
+def methods(json: options.Json = False) -> None:
+    """List the methods that `run` knows by name, with their settings."""
+    from skillmesh.challenge.methods import METHODS
+    from skillmesh.cli import show
+
+    if json:
+        show.print_json([method.settings() for method in METHODS.values()])
+        return
+    for method in METHODS.values():
+        told = {name: value for name, value in method.settings().items() if value is not None and name != "name"}
+        typer.echo(f"{method.name}: " + ", ".join(f"{name} {value}" for name, value in told.items()))
+
+
+def _print(records: list[Record]) -> None:
+    from skillmesh.cli import show
+
+    columns = (">agents", ">seed", ">task given", ">task found", ">final", ">all data", ">speedup", ">efficiency")
+    rows = show.table(None, "method", *columns, "answers")
+    for record in records:
+        results: dict[str, Any] = record.results or {}
+        together = results["bounds"].get("all_data_together", {}).get("final_accuracy")
+        shared = results["sharing"]
+        rows.add_row(
+            str(record.settings.method["name"]),
+            str(record.settings.agents),
+            str(record.settings.seed),
+            *(show.percent(results[k]) for k in ("oracle_accuracy", "task_accuracy", "final_accuracy")),
+            show.percent(together),
+            f"{results['costs']['speedup']:.2f}",
+            f"{results['costs']['efficiency']:.4f}",
+            "–" if shared is None else ("alike" if shared["same_answers"] else "DIFFERENT"),
+        )
+    show.console.print(rows)
+
+
+def _numbers(text: str, name: str, least: int) -> list[int]:
+    """Read numbers with commas between."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() and int(word) >= least for word in words):
+        raise RunError(f"{name} is {text!r}; expected numbers from {least} up, with commas between")
+    found = [int(word) for word in words]
+    if len(set(found)) != len(found):
+        raise RunError(f"{name} is {text!r}; expected each number once")
+    return found
