@@ -361,8 +361,8 @@ class TestCosts:
 @pytest.mark.parametrize(
     ("mapper", "settings", "kinds"),
     [
-        ("sketch", {}, {"forward", "head", "closed form"}),
-        ("gmmc", {"clusters": 3}, {"forward", "head", "EM"}),
+        ("sketch", {}, {"forward", "head", "closed form", "mapper"}),
+        ("gmmc", {"clusters": 3}, {"forward", "head", "EM", "mapper"}),
     ],
 )
 def test_an_agent_says_what_learning_cost(new_agent, tiny_tasks: Path, mapper: str, settings, kinds: set[str]):
@@ -377,11 +377,11 @@ def test_an_agent_says_what_learning_cost(new_agent, tiny_tasks: Path, mapper: s
     assert biased.costs.total > 5 * plain.costs.total
 
 
-def test_nobody_who_does_not_count_is_counted():
+def test_who_counts_around_a_counter_counts_that_too_and_nobody_counts_when_all_is_over():
     with counted() as outer:
         spend("one", 1)
         with counted() as inner:
             spend("two", 2)
         spend("one", 3)
     spend("one", 100)
-    assert (outer.spent, inner.spent) == ({"one": 4}, {"two": 2})
+    assert (outer.spent, inner.spent) == ({"one": 4, "two": 2}, {"two": 2})

@@ -40,6 +40,7 @@ from skillmesh.home import KEY_FILE, create_home, home_folder
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head, softmax
 from skillmesh.learning.pattern import Patterned
+from skillmesh.learning.trial import Adapting
 from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
@@ -132,6 +133,9 @@ class Agent:
         biases: BiasMode = "never",
         adaptation: Adaptation = "biases",
         layers: str = "all",
+        epochs: int | None = None,
+        mirrored: bool = False,
+        warm: bool = False,
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images and keep it as a module in the bank.
@@ -151,6 +155,9 @@ class Agent:
         layers
             Behind which layers biases act: `all`, `last-half`, `last-10`, `after-norm` (those next to a norm) or
             names with commas between, as `skillmesh backbone` lists them.
+        epochs, mirrored, warm
+            How an adaptation is trained: for how long, on images mirrored at random, and beginning with the plain
+            head instead of a random one.
         """
         told: dict[str, Any] = {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
@@ -169,11 +176,9 @@ class Agent:
                 self.backbone,
                 self.config,
                 begin(progress, folder.name, images),
-                biases,
-                adaptation,
+                Adapting(biases, adaptation, layers, epochs, mirrored, warm),
                 checkpoint,
-                lambda count: begin(progress, f"{folder.name} (biases)", count),
-                layers,
+                lambda count: begin(progress, f"{folder.name} ({adaptation})", count),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
         _, data = self.sign(lesson, **told)
@@ -398,9 +403,10 @@ class Agent:
         if card.pattern is not None:
             return self.backbone.changed([Patterned(i, module.tensors["pattern"]) for i in images], *as_is)
         assert card.biases is not None
-        if module.id not in self._biases:
-            self._biases[module.id] = Biases.read(module.tensors, card.biases[0]).added
-        added = self._biases[module.id]
+        known = self._biases  # a node may put another in its place meanwhile
+        if module.id not in known:
+            known[module.id] = Biases.read(module.tensors, card.biases[0]).added
+        added = known[module.id]
         if card.toes is not None:
             return self.backbone.toes(images, added)
         return self.backbone.biased(images, added, *as_is)

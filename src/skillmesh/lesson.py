@@ -19,8 +19,7 @@ from skillmesh.data.folder import ImageFile, Split, TaskFolder
 from skillmesh.errors import DataError
 from skillmesh.learning.head import fit_head
 from skillmesh.learning.probes import choose_probes, probe_tensors
-from skillmesh.learning.trial import Material, adapt
-from skillmesh.names import Adaptation, BiasMode
+from skillmesh.learning.trial import Adapting, Material, adapt
 from skillmesh.progress import Advance
 from skillmesh.tensors import Floats, Tensors
 
@@ -58,18 +57,16 @@ def study(
     backbone: Backbone,
     config: AgentConfig,
     progress: Advance | None = None,
-    biases: BiasMode = "never",
-    adaptation: Adaptation = "biases",
+    adapting: Adapting = Adapting(),  # noqa: B008  (it cannot change)
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
-    layers: str = "all",
 ) -> Lesson:
     """Learn head, anchor and probes from the training and validation images. Test images are never opened.
 
-    Biases for the backbone (or another `adaptation`) are tried unless the mode is `never`. `checkpoint` keeps what
-    a kill would lose of that, `training` is told how many images will go forth and back, and `layers` are those
-    behind which biases act.
+    What `adapting` says is tried beside. `checkpoint` keeps what a kill would lose of that, and `training` is told
+    how many images will go forth and back.
     """
+    adapting.refuse_impossible(backbone.network, len(task.splits["val"]))
     train, train_labels, train_files, seen = _represented(task.splits["train"], backbone, config, progress)
     val, val_labels, val_files, also_seen = _represented(task.splits["val"], backbone, config, progress)
     unreadable, fresh = seen.unreadable + also_seen.unreadable, seen.fresh + also_seen.fresh
@@ -86,12 +83,12 @@ def study(
         probes = choose_probes(val, alone.score(val).novelty)
     tensors = anchor.tensors() | probe_tensors(probes)
     facts: dict[str, Any] = {}
-    if biases == "auto" and fit.accuracy == 1:
-        facts["trial"] = f"{adaptation}: not tried, since all {len(val)} validation images are right without"
-    elif biases != "never" and len(val):
+    if adapting.mode == "auto" and (fit.accuracy == 1 or not len(val)):
+        facts["trial"] = f"{adapting.kind}: not tried, since all {len(val)} validation images are right without"
+    elif adapting.mode != "never":
         material = Material((train_files, val_files), (train, val), (train_labels, val_labels), fit)
-        adapted = adapt(adaptation, backbone, config, material, checkpoint, training, layers)
-        kept = bool(adapted.tensors) and (biases == "always" or adapted.better)
+        adapted = adapt(adapting, backbone, config, material, checkpoint, training)
+        kept = bool(adapted.tensors) and (adapting.mode == "always" or adapted.better)
         facts["trial"] = f"{adapted.words}; {'kept' if kept else 'not kept'}"
         if kept:
             fit, tensors, facts = adapted.fit, tensors | adapted.tensors, facts | adapted.facts

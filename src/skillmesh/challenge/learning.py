@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from skillmesh.challenge.executors import BackboneRef, Place, open_place, worker_backbone
 from skillmesh.challenge.record import Learned, read_record
 from skillmesh.costs import counted
+from skillmesh.learning.trial import Adapting
 from skillmesh.lesson import Lesson, study
 from skillmesh.module import Module, now
 from skillmesh.module.parts import specs_for
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from skillmesh.challenge.stage import Stage
     from skillmesh.config import AgentConfig
     from skillmesh.data.folder import TaskFolder
-    from skillmesh.names import Adaptation, BiasMode
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,7 @@ class Job:
     task: TaskFolder
     config: AgentConfig
     backbone: BackboneRef
-    biases: BiasMode
-    adaptation: Adaptation
-    layers: str
+    adapting: Adapting
     checkpoint: Path | None
 
 
@@ -61,10 +59,8 @@ def learn(job: Job) -> tuple[Lesson, Taken]:
             job.task,
             backbone,
             job.config,
-            biases=job.biases,
-            adaptation=job.adaptation,
+            adapting=job.adapting,
             checkpoint=job.checkpoint,
-            layers=job.layers,
         )
     taken = Taken(time.perf_counter() - wall, time.process_time() - cpu)
     return dataclasses.replace(lesson, costs=costs), taken
@@ -129,9 +125,7 @@ def _job(method: SkillMethod, stage: Stage, place: Place, agent: Agent, task: st
         next(folder for folder in stage.tasks if folder.name == task),
         agent.config,
         _ref(method, stage),
-        method.biases,
-        method.adapts,
-        method.layers,
+        Adapting(method.biases, method.adapts, method.layers, method.epochs),
         agent.home.resolve() / name if place.shares_disk else None,
     )
 

@@ -61,6 +61,7 @@ class SkillMethod:
     adaptation: Literal["biases", "reprogramming"] = "biases"
     """What `biases` trains; a `head2toe` head has its own."""
     layers: str = "all"
+    epochs: int | None = None
     mapper: AnchorKind = "sketch"
     rank: int = 8
     clusters: int = 25

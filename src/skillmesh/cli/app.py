@@ -107,6 +107,9 @@ def learn(
     biases: options.Biases = "never",
     adaptation: options.Adaptation = "biases",
     layers: options.Layers = "all",
+    epochs: options.Epochs = None,
+    mirrored: options.Mirrored = False,
+    warm: options.Warm = False,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -130,6 +133,9 @@ def learn(
             biases=biases,
             adaptation=adaptation,
             layers=layers,
+            epochs=epochs,
+            mirrored=mirrored,
+            warm=warm,
             progress=bar,
         )
     seconds = time.perf_counter() - started

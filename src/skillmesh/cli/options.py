@@ -57,6 +57,11 @@ Layers = Annotated[
         "--layers", metavar="all|last-half|last-N|after-norm|NAMES", help="Behind which layers biases act."
     ),
 ]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", min=1, show_default=False, help="How long --biases trains; default: 3.")
+]
+Mirrored = Annotated[bool, typer.Option("--mirrored", help="--biases: mirror images at random while training.")]
+Warm = Annotated[bool, typer.Option("--warm", help="--biases: begin with the plain head, not a random one.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]
 Network = Annotated[
     names.Network | None,

@@ -30,7 +30,7 @@ class Biases:
         """Round to int8, 127 for the largest of a block; what rounds to nothing is left out."""
         scale = _blocks(np.abs(self.added)).max(axis=1) / 127
         steps = np.rint(self.added / _spread(np.where(scale > 0, scale, 1), len(self.added))).astype(np.int8)
-        steps[np.argsort(-np.abs(self.added), kind="stable")[_most(len(self.added)) :]] = 0
+        steps[np.argsort(-np.abs(self.added), kind="stable")[room_for(len(self.added)) :]] = 0
         return {
             "bias.mask": np.packbits(steps != 0),
             "bias.value": steps[steps != 0],
@@ -59,7 +59,7 @@ class Biases:
         }
 
 
-def _most(channels: int) -> int:
+def room_for(channels: int) -> int:
     """How many channels fit; of networks with hundreds of thousands, none."""
     return max(0, MAX_BYTES - -(-channels // 8) - 4 * -(-channels // BLOCK))
 

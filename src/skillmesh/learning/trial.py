@@ -12,18 +12,20 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from skillmesh.costs import counted
-from skillmesh.learning.adaptation import Biases
+from skillmesh.errors import AgentError, DataError
+from skillmesh.learning.adaptation import Biases, room_for
 from skillmesh.learning.head import Fit, Labels, best_temperature, fit_head, losses
 from skillmesh.learning.pattern import Patterned, stored
-from skillmesh.names import Adaptation
+from skillmesh.names import Adaptation, BiasMode
 from skillmesh.progress import Advance
 from skillmesh.tensors import Floats, Tensors
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
+    from skillmesh.backbone.network import Network
     from skillmesh.config import AgentConfig
     from skillmesh.data.folder import ImageFile
-    from skillmesh.learning.training import Examples, Space, Trained
+    from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
 
 SHARES = (0.5, 0.25, 0.125)
 """Of the biases: fewer and fewer, as long as validation does not miss the others."""
@@ -35,6 +37,49 @@ SURE = 0.95
 """By Student's t, on one side: of adaptations that gain nothing, one in twenty would fall so much in mean loss.
 
 Validation images have also chosen the epoch and the biases left out, so it is somewhat more than one."""
+
+
+@dataclass(frozen=True)
+class Adapting:
+    """What a teacher is to try beside a head on the backbone as it is."""
+
+    mode: BiasMode = "never"
+    kind: Adaptation = "biases"
+    layers: str = "all"
+    """Behind which biases act, as `backbone.biasing.chosen` reads it."""
+    epochs: int | None = None
+    """`None`: what was found to pay."""
+    mirrored: bool = False
+    """Whether images are mirrored at random."""
+    warm: bool = False
+    """Whether training begins with the plain head instead of a random one."""
+
+    def refuse_impossible(self, network: Network, validation_images: int) -> None:
+        """Say what cannot be done before any image is looked at."""
+        if self.mode == "never":
+            return
+        if self.mode == "always" and not validation_images:
+            raise DataError(
+                "the task has no validation images, and what is trained must be stopped on some; add images, or "
+                "learn without biases"
+            )
+        if self.kind == "reprogramming":
+            if self.layers != "all":
+                raise AgentError(
+                    f"layers are chosen ({self.layers}), but reprogramming trains none; leave them out"
+                )
+            return
+        from skillmesh.backbone.biasing import chosen
+
+        chosen(self.layers, network.places)
+        if not room_for(len(network.base)):
+            raise AgentError(
+                f"the network has {len(network.base):,} channels: a module has no room to say which of them have "
+                "biases; choose a smaller network, or --adaptation reprogramming"
+            )
+
+    def settings(self, usual: TrainingSettings) -> TrainingSettings:
+        return replace(usual, epochs=self.epochs or usual.epochs, flips=self.mirrored, warm=self.warm)
 
 
 @dataclass(frozen=True)
@@ -65,34 +110,34 @@ class Adapted:
 
 
 def adapt(
-    kind: Adaptation,
+    adapting: Adapting,
     backbone: Backbone,
     config: AgentConfig,
     material: Material,
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
-    layers: str = "all",
 ) -> Adapted:
-    """Train an adaptation and a head for it, and compare with the plain head; biases act behind `layers`."""
+    """Train an adaptation and a head for it, and compare with the plain head."""
     with counted() as costs:
-        adapted = _Adapting(backbone, config, material, checkpoint, training, layers).run(kind)
+        adapted = _Trial(adapting, backbone, config, material, checkpoint, training).run()
     return replace(adapted, words=f"{adapted.words}, {costs.total / 1e9:,.0f} GMACs")
 
 
-class _Adapting:
+class _Trial:
     def __init__(
         self,
+        adapting: Adapting,
         backbone: Backbone,
         config: AgentConfig,
         material: Material,
         checkpoint: Path | None,
         training: Callable[[int], Advance | None],
-        layers: str,
     ) -> None:
-        self._backbone, self._config, self._material = backbone, config, material
-        self._checkpoint, self._training, self._layers = checkpoint, training, layers
+        self._adapting, self._backbone, self._config, self._material = adapting, backbone, config, material
+        self._checkpoint, self._training = checkpoint, training
 
-    def run(self, kind: Adaptation) -> Adapted:
+    def run(self) -> Adapted:
+        kind = self._adapting.kind
         if kind == "reprogramming":
             return self._reprogrammed()
         trained = self._biases()
@@ -110,10 +155,11 @@ class _Adapting:
     def _biases(self) -> Trained:
         from skillmesh.learning.biases import OURS, train_biases
 
-        told = self._told(OURS.epochs)
+        settings, layers = self._adapting.settings(OURS), self._adapting.layers
+        told = self._told(settings.epochs)
         before, network = self._material.plain.before, self._backbone.network
-        parts, layers = self._examples(), self._layers
-        return train_biases(network, self._space(), parts, before, layers, OURS, self._checkpoint, told)
+        parts = self._examples()
+        return train_biases(network, self._space(), parts, before, layers, settings, self._checkpoint, told)
 
     def _pruned(self, trained: Trained) -> Biases:
         """Leave out the smallest biases, as many as validation does not miss; as every student will read them."""
@@ -136,11 +182,10 @@ class _Adapting:
     def _reprogrammed(self) -> Adapted:
         from skillmesh.learning.reprogramming import SETTINGS, train_pattern
 
-        told = self._told(SETTINGS.epochs)
-        before, network = self._material.plain.before, self._backbone.network
-        trained = train_pattern(
-            network, self._space(), self._examples(), before, checkpoint=self._checkpoint, progress=told
-        )
+        settings = self._adapting.settings(SETTINGS)
+        told = self._told(settings.epochs)
+        before, network, parts = self._material.plain.before, self._backbone.network, self._examples()
+        trained = train_pattern(network, self._space(), parts, before, settings, self._checkpoint, told)
         if not np.isfinite(trained.values).all():  # there is nothing to send
             return self._compared("reprogramming", self._material.plain, self._material.x[1], {}, {})
         pattern = stored(trained.values)

@@ -1,7 +1,7 @@
 """Collections of datasets that are known by name, each opened as a list of tasks in its own order."""
 
 from skillmesh.challenge.datasets.collection import COLLECTIONS, Collection, Row, collection
-from skillmesh.challenge.datasets.opening import Member, open_collection, open_tasks, survey_collection
+from skillmesh.challenge.datasets.opening import Member, open_collection, open_tasks, survey_collection, task_paths
 from skillmesh.challenge.datasets.places import Place, places
 from skillmesh.challenge.datasets.thinning import Rule, subsample
 
@@ -18,4 +18,5 @@ __all__ = [
     "places",
     "subsample",
     "survey_collection",
+    "task_paths",
 ]

@@ -74,6 +74,18 @@ def open_tasks(
     return tasks
 
 
+def task_paths(words: Sequence[str | Path], *, dataset: str | None = None) -> list[Path]:
+    """Where the tasks lie that `open_tasks` opens, as far as they are there."""
+    found: list[Path] = []
+    for place in places(words, dataset):
+        if place.dataset is None:
+            found += find_tasks([place.path])
+        else:
+            known = collection(place.dataset)
+            found += [path for row in known.rows if (path := _place_of(known, row, place.path)) is not None]
+    return found
+
+
 def survey_collection(name: str, folder: Path, *, seed: int = 0, rule: Rule = "appendix") -> list[Member]:
     """Look for every dataset of the list, in its order; nothing is refused but a folder that is not there."""
     known = collection(name)

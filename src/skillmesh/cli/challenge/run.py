@@ -9,6 +9,7 @@ import typer
 
 from skillmesh.cli import options
 from skillmesh.cli.challenge import challenge
+from skillmesh.cli.challenge.data import Dataset, Partial, Places, SkipUnreadable, SubsamplingRule
 from skillmesh.errors import RunError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @challenge.command("run")
 def run(
-    tasks: Annotated[list[Path], typer.Argument(help="Tasks, or folders of tasks.")],
+    tasks: Places,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The run's folder; one that is there goes on.")
     ],
@@ -53,23 +54,36 @@ def run(
     backbone: Annotated[str | None, typer.Option("--backbone", metavar="NAME", show_default=False)] = None,
     weights: options.Weights = None,
     calibration: options.CalibrationFile = None,
+    dataset: Dataset = None,
+    rule: SubsamplingRule = "appendix",
+    partial: Partial = False,
+    skip_unreadable: SkipUnreadable = False,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Run the challenge: agents learn in parallel, share, and are tested with no task label after every task."""
+    from skillmesh.challenge.data import refuse_bad_data
+    from skillmesh.challenge.datasets import open_tasks, task_paths
     from skillmesh.challenge.methods import find_method
     from skillmesh.challenge.record import find_records
     from skillmesh.challenge.run import Plan
     from skillmesh.challenge.sweep import sweep
     from skillmesh.cli import show
-    from skillmesh.data.folder import find_tasks
 
-    files = {"weights": weights, "calibration": calibration}
-    changes = {"backbone": backbone} | {k: None if v is None else str(v.resolve()) for k, v in files.items()}
+    numbers, drawn = _numbers(agents, "--agents", 1), _numbers(seeds, "--seeds", 0)
+    chosen = find_method(method, {"backbone": backbone} | _absolute(weights=weights, calibration=calibration))
+    opening: dict[str, Any] = {"dataset": dataset, "rule": rule, "partial": partial}
     with show.progress_bar() as bar:
+        if not any(out.rglob("run.json")):  # a run that goes on was checked when it began
+            report = refuse_bad_data(
+                tasks, seed=drawn[0], skip_unreadable=skip_unreadable, progress=bar, **opening
+            )
+            for warning in report.warnings:
+                show.stderr.print(f"warning: {warning}", soft_wrap=True)
         plan = Plan(
-            paths=find_tasks(tasks),
-            method=find_method(method, changes),
+            paths=task_paths(tasks, dataset=dataset),
+            open=lambda seed: open_tasks(tasks, seed=seed, **opening),
+            method=chosen,
             out=out,
             agents=1,
             assign=assign,
@@ -87,7 +101,7 @@ def run(
             progress=bar,
             tell=lambda text: show.stderr.print(text, soft_wrap=True),
         )
-        records = sweep(plan, _numbers(agents, "--agents", 1), _numbers(seeds, "--seeds", 0))
+        records = sweep(plan, numbers, drawn)
     if json:
         show.print_json(
             [{"folder": str(r.folder), "agents": r.settings.agents, "results": r.results} for r in records]
@@ -130,6 +144,11 @@ def _print(records: list[Record]) -> None:
             "–" if shared is None else ("alike" if shared["same_answers"] else "DIFFERENT"),
         )
     show.console.print(rows)
+
+
+def _absolute(**files: Path | None) -> dict[str, str | None]:
+    """Paths as workers elsewhere can use them."""
+    return {name: None if path is None else str(path.resolve()) for name, path in files.items()}
 
 
 def _numbers(text: str, name: str, least: int) -> list[int]:
