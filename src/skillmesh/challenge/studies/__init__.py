@@ -6,6 +6,7 @@ A study that measures reads its tasks from `settings.folders`. What is heavy it 
 from __future__ import annotations
 
 from skillmesh.challenge.studies.clusters import clusters
+from skillmesh.challenge.studies.difficulty import difficulty
 from skillmesh.challenge.studies.ewc import ewc_shipping
 from skillmesh.challenge.studies.images import images_per_class
 from skillmesh.challenge.studies.macs import macs
@@ -28,6 +29,9 @@ STUDIES: dict[str, Study] = {
     ),
     "images-per-class": Study(
         "maha's images per class against task recognition, bytes and MACs; measures on TASKS.", images_per_class
+    ),
+    "difficulty": Study(
+        "The error of a small net trained from scratch against a task's size; measures on TASKS.", difficulty
     ),
 }
 

@@ -48,7 +48,7 @@ def _row(
     chosen = AnchorSettings(clusters=count, variance_floor=floor, seed=settings.seed)
     advance = begin(settings.progress, f"{count} clusters, {way.partition(',')[0]}", len(seen))
     fitted = fit_anchors(seen, "gmmc", chosen, advance)
-    found = recognise(seen, fitted.anchors, "gmmc", prior)
+    found = recognise(seen, fitted.anchors, "gmmc", prior, ("test", "train"))
     return {
         "gmmc on": way,
         "k": count,

@@ -36,13 +36,13 @@ def images_per_class(settings: StudySettings) -> Findings:
     advance = begin(settings.progress, "images per class", DRAWS * len(IMAGES) * len(seen))
     rows = [_row(count, seen, prior, pass_macs, settings.seed, advance) for count in IMAGES]
     notes = [
-        f"{counted(tasks)}, {len(prior.centre):,} features; averages over tasks and over {DRAWS} draws of the images. "
-        "Classes with fewer training images send all of them.",
+        f"{counted(tasks)}, {len(prior.centre):,} features; averages over tasks and over {DRAWS} draws of the "
+        "images. Classes with fewer training images send all of them.",
         "skillmesh's covariance counts the calibration's as much as 20 images, and a tenth of it is its diagonal; "
         '"without calibration" leaves the shrinkage alone. Some of it is needed: fewer images than features leave '
         "the covariance singular.",
-        "skillmesh sends descriptors, 2 bytes a number. Images are counted as the paper does, 299 × 299 × 3 bytes; "
-        "a student that is sent images passes each through its backbone, which is the last column.",
+        "skillmesh sends descriptors, 2 bytes a number. Images are counted as the paper does, 299 × 299 × 3 "
+        "bytes; a student that is sent images passes each through its backbone, which is the last column.",
     ]
     return Findings("maha's images per class", rows, notes)
 

@@ -52,9 +52,13 @@ def fit_anchors(
 
 
 def recognise(
-    tasks: Sequence[View], anchors: Sequence[Anchor], kind: AnchorKind, prior: Prior
+    tasks: Sequence[View],
+    anchors: Sequence[Anchor],
+    kind: AnchorKind,
+    prior: Prior,
+    splits: Sequence[str] = ("test",),
 ) -> dict[str, list[float]]:
-    """For test and training images: the share of each task's that the pooled anchors take for its own."""
+    """For every split, the share of each task's images that the pooled anchors take for its own."""
     from threadpoolctl import threadpool_limits
 
     from skillmesh.anchors import KINDS
@@ -66,7 +70,7 @@ def recognise(
                 float((scorer.score(task.seen[split]).task.argmax(axis=1) == index).mean())
                 for index, task in enumerate(tasks)
             ]
-            for split in ("test", "train")
+            for split in splits
         }
 
 

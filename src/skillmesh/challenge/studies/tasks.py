@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skillmesh.data.folder import TaskFolder, find_tasks, open_task
+from skillmesh.data.folder import ImageFile, TaskFolder, find_tasks, open_task
 from skillmesh.errors import DataError
 from skillmesh.progress import begin
 
@@ -26,8 +26,9 @@ class StudyTask:
     """A task's images as the backbone sees them; what cannot be read is left out."""
 
     folder: TaskFolder
+    files: dict[str, list[ImageFile]]
+    """By split, as all below."""
     raw: dict[str, Raw]
-    """By split."""
     labels: dict[str, Labels]
 
     @property
@@ -90,7 +91,8 @@ def _described(folder: TaskFolder, backbone: Backbone, settings: StudySettings) 
             f"{folder.name!r} has a class without a training image, or no test image, that can be read; "
             "`skillmesh challenge data check` lists what is broken"
         )
-    return StudyTask(folder, {name: each.raw for name, each in found.items()}, labels)
+    files = {name: [folder.splits[name].files[i] for i in each.readable] for name, each in found.items()}
+    return StudyTask(folder, files, {name: each.raw for name, each in found.items()}, labels)
 
 
 def views(tasks: Sequence[StudyTask], backbone: Backbone, representation: Representation) -> list[View]:
