@@ -5,8 +5,8 @@ A study that measures reads its tasks from `settings.folders`. What is heavy it 
 
 from __future__ import annotations
 
-from skillmesh.challenge.studies.clusters import clusters
-from skillmesh.challenge.studies.difficulty import difficulty
+from skillmesh.challenge.studies.clusters import gmmc_clusters
+from skillmesh.challenge.studies.difficulty import task_difficulty
 from skillmesh.challenge.studies.ewc import ewc_shipping
 from skillmesh.challenge.studies.images import images_per_class
 from skillmesh.challenge.studies.macs import macs
@@ -25,13 +25,13 @@ STUDIES: dict[str, Study] = {
         "One image's pass through lite0 and Xception, counted in four ways, beside published counts.", macs
     ),
     "clusters": Study(
-        "gmmc's number of clusters against task recognition and bytes; measures on TASKS.", clusters
+        "gmmc's number of clusters against task recognition and bytes; measures on TASKS.", gmmc_clusters
     ),
     "images-per-class": Study(
         "maha's images per class against task recognition, bytes and MACs; measures on TASKS.", images_per_class
     ),
     "difficulty": Study(
-        "The error of a small net trained from scratch against a task's size; measures on TASKS.", difficulty
+        "The error of a small net trained from scratch against a task's size; measures on TASKS.", task_difficulty
     ),
 }
 

@@ -22,7 +22,7 @@ WAYS: dict[str, tuple[Representation, float]] = {
 }
 
 
-def clusters(settings: StudySettings) -> Findings:
+def gmmc_clusters(settings: StudySettings) -> Findings:
     from skillmesh.challenge.studies.tasks import counted, describe_tasks, load_backbone, views
 
     backbone = load_backbone(settings)

@@ -63,7 +63,7 @@ class Relation:
         return f"{self.rho:+.2f} (p {'< 0.001' if self.p < 0.001 else f'= {self.p:.3f}'})"
 
 
-def difficulty(settings: StudySettings) -> Findings:
+def task_difficulty(settings: StudySettings) -> Findings:
     from skillmesh.challenge.studies.tasks import counted, describe_tasks, load_backbone, views
 
     backbone = load_backbone(settings)
