@@ -11,6 +11,7 @@ from skillmesh.challenge.studies.study import Findings, StudySettings
 from skillmesh.progress import begin
 
 if TYPE_CHECKING:
+    from skillmesh.backbone.calibration import Prior
     from skillmesh.challenge.studies.tasks import View
     from skillmesh.names import Representation
 
@@ -40,7 +41,7 @@ def gmmc_clusters(settings: StudySettings) -> Findings:
 
 
 def _row(
-    way: str, count: int, floor: float, seen: list[View], prior: Any, settings: StudySettings
+    way: str, count: int, floor: float, seen: list[View], prior: Prior, settings: StudySettings
 ) -> dict[str, Any]:
     from skillmesh.anchors import AnchorSettings
     from skillmesh.challenge.studies.recognition import fit_anchors, percent, recognise

@@ -16,9 +16,9 @@ from skillmesh.challenge.studies.study import Findings, StudySettings
 from skillmesh.progress import begin
 
 if TYPE_CHECKING:
-    from skillmesh.anchors.maha import MahaAnchor
     from skillmesh.backbone.calibration import Prior
     from skillmesh.challenge.studies.tasks import View
+    from skillmesh.progress import Advance
 
 IMAGES = (1, 2, 5, 10, 20, 50)
 DRAWS = 3
@@ -47,7 +47,9 @@ def images_per_class(settings: StudySettings) -> Findings:
     return Findings("maha's images per class", rows, notes)
 
 
-def _row(count: int, seen: list[View], prior: Prior, pass_macs: int, seed: int, advance: Any) -> dict[str, Any]:
+def _row(
+    count: int, seen: list[View], prior: Prior, pass_macs: int, seed: int, advance: Advance | None
+) -> dict[str, Any]:
     from skillmesh.anchors import AnchorSettings
     from skillmesh.challenge.studies.recognition import fit_anchors, percent, recognise
 
@@ -57,7 +59,7 @@ def _row(count: int, seen: list[View], prior: Prior, pass_macs: int, seed: int, 
         fitted = fit_anchors(seen, "maha", chosen, advance)
         found.append(percent(recognise(seen, fitted.anchors, "maha", prior)["test"]))
         alone.append(percent(recognise(seen, fitted.anchors, "maha", _nothing_known(prior))["test"]))
-    sent = sum(_images(anchor) for anchor in fitted.anchors)
+    sent = sum(int(anchor.tensors()["maha.count"].sum()) for anchor in fitted.anchors)
     return {
         "images per class": count,
         "images in all": sent,
@@ -70,11 +72,6 @@ def _row(count: int, seen: list[View], prior: Prior, pass_macs: int, seed: int, 
         "inverse, MACs": inverse_macs(len(prior.centre)),
         "passes over images sent, MACs": float(pass_macs) * sent,
     }
-
-
-def _images(anchor: Any) -> int:
-    sent: MahaAnchor = anchor
-    return len(sent.samples)
 
 
 def _nothing_known(prior: Prior) -> Prior:

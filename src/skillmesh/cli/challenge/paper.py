@@ -113,5 +113,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.2E}" if abs(value) >= 1e6 or 0 < abs(value) < 1e-3 else f"{value:,.4g}"
+        if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
+            return f"{value:.2E}"
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
     return str(value)
