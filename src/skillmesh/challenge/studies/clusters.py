@@ -64,6 +64,8 @@ def _row(
 def _best(way: str, rows: list[dict[str, Any]]) -> str:
     best = max(rows, key=lambda row: row["task found, %"])
     papers = next(row for row in rows if row["k"] == PAPERS)
+    if best is papers:
+        return f"On {way}: the paper's k = {PAPERS} finds most tasks."
     ahead = best["task found, %"] - papers["task found, %"]
     return (
         f"On {way}: k = {best['k']} finds most tasks, {ahead:.1f} points more than the paper's {PAPERS} for "
