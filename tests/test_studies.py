@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from skillmesh.challenge.studies.difficulty import CHANCE, HEAD, NET, NetSetting
 from skillmesh.errors import DataError
 
 NewAgent = Callable[..., Agent]
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 MEASURED = ("clusters", "images-per-class", "difficulty")
 NAMES = ("dice", "greek", "latin")
 FEATURES = 1280
@@ -257,3 +260,26 @@ def test_the_command_names_data_and_seed(command: Callable[..., Ran], tiny_tasks
     assert found["provenance"]["data_hash"] == data_hash(find_tasks([tiny_tasks]))
     assert found["provenance"]["seed"] == 7
     assert STUDIES["images-per-class"].run(StudySettings((tiny_tasks,), seed=7)).rows == found["rows"]
+
+
+class TestCommittedResults:
+    """The docs' studies were measured apart from the docs' evaluations, on the same tasks."""
+
+    @pytest.fixture
+    def kept(self) -> Callable[[str], dict[str, Any]]:
+        return lambda name: json.loads((RESULTS / f"{name}.json").read_text())
+
+    def test_the_papers_k_finds_what_eval_found(self, kept):
+        rows = {row["gmmc on"]: row for row in kept("study-clusters")["rows"] if row["k"] == 25}
+        for way, name in zip(clusters.WAYS, ("gmmc", "gmmc-floor"), strict=True):
+            assert rows[way]["task found, %"] == pytest.approx(100 * kept(name)["task_accuracy"], abs=0.2)
+            assert 1000 * rows[way]["KB per task"] == pytest.approx(kept(name)["anchor_bytes"])
+
+    def test_the_papers_m_finds_what_eval_found(self, kept):
+        (row,) = [row for row in kept("study-images-per-class")["rows"] if row["images per class"] == 5]
+        assert row["task found, %"] == pytest.approx(100 * kept("maha")["task_accuracy"], abs=0.4)  # draws differ
+
+    def test_heads_err_where_eval_found_them_err(self, kept):
+        errors = {row["task"]: row[HEAD] for row in kept("study-difficulty")["rows"]}
+        evaluated = {t["task"]: 100 * (1 - t["oracle_accuracy"]) for t in kept("sketch")["tasks"]}
+        assert errors == pytest.approx(evaluated, abs=1)
