@@ -24,10 +24,9 @@ WAYS: dict[str, tuple[Representation, float]] = {
 
 
 def gmmc_clusters(settings: StudySettings) -> Findings:
-    from skillmesh.challenge.studies.tasks import counted, describe_tasks, load_backbone, views
+    from skillmesh.challenge.studies.tasks import counted, describe_tasks, views
 
-    backbone = load_backbone(settings)
-    tasks = describe_tasks(backbone, settings)
+    backbone, tasks = describe_tasks(settings)
     rows = []
     for way, (representation, floor) in WAYS.items():
         seen = views(tasks, backbone, representation)

@@ -64,10 +64,9 @@ class Relation:
 
 
 def task_difficulty(settings: StudySettings) -> Findings:
-    from skillmesh.challenge.studies.tasks import counted, describe_tasks, load_backbone, views
+    from skillmesh.challenge.studies.tasks import counted, describe_tasks, views
 
-    backbone = load_backbone(settings)
-    tasks = describe_tasks(backbone, settings)
+    backbone, tasks = describe_tasks(settings)
     chosen = NetSettings(seed=settings.seed, device=settings.device or "cpu")
     rows = [_row(view, chosen, settings) for view in views(tasks, backbone, "descriptor")]
     rows.sort(key=lambda row: (row[NET], row["task"]))

@@ -26,10 +26,9 @@ DRAWS = 3
 
 
 def images_per_class(settings: StudySettings) -> Findings:
-    from skillmesh.challenge.studies.tasks import counted, describe_tasks, load_backbone, views
+    from skillmesh.challenge.studies.tasks import counted, describe_tasks, views
 
-    backbone = load_backbone(settings)
-    tasks = describe_tasks(backbone, settings)
+    backbone, tasks = describe_tasks(settings)
     seen = views(tasks, backbone, "features")
     prior = backbone.calibration.prior("features", compact=False)
     pass_macs = backbone.network.forward_macs

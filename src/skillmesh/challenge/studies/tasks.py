@@ -52,20 +52,18 @@ class View:
         return self.task.labels
 
 
-def load_backbone(settings: StudySettings) -> Backbone:
+def describe_tasks(settings: StudySettings) -> tuple[Backbone, list[StudyTask]]:
+    """Describe all images of the tasks that the user named; their faults are found before torch is loaded."""
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.backbone.cache import default_folder
 
+    folders = _opened(settings)
     chosen = (settings.backbone, settings.weights, settings.calibration, settings.device)
-    return Backbone.load(*chosen, cache_folder=default_folder())
+    backbone = Backbone.load(*chosen, cache_folder=default_folder())
+    return backbone, [_described(folder, backbone, settings) for folder in folders]
 
 
-def describe_tasks(backbone: Backbone, settings: StudySettings) -> list[StudyTask]:
-    """Describe all images of the tasks that the user named."""
-    return [_described(folder, backbone, settings) for folder in open_folders(settings)]
-
-
-def open_folders(settings: StudySettings) -> list[TaskFolder]:
+def _opened(settings: StudySettings) -> list[TaskFolder]:
     """Open the tasks that the user named, each with its own test images or some cut from it, as `eval` does."""
     if not settings.folders:
         raise DataError(
