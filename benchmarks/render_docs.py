@@ -347,7 +347,9 @@ def _figure(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.2E}" if abs(value) >= 1e6 or 0 < abs(value) < 1e-3 else f"{value:,.4g}"
+        if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
+            return f"{value:.2E}"
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
     return str(value)
 
 
@@ -464,6 +466,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "study-replay": partial(study, "replay"),
     "study-maha-macs": partial(study, "maha-macs"),
     "study-macs": partial(study, "macs"),
+    "study-clusters": partial(study, "clusters"),
+    "study-images-per-class": partial(study, "images-per-class"),
+    "study-difficulty": partial(study, "difficulty"),
 }
 
 

@@ -5,7 +5,10 @@ A study that measures reads its tasks from `settings.folders`. What is heavy it 
 
 from __future__ import annotations
 
+from skillmesh.challenge.studies.clusters import gmmc_clusters
+from skillmesh.challenge.studies.difficulty import task_difficulty
 from skillmesh.challenge.studies.ewc import ewc_shipping
+from skillmesh.challenge.studies.images import images_per_class
 from skillmesh.challenge.studies.macs import macs
 from skillmesh.challenge.studies.maha import maha_macs
 from skillmesh.challenge.studies.replay import replay
@@ -20,6 +23,15 @@ STUDIES: dict[str, Study] = {
     "maha-macs": Study("What maha's covariance costs a student, against the number of images.", maha_macs),
     "macs": Study(
         "One image's pass through lite0 and Xception, counted in four ways, beside published counts.", macs
+    ),
+    "clusters": Study(
+        "gmmc's number of clusters against task recognition and bytes; measures on TASKS.", gmmc_clusters
+    ),
+    "images-per-class": Study(
+        "maha's images per class against task recognition, bytes and MACs; measures on TASKS.", images_per_class
+    ),
+    "difficulty": Study(
+        "The error of a small net trained from scratch against a task's size; measures on TASKS.", task_difficulty
     ),
 }
 

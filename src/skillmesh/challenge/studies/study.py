@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.challenge.paper import inputs
+from skillmesh.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,12 @@ class StudySettings:
     alpha: float = inputs.ALPHA
     """MACs that sending one byte is worth."""
     seed: int = 0
+    backbone: str = "lite0"
+    weights: Path | None = None
+    calibration: Path | None = None
+    device: str | None = None
+    progress: Progress | None = None
+    """Told how a study that measures goes on."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +38,16 @@ class Findings:
     rows: list[dict[str, Any]]
     """All with the same keys: the columns, by what they are called when shown."""
     notes: list[str] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the notes say in numbers, for programs."""
 
     @property
     def columns(self) -> list[str]:
         return list(self.rows[0])
 
     def summary(self) -> dict[str, Any]:
-        return {"title": self.title, "rows": self.rows, "notes": self.notes}
+        found = {"title": self.title, "rows": self.rows, "notes": self.notes}
+        return found | {"figures": self.figures} if self.figures else found
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,17 @@ def study(
     agents: Annotated[int, typer.Option("--agents", min=1, help="How many there are.")] = 51,
     alpha: Annotated[float, typer.Option("--alpha", min=0, help="MACs that sending one byte is worth.")] = 1000,
     seed: options.Seed = 0,
+    backbone: options.BackboneName = "lite0",
+    weights: options.Weights = None,
+    calibration: options.CalibrationFile = None,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Answer a question of the paper's appendices."""
+    from skillmesh.challenge.provenance import provenance
     from skillmesh.challenge.studies import STUDIES, StudySettings, run_study
     from skillmesh.cli import show
+    from skillmesh.data.folder import find_tasks
 
     if name is None:
         rows = show.table(None, "study", "about")
@@ -80,12 +86,14 @@ def study(
             rows.add_row(known, entry.about)
         show.console.print(rows)
         return
-    settings = StudySettings(tuple(folders or ()), tasks, agents, alpha, seed)
-    found = run_study(name, settings)
+    paths = tuple(find_tasks(folders)) if folders else ()
+    origin = provenance(show.command_line(), paths, seed) if json else {}
+    with show.progress_bar() as bar:
+        settings = StudySettings(
+            paths, tasks, agents, alpha, seed, backbone, weights, calibration, device, progress=bar
+        )
+        found = run_study(name, settings)
     if json:
-        from skillmesh.challenge.provenance import provenance
-
-        origin = provenance(show.command_line(), settings.folders, seed)
         show.print_json({"study": name} | found.summary() | {"provenance": origin})
         return
     rows = show.table(found.title, *(_column(key, value) for key, value in found.rows[0].items()))
@@ -105,5 +113,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.2E}" if abs(value) >= 1e6 or 0 < abs(value) < 1e-3 else f"{value:,.4g}"
+        if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
+            return f"{value:.2E}"
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
     return str(value)
