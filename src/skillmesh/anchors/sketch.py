@@ -7,12 +7,14 @@ students average the tasks' scatters and never need an image. See `docs/mapper.m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
+from skillmesh.anchors.protocol import AnchorSettings, Labels, Scorer, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
 from skillmesh.costs import spend
 from skillmesh.lowrank import (
@@ -48,6 +50,11 @@ GROUP = 64
 """Rows that are handled together while a scorer is built."""
 MAX_TRACE = 8.0
 """A scatter may be so many times the calibration's; a larger one (a mistake, or a lie) is scaled down."""
+MANY_CLASSES = 4096
+"""A bank of more has another scorer, which finds the likeliest tasks first: see `anchors/shortlist.py`."""
+
+PackedMeans = tuple[NDArray[np.int8], Floats]
+"""Means as a module stores them: int8 rows, and each row's scale."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class SketchAnchor:
     scatter: LowRank
     freedom: int
     """Images less classes: how much the scatter rests on."""
+    _stored: PackedMeans | None = field(default=None, init=False, compare=False, repr=False)
 
     @classmethod
     def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
@@ -99,15 +107,31 @@ class SketchAnchor:
     @classmethod
     def read(cls, tensors: Tensors) -> Self:
         factor = dequantise_rows(tensors["sketch.factor"], tensors["sketch.factor.scale"])
-        return cls(
-            dequantise_rows(tensors["sketch.mean"], tensors["sketch.mean.scale"]),
+        stored = (tensors["sketch.mean"], tensors["sketch.mean.scale"])
+        anchor = cls(
+            dequantise_rows(*stored),
             LowRank(dequantise_log(tensors["sketch.diagonal"]), factor),
             int(tensors["sketch.freedom"][0]),
         )
+        object.__setattr__(anchor, "_stored", stored)
+        return anchor
+
+    def packed(self) -> PackedMeans:
+        """The means as stored: those of the module, where they were read from one, and no copy."""
+        return self._stored or quantise_rows(self.means)
 
     @classmethod
-    def pool(cls, anchors: Iterable[Self], prior: Prior) -> SketchScorer:
-        return SketchScorer(list(anchors), prior)
+    def pool(cls, anchors: Iterable[Self], prior: Prior) -> Scorer:
+        """Build the scorer that suits the number of classes; of a large bank, anchors are read one by one."""
+        from skillmesh.anchors.shortlist import ShortlistScorer
+
+        some: list[SketchAnchor] = []
+        coming = iter(anchors)
+        for anchor in coming:
+            some.append(anchor)
+            if sum(len(read.means) for read in some) > MANY_CLASSES:
+                return ShortlistScorer(chain(_emptying(some), coming), prior)
+        return SketchScorer(some, prior)
 
 
 class SketchScorer:
@@ -156,6 +180,13 @@ class SketchScorer:
         nearest = distance - 2 * closeness.max(axis=1)
         novelty = nearest / np.maximum(background, np.float32(1e-6))
         return Scores(best_per_task(closeness, self._starts), novelty)
+
+
+def _emptying(anchors: list[SketchAnchor]) -> Iterator[SketchAnchor]:
+    """Hand the anchors over one by one and keep none."""
+    anchors.reverse()
+    while anchors:
+        yield anchors.pop()
 
 
 def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
