@@ -197,6 +197,13 @@ def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
     return means
 
 
+def pooled_precision(anchors: Sequence[SketchAnchor], prior: Prior) -> Precision:
+    """The inverse of the scatter that a bank of these anchors pools: what distances between images are measured in."""
+    rows = min(prior.within.dim, _rows_of_all(anchors, prior.within))
+    room: Floats = np.empty((rows, prior.within.dim), dtype=np.float32)
+    return _pooled_scatter(anchors, prior.within, room).inverse(out=room)
+
+
 def _rows_of_all(anchors: Sequence[SketchAnchor], prior: LowRank) -> int:
     return len(prior.factor) + sum(len(anchor.scatter.factor) for anchor in anchors)
 
