@@ -28,7 +28,7 @@ USUAL_SPREAD = 0.25
 PSEUDO_PROBES = 4
 """So many probes' worth the usual spread weighs: a bank of one small task has little else."""
 ASKED_MODULES = 512
-"""About so many modules' probes set temperature and threshold, or all: more would tell nothing new and take minutes."""
+"""About so many modules' probes set temperature and threshold, or all: more would tell nothing new."""
 PROBES_AT_ONCE = 2048
 
 
@@ -93,6 +93,12 @@ class Mapper:
 
     def map(self, x: Floats) -> Mapped:
         return self._mapped(self._scorer.score(x))
+
+    def shortlist_agreement(self, x: Floats) -> float:
+        """How often it finds the task that looking closely at all tasks would; 1 where it does look at all."""
+        from skillmesh.anchors.shortlist import ShortlistScorer
+
+        return self._scorer.agreement(x) if isinstance(self._scorer, ShortlistScorer) else 1.0
 
     def _mapped(self, scores: Scores) -> Mapped:
         posterior = softmax(scores.task / self.temperature)

@@ -1,8 +1,8 @@
 """The sketch mapper of a large bank: a quick look at all classes, then a close one at the likeliest tasks.
 
-`SketchScorer` keeps a row of 2,912 numbers per class and a square of classes × classes: for a thousand tasks of 49
-classes 0.6 GB and 10 GB. Here W, the pooled scatter, and B, the background, are brought to a common basis V in which
-W is the identity and B is diagonal, sorted by how much more classes than images differ. Then
+`SketchScorer` keeps a row of 2,912 numbers per class and a square of classes × classes: for a thousand tasks of
+49 classes 0.6 GB and 10 GB. Here W, the pooled scatter, and B, the background, are brought to a common basis V in
+which W is the identity and B is diagonal, sorted by how much more classes than images differ. Then
 
 - the distances to W and B are sums of squares of z = Vx;
 - the first numbers of z tell classes apart best (linear discriminant analysis): all classes are compared in these;
@@ -29,6 +29,7 @@ from skillmesh.anchors.sketch import (
     SketchAnchor,
     SketchScorer,
 )
+from skillmesh.backbone.allocator import hand_back
 from skillmesh.backbone.calibration import Prior
 from skillmesh.lowrank import Doubles, Factor, LowRank, cholesky, column_parts, lower_inverse
 from skillmesh.tensors import Floats, dequantise_rows
@@ -55,11 +56,13 @@ class ShortlistScorer:
         for anchor in anchors:
             sums.add(anchor)
             self._means.append(anchor.packed())
-        within, between, centre = sums.finished()
-        self._centre = centre.astype(np.float32)
-        self._basis, beyond = _common_basis(within, between)
+        self._centre = sums.centre.astype(np.float32)
+        unroot = lower_inverse(cholesky(sums.within()))
+        self._basis, beyond = _common_basis(unroot, sums.between())
+        del unroot, sums
         self._background = (1 / (1 + beyond)).astype(np.float32)
         self._starts = first_columns([len(values) for values, _ in self._means])
+        hand_back()
         self._place_classes()
 
     def _place_classes(self) -> None:
@@ -80,6 +83,17 @@ class ShortlistScorer:
         if len(parts) == 1:
             return parts[0]
         return Scores(np.concatenate([p.task for p in parts]), np.concatenate([p.novelty for p in parts]))
+
+    def agreement(self, x: Floats) -> float:
+        """How often the quick look lost nothing: looking closely at every task finds the same one."""
+        best = self._closely(np.tile(np.arange(len(self._means)), (len(x), 1)), self._towards(x)).argmax(axis=1)
+        return float(np.mean(best == self.score(x).task.argmax(axis=1)))
+
+    def _towards(self, x: Floats) -> Floats:
+        """Images less the centre, times P = VᵀV."""
+        centred: Floats = x - self._centre
+        z: Floats = centred @ self._basis.T
+        return z @ self._basis
 
     def _score(self, x: Floats) -> Scores:
         centred: Floats = x - self._centre
@@ -123,17 +137,20 @@ def _largest(scores: Floats, count: int) -> Labels:
     return np.sort(np.argpartition(scores, -count, axis=1)[:, -count:], axis=1)
 
 
-def _common_basis(within: Doubles, between: Doubles) -> tuple[Floats, Doubles]:
-    """Rows V with V·W·Vᵀ = 1 and V·(B−W)·Vᵀ diagonal; and that diagonal, largest first. Both are used up."""
-    unroot = lower_inverse(cholesky(within))
+def _common_basis(unroot: Doubles, between: Doubles) -> tuple[Floats, Floats]:
+    """Rows V with V·W·Vᵀ = 1 and V·(B−W)·Vᵀ diagonal; and that diagonal, largest first.
+
+    `unroot` is the inverse of W's root. What decides between large and small is done in double precision; the
+    rotation that sorts directions is not delicate, and single precision halves its time and memory.
+    """
     for part in column_parts(len(between)):
         between[:, part] = unroot @ between[:, part]
     for part in column_parts(len(between)):
         between[part] = between[part] @ unroot.T
-    values, vectors = np.linalg.eigh(between)
+    values, vectors = np.linalg.eigh(between.astype(np.float32))
     basis: Floats = np.empty(between.shape, dtype=np.float32)
     for part in column_parts(len(between)):
-        basis[:, part] = vectors[:, ::-1].T @ unroot[:, part]
+        basis[:, part] = vectors[:, ::-1].T @ unroot[:, part].astype(np.float32)
     return basis, np.maximum(values[::-1], 0)
 
 
@@ -165,21 +182,32 @@ class _Sums:
         self._diagonal += weight * scatter.diagonal
         self._scatter.add(scatter.factor * np.sqrt(weight))
 
-    def finished(self) -> tuple[Doubles, Doubles, Doubles]:
-        """W, B − W and the centre of everything."""
+    @property
+    def _all_voices(self) -> float:
+        return self._tasks + PRIOR_BACKGROUND_TASKS
+
+    @property
+    def centre(self) -> Doubles:
+        """Of everything."""
+        return self._middle / self._all_voices + self._prior.centre
+
+    def within(self) -> Doubles:
+        """W. It can be had once: its memory is then the caller's."""
         within = self._scatter.finished()
         within[np.diag_indices_from(within)] += self._diagonal
         within *= (1 - SHRINKAGE) / (PRIOR_TASKS + self._voices)
         within[np.diag_indices_from(within)] *= 1 + SHRINKAGE / (1 - SHRINKAGE)
-        tasks = self._tasks + PRIOR_BACKGROUND_TASKS
-        centre = self._middle / tasks  # as seen from the calibration's
-        beyond = self._prior.between.factor * np.sqrt(PRIOR_BACKGROUND_TASKS)
-        self._spread.add(beyond)
+        return within
+
+    def between(self) -> Doubles:
+        """B − W, likewise."""
+        self._spread.add(self._prior.between.factor * np.sqrt(PRIOR_BACKGROUND_TASKS))
         between = self._spread.finished()
-        between /= tasks
+        between /= self._all_voices
+        centre = self._middle / self._all_voices  # as seen from the calibration's
         # The mean of (μ−c)(μ−c)ᵀ is that of μμᵀ less ccᵀ, once all voices are counted: they add up to one.
         between -= np.outer(centre, centre)
-        return within, between, centre + self._prior.centre
+        return between
 
 
 @dataclass
@@ -210,5 +238,6 @@ class _Products:
     def finished(self) -> Doubles:
         """The sum itself; nothing can be added after."""
         self._flush()
-        del self._rows
-        return self._sum
+        total = self._sum
+        del self._rows, self._sum
+        return total

@@ -198,7 +198,7 @@ def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
 
 
 def pooled_precision(anchors: Sequence[SketchAnchor], prior: Prior) -> Precision:
-    """The inverse of the scatter that a bank of these anchors pools: what distances between images are measured in."""
+    """The inverse of the scatter that a bank of these anchors pools: distances are measured in it."""
     rows = min(prior.within.dim, _rows_of_all(anchors, prior.within))
     room: Floats = np.empty((rows, prior.within.dim), dtype=np.float32)
     return _pooled_scatter(anchors, prior.within, room).inverse(out=room)

@@ -1,11 +1,11 @@
 """Growing: from the anchors of real tasks to those of more tasks than there is data for.
 
-The rule takes the real tasks for a sample of all tasks there might be, and asks how near the next one would come.
-Seen from a class of one of R tasks, the nearest class of another task lies at a distance r (in units of the pooled
-scatter). Were one more task drawn, it would be the nearest with probability 1/R, and then it would lie at r·u^(1/k),
-u uniform and k the dimension that the distances to the nearest and the second nearest task show (Facco et al.,
-2017). So a grown task is put next to a real one, chosen at random: each of its classes beside a class of that
-one, at such a distance, in a direction that mixes at random those in which other tasks lie.
+The rule takes the real tasks for a sample of all tasks there might be, and asks how near the next one would
+come. Seen from a class of one of R tasks, the nearest class of another task lies at a distance r (in units of the
+pooled scatter). Were one more task drawn, it would be the nearest with probability 1/R, and then it would lie at
+r·u^(1/k), u uniform and k the dimension that the distances to the nearest and the second nearest task show (Facco
+et al., 2017). So a grown task is put next to a real one, chosen at random: each of its classes beside a class of
+that one, at such a distance, in a direction that mixes at random those in which other tasks lie.
 
 Images do not scatter as Gaussians: in some directions they stray further than the pooled scatter says, and real
 tasks lie in these more often than a random mixture. `reach` makes up for it: distances are multiplied by it. It is
@@ -107,7 +107,7 @@ def recognised(anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Fl
 def fit_reach(
     anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Floats], rng: np.random.Generator
 ) -> float:
-    """Find how near grown tasks must come: half of the tasks, grown to all, are to lose what they lose among all."""
+    """Find how near grown tasks come: half of the tasks, grown to all, are to lose what they lose among all."""
     halves = [np.sort(rng.permutation(len(anchors))[: len(anchors) // 2]) for _ in range(FITTING_HALVES)]
     whole = np.array(recognised(anchors, prior, shown))
     measured = float(np.mean([whole[half].mean() for half in halves]))

@@ -35,6 +35,7 @@ def main() -> None:
 
     try:
         from skillmesh.cli import app, measure, mesh, trust  # noqa: F401  (each adds its commands)
+        from skillmesh.cli.challenge import simulate  # noqa: F401
 
         app.app()
     except SkillmeshError as error:
