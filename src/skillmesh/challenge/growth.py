@@ -25,7 +25,7 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.lowrank import Precision
 from skillmesh.tensors import Floats
 
-REACHES = (1.0, 0.8, 0.6, 0.45, 0.3)
+REACHES = (3.0, 2.0, 1.4, 1.0, 0.8, 0.6, 0.45, 0.3)
 """Tried from far to near."""
 FITTING_HALVES = 6
 

@@ -62,9 +62,8 @@ def _print_report(report: dict[str, Any]) -> None:
     from skillmesh.cli import show
 
     plan, memory, sent = report["plan"], report["memory"], report["bytes"]
-    rows = show.table(
-        f"{plan['tasks']:,} tasks, {report['classes']:,} classes, {plan['agents']:,} agents", "", ">"
-    )
+    size = f"{plan['tasks']:,} tasks, {report['classes']:,} classes, {plan['agents']:,} agents"
+    rows = show.table(size, "", ">")
     milliseconds = {"answer_seconds": "answer one image", "bare_seconds": "the bare backbone"}
     milliseconds["mapper_seconds"] = "the mapper alone"
     for key, label in milliseconds.items():
@@ -72,11 +71,9 @@ def _print_report(report: dict[str, Any]) -> None:
     rows.add_row("answer / bare backbone", f"{report['answer_ratio']:.2f}")
     rows.add_row("build the mapper", f"{report['build_seconds']:.1f} s")
     rows.add_row("the same as looking closely at all tasks", show.percent(report["shortlist_agreement"]))
-    rows.add_row(
-        "mapper in memory, while it is built", f"{_mb(memory['mapper_bytes'])}, {_peak(memory, 'mapper')}"
-    )
+    rows.add_row("the mapper in memory; while it is built", _rest_and_peak(memory, "mapper"))
     rows.add_row("modules in memory", _mb(memory["module_bytes_held"]))
-    rows.add_row("the whole process, at most", f"{_mb(memory['process_bytes'])}, {_peak(memory, 'process')}")
+    rows.add_row("the whole process in memory; meanwhile", _rest_and_peak(memory, "process"))
     rows.add_row("a module", show.kilobytes(sent["module"]))
     rows.add_row("received by each agent", _mb(sent["per_agent"]))
     rows.add_row("received by all", f"{sent['all_agents'] / 1e9:,.1f} GB")
@@ -99,15 +96,11 @@ def _print_accuracy(report: dict[str, Any]) -> None:
     if report["check"]:
         show.console.print(rows)
     if report["extrapolated"]:
-        found = report["extrapolated"]
-        show.console.print(
-            f"extrapolated to {report['plan']['tasks']:,} tasks: task found {show.percent(found['task_accuracy'])}, "
-            f"final {show.percent(found['final_accuracy'])}"
-        )
+        found, tasks = report["extrapolated"], report["plan"]["tasks"]
+        task, final = show.percent(found["task_accuracy"]), show.percent(found["final_accuracy"])
+        show.console.print(f"extrapolated to {tasks:,} tasks: task found {task}, final {final}")
     else:
-        why = (
-            "growing missed by more than 2 points" if report["check"] else "too few real tasks to prove growing on"
-        )
+        why = "growing missed by more than 2 points" if report["check"] else "too few real tasks to prove it on"
         show.console.print(f"no accuracy is extrapolated: {why}")
 
 
@@ -115,5 +108,5 @@ def _mb(count: float | None) -> str:
     return "–" if count is None else f"{count / 1e6:,.0f} MB"
 
 
-def _peak(memory: dict[str, int | None], what: str) -> str:
-    return _mb(memory[f"{what}_peak_bytes"])
+def _rest_and_peak(memory: dict[str, int | None], what: str) -> str:
+    return f"{_mb(memory[f'{what}_bytes'])}; {_mb(memory[f'{what}_peak_bytes'])}"
