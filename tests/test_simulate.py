@@ -14,7 +14,8 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.challenge import simulate as simulation
 from skillmesh.challenge.grown_bank import grown_bank
 from skillmesh.challenge.growth import Family, _crossing, _distances, fit_reach, grow, recognised, related
-from skillmesh.challenge.scale import Plan
+from skillmesh.challenge.scale import Plan, measure
+from skillmesh.errors import SkillmeshError
 from skillmesh.lowrank import LowRank
 
 DIM, CLASSES = 48, 5
@@ -93,7 +94,7 @@ def test_the_nearer_grown_tasks_come_the_more_images_are_lost(world, family: Fam
 
 
 def test_growing_foretells_tasks_that_were_drawn_later():
-    """Half of a population, grown with what the half alone can tell, against the whole; on average of some."""
+    """Half of a population, grown with what the half alone can tell, loses what it loses among the whole."""
     rows = []
     for seed in range(4):
         made = World(seed, spread=1.0)
@@ -101,9 +102,9 @@ def test_growing_foretells_tasks_that_were_drawn_later():
         half, seen, prior, rng = anchors[:12], shown[:12], made.prior, np.random.default_rng(seed)
         more = [g.anchor for g in grow(related(half, prior), 12, rng, fit_reach(half, prior, seen, rng))]
         alone, grown = (np.mean(recognised(some, prior, seen)) for some in (half, [*half, *more]))
-        rows.append((alone, grown, np.mean(recognised(anchors, prior, shown))))
+        rows.append((alone, grown, np.mean(recognised(anchors, prior, seen))))
     alone, grown, measured = np.mean(rows, axis=0)
-    assert measured < alone - 0.02  # there is something to foretell
+    assert measured < alone - 0.01  # there is something to foretell
     assert abs(grown - measured) < 0.5 * abs(alone - measured)
 
 
@@ -140,30 +141,12 @@ def test_no_accuracy_is_given_unless_every_half_came_within_two_points(
     new_agent, demo_tasks: Path, monkeypatch, gaps, printed
 ):
     monkeypatch.setattr(simulation, "check_growth", lambda *_: [half(gap) for gap in gaps])
-    monkeypatch.setattr(simulation, "ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr(simulation, "measured_apart", measure)  # here: the network is loaded already
     paths = [demo_tasks / name for name in ("shapes", "dice", "latin", "greek")]
     report = simulation.simulate(new_agent(), paths, Plan(8, 8, 3, rounds=1))
     assert report["proven"] is printed
     assert (report["extrapolated"] is not None) is printed
     assert not {"task_accuracy", "final_accuracy"} & report.keys()
-
-
-class InThisProcess:
-    """An executor that starts no process: the network is loaded here already."""
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def submit(self, work, *arguments):
-        from concurrent.futures import Future
-
-        done: Future = Future()
-        done.set_result(work(*arguments))
-        return done
 
 
 @pytest.mark.slow
@@ -181,6 +164,11 @@ def test_the_command_measures_in_a_process_of_its_own_and_names_what_is_simulate
     assert str(demo_tasks) not in ran.out
     shown = command("challenge", "simulate", demo_tasks, "--tasks", 6, "--agents", 2)
     assert "no accuracy is extrapolated: too few real tasks" in shown.out
+
+
+def test_a_measuring_process_that_dies_is_told_of(tmp_path: Path):
+    with pytest.raises(SkillmeshError, match="ended"):
+        simulation.measured_apart(tmp_path / "no-agent", [], Plan(9, 3), 1.0)
 
 
 @pytest.mark.parametrize(("tasks", "reason"), [(5, "can be grown to more"), (4, "can be grown to more")])

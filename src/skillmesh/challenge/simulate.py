@@ -12,9 +12,9 @@ Accuracy is shown only where growing proves itself: half of the real tasks, grow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.challenge.growth import fit_reach, grow, recognised, related
 from skillmesh.challenge.scale import Plan, measure
 from skillmesh.data.folder import TaskFolder, open_task
-from skillmesh.errors import DataError
+from skillmesh.errors import DataError, SkillmeshError
 from skillmesh.progress import Progress, begin
 from skillmesh.tensors import Floats
 
@@ -79,9 +79,7 @@ def simulate(
     checked = check_growth(agent, real, halves, rng, progress)
     reach = _fitted(agent, real, rng)
     del real
-    # In a process of its own: what learning and checking left in memory is not the mapper's.
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        scale = pool.submit(measure, agent.home, [str(path) for path in paths], plan, reach).result()
+    scale = measured_apart(agent.home, [str(path) for path in paths], plan, reach)
     proven = bool(checked) and max(abs(half.gap) for half in checked) <= TOLERANCE
     accuracy = {key: scale.pop(key) for key in ("task_accuracy", "final_accuracy", "known_unknown")}
     return {
@@ -94,6 +92,29 @@ def simulate(
         "extrapolated": accuracy if proven else None,
         **scale,
     }
+
+
+def measured_apart(home: Path, paths: Sequence[str], plan: Plan, reach: float) -> dict[str, Any]:
+    """Measure in a process of its own: what learning and checking left in memory is not the mapper's."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure_and_send, args=(sender, home, paths, plan, reach), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        found: dict[str, Any] = receiver.recv()
+    except EOFError:
+        process.join()
+        raise SkillmeshError(
+            f"the process that measures {plan.tasks:,} tasks ended (status {process.exitcode}); its own words are "
+            "above; where it was killed there was too little memory: try fewer --tasks, or --compact"
+        ) from None
+    process.join()
+    return found
+
+
+def _measure_and_send(sender: Connection, *arguments: Any) -> None:
+    sender.send(measure(*arguments))
 
 
 def check_growth(
