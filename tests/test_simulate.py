@@ -13,7 +13,7 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.challenge import simulate as simulation
 from skillmesh.challenge.grown_bank import grown_bank
-from skillmesh.challenge.growth import Family, _crossing, _distances, fit_reach, grow, recognised, related
+from skillmesh.challenge.growth import Family, _distances, crossing, fit_reach, grow, recognised, related
 from skillmesh.challenge.scale import Plan, measure
 from skillmesh.errors import SkillmeshError
 from skillmesh.lowrank import LowRank
@@ -109,9 +109,9 @@ def test_growing_foretells_tasks_that_were_drawn_later():
 
 
 def test_the_reach_is_where_accuracies_cross():
-    assert _crossing([(0.99, 1.0), (0.97, 0.8), (0.93, 0.6)], 0.95) == pytest.approx(0.7)
-    assert _crossing([(0.9, 1.0)], 0.95) == 1.0  # already as hard: no nearer
-    assert _crossing([(0.99, 1.0), (0.98, 0.3)], 0.9) == 0.3  # never as hard: as near as was tried
+    assert crossing(lambda reach: reach / 3, 0.25) == pytest.approx(0.75, rel=0.05)
+    assert crossing(lambda _: 0.9, 0.95) == pytest.approx(3, rel=0.1)  # always harder: as far as may be
+    assert crossing(lambda _: 0.99, 0.95) == pytest.approx(0.3, rel=0.1)  # never as hard: as near as may be
 
 
 def test_a_grown_bank_holds_whole_modules_that_an_agent_answers_from(tiny_taught: Agent, mixed):

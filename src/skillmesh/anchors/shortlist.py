@@ -31,7 +31,7 @@ from skillmesh.anchors.sketch import (
 )
 from skillmesh.backbone.allocator import hand_back
 from skillmesh.backbone.calibration import Prior
-from skillmesh.lowrank import Doubles, Factor, LowRank, cholesky, column_parts, lower_inverse
+from skillmesh.lowrank import Doubles, Factor, LowRank, column_parts, invert_in_place
 from skillmesh.tensors import Floats, dequantise_rows
 
 QUICK = 256
@@ -57,7 +57,9 @@ class ShortlistScorer:
             sums.add(anchor)
             self._means.append(anchor.packed())
         self._centre = sums.centre.astype(np.float32)
-        unroot = lower_inverse(cholesky(sums.within()))
+        unroot = sums.within()
+        invert_in_place(unroot)
+        hand_back()
         self._basis, beyond = _common_basis(unroot, sums.between())
         del unroot, sums
         self._background = (1 / (1 + beyond)).astype(np.float32)
@@ -147,9 +149,12 @@ def _common_basis(unroot: Doubles, between: Doubles) -> tuple[Floats, Floats]:
         between[:, part] = unroot @ between[:, part]
     for part in column_parts(len(between)):
         between[part] = between[part] @ unroot.T
-    values, vectors = np.linalg.eigh(between.astype(np.float32))
-    basis: Floats = np.empty(between.shape, dtype=np.float32)
-    for part in column_parts(len(between)):
+    single = between.astype(np.float32)
+    del between
+    hand_back()
+    values, vectors = np.linalg.eigh(single)
+    basis: Floats = np.empty(single.shape, dtype=np.float32)
+    for part in column_parts(len(basis)):
         basis[:, part] = vectors[:, ::-1].T @ unroot[:, part].astype(np.float32)
     return basis, np.maximum(values[::-1], 0)
 

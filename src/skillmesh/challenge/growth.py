@@ -14,7 +14,7 @@ fitted, never set: half of the real tasks, grown to all, must lose what they rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +25,10 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.lowrank import Precision
 from skillmesh.tensors import Floats
 
-REACHES = (3.0, 2.0, 1.4, 1.0, 0.8, 0.6, 0.45, 0.3)
-"""Tried from far to near."""
-FITTING_HALVES = 6
+REACHES = (0.3, 3.0)
+"""The nearest and the farthest."""
+FITTING_STEPS = 5
+FITTING_HALVES = 12
 
 
 @dataclass(frozen=True)
@@ -107,30 +108,34 @@ def recognised(anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Fl
 def fit_reach(
     anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Floats], rng: np.random.Generator
 ) -> float:
-    """Find how near grown tasks come: half of the tasks, grown to all, are to lose what they lose among all."""
+    """Find how near grown tasks come: half of the tasks, grown to all, are to lose what they lose among all.
+
+    Every reach is tried with the same halves and the same luck, so that only the reach makes a difference.
+    """
     halves = [np.sort(rng.permutation(len(anchors))[: len(anchors) // 2]) for _ in range(FITTING_HALVES)]
+    seeds = rng.integers(2**31, size=len(halves))
     whole = np.array(recognised(anchors, prior, shown))
     measured = float(np.mean([whole[half].mean() for half in halves]))
     families = [related([anchors[i] for i in half], prior) for half in halves]
-    tried: list[tuple[float, float]] = []
-    for reach in REACHES:
+
+    def grown(reach: float) -> float:
         found = []
-        for half, family in zip(halves, families, strict=True):
-            more = [g.anchor for g in grow(family, len(anchors) - len(half), rng, reach)]
-            found.append(np.mean(recognised([*family.anchors, *more], prior, [shown[i] for i in half])))
-        tried.append((float(np.mean(found)), reach))
-        if tried[-1][0] <= measured:
-            break
-    return _crossing(tried, measured)
+        for half, family, seed in zip(halves, families, seeds, strict=True):
+            more = grow(family, len(anchors) - len(half), np.random.default_rng(seed), reach)
+            bank = [*family.anchors, *(g.anchor for g in more)]
+            found.append(np.mean(recognised(bank, prior, [shown[i] for i in half])))
+        return float(np.mean(found))
+
+    return crossing(grown, measured)
 
 
-def _crossing(tried: list[tuple[float, float]], measured: float) -> float:
-    """The reach at which accuracy falls to what was measured, on a line between the two around it."""
-    last, reach = tried[-1]
-    if last > measured or len(tried) == 1:
-        return reach
-    before, farther = tried[-2]
-    return reach + (farther - reach) * (measured - last) / max(before - last, 1e-9)
+def crossing(grown: Callable[[float], float], measured: float) -> float:
+    """The reach at which accuracy, which rises with it, is what was measured; an end of the range if none is."""
+    near, far = REACHES
+    for _ in range(FITTING_STEPS):
+        middle = float(np.sqrt(near * far))
+        near, far = (near, middle) if grown(middle) > measured else (middle, far)
+    return float(np.sqrt(near * far))
 
 
 def _distances(means: Floats, precision: Precision) -> Floats:
