@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from skillmesh.agent import Agent
 from skillmesh.backbone.allocator import hand_back
@@ -41,7 +42,8 @@ def measure(home: Path, paths: Sequence[str], plan: Plan, reach: float) -> dict[
     """Grow the bank of the agent at `home`, build its mapper, answer images."""
     agent = Agent(home, device="cpu")
     agent.backbone.network.noise()  # loaded before memory is looked at
-    modules = grown_bank(agent, plan.tasks, plan.classes, reach, plan.seed)
+    with threadpool_limits(1, "blas"):
+        modules = grown_bank(agent, plan.tasks, plan.classes, reach, plan.seed)
     hand_back()
     before = resident_bytes()
     forget_peak()

@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
@@ -99,8 +100,9 @@ def prove(
     folders = [open_task(path, hold_out=("val", "test"), seed=seed) for path in paths]
     real = [_learned(agent, folder, progress) for folder in folders]
     rng = np.random.default_rng(seed)
-    checked = check_growth(agent, real, halves, rng, progress)
-    return Proof(len(paths), _fitted(agent, real, rng), tuple(checked))
+    with threadpool_limits(1, "blas"):  # many small products: a second thread would cost more than it saves
+        checked = check_growth(agent, real, halves, rng, progress)
+        return Proof(len(paths), _fitted(agent, real, rng), tuple(checked))
 
 
 def scaled(agent: Agent, paths: Sequence[Path], plan: Plan, proof: Proof) -> dict[str, Any]:
