@@ -145,6 +145,8 @@ def _common_basis(unroot: Doubles, between: Doubles) -> tuple[Floats, Floats]:
     `unroot` is the inverse of W's root. What decides between large and small is done in double precision; the
     rotation that sorts directions is not delicate, and single precision halves its time and memory.
     """
+    from scipy.linalg import eigh  # here, since a small bank does without its 30 MB
+
     for part in column_parts(len(between)):
         between[:, part] = unroot @ between[:, part]
     for part in column_parts(len(between)):
@@ -152,7 +154,8 @@ def _common_basis(unroot: Doubles, between: Doubles) -> tuple[Floats, Floats]:
     single = between.astype(np.float32)
     del between
     hand_back()
-    values, vectors = np.linalg.eigh(single)
+    # Its transpose is itself, and lies as LAPACK wants it. (NumPy's would do it in double precision after all.)
+    values, vectors = eigh(single.T, overwrite_a=True, check_finite=False, driver="evd")
     basis: Floats = np.empty(single.shape, dtype=np.float32)
     for part in column_parts(len(basis)):
         basis[:, part] = vectors[:, ::-1].T @ unroot[:, part].astype(np.float32)
