@@ -434,6 +434,52 @@ def challenge_speedup() -> str:
     return f"{table(head, rows)}\n\n{source('challenge-speedup')}"
 
 
+def simulate() -> str:
+    runs = read("simulate")["runs"]
+    memory = {"mapper": "mapper", "process": "whole process"}
+
+    def rest_and_peak(run: dict[str, Any], what: str) -> str:
+        found = run["memory"]
+        return f"{found[f'{what}_bytes'] / 1e6:,.0f} ({found[f'{what}_peak_bytes'] / 1e6:,.0f})"
+
+    def accuracy_of(run: dict[str, Any]) -> str:
+        found = run["extrapolated"]
+        return f"{percent(found['task_accuracy'])} / {percent(found['final_accuracy'])}" if found else "none"
+
+    lines: dict[str, Callable[[dict[str, Any]], str]] = {
+        "classes": lambda run: f"{run['classes']:,}",
+        "answer one image, ms": lambda run: f"{1000 * run['answer_seconds']:.1f}",
+        "the bare backbone, ms": lambda run: f"{1000 * run['bare_seconds']:.1f}",
+        "**answer / bare backbone**": lambda run: f"**{run['answer_ratio']:.2f}**",
+        "the mapper alone, ms": lambda run: f"{1000 * run['mapper_seconds']:.1f}",
+        "same task as looking closely at all, %": lambda run: percent(run["shortlist_agreement"]),
+        "build the mapper, s": lambda run: f"{run['build_seconds']:.0f}",
+        "modules in memory, MB": lambda run: f"{run['memory']['module_bytes_held'] / 1e6:,.0f}",
+    }
+    for what, label in memory.items():
+        lines[f"{label}, MB (peak while it is built)"] = lambda run, what=what: rest_and_peak(run, what)
+    lines["a module, KB"] = lambda run: kilobytes(run["bytes"]["module"])
+    lines["received by each agent, MB"] = lambda run: f"{run['bytes']['per_agent'] / 1e6:,.0f}"
+    lines["extrapolated: task found / final, %"] = accuracy_of
+    head = " | ".join(["tasks = agents", *(f"{run['plan']['tasks']:,}" for run in runs)])
+    return f"{table(head, [[label, *map(cell, runs)] for label, cell in lines.items()])}\n\n{source('simulate')}"
+
+
+def simulate_check() -> str:
+    runs = read("simulate")["runs"]
+    keys = ("alone", "among_real", "all_real", "grown")
+    halves = runs[0]["check"]
+    rows = [
+        [str(n), *(percent(half[key]) for key in keys), f"{100 * half['gap']:+.1f}"]
+        for n, half in enumerate(halves)
+    ]
+    means = {key: fmean(half[key] for half in halves) for key in keys}
+    gap = f"{100 * fmean(half['gap'] for half in halves):+.1f}"
+    rows.append(["mean", *(percent(means[key]) for key in keys), gap])
+    head = "half | its 20 tasks alone | among the real 40 | **all real 40** | **grown to 40** | grown − all real"
+    return f"{table(head, rows)}\n\n{source('simulate')}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "challenge-runs": challenge_runs,
     "challenge-costs": challenge_costs,
@@ -469,6 +515,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "study-clusters": partial(study, "clusters"),
     "study-images-per-class": partial(study, "images-per-class"),
     "study-difficulty": partial(study, "difficulty"),
+    "simulate": simulate,
+    "simulate-check": simulate_check,
 }
 
 

@@ -31,8 +31,9 @@ from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.describe import describe
-from skillmesh.backbone.network import Network, cpu_workers
+from skillmesh.backbone.network import cpu_workers
 from skillmesh.backbone.weights import build
+from skillmesh.challenge.bare import BareNetwork
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import open_task
@@ -112,29 +113,6 @@ def scoring_rows(rounds: int, tasks: int = 102, dim: int = 1280) -> list[Row]:
             Row(what, "two matrix products", "loop of scikit-learn mixtures", ours, other, other / ours, aim)
         )
     return rows
-
-
-class BareNetwork:
-    """The same network with nothing around it: no taps, no decoding, pixels ready. The floor of all that we do."""
-
-    def __init__(self) -> None:
-        self.network = Network(device="cpu")
-        for module in self.network._model.modules():
-            module._forward_hooks.clear()
-
-    def run(self, pixels: list[Pixels]) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        if len(pixels) == 1:
-            self.one(pixels[0])
-            return
-        with ThreadPoolExecutor(cpu_workers()) as pool:
-            list(pool.map(self.one, pixels))
-
-    def one(self, pixels: Pixels) -> None:
-        torch.set_num_threads(1)
-        with torch.inference_mode():
-            self.network._model(self.network._normalised(pixels[None]))
 
 
 def plain_timm(pixels: list[Pixels]) -> Callable[[], object]:

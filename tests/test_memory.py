@@ -11,7 +11,7 @@ import pytest
 from skillmesh import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
-from skillmesh.lowrank import COLUMNS, LowRank, lower_inverse
+from skillmesh.lowrank import COLUMNS, LowRank, invert_in_place, lower_inverse
 
 CARRY = """
 import sys
@@ -62,3 +62,12 @@ def test_a_scorer_built_part_by_part_is_that_of_the_whole(monkeypatch: pytest.Mo
     whole = SketchAnchor.pool(anchors, prior).score(x)
     np.testing.assert_allclose(in_parts.task, whole.task, rtol=1e-5)
     np.testing.assert_allclose(in_parts.novelty, whole.novelty, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, COLUMNS, 2 * COLUMNS + 40])
+def test_a_root_is_inverted_where_the_matrix_lies(size: int):
+    values = np.random.default_rng(size).standard_normal((size, 2 * size))
+    matrix = values @ values.T
+    expected = lower_inverse(np.linalg.cholesky(matrix))
+    invert_in_place(matrix)
+    np.testing.assert_allclose(matrix, expected, atol=1e-10)

@@ -124,6 +124,28 @@ def lower_inverse(root: NDArray[np.floating]) -> Doubles:
     return inverse
 
 
+def invert_in_place(matrix: Doubles) -> None:
+    """Replace a positive definite matrix by the inverse of its lower root, in no more room than it has."""
+    for start in range(0, len(matrix), COLUMNS):
+        here, below = slice(start, start + COLUMNS), slice(start + COLUMNS, len(matrix))
+        matrix[here, here] -= matrix[here, :start] @ matrix[here, :start].T
+        matrix[here, here] = np.linalg.cholesky(matrix[here, here])
+        matrix[here, here.stop :] = 0
+        matrix[below, here] -= matrix[below, :start] @ matrix[here, :start].T
+        matrix[below, here] = matrix[below, here] @ lower_inverse(matrix[here, here]).T
+    _invert_lower(matrix)
+
+
+def _invert_lower(root: Doubles) -> None:
+    if len(root) <= COLUMNS:
+        root[:] = lower_inverse(root)
+        return
+    half = len(root) // 2
+    _invert_lower(root[:half, :half])
+    _invert_lower(root[half:, half:])
+    root[half:, :half] = -root[half:, half:] @ (root[half:, :half] @ root[:half, :half])
+
+
 ROUNDS = 4
 """Of subspace iteration, after the first."""
 

@@ -6,8 +6,9 @@ its confidence and its threshold for "unknown" are found on the probes that the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from skillmesh.anchors import KINDS, Scores
 from skillmesh.backbone.calibration import Prior
 from skillmesh.costs import spend
 from skillmesh.learning.head import best_temperature, softmax
-from skillmesh.learning.probes import probe_weights, read_probes
+from skillmesh.learning.probes import SHARES, probe_weights, read_probes
 from skillmesh.module import Module
 from skillmesh.tensors import Floats
 
@@ -27,6 +28,9 @@ USUAL_SPREAD = 0.25
 """From the middle of novelty to the threshold, relative to the middle, as most banks have it."""
 PSEUDO_PROBES = 4
 """So many probes' worth the usual spread weighs: a bank of one small task has little else."""
+ASKED_MODULES = 512
+"""About so many modules' probes set temperature and threshold, or all: more would tell nothing new."""
+PROBES_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,15 @@ class Mapped:
         return best
 
 
+@dataclass(frozen=True)
+class Judged:
+    """The short form of what the mapper says: no probabilities, of which there are images × tasks."""
+
+    task: NDArray[np.int64]
+    novelty: Floats
+    unknown: NDArray[np.bool_]
+
+
 class Mapper:
     """The pooled anchors of some modules, in the order given, with what their probes say."""
 
@@ -56,23 +69,50 @@ class Mapper:
 
     def _build(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
         anchor_type = KINDS[kind]
+        self._modules = modules
         self._scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
-        probes = [read_probes(m.tensors, m.card.dim) for m in modules]
-        owners = np.repeat(np.arange(len(modules)), [len(p) for p in probes])
-        weights = np.concatenate([probe_weights(m.card.validation_images) for m in modules])
+        asked = range(0, len(modules), -(-len(modules) // ASKED_MODULES))
+        probes = [read_probes(modules[i].tensors, modules[i].card.dim) for i in asked]
+        owners = np.repeat(asked, [len(p) for p in probes])
+        weights = np.concatenate([probe_weights(modules[i].card.validation_images) for i in asked])
         scores = self._scorer.score(np.concatenate(probes))
         spend("probes", len(owners) * self._scorer.macs)
         self.temperature = best_temperature(scores.task, owners, weights) if len(owners) else 1.0
         self.threshold = _threshold(scores.novelty, weights, self._scorer.usual_threshold)
-        self.probed = self._mapped(scores)
+        self._asked = self._judged(scores) if len(asked) == len(modules) else None
+
+    @cached_property
+    def probed(self) -> Judged:
         """What it makes of the probes of all modules, in their order."""
+        if self._asked is not None:
+            return self._asked
+        parts = [self._judged(self._scorer.score(x)) for x in _some_probes(self._modules)]
+        return Judged(*(np.concatenate(part) for part in zip(*(astuple(p) for p in parts), strict=True)))
+
+    def _judged(self, scores: Scores) -> Judged:
+        mapped = self._mapped(scores)
+        return Judged(mapped.task, mapped.novelty, mapped.unknown)
 
     def map(self, x: Floats) -> Mapped:
         return self._mapped(self._scorer.score(x))
 
+    def shortlist_agreement(self, x: Floats) -> float:
+        """How often it finds the task that looking closely at all tasks would; 1 where it does look at all."""
+        from skillmesh.anchors.shortlist import ShortlistScorer
+
+        return self._scorer.agreement(x) if isinstance(self._scorer, ShortlistScorer) else 1.0
+
     def _mapped(self, scores: Scores) -> Mapped:
         posterior = softmax(scores.task / self.temperature)
         return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
+
+
+def _some_probes(modules: Sequence[Module]) -> Iterator[Floats]:
+    """The probes of all modules, as many at once as there is room for."""
+    step = max(1, PROBES_AT_ONCE // len(SHARES))
+    for start in range(0, len(modules), step):
+        some = modules[start : start + step]
+        yield np.concatenate([read_probes(m.tensors, m.card.dim) for m in some])
 
 
 def _threshold(novelty: Floats, weights: NDArray[np.float64], default: float) -> float:

@@ -7,12 +7,14 @@ students average the tasks' scatters and never need an image. See `docs/mapper.m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
+from skillmesh.anchors.protocol import AnchorSettings, Labels, Scorer, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
 from skillmesh.costs import cholesky_macs, gram_macs, spend
 from skillmesh.lowrank import (
@@ -48,6 +50,11 @@ GROUP = 64
 """Rows that are handled together while a scorer is built."""
 MAX_TRACE = 8.0
 """A scatter may be so many times the calibration's; a larger one (a mistake, or a lie) is scaled down."""
+MANY_CLASSES = 4096
+"""A bank of more has another scorer, which finds the likeliest tasks first: see `anchors/shortlist.py`."""
+
+PackedMeans = tuple[NDArray[np.int8], Floats]
+"""Means as a module stores them: int8 rows, and each row's scale."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class SketchAnchor:
     scatter: LowRank
     freedom: int
     """Images less classes: how much the scatter rests on."""
+    _stored: PackedMeans | None = field(default=None, init=False, compare=False, repr=False)
 
     @classmethod
     def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
@@ -99,15 +107,31 @@ class SketchAnchor:
     @classmethod
     def read(cls, tensors: Tensors) -> Self:
         factor = dequantise_rows(tensors["sketch.factor"], tensors["sketch.factor.scale"])
-        return cls(
-            dequantise_rows(tensors["sketch.mean"], tensors["sketch.mean.scale"]),
+        stored = (tensors["sketch.mean"], tensors["sketch.mean.scale"])
+        anchor = cls(
+            dequantise_rows(*stored),
             LowRank(dequantise_log(tensors["sketch.diagonal"]), factor),
             int(tensors["sketch.freedom"][0]),
         )
+        object.__setattr__(anchor, "_stored", stored)
+        return anchor
+
+    def packed(self) -> PackedMeans:
+        """The means as stored: those of the module, where they were read from one, and no copy."""
+        return self._stored or quantise_rows(self.means)
 
     @classmethod
-    def pool(cls, anchors: Iterable[Self], prior: Prior) -> SketchScorer:
-        return SketchScorer(list(anchors), prior)
+    def pool(cls, anchors: Iterable[Self], prior: Prior) -> Scorer:
+        """Build the scorer that suits the number of classes; of a large bank, anchors are read one by one."""
+        from skillmesh.anchors.shortlist import ShortlistScorer
+
+        some: list[SketchAnchor] = []
+        coming = iter(anchors)
+        for anchor in coming:
+            some.append(anchor)
+            if sum(len(read.means) for read in some) > MANY_CLASSES:
+                return ShortlistScorer(chain(_emptying(some), coming), prior)
+        return SketchScorer(some, prior)
 
 
 class SketchScorer:
@@ -160,6 +184,13 @@ class SketchScorer:
         return Scores(best_per_task(closeness, self._starts), novelty)
 
 
+def _emptying(anchors: list[SketchAnchor]) -> Iterator[SketchAnchor]:
+    """Hand the anchors over one by one and keep none."""
+    anchors.reverse()
+    while anchors:
+        yield anchors.pop()
+
+
 def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
     """Average the rows of each class, in one product."""
     members = np.zeros((classes, len(x)), dtype=np.float32)
@@ -174,6 +205,13 @@ def _building_macs(rank: int, spread: int, dim: int) -> float:
     rows = 2.0 * spread * rank * dim + spread * dim
     gram = gram_macs(spread, rank) + gram_macs(spread, dim) + 2 * cholesky_macs(spread)
     return inverse + rows + gram
+
+
+def pooled_precision(anchors: Sequence[SketchAnchor], prior: Prior) -> Precision:
+    """The inverse of the scatter that a bank of these anchors pools: distances are measured in it."""
+    rows = min(prior.within.dim, _rows_of_all(anchors, prior.within))
+    room: Floats = np.empty((rows, prior.within.dim), dtype=np.float32)
+    return _pooled_scatter(anchors, prior.within, room).inverse(out=room)
 
 
 def _rows_of_all(anchors: Sequence[SketchAnchor], prior: LowRank) -> int:

@@ -8,6 +8,7 @@ its largest build.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -28,6 +29,13 @@ def give_back_freed_memory() -> bool:
     zenoh's many threads share two heaps; each would keep what it has freed in one of its own.
     """
     return _set({_M_ARENA_MAX: 2, _M_MMAP_THRESHOLD: _GIVE_BACK, _M_TRIM_THRESHOLD: _GIVE_BACK})
+
+
+def hand_back() -> None:
+    """Give back now what was freed and kept: after something large that seldom happens."""
+    if sys.platform == "linux" and os.environ.get("SKILLMESH_MALLOC") != "system":
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _set(options: dict[int, int]) -> bool:

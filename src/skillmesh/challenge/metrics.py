@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.challenge.regression import Line, fit_line
+
 Matrix = NDArray[np.float64]
 
 # Accuracy.
@@ -56,29 +58,10 @@ def forward_transfer(matrix: Matrix, chance: Sequence[float]) -> float | None:
     return _mean(before)
 
 
-@dataclass(frozen=True)
-class Line:
-    """A regression line of accuracy over the number of tasks."""
-
-    slope: float
-    intercept: float
-
-    def at(self, tasks: float) -> float:
-        return self.intercept + self.slope * tasks
-
-    def meets(self, level: float) -> float | None:
-        """The number of tasks at which it falls to a level; None where it does not fall."""
-        return (level - self.intercept) / self.slope if self.slope < 0 else None
-
-
 def line_through(values: Sequence[float | None]) -> Line | None:
-    """The line of least squares through values after 1, 2, … tasks."""
+    """The line of least squares through values after 1, 2, … tasks; none through fewer than two."""
     points = [(t, value) for t, value in enumerate(values, 1) if value is not None]
-    if len(points) < 2:
-        return None
-    t, y = np.array(points, dtype=np.float64).T
-    slope, intercept = np.polyfit(t, y, 1)
-    return Line(float(slope), float(intercept))
+    return fit_line(*zip(*points, strict=True)) if len(points) > 1 else None
 
 
 # Costs.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
-from skillmesh.mapper import Mapped, Mapper
+from skillmesh.mapper import Judged, Mapped, Mapper
 from skillmesh.module import Module
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
@@ -122,7 +122,7 @@ class Examiner:
         return Exam(module, kept is not None, x, None if labels is None else _names(module)[labels])
 
 
-def _split(mapped: Mapped, counts: Sequence[int]) -> list[tuple[Indices, Flags]]:
+def _split(mapped: Mapped | Judged, counts: Sequence[int]) -> list[tuple[Indices, Flags]]:
     """Winners and unknowns of as many images each, and of the rest."""
     ends = np.cumsum(counts)
     return list(zip(np.split(mapped.task, ends), np.split(mapped.unknown, ends), strict=True))

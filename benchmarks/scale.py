@@ -1,0 +1,43 @@
+"""The mapper at sizes for which there is no data, as `skillmesh challenge simulate` has it, for several at once.
+
+    python benchmarks/scale.py TASKS --json docs/results/simulate.json [--sizes 100 1000 10000]
+
+The tasks are learned and the growing is proved once. 10,000 tasks take about 6 GB of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from skillmesh.agent import Agent
+from skillmesh.challenge.provenance import provenance
+from skillmesh.challenge.scale import Plan
+from skillmesh.challenge.simulate import prove, scaled
+from skillmesh.data.folder import find_tasks
+from skillmesh.home import create_home
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 10_000])
+    options = parser.parse_args()
+    paths = find_tasks([options.tasks])
+    origin = provenance("python benchmarks/scale.py TASKS --json FILE", paths, seed=0)
+    with TemporaryDirectory() as fresh:
+        create_home(Path(fresh), name="scale")
+        agent = Agent(Path(fresh), device="cpu")
+        proof = prove(agent, paths)
+        runs = []
+        for size in options.sizes:
+            runs.append(scaled(agent, paths, Plan(size, size), proof))
+            report = {"runs": runs, "provenance": origin | {"remark": "2 cores, shared with other work"}}
+            options.json.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The sketch mapper of a large bank: a quick look at all classes, then a close one at the likeliest tasks.
+
+`SketchScorer` keeps a row of 2,912 numbers per class and a square of classes × classes: for a thousand tasks of
+49 classes 0.6 GB and 10 GB. Here W, the pooled scatter, and B, the background, are brought to a common basis V in
+which W is the identity and B is diagonal, sorted by how much more classes than images differ. Then
+
+- the distances to W and B are sums of squares of z = Vx;
+- the first numbers of z tell classes apart best (linear discriminant analysis): all classes are compared in these;
+- the tasks that look likeliest are scored exactly, from the int8 means as their modules hold them.
+
+Its memory is a square of the descriptor's width and `QUICK` numbers per class; the means stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from skillmesh.anchors.protocol import Labels, Scores, best_per_task, first_columns
+from skillmesh.anchors.sketch import (
+    HALF_EVIDENCE,
+    MAX_TRACE,
+    PRIOR_BACKGROUND_TASKS,
+    PRIOR_TASKS,
+    SHRINKAGE,
+    PackedMeans,
+    SketchAnchor,
+    SketchScorer,
+)
+from skillmesh.backbone.allocator import hand_back
+from skillmesh.backbone.calibration import Prior
+from skillmesh.costs import cholesky_macs, gram_macs, spend
+from skillmesh.lowrank import Doubles, Factor, LowRank, column_parts, invert_in_place
+from skillmesh.tensors import Floats, dequantise_rows
+
+QUICK = 256
+"""Numbers per class that the quick look uses."""
+CLOSE = 16
+"""Tasks per image that are looked at closely."""
+ROOM = 16_000_000
+"""Scores of classes that are in memory at a time: 64 MB."""
+ROWS = 1024
+"""Rows whose products are summed at a time."""
+
+
+class ShortlistScorer:
+    """Distances to every class and to the background, as `SketchScorer` has them."""
+
+    usual_threshold = SketchScorer.usual_threshold
+
+    def __init__(self, anchors: Iterable[SketchAnchor], prior: Prior) -> None:
+        """Take the anchors one by one; of each, only the int8 means are kept."""
+        sums = _Sums(prior)
+        self._means: list[PackedMeans] = []
+        for anchor in anchors:
+            sums.add(anchor)
+            self._means.append(anchor.packed())
+        self._centre = sums.centre.astype(np.float32)
+        unroot = sums.within()
+        invert_in_place(unroot)
+        hand_back()
+        self._basis, beyond = _common_basis(unroot, sums.between())
+        del unroot, sums
+        self._background = (1 / (1 + beyond)).astype(np.float32)
+        self._starts = first_columns([len(values) for values, _ in self._means])
+        hand_back()
+        self._place_classes()
+        self.macs = self._scoring_macs()
+        spend("mapper", self._building_macs())
+
+    def _scoring_macs(self) -> float:
+        """Of one image: into the basis and back, the quick look, the close one."""
+        dim, (classes, quick) = len(self._basis), self._quick.shape
+        close = CLOSE * classes / len(self._means) * dim
+        return float(2 * dim * dim + classes * quick + close)
+
+    def _building_macs(self) -> float:
+        """Of sums, basis and places; the eigenvectors of a symmetric matrix are taken as nine of its products."""
+        dim, classes = len(self._basis), len(self._quick)
+        sums = 2 * gram_macs(dim, classes)  # as many rows of scatter as of means, or about so
+        basis = cholesky_macs(dim) + float(dim) ** 3 * (1 + 3 + 9)
+        return sums + basis + float(classes) * dim * dim
+
+    def _place_classes(self) -> None:
+        """Find each class's first coordinates, and half its distance to the centre in these and in all."""
+        classes, quick = sum(len(values) for values, _ in self._means), min(QUICK, len(self._basis))
+        self._quick: Floats = np.empty((classes, quick), dtype=np.float32)
+        self._offsets: Floats = np.empty(classes, dtype=np.float32)
+        for start, packed in zip(self._starts, self._means, strict=True):
+            some = slice(start, start + len(packed[0]))
+            z = (dequantise_rows(*packed) - self._centre) @ self._basis.T
+            self._quick[some] = z[:, :quick]
+            self._offsets[some] = 0.5 * np.square(z).sum(axis=1)
+        self._quick_offsets: Floats = 0.5 * np.einsum("ij,ij->i", self._quick, self._quick)
+
+    def score(self, x: Floats) -> Scores:
+        step = max(1, ROOM // len(self._quick))
+        parts = [self._score(x[start : start + step]) for start in range(0, max(len(x), 1), step)]
+        if len(parts) == 1:
+            return parts[0]
+        return Scores(np.concatenate([p.task for p in parts]), np.concatenate([p.novelty for p in parts]))
+
+    def agreement(self, x: Floats) -> float:
+        """How often the quick look lost nothing: looking closely at every task finds the same one."""
+        best = self._closely(np.tile(np.arange(len(self._means)), (len(x), 1)), self._towards(x)).argmax(axis=1)
+        return float(np.mean(best == self.score(x).task.argmax(axis=1)))
+
+    def _towards(self, x: Floats) -> Floats:
+        """Images less the centre, times P = VᵀV."""
+        centred: Floats = x - self._centre
+        z: Floats = centred @ self._basis.T
+        return z @ self._basis
+
+    def _score(self, x: Floats) -> Scores:
+        centred: Floats = x - self._centre
+        z: Floats = centred @ self._basis.T
+        task = self._at_a_glance(z)
+        likely = _largest(task, min(CLOSE, len(self._means)))
+        exact = self._closely(likely, z @ self._basis)
+        # Whatever was not looked at closely is no better than the worst that was.
+        np.minimum(task, exact.min(axis=1, keepdims=True), out=task)
+        np.put_along_axis(task, likely, exact, axis=1)
+        square = np.square(z)
+        nearest = square.sum(axis=1) - 2 * exact.max(axis=1)
+        novelty = nearest / np.maximum(square @ self._background, np.float32(1e-6))
+        return Scores(task, novelty)
+
+    def _at_a_glance(self, z: Floats) -> Floats:
+        """Each task's best class by the first coordinates alone."""
+        closeness = z[:, : self._quick.shape[1]] @ self._quick.T
+        closeness -= self._quick_offsets
+        return best_per_task(closeness, self._starts)
+
+    def _closely(self, likely: Labels, towards: Floats) -> Floats:
+        """The exact scores of each image's likely tasks; `towards` are the images times P."""
+        exact: Floats = np.empty(likely.shape, dtype=np.float32)
+        level = towards @ self._centre
+        order = np.argsort(likely, axis=None, kind="stable")
+        tasks, firsts = np.unique(likely.ravel()[order], return_index=True)
+        for task, first, last in zip(tasks, firsts, [*firsts[1:], len(order)], strict=False):
+            rows, columns = np.divmod(order[first:last], likely.shape[1])
+            values, scale = self._means[task]
+            offsets = self._offsets[self._starts[task] :][: len(values)]
+            closeness = (towards[rows] @ values.astype(np.float32).T) * scale - level[rows, None] - offsets
+            exact[rows, columns] = closeness.max(axis=1)
+        return exact
+
+
+def _largest(scores: Floats, count: int) -> Labels:
+    """The columns of each row's largest scores, in ascending order of column."""
+    if count == scores.shape[1]:
+        return np.tile(np.arange(count), (len(scores), 1))
+    return np.sort(np.argpartition(scores, -count, axis=1)[:, -count:], axis=1)
+
+
+def _common_basis(unroot: Doubles, between: Doubles) -> tuple[Floats, Floats]:
+    """Rows V with V·W·Vᵀ = 1 and V·(B−W)·Vᵀ diagonal; and that diagonal, largest first.
+
+    `unroot` is the inverse of W's root. What decides between large and small is done in double precision; the
+    rotation that sorts directions is not delicate, and single precision halves its time and memory.
+    """
+    from scipy.linalg import eigh  # here, since a small bank does without its 30 MB
+
+    for part in column_parts(len(between)):
+        between[:, part] = unroot @ between[:, part]
+    for part in column_parts(len(between)):
+        between[part] = between[part] @ unroot.T
+    single = between.astype(np.float32)
+    del between
+    hand_back()
+    # Its transpose is itself, and lies as LAPACK wants it. (NumPy's would do it in double precision after all.)
+    values, vectors = eigh(single.T, overwrite_a=True, check_finite=False, driver="evd")
+    basis: Floats = np.empty(single.shape, dtype=np.float32)
+    for part in column_parts(len(basis)):
+        basis[:, part] = vectors[:, ::-1].T @ unroot[:, part].astype(np.float32)
+    return basis, np.maximum(values[::-1], 0)
+
+
+class _Sums:
+    """The pooled scatter and the background as full matrices, task by task: one task one voice."""
+
+    def __init__(self, prior: Prior) -> None:
+        self._prior = prior
+        self._cap = MAX_TRACE * prior.within.variances.sum()
+        self._scatter = _Products(prior.within.dim)
+        self._diagonal = np.zeros(prior.within.dim)
+        self._voices = 0.0
+        self._spread = _Products(prior.within.dim)
+        self._middle = np.zeros(prior.within.dim)
+        self._tasks = 0
+        self._add_scatter(prior.within, PRIOR_TASKS)
+
+    def add(self, anchor: SketchAnchor) -> None:
+        trace = anchor.scatter.variances.sum()
+        voice = anchor.freedom / (anchor.freedom + HALF_EVIDENCE)
+        self._voices += voice
+        self._add_scatter(anchor.scatter, voice * min(1.0, self._cap / trace if trace else 1.0))
+        moved = anchor.means - self._prior.centre.astype(np.float32)
+        self._spread.add(moved / np.float32(np.sqrt(len(moved))))
+        self._middle += moved.mean(axis=0, dtype=np.float64)
+        self._tasks += 1
+
+    def _add_scatter(self, scatter: LowRank, weight: float) -> None:
+        self._diagonal += weight * scatter.diagonal
+        self._scatter.add(scatter.factor * np.sqrt(weight))
+
+    @property
+    def _all_voices(self) -> float:
+        return self._tasks + PRIOR_BACKGROUND_TASKS
+
+    @property
+    def centre(self) -> Doubles:
+        """Of everything."""
+        return self._middle / self._all_voices + self._prior.centre
+
+    def within(self) -> Doubles:
+        """W. It can be had once: its memory is then the caller's."""
+        within = self._scatter.finished()
+        within[np.diag_indices_from(within)] += self._diagonal
+        within *= (1 - SHRINKAGE) / (PRIOR_TASKS + self._voices)
+        within[np.diag_indices_from(within)] *= 1 + SHRINKAGE / (1 - SHRINKAGE)
+        return within
+
+    def between(self) -> Doubles:
+        """B − W, likewise."""
+        self._spread.add(self._prior.between.factor * np.sqrt(PRIOR_BACKGROUND_TASKS))
+        between = self._spread.finished()
+        between /= self._all_voices
+        centre = self._middle / self._all_voices  # as seen from the calibration's
+        # The mean of (μ−c)(μ−c)ᵀ is that of μμᵀ less ccᵀ, once all voices are counted: they add up to one.
+        between -= np.outer(centre, centre)
+        return between
+
+
+@dataclass
+class _Products:
+    """A sum of rowᵀ·row over many rows, which come a few at a time."""
+
+    dim: int
+
+    def __post_init__(self) -> None:
+        self._sum = np.zeros((self.dim, self.dim))
+        self._rows: Floats = np.empty((ROWS, self.dim), dtype=np.float32)
+        self._filled = 0
+
+    def add(self, rows: Factor) -> None:
+        for start in range(0, len(rows), ROWS):
+            some = rows[start : start + ROWS]
+            if self._filled + len(some) > ROWS:
+                self._flush()
+            self._rows[self._filled : self._filled + len(some)] = some
+            self._filled += len(some)
+
+    def _flush(self) -> None:
+        rows = self._rows[: self._filled]
+        for part in column_parts(self.dim):
+            self._sum[part] += rows[:, part].T @ rows
+        self._filled = 0
+
+    def finished(self) -> Doubles:
+        """The sum itself; nothing can be added after."""
+        self._flush()
+        total = self._sum
+        del self._rows, self._sum
+        return total

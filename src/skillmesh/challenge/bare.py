@@ -1,0 +1,31 @@
+"""The floor of all that answering costs: the same network with nothing around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from skillmesh.backbone.network import Network, cpu_workers
+from skillmesh.data.images import Pixels
+
+
+class BareNetwork:
+    """No taps, no decoding, pixels ready: taps hang on twins of the network, never on the network itself."""
+
+    def __init__(self, network: Network | None = None) -> None:
+        self.network = network or Network(device="cpu")
+
+    def run(self, pixels: Sequence[Pixels]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        if len(pixels) == 1:
+            self.one(pixels[0])
+            return
+        with ThreadPoolExecutor(cpu_workers()) as pool:
+            list(pool.map(self.one, pixels))
+
+    def one(self, pixels: Pixels) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            self.network.model(self.network.normalised(torch.tensor(pixels[None])))

@@ -1,0 +1,98 @@
+"""The mapper of a large bank finds what that of a small one finds, in less room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from skillmesh.agent import Agent
+from skillmesh.anchors.protocol import AnchorSettings
+from skillmesh.anchors.shortlist import ShortlistScorer
+from skillmesh.anchors.sketch import SketchAnchor, SketchScorer
+from skillmesh.backbone.calibration import Prior
+from skillmesh.lowrank import LowRank
+from skillmesh.mapper import Mapper
+
+DIM, TASKS, CLASSES = 96, 30, 7
+
+
+def prior(rng: np.random.Generator) -> Prior:
+    within = LowRank(rng.uniform(0.5, 2, DIM), 0.3 * rng.standard_normal((12, DIM)))
+    between = LowRank(rng.uniform(0.5, 2, DIM), rng.standard_normal((10, DIM)))
+    return Prior(within, between, rng.standard_normal(DIM))
+
+
+def anchor(rng: np.random.Generator, images: int = 6) -> SketchAnchor:
+    centre = 2 * rng.standard_normal(DIM)
+    labels = np.repeat(np.arange(CLASSES), images)
+    x = centre + rng.standard_normal((CLASSES, DIM))[labels] + rng.standard_normal((len(labels), DIM))
+    return SketchAnchor.fit(x.astype(np.float32), labels, CLASSES, AnchorSettings())
+
+
+@pytest.fixture
+def bank() -> tuple[list[SketchAnchor], Prior, np.ndarray]:
+    rng = np.random.default_rng(0)
+    anchors = [SketchAnchor.read(anchor(rng, 1 if task == 3 else 6).tensors()) for task in range(TASKS)]
+    x = np.concatenate([a.means + rng.standard_normal(a.means.shape) for a in anchors]).astype(np.float32)
+    return anchors, prior(rng), x
+
+
+def test_where_all_is_looked_at_closely_it_scores_as_the_small_bank_does(bank, monkeypatch):
+    anchors, known, x = bank
+    monkeypatch.setattr("skillmesh.anchors.shortlist.CLOSE", TASKS)
+    small, large = SketchScorer(list(anchors), known).score(x), ShortlistScorer(iter(anchors), known).score(x)
+    np.testing.assert_allclose(large.task, small.task, rtol=1e-4, atol=2e-3)
+    np.testing.assert_allclose(large.novelty, small.novelty, rtol=1e-4)
+
+
+@pytest.mark.parametrize("quick", [8, 24])
+def test_a_short_list_finds_the_same_tasks(bank, monkeypatch, quick):
+    anchors, known, x = bank
+    monkeypatch.setattr("skillmesh.anchors.shortlist.QUICK", quick)
+    monkeypatch.setattr("skillmesh.anchors.shortlist.CLOSE", 6)
+    small, large = SketchScorer(list(anchors), known).score(x), ShortlistScorer(iter(anchors), known).score(x)
+    assert np.array_equal(large.task.argmax(axis=1), small.task.argmax(axis=1))
+    np.testing.assert_allclose(large.task.max(axis=1), small.task.max(axis=1), rtol=1e-4, atol=2e-3)
+    np.testing.assert_allclose(large.novelty, small.novelty, rtol=1e-4)
+
+
+def test_images_are_scored_alike_alone_and_together(bank, monkeypatch):
+    anchors, known, x = bank
+    scorer = ShortlistScorer(iter(anchors), known)
+    together = scorer.score(x)
+    monkeypatch.setattr("skillmesh.anchors.shortlist.ROOM", 3 * TASKS * CLASSES)
+    in_parts = scorer.score(x)
+    np.testing.assert_allclose(in_parts.task, together.task, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(in_parts.novelty, together.novelty, rtol=1e-4)
+    assert scorer.score(x[:0]).task.shape == (0, TASKS)
+
+
+def test_the_number_of_classes_chooses_the_scorer_and_equal_banks_are_equal(bank, monkeypatch):
+    anchors, known, x = bank
+    assert isinstance(SketchAnchor.pool(iter(anchors), known), SketchScorer)
+    monkeypatch.setattr("skillmesh.anchors.sketch.MANY_CLASSES", 2 * CLASSES)
+    first, again = (SketchAnchor.pool(iter(anchors), known) for _ in range(2))
+    assert isinstance(first, ShortlistScorer)
+    assert first.score(x).task.shape == (len(x), TASKS)
+    assert first.score(x).task.tobytes() == again.score(x).task.tobytes()
+
+
+def test_means_are_kept_as_the_module_holds_them_and_never_stale(bank):
+    made = bank[0][0]
+    tensors = made.tensors()
+    assert SketchAnchor.read(tensors).packed()[0] is tensors["sketch.mean"]
+    moved = replace(SketchAnchor.read(tensors), means=made.means + np.float32(1))
+    values, scale = moved.packed()
+    np.testing.assert_allclose(values * scale[:, None], moved.means, atol=scale.max())
+
+
+def test_of_many_modules_some_are_asked_and_all_can_be(tiny_taught: Agent, monkeypatch):
+    modules, whole = tiny_taught.mapper()
+    monkeypatch.setattr("skillmesh.mapper.ASKED_MODULES", 2)
+    monkeypatch.setattr("skillmesh.mapper.PROBES_AT_ONCE", 4)
+    some = Mapper(modules, "sketch", tiny_taught.prior)
+    assert some.threshold != whole.threshold
+    assert np.array_equal(some.probed.task, whole.probed.task)
+    np.testing.assert_allclose(some.probed.novelty, whole.probed.novelty, rtol=1e-4)
