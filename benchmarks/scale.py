@@ -21,7 +21,7 @@ from skillmesh.home import create_home
 
 
 def proved_before(agent: Agent, paths: list[Path], result: Path) -> Proof:
-    """Learn the tasks, and take over what halves of them have shown: it does not depend on how mappers are built."""
+    """Learn the tasks, and take over what halves of them have shown: how a mapper is built has no part in it."""
     for path in paths:
         agent.learn(open_task(path, hold_out=("val", "test")))
     run = json.loads(result.read_text())["runs"][0]
