@@ -1,10 +1,11 @@
-"""What adapts a frozen backbone to a task, on real tasks: accuracy, and what learning it cost.
+"""What adapts a frozen backbone to a task, on real tasks: accuracy, bytes, and what learning it cost.
 
     python benchmarks/biases.py TASKS --out docs/results/biases.json
 
 Every method learns from the same images: training images, with validation images to choose and to stop on.
 Accuracy is of test images, with the task given. Costs are all MACs of learning, in passes of the network over the
-task's images; the pass that the task's anchor needs in any case is one of them.
+task's images; the pass that the task's anchor needs in any case is one of them. What an agent can do is done by an
+agent; the paper's own way is trained here, with the library.
 """
 
 from __future__ import annotations
@@ -13,25 +14,26 @@ import argparse
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
-from skillmesh.backbone.backbone import load_calibration
-from skillmesh.backbone.network import Network
-from skillmesh.backbone.representation import represent
+from skillmesh.agent import Agent
+from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.toes import choose_toes, toe_features
-from skillmesh.costs import pass_costs
-from skillmesh.data.folder import find_tasks, open_task
-from skillmesh.learning.biases import OURS, PAPER, train_biases
+from skillmesh.challenge.provenance import provenance
+from skillmesh.costs import counted, spend
+from skillmesh.data.folder import TaskFolder, find_tasks, open_task
+from skillmesh.home import create_home
+from skillmesh.learning.biases import PAPER, train_biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.head2toe import fit_by_adam
-from skillmesh.learning.pattern import reprogrammed, stored
-from skillmesh.learning.reprogramming import SETTINGS, train_pattern
-from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
+from skillmesh.learning.training import Examples, Space, Trained
 
 FORWARD_BATCH = 128
 PARTS = ("train", "val", "test")
@@ -46,129 +48,161 @@ class Row:
     passes: float
     right: str
     """Of each test image, whether it was called by its name: 1 or 0."""
+    bytes: int | None = None
+    """Of the module, where an agent made one."""
+    trial: str | None = None
+    """What the module's card says of it."""
 
 
 class Bench:
     """One task, with what all methods share."""
 
-    def __init__(self, network: Network, path: Path, pool: ThreadPoolExecutor) -> None:
-        self.network, self.calibration = network, load_calibration(network.spec.name)
-        folder = open_task(path)
-        self.name, self.classes = folder.name, len(folder.classes)
-        self.parts: dict[str, Examples] = {}
-        for part in PARTS:
-            split = folder.splits[part]
-            pixels = list(pool.map(lambda file: file.pixels(file.content(), network.size), split.files))
-            self.parts[part] = Examples(np.stack(pixels), np.asarray(split.labels))
-        self.taught = self.parts["train"], self.parts["val"]
-        self.spaces = {
-            name: Space(self.calibration, name, False, network.device) for name in ("features", "descriptor")
+    def __init__(self, backbone: Backbone, folder: TaskFolder, work: Path, weights: Path | None) -> None:
+        self.backbone, self.folder, self.classes = backbone, folder, len(folder.classes)
+        self.agents = {}
+        for representation in ("features", "descriptor"):
+            home = work / representation
+            settings = {"representation": representation, "backbone": backbone.name, "weights": weights}
+            create_home(home, name="bench", calibration=work / "calibration", **settings)
+            self.agents[representation] = Agent(home, cache_folder=work / "cache")
+            self.agents[representation]._backbone = backbone
+        images = sum(len(folder.splits[part]) for part in PARTS[:2])
+        self.pass_macs = backbone.network.forward_macs * images
+
+    def learned(self, representation: str = "descriptor", **options: Any) -> Row:
+        """What an agent makes of the task."""
+        agent = self.agents[representation]
+        module, lesson = agent.learn(self.folder, replace=True, **options)
+        test = self.folder.splits["test"]
+        x = agent.backbone.represent(agent.backbone.describe(test.files).raw, agent.config.representation)
+        right = agent.head(module).logits(agent.seen_by(module, x, test.files)).argmax(axis=1) == test.labels
+        row = self._row(right, module.card.validation_accuracy or 0.0, lesson.costs.total)
+        row.bytes, row.trial = module.size, module.card.trial
+        return row
+
+    def measured(self, head: Head, seen: dict[str, Any], macs: float, val: float | None = None) -> Row:
+        """How a head does that was fitted here; `val` where it has seen the validation images since."""
+        right = [head.logits(seen[part]).argmax(axis=1) == self.parts[part].labels for part in PARTS[1:]]
+        return self._row(right[1], float(np.mean(right[0])) if val is None else val, macs)
+
+    def _row(self, right: Any, val: float, macs: float) -> Row:
+        marks = "".join(map(str, right.astype(int)))
+        return Row(val, float(np.mean(right)), macs / self.pass_macs, marks)
+
+    @cached_property
+    def parts(self) -> dict[str, Examples]:
+        found, size = {}, self.backbone.network.size
+        with ThreadPoolExecutor(4) as pool:
+            for part in PARTS:
+                split = self.folder.splits[part]
+                pixels = list(pool.map(lambda file: file.pixels(file.content(), size), split.files))
+                found[part] = Examples(np.stack(pixels), np.asarray(split.labels))
+        return found
+
+    def described(self, biases: torch.Tensor | None = None) -> dict[str, Any]:
+        """Raw descriptors of all parts; the pass over test images is no part of learning."""
+        network = self.backbone.network
+        spend("forward", self.pass_macs)
+        return {part: np.concatenate([network.forward(b, biases) for b in self._batches(part)]) for part in PARTS}
+
+    def toes(self, added: Any) -> dict[str, Any]:
+        network, toes = self.backbone.network, choose_toes(added)
+        biases = network.biases(added)
+        spend("forward", self.pass_macs)
+        return {
+            part: np.concatenate([toe_features(network, b, biases, toes) for b in self._batches(part)])
+            for part in PARTS
         }
-        self.pass_macs = pass_costs(network).forward * sum(map(len, self.taught))
-        self.raw = self.described()
-        self.plain = {name: self.fit(self.raw, name) for name in self.spaces}
 
-    def described(self, biases: Any = None, pattern: Any = None) -> dict[str, Any]:
-        return {part: self._described(self.parts[part].images, biases, pattern) for part in PARTS}
+    def seen(self, raw: dict[str, Any], representation: Any) -> dict[str, Any]:
+        return {part: self.backbone.represent(raw[part], representation) for part in PARTS}
 
-    def _described(self, images: Any, biases: Any, pattern: Any) -> Any:
-        batches = (images[start : start + FORWARD_BATCH] for start in range(0, len(images), FORWARD_BATCH))
-        shown = (batch if pattern is None else reprogrammed(batch, pattern) for batch in batches)
-        return np.concatenate([self.network.forward(batch, biases) for batch in shown])
+    def fit(self, seen: dict[str, Any]) -> Fit:
+        train, val = self.parts["train"].labels, self.parts["val"].labels
+        return fit_head(seen["train"], train, seen["val"], val, self.classes)
 
-    def x(self, raw: Any, representation: Any) -> Any:
-        return represent(raw, self.network.features, representation, self.calibration)
-
-    def fit(self, raw: dict[str, Any], representation: Any) -> Fit:
-        train, val = (self.x(raw[part], representation) for part in PARTS[:2])
-        return fit_head(train, self.taught[0].labels, val, self.taught[1].labels, self.classes)
-
-    def refitted(self, raw: dict[str, Any], representation: Any, spent: float) -> Row:
-        """A head fitted to what the adapted network says of the images, which is a pass of its own."""
-        fit = self.plain[representation] if raw is self.raw else self.fit(raw, representation)
-        passes = 1 + (0 if raw is self.raw else 1) + spent / self.pass_macs
-        return self.row(fit.head, self.x(raw["test"], representation), passes, fit.accuracy or 0.0)
-
-    def row(self, head: Head, test: Any, passes: float, val: float) -> Row:
-        right = head.logits(test).argmax(axis=1) == self.parts["test"].labels
-        return Row(val, float(np.mean(right)), passes, "".join(map(str, right.astype(int))))
-
-    def biases(self, where: str, settings: TrainingSettings, representation: str) -> Trained:
-        head = self.plain[representation].before
-        return train_biases(self.network, self.spaces[representation], self.taught, head, where, settings)
+    def _batches(self, part: str) -> Iterator[Any]:
+        images = self.parts[part].images
+        return (images[start : start + FORWARD_BATCH] for start in range(0, len(images), FORWARD_BATCH))
 
 
-def as_trained(bench: Bench, trained: Trained, representation: Any) -> Row:
-    """With the very head that was trained along, as the paper has it."""
-    raw = bench.described(bench.network.biases(trained.values))
-    val = trained.head.logits(bench.x(raw["val"], representation)).argmax(axis=1) == bench.taught[1].labels
-    test = bench.x(raw["test"], representation)
-    return bench.row(trained.head, test, 1 + trained.costs.total / bench.pass_macs, float(np.mean(val)))
+def paper_biases(bench: Bench) -> tuple[Trained, float]:
+    """Biases behind all layers, trained for twenty epochs with a head on the features; and what that cost."""
+    network = bench.backbone.network
+    space = Space(bench.backbone.calibration, "features", False, network.device)
+    with counted() as costs:
+        head = bench.fit(bench.seen(bench.described(), "features")).before
+        trained = train_biases(network, space, (bench.parts["train"], bench.parts["val"]), head, "all", PAPER)
+    return trained, costs.total + trained.costs.total
 
 
-def head2toe(bench: Bench, trained: Trained) -> Row:
-    toes, biases = choose_toes(trained.values), bench.network.biases(trained.values)
-
-    def seen(images: Any) -> Any:
-        batches = (images[start : start + FORWARD_BATCH] for start in range(0, len(images), FORWARD_BATCH))
-        return np.concatenate([toe_features(bench.network, batch, biases, toes) for batch in batches])
-
-    x = {part: seen(bench.parts[part].images) for part in PARTS}
-    train, val = bench.taught
-    device = bench.network.device
-    head, costs = fit_by_adam(x["train"], train.labels, x["val"], val.labels, bench.classes, device)
-    right = head.logits(x["val"]).argmax(axis=1) == val.labels
-    spent = (trained.costs.total + costs.total) / bench.pass_macs
-    return bench.row(head, x["test"], 2 + spent, float(np.mean(right)))
-
-
-def reprogramming(bench: Bench) -> Row:
-    head = bench.plain["descriptor"].before
-    trained = train_pattern(bench.network, bench.spaces["descriptor"], bench.taught, head, SETTINGS)
-    raw = bench.described(pattern=stored(trained.values))
-    return bench.refitted(raw, "descriptor", trained.costs.total)
+def by_the_paper(bench: Bench) -> Iterator[tuple[str, Row]]:
+    """With the head that was trained along; with one on the descriptor; with one on the toes."""
+    trained, spent = paper_biases(bench)
+    biases = bench.backbone.network.biases(trained.values)
+    raw = bench.described(biases)
+    yield "biases, the paper's way", bench.measured(trained.head, bench.seen(raw, "features"), spent)
+    with counted() as costs:
+        seen = bench.seen(bench.described(biases), "descriptor")
+        fit = bench.fit(seen)
+    row = bench.measured(fit.head, seen, spent + costs.total, fit.accuracy)
+    yield "biases, the paper's way, + descriptor", row
+    with counted() as costs:
+        seen = bench.toes(trained.values)
+        labels = bench.parts["train"].labels, bench.parts["val"].labels
+        device = bench.backbone.network.device
+        head, adam = fit_by_adam(seen["train"], labels[0], seen["val"], labels[1], bench.classes, device)
+    yield "head2toe, from the paper's biases", bench.measured(head, seen, spent + costs.total + adam.total)
 
 
-def measured(bench: Bench) -> Iterator[tuple[str, Row]]:
-    """All methods, one after the other."""
+LEARNED: dict[str, dict[str, Any]] = {
+    "head on features": {"representation": "features"},
+    "head on descriptor": {},
+    "biases, our way": {"biases": "always"},
+    "biases, our way, auto": {"biases": "auto"},
+    "biases, our way, last half": {"biases": "always", "layers": "last-half"},
+    "head2toe, from our biases": {"biases": "always", "adaptation": "head2toe"},
+    "reprogramming": {"biases": "always", "adaptation": "reprogramming"},
+}
+"""What agents are told."""
+PAPER_S = "the paper's"
 
-    def adapted(where: str, settings: TrainingSettings) -> Row:
-        trained = bench.biases(where, settings, "descriptor")
-        raw = bench.described(bench.network.biases(trained.values))
-        return bench.refitted(raw, "descriptor", trained.costs.total)
 
-    yield "head on features", bench.refitted(bench.raw, "features", 0)
-    yield "head on descriptor", bench.refitted(bench.raw, "descriptor", 0)
-    yield "biases, our way", adapted("all", OURS)
-    yield "biases, our way, smaller steps", adapted("all", replace(OURS, rate=0.01))
-    yield "biases, last half, smaller steps", adapted("last-half", replace(OURS, epochs=5, rate=0.01))
-    trained = bench.biases("all", PAPER, "features")
-    yield "biases, the paper's way", as_trained(bench, trained, "features")
-    raw = bench.described(bench.network.biases(trained.values))
-    yield "biases, the paper's way, + descriptor", bench.refitted(raw, "descriptor", trained.costs.total)
-    yield "head2toe from biases", head2toe(bench, trained)
-    yield "reprogramming", reprogramming(bench)
+def rows(bench: Bench, only: list[str]) -> Iterator[tuple[str, Row]]:
+    """All methods, or those asked for, one after the other."""
+    for name, options in LEARNED.items():
+        if not only or name in only:
+            yield name, bench.learned(**options)
+    if not only or PAPER_S in only:
+        yield from by_the_paper(bench)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path, nargs="+")
+    parser.add_argument("--backbone", default="lite0")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--calibration", type=Path)
     parser.add_argument("--device")
+    parser.add_argument("--only", nargs="+", default=[], choices=[*LEARNED, PAPER_S], metavar="METHOD")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    network = Network("lite0", device=options.device)
-    tasks: dict[str, Any] = {}
-    with ThreadPoolExecutor(4) as pool:
-        for path in find_tasks(options.tasks):
-            bench = Bench(network, path, pool)
-            found: dict[str, Any] = {}
-            images = [len(bench.parts[part]) for part in PARTS]
-            tasks[bench.name] = {"images": images, "classes": bench.classes, "methods": found}
-            for name, row in measured(bench):
-                found[name] = vars(row)
-                print(f"{bench.name}: {name}: {100 * row.test:.1f} for {row.passes:.1f} passes", flush=True)
-                options.out.write_text(json.dumps({"tasks": tasks}, indent=1) + "\n")
+    paths, tasks = find_tasks(options.tasks), {}
+    found = {"tasks": tasks, "provenance": provenance("python benchmarks/biases.py", paths, 0)}
+    with TemporaryDirectory() as work:
+        calibration = options.calibration
+        backbone = Backbone.load(options.backbone, options.weights, calibration, options.device, Path(work))
+        backbone.calibration.save(Path(work) / "calibration")
+        for path in paths:
+            bench = Bench(backbone, open_task(path), Path(work), options.weights)
+            images = [len(bench.folder.splits[part]) for part in PARTS]
+            methods: dict[str, Any] = {}
+            tasks[bench.folder.name] = {"images": images, "classes": bench.classes, "methods": methods}
+            for name, row in rows(bench, options.only):
+                methods[name] = vars(row)
+                print(f"{bench.folder.name}: {name}: {100 * row.test:.1f} for {row.passes:.1f}", flush=True)
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
+PAPERS_WAY = "biases, the paper's way"
 METHODS = {
     "sketch": "**sketch** on the descriptor (default)",
     "sketch-compact": "**sketch** `--compact`",
@@ -196,33 +198,64 @@ def mesh_networks() -> str:
 
 def biases() -> str:
     tasks = read("biases")["tasks"].values()
+    paper = sum(t["methods"][PAPERS_WAY]["passes"] * sum(t["images"][:2]) for t in tasks)
     rows = []
     for name in next(iter(tasks))["methods"]:
-        val, test, passes = (fmean(t["methods"][name][key] for t in tasks) for key in ("val", "test", "passes"))
-        rows.append([name, f"{100 * val:.1f}", f"{100 * test:.1f}", f"{passes:.1f}"])
-    pairs = [(t["methods"]["head on descriptor"], t["methods"]["biases, our way"]) for t in tasks]
-    auto = [ours if ours["val"] > plain["val"] else plain for plain, ours in pairs]
-    test, kept = fmean(row["test"] for row in auto), sum(ours in auto for _, ours in pairs)
-    rows.append([f"biases, our way, auto: kept for {kept}", "", f"{100 * test:.1f}", rows[2][3]])
-    head = "method | validation, % | test, % | passes"
+        cells = [
+            mean_of(tasks, name, key, scale) for key, scale in (("test", 100), ("passes", 1), ("bytes", 1e-3))
+        ]
+        spent = sum(t["methods"][name]["passes"] * sum(t["images"][:2]) for t in tasks)
+        rows.append([name, *cells, f"{spent / paper:.3f}"])
+    head = "method | test, % | passes | module, KB | MACs against the paper's way"
     return f"{table(head, rows)}\n\n{source('biases')}"
+
+
+def mean_of(tasks: Collection[dict[str, Any]], method: str, key: str, scale: float) -> str:
+    """The average over tasks; nothing where not every task has the figure."""
+    found = [task["methods"][method][key] for task in tasks]
+    return "" if None in found else f"{scale * fmean(found):.1f}"
+
+
+def paired(before: str, after: str) -> str:
+    """The gain in points with its 95 % interval, from what was right of the same images."""
+    gains = [int(b) - int(a) for a, b in zip(before, after, strict=True)]
+    return f"{100 * fmean(gains):+.1f} ± {196 * stdev(gains) / len(gains) ** 0.5:.1f}"
 
 
 def biases_per_task() -> str:
     rows = []
     for name, task in read("biases")["tasks"].items():
-        plain, ours = (
-            [int(digit) for digit in task["methods"][method]["right"]]
-            for method in ("head on descriptor", "biases, our way")
+        methods = task["methods"]
+        plain, ours = methods["head on descriptor"], methods["biases, our way"]
+        auto = methods["biases, our way, auto"]
+        rows.append(
+            [
+                name,
+                str(task["images"][0]),
+                f"{100 * plain['test']:.1f}",
+                f"{100 * ours['test']:.1f}",
+                paired(plain["right"], ours["right"]),
+                f"{100 * auto['test']:.1f}",
+                "yes" if auto["trial"].endswith("; kept") else "no",
+                f"{100 * methods[PAPERS_WAY]['test']:.1f}",
+            ]
         )
-        gains = [b - a for a, b in zip(plain, ours, strict=True)]
-        error = stdev(gains) / len(gains) ** 0.5
-        paper = task["methods"]["biases, the paper's way"]["test"]
-        cells = [f"{100 * fmean(right):.1f}" for right in (plain, ours)]
-        gain = f"{100 * fmean(gains):+.1f} ± {196 * error:.1f}"
-        rows.append([name, str(task["images"][0]), *cells, gain, f"{100 * paper:.1f}"])
-    head = "task | training images | head on descriptor | biases, our way | gain, 95 % paired | the paper's way"
+    head = "task | training images | descriptor | our biases | gain, 95 % paired | auto | kept | the paper's way"
     return f"{table(head, rows)}\n\n{source('biases')}"
+
+
+def biases_xception() -> str:
+    tasks = read("biases-xception")["tasks"]
+    rows = []
+    for name in next(iter(tasks.values()))["methods"]:
+        found = [task["methods"][name] for task in tasks.values()]
+        plain = [task["methods"]["head on descriptor"] for task in tasks.values()]
+        larger = [a["bytes"] - b["bytes"] for a, b in zip(found, plain, strict=True) if a["bytes"]]
+        cells = [f"{100 * row['test']:.1f}" for row in found]
+        passes = f"{fmean(row['passes'] for row in found):.1f}"
+        rows.append([name, *cells, passes, f"{max(larger) / 1000:+.1f}" if larger else ""])
+    head = " | ".join(["method", *tasks, "passes", "KB more than the descriptor's, at most"])
+    return f"{table(head, rows)}\n\n{source('biases-xception')}"
 
 
 def biases_cost() -> str:
@@ -362,6 +395,44 @@ def challenge_speedup() -> str:
     return f"{table(head, rows)}\n\n{source('challenge-speedup')}"
 
 
+def paper(name: str) -> str:
+    """A table of the paper, each figure beside ours, and the notes that its cells refer to."""
+    content = read("paper")["tables"][name]
+    rows = []
+    for cell in content["cells"]:
+        figures = [cell[key] or "–" for key in ("printed", "ours", "reached")]
+        verdict = f"{cell['verdict']} ({cell['note']})" if cell["note"] else cell["verdict"]
+        rows.append([f"{cell['row']}: {cell['column']}", *figures, verdict, cell["formula"] or "–"])
+    notes = "\n".join(f"{number}. {note}" for number, note in enumerate(content["notes"], start=1))
+    head = "figure | paper | by its formula | by an assumption | verdict | formula"
+    return f"{table(head, rows)}\n\n{notes}\n\n{source('paper')}"
+
+
+def paper_datasets() -> str:
+    account = read("paper")["datasets"]
+    sizes = ("tasks", "classes", "train", "val", "test", "images")
+    rows = [[step["what"], *(f"{step[size]:,}" for size in sizes)] for step in account["steps"]]
+    parts = [table(f"rows | {' | '.join(sizes)}", rows)]
+    for key in ("known", "unknown"):
+        parts += [f"What is {key}:", "\n".join(f"- {line}" for line in account[key])]
+    return "\n\n".join([*parts, source("paper")])
+
+
+def study(name: str) -> str:
+    found = read(f"study-{name}")
+    rows = [[_figure(value) for value in row.values()] for row in found["rows"]]
+    notes = "\n".join(f"- {note}" for note in found["notes"])
+    return f"{table(' | '.join(found['rows'][0]), rows)}\n\n{notes}\n\n{source(f'study-{name}')}"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.2E}" if abs(value) >= 1e6 or 0 < abs(value) < 1e-3 else f"{value:,.4g}"
+    return str(value)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "challenge-runs": challenge_runs,
     "challenge-costs": challenge_costs,
@@ -381,8 +452,19 @@ TABLES: dict[str, Callable[[], str]] = {
     "quarantine": quarantine,
     "biases": biases,
     "biases-per-task": biases_per_task,
+    "biases-xception": biases_xception,
     "biases-cost": biases_cost,
     "biases-counts": biases_counts,
+    "paper-single": partial(paper, "single"),
+    "paper-parallel": partial(paper, "parallel"),
+    "paper-replay": partial(paper, "replay"),
+    "paper-sharing": partial(paper, "sharing"),
+    "paper-mapper": partial(paper, "mapper"),
+    "paper-datasets": paper_datasets,
+    "study-ewc-shipping": partial(study, "ewc-shipping"),
+    "study-replay": partial(study, "replay"),
+    "study-maha-macs": partial(study, "maha-macs"),
+    "study-macs": partial(study, "macs"),
 }
 
 

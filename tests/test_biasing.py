@@ -149,7 +149,15 @@ class TestChoosing:
     def test_by_name_and_only_by_whole_names(self):
         assert [place.path for place in chosen("1,3", self.LAYERS)] == ["1", "3"]
 
-    @pytest.mark.parametrize("where", ["", "last-0", "last-13", "last-x", "first", "1,", "99"])
+    def test_those_next_to_a_norm_wherever_it_stands(self, lite0: Network):
+        net = nn.Sequential(
+            nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU(),
+            nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4)), nn.Linear(4, 4),
+        )  # fmt: skip
+        assert [place.path for place in chosen("after-norm", places(net))] == ["0", "5.1"]
+        assert chosen("after-norm", lite0.places) == lite0.places, "all its norms are folded into convolutions"
+
+    @pytest.mark.parametrize("where", ["", "after-norm", "last-0", "last-13", "last-x", "first", "1,", "99"])
     def test_what_is_not_there_is_refused_with_what_is(self, where: str):
         with pytest.raises(BackboneError, match="expected all, last-half, last-1 to last-12"):
             chosen(where, self.LAYERS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.toes import Toes, choose_toes, toe_features
 from skillmesh.data.images import Pixels
-from skillmesh.learning.head import Labels, log_loss
+from skillmesh.learning.head import Head, Labels, log_loss
 from skillmesh.learning.head2toe import fit_by_adam
 from skillmesh.tensors import Floats
 
@@ -144,6 +144,14 @@ class TestHead:
         plain, _ = fit_by_adam(x, labels, val_x, val_labels, classes=2, device=CPU)
         other, _ = fit_by_adam(moved, labels, val_moved, val_labels, classes=2, device=CPU)
         np.testing.assert_allclose(other.logits(val_moved), plain.logits(val_x), atol=0.05)
+
+    def test_a_module_holds_it_as_it_is_though_columns_differ_a_millionfold(self):
+        scale = np.geomspace(1e-3, 1e3, 10)
+        parts = [((x * scale + 10 * scale).astype(np.float32), labels) for x, labels in map(two_clouds, (0, 1))]
+        head, _ = fit_by_adam(*parts[0], *parts[1], classes=2, device=CPU)
+        x, labels = parts[1]
+        np.testing.assert_allclose(Head.read(head.tensors()).logits(x), head.logits(x), atol=1e-3)
+        assert np.mean(head.logits(x).argmax(axis=1) == labels) > 0.99
 
     def test_validation_says_when_to_stop_and_the_best_is_kept(self):
         x, labels = two_clouds(0)

@@ -53,3 +53,9 @@ def test_xception_learns_and_answers_on_random_weights(tmp_path: Path) -> None:
     asked = [path for task in tasks for path in sorted(task.glob("*/0.png"))]
     found = [(a.best.task, a.best.label) for a in agent.answer(list(asked))]
     assert found == [(path.parent.parent.name, path.parent.name) for path in asked]
+    plain = agent.bank.find("lights").size
+    module, _ = agent.learn(tasks[0], replace=True, biases="always", layers="last-4")
+    assert module.card.biases is not None
+    assert module.card.biases[0] == 50_312
+    assert plain < module.size <= plain + 45_000
+    assert [(a.best.task, a.best.label) for a in agent.answer(list(asked))] == found

@@ -149,8 +149,8 @@ class Agent:
             What is trained instead: biases and a head on the channels that they single out (`head2toe`), or a
             pattern on the input (`reprogramming`).
         layers
-            Behind which layers biases act: `all`, `last-half`, `last-10` or names with commas between, as
-            `skillmesh backbone` lists them.
+            Behind which layers biases act: `all`, `last-half`, `last-10`, `after-norm` (those next to a norm) or
+            names with commas between, as `skillmesh backbone` lists them.
         """
         told: dict[str, Any] = {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)

@@ -91,7 +91,7 @@ def study(
     elif biases != "never" and len(val):
         material = Material((train_files, val_files), (train, val), (train_labels, val_labels), fit)
         adapted = adapt(adaptation, backbone, config, material, checkpoint, training, layers)
-        kept = biases == "always" or adapted.better
+        kept = bool(adapted.tensors) and (biases == "always" or adapted.better)
         facts["trial"] = f"{adapted.words}; {'kept' if kept else 'not kept'}"
         if kept:
             fit, tensors, facts = adapted.fit, tensors | adapted.tensors, facts | adapted.facts

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -17,6 +18,9 @@ from torch import nn
 from skillmesh.errors import BackboneError
 
 Layer = nn.Conv2d | nn.Linear
+Norm = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
+WITH_NORM = "with_norm"
+"""Attribute of a convolution that a norm was folded into."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,9 @@ class Place:
     path: str
     start: int
     channels: int
+    normed: bool = False
+    """Whether a norm stands directly before or behind the layer: a bias here is then, but for the scale of its
+    channel or for the layer's weights, a bias behind that norm."""
 
     @property
     def part(self) -> slice:
@@ -34,16 +41,16 @@ class Place:
 
 def places(model: nn.Module) -> tuple[Place, ...]:
     """List the layers behind which biases act, in the order of the vector."""
-    found, start = [], 0
+    found, start, normed = [], 0, _beside_norms(model)
     for path, layer in _layers(model):
         channels = layer.out_channels if isinstance(layer, nn.Conv2d) else layer.out_features
-        found.append(Place(path, start, channels))
+        found.append(Place(path, start, channels, path in normed))
         start += channels
     return tuple(found)
 
 
 def chosen(where: str, all_places: tuple[Place, ...]) -> tuple[Place, ...]:
-    """Pick layers: `all`, `last-half`, `last-N`, or those whose path begins with one of some names with commas.
+    """Pick layers: `all`, `last-half`, `last-N`, `after-norm`, or all whose paths begin with names with commas.
 
     >>> layers = tuple(Place(path, 0, 1) for path in ("stem", "stage1.a", "stage1.b", "stage10"))
     >>> [place.path for place in chosen("last-half", layers)], [place.path for place in chosen("stage1", layers)]
@@ -53,6 +60,8 @@ def chosen(where: str, all_places: tuple[Place, ...]) -> tuple[Place, ...]:
         return all_places
     if where == "last-half":
         return all_places[len(all_places) // 2 :]
+    if where == "after-norm" and any(place.normed for place in all_places):
+        return tuple(place for place in all_places if place.normed)
     if where.startswith("last-"):
         count = where.removeprefix("last-")
         if count.isdecimal() and 1 <= int(count) <= len(all_places):
@@ -61,8 +70,9 @@ def chosen(where: str, all_places: tuple[Place, ...]) -> tuple[Place, ...]:
     found = tuple(place for place in all_places if any(f"{place.path}.".startswith(f"{name}.") for name in names))
     if not found or not all(names):
         raise BackboneError(
-            f"there are no layers {where!r}; expected all, last-half, last-1 to last-{len(all_places)}, or names "
-            f"with commas between, such as {all_places[0].path} or {all_places[-1].path.partition('.')[0]}"
+            f"there are no layers {where!r}; expected all, last-half, last-1 to last-{len(all_places)}, "
+            "after-norm where the network has norms, or names with commas between, such as "
+            f"{all_places[0].path} or {all_places[-1].path.partition('.')[0]}"
         )
     return found
 
@@ -100,6 +110,22 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, Layer]]:
     for path, module in model.named_modules():
         if isinstance(module, Layer):
             yield path, module
+
+
+def _beside_norms(model: nn.Module) -> set[str]:
+    """Paths of layers next to a norm, in the order of modules; containers do not stand between."""
+    in_order = [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, Layer | Norm) or not any(module.children())
+    ]
+    beside = {path for path, module in in_order if getattr(module, WITH_NORM, False)}
+    for (path, module), (next_path, next_module) in pairwise(in_order):
+        if isinstance(module, Layer) and isinstance(next_module, Norm):
+            beside.add(path)
+        elif isinstance(module, Norm) and isinstance(next_module, Layer):
+            beside.add(next_path)
+    return beside
 
 
 def _own_biases(layers: list[Layer], sizes: list[int]) -> torch.Tensor:

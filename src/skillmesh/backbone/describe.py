@@ -120,13 +120,16 @@ def _describe_the_rest(network: Network, items: list[_Item], biases: torch.Tenso
 def describe_toes(network: Network, images: Sequence[AnyImage], added: Floats) -> Floats:
     """What a Head2Toe head sees of images that can be read: each alone on a CPU, several side by side."""
     toes, biases = choose_toes(added), network.biases(added)
+    on_cpu = network.device.type == "cpu"
 
-    def one(image: AnyImage) -> Floats:
-        torch.set_num_threads(1)
-        pixels = image.pixels(image.content(), network.size)
-        return toe_features(network, pixels[None], biases, toes)
+    def some(batch: Sequence[AnyImage]) -> Floats:
+        if on_cpu:
+            torch.set_num_threads(1)
+        pixels = np.stack([image.pixels(image.content(), network.size) for image in batch])
+        return toe_features(network, pixels, biases, toes)
 
-    workers = cpu_workers() if network.device.type == "cpu" else 1
-    with ThreadPoolExecutor(workers) as pool:
+    size = 1 if on_cpu else GPU_BATCH
+    batches = [images[start : start + size] for start in range(0, len(images), size)]
+    with ThreadPoolExecutor(cpu_workers() if on_cpu else 1) as pool:
         spend("forward", len(images) * network.forward_macs)
-        return np.concatenate(list(pool.map(one, images)))
+        return np.concatenate(list(pool.map(some, batches)))

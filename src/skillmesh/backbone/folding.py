@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from skillmesh.backbone.biasing import WITH_NORM
+
 
 def fold_batch_norms(model: nn.Module) -> None:
     """Fold each batch norm into the convolution that precedes it in module order, in place.
@@ -19,6 +21,7 @@ def fold_batch_norms(model: nn.Module) -> None:
             convolution = module
         elif isinstance(module, nn.BatchNorm2d) and convolution is not None:
             _fold(convolution, module)
+            setattr(convolution, WITH_NORM, True)
             parent, _, leaf = name.rpartition(".")
             # timm's batch norms carry the activation that follows them; it stays.
             setattr(model.get_submodule(parent), leaf, getattr(module, "act", nn.Identity()))

@@ -126,7 +126,7 @@ def macro_average(figures: Sequence[float]) -> float:
 
 def evaluate(
     agent: Agent,
-    paths: Sequence[Path],
+    paths: Sequence[Path | TaskFolder],
     *,
     learn: bool = True,
     hide: Sequence[str] = (),
@@ -137,6 +137,8 @@ def evaluate(
 
     Parameters
     ----------
+    paths
+        Where the tasks lie, or the tasks themselves where they are opened already, with their test images.
     hide
         Names of tasks that are tested on but never learned. With `learn` off, whatever the agent does not know
         is hidden.
@@ -160,8 +162,10 @@ def evaluate(
     return result
 
 
-def open_measured(path: Path, seed: int, learn: bool = True) -> TaskFolder:
+def open_measured(path: Path | TaskFolder, seed: int, learn: bool = True) -> TaskFolder:
     """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
+    if isinstance(path, TaskFolder):
+        return path
     folder = open_task(path, hold_out=("val", "test") if learn else (), seed=seed)
     if not len(folder.splits["test"]) and not learn:
         return TaskFolder(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)

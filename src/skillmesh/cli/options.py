@@ -52,7 +52,10 @@ Adaptation = Annotated[
     typer.Option("--adaptation", help="What --biases trains: biases, these with Head2Toe, or an input pattern."),
 ]
 Layers = Annotated[
-    str, typer.Option("--layers", metavar="all|last-half|last-N|NAMES", help="Behind which layers biases act.")
+    str,
+    typer.Option(
+        "--layers", metavar="all|last-half|last-N|after-norm|NAMES", help="Behind which layers biases act."
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]
 Network = Annotated[

@@ -67,6 +67,8 @@ class TaskFolder:
     splits: dict[str, Split]
     notes: tuple[str, ...]
     """What was left out and why, for the user to read."""
+    split_folders: bool = False
+    """Whether it came with folders for splits; otherwise all splits but `train` were cut from its images."""
 
 
 def open_task(
@@ -80,17 +82,40 @@ def open_task(
         Splits that are cut from the training images, class by class, where the folder brings none. Learning
         needs no test images of its own, so it asks for `val` alone and loses none; measuring asks for `test` too.
     """
+    task = survey_task(path, name=name, hold_out=hold_out, seed=seed)
+    refuse_too_few_classes(task.classes, Path(path))
+    return task
+
+
+def survey_task(
+    path: str | Path,
+    *,
+    name: str | None = None,
+    hold_out: Collection[str] = ("val",),
+    seed: int = 0,
+    val_as_test: bool = False,
+) -> TaskFolder:
+    """As `open_task`, but what cannot be learned (no class, or one) is handed out too, for a report of all faults.
+
+    Parameters
+    ----------
+    val_as_test
+        Where the test images have no labels, those of `val` take their place.
+    """
     path = Path(path)
     source = open_source(path)
     notes: list[str] = []
-    found = _sort_into_splits(source, path, notes)
-    classes = _classes_of(found["train"], path)
+    found, split_folders = _sort_into_splits(source, notes)
+    classes = tuple(sorted(found["train"]))
     for split in ("val", "test"):
         _drop_foreign_classes(found[split], split, classes, notes)
+    if val_as_test and not any(found["test"].values()):
+        found["val"], found["test"] = found["test"], found["val"]
+    for split in ("val", "test"):
         if not any(found[split].values()) and split in hold_out:
             _cut(found, split, seed)
     splits = {split: _as_split(source, by_class, classes) for split, by_class in found.items()}
-    return TaskFolder(_nfc(name or task_name(path)), classes, splits, tuple(notes))
+    return TaskFolder(_nfc(name or task_name(path)), classes, splits, tuple(notes), split_folders)
 
 
 def task_name(path: Path) -> str:
@@ -105,15 +130,7 @@ def find_tasks(paths: Collection[str | Path]) -> list[Path]:
 
     A folder is a task when images lie one level down (or below `train`), and a folder of tasks otherwise.
     """
-    tasks: list[Path] = []
-    for path in map(Path, paths):
-        if not path.exists():
-            raise DataError(f"there is nothing at {path}; expected a task or a folder of tasks")
-        if path.is_file() or _looks_like_a_task(path):
-            tasks.append(path)
-            continue
-        children = sorted(p for p in path.iterdir() if not p.name.startswith("."))
-        tasks += [p for p in children if p.suffix.lower() == ".zip" or (p.is_dir() and _looks_like_a_task(p))]
+    tasks = [task for path in paths for task in tasks_at(Path(path))]
     if not tasks:
         raise DataError(
             f"no task was found in {', '.join(map(str, paths))}; expected folders or zips with class/image.jpg "
@@ -121,6 +138,16 @@ def find_tasks(paths: Collection[str | Path]) -> list[Path]:
         )
     _refuse_equal_names(tasks)
     return tasks
+
+
+def tasks_at(path: Path) -> list[Path]:
+    """Expand one path; a folder with no task in it stands for none."""
+    if not path.exists():
+        raise DataError(f"there is nothing at {path}; expected a task or a folder of tasks")
+    if path.is_file() or _looks_like_a_task(path):
+        return [path]
+    children = sorted(p for p in path.iterdir() if not p.name.startswith("."))
+    return [p for p in children if p.suffix.lower() == ".zip" or (p.is_dir() and _looks_like_a_task(p))]
 
 
 def _looks_like_a_task(folder: Path) -> bool:
@@ -141,8 +168,8 @@ def _refuse_equal_names(tasks: list[Path]) -> None:
 ByClass = dict[str, list[str]]
 
 
-def _sort_into_splits(source: Source, path: Path, notes: list[str]) -> dict[str, ByClass]:
-    """Group image names by split and class; what is neither becomes a note."""
+def _sort_into_splits(source: Source, notes: list[str]) -> tuple[dict[str, ByClass], bool]:
+    """Group image names by split and class, and say whether there were splits; what is neither becomes a note."""
     names = source.names()
     hidden = [n for n in names if any(_is_hidden(part) for part in PurePosixPath(n).parts)]
     visible = sorted(set(names) - set(hidden))
@@ -167,11 +194,7 @@ def _sort_into_splits(source: Source, path: Path, notes: list[str]) -> dict[str,
         empty = [f for f in source.folders() if _nfc(f) not in found["train"] and not _is_hidden(f)]
         if empty:
             notes.append(f"folder(s) without images ignored: {', '.join(empty)}")
-    if not found["train"]:
-        raise DataError(
-            f"{path} holds no class folders with images; expected class/image.jpg or train/class/image.jpg inside"
-        )
-    return found
+    return found, has_splits
 
 
 def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
@@ -186,13 +209,15 @@ def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
     return prefix
 
 
-def _classes_of(train: ByClass, path: Path) -> tuple[str, ...]:
-    classes = tuple(sorted(train))
+def refuse_too_few_classes(classes: tuple[str, ...], path: Path) -> None:
+    if not classes:
+        raise DataError(
+            f"{path} holds no class folders with images; expected class/image.jpg or train/class/image.jpg inside"
+        )
     if len(classes) < 2:
         raise DataError(
             f"{path} has one class only ({classes[0]!r}); a task needs two or more class folders with images"
         )
-    return classes
 
 
 def _drop_foreign_classes(by_class: ByClass, split: str, classes: tuple[str, ...], notes: list[str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,13 +25,27 @@ class UnreadableImageError(DataError):
 
 def decode(data: bytes, size: int) -> Pixels:
     """Decode an image file to (size, size, 3): upright, RGB, the whole image squeezed into the square."""
+    with _opened(data) as image:
+        # JPEG can be decoded at 1/2, 1/4, 1/8 for free: 11 × faster on photos of 12 megapixels.
+        image.draft("RGB", (2 * size, 2 * size))
+        return shrink(upright(image), size)
+
+
+def pixel_hash(data: bytes) -> bytes:
+    """Decode an image file in full and hash what it shows: the same for one picture saved in two lossless ways."""
+    with _opened(data) as image:
+        rgb = to_rgb(upright(image))
+        return hashlib.blake2b(f"{rgb.size} ".encode() + rgb.tobytes(), digest_size=16).digest()
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[Image.Image]:
+    """An image while it is decoded; whatever goes wrong with it is an `UnreadableImageError`."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            # JPEG can be decoded at 1/2, 1/4, 1/8 for free: 11 × faster on photos of 12 megapixels.
-            image.draft("RGB", (2 * size, 2 * size))
-            return shrink(upright(image), size)
+            yield image
     except UnidentifiedImageError:  # its own message names an address in memory
         raise UnreadableImageError("not an image of a known format") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken files

@@ -21,6 +21,7 @@ DEFAULT_STRENGTH = 0.01
 LARGE_STRENGTHS = (0.01, 0.001, 0.0001)
 """The more images, the less is needed to keep a head from learning them by heart."""
 LARGE_ROUNDS = 40
+MAX_EXPONENT = 20
 TEMPERATURES = np.geomspace(0.1, 100, 121)
 
 
@@ -30,26 +31,43 @@ class Head:
 
     weight: Floats
     bias: Floats
+    exponent: NDArray[np.int8] | None = None
+    """Columns are stored times two to the power of it, where what they look at differs much in size."""
 
     def logits(self, x: Floats) -> Floats:
         return x @ self.weight.T + self.bias
 
     def tensors(self) -> Tensors:
         """Rows as int8, each with its scale: nothing is lost in accuracy, three quarters in bytes."""
-        quantised, scale = quantise_rows(self.weight)
-        return {"head.weight": quantised, "head.scale": scale, "head.bias": self.bias.astype(np.float32)}
+        weight = self.weight if self.exponent is None else np.ldexp(self.weight, self.exponent)
+        quantised, scale = quantise_rows(weight)
+        tensors: Tensors = {
+            "head.weight": quantised,
+            "head.scale": scale,
+            "head.bias": self.bias.astype(np.float32),
+        }
+        if self.exponent is not None:
+            tensors["head.exponent"] = self.exponent
+        return tensors
 
     @classmethod
     def read(cls, tensors: Tensors) -> Head:
-        return cls(dequantise_rows(tensors["head.weight"], tensors["head.scale"]), tensors["head.bias"])
+        weight, exponent = dequantise_rows(tensors["head.weight"], tensors["head.scale"]), None
+        if "head.exponent" in tensors:
+            exponent = tensors["head.exponent"]
+            weight = np.ldexp(weight, -exponent)
+        return cls(weight, tensors["head.bias"], exponent)
 
     @staticmethod
-    def specs(classes: int, dim: int) -> dict[str, Spec]:
-        return {
+    def specs(classes: int, dim: int, exponents: bool = False) -> dict[str, Spec]:
+        specs = {
             "head.weight": Spec("I8", (classes, dim)),
             "head.scale": Spec("F32", (classes,), low=0, high=1e6),
             "head.bias": Spec("F32", (classes,), low=-1e6, high=1e6),
         }
+        if exponents:
+            specs["head.exponent"] = Spec("I8", (dim,), low=-MAX_EXPONENT, high=MAX_EXPONENT)
+        return specs
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from skillmesh.costs import Costs, head_macs
-from skillmesh.learning.head import Head, Labels, log_loss
+from skillmesh.learning.head import MAX_EXPONENT, Head, Labels, log_loss
 from skillmesh.tensors import Floats
 
 EPOCHS, RATE, BATCH, PATIENCE = 100, 1e-3, 128, 10
 FLAT = 1e-4
+"""A column that varies no more than this, or than this share of its mean, says nothing."""
 
 
 def fit_by_adam(
@@ -22,7 +23,8 @@ def fit_by_adam(
 ) -> tuple[Head, Costs]:
     """Train a head as the paper does; validation says when to stop."""
     mean, spread = x.mean(axis=0), x.std(axis=0)
-    std: Floats = np.where(spread < FLAT, np.inf, spread).astype(np.float32)  # what never changes says nothing
+    flat = spread <= FLAT * np.maximum(1, np.abs(mean))
+    std: Floats = np.where(flat, np.inf, spread).astype(np.float32)
     torch.manual_seed(seed)
     inputs, targets = torch.tensor((x - mean) / std, device=device), torch.tensor(labels, device=device)
     layer = nn.Linear(x.shape[1], classes, device=device)
@@ -35,8 +37,7 @@ def fit_by_adam(
             nn.functional.cross_entropy(layer(inputs[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         rounds += 1
-        weight: Floats = (layer.weight.detach().cpu().numpy() / std).astype(np.float32)
-        head = Head(weight, layer.bias.detach().cpu().numpy() - weight @ mean)
+        head = _as_stored(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy(), mean, std)
         loss = log_loss(head.logits(val_x), val_labels) if len(val_x) else -float(rounds)
         best, best_loss, waited = (head, loss, 0) if loss < best_loss else (best, best_loss, waited + 1)
         if waited >= PATIENCE:
@@ -45,3 +46,14 @@ def fit_by_adam(
     costs = Costs()
     costs.add("head", head_macs(len(x), x.shape[1], classes, rounds))
     return best, costs
+
+
+def _as_stored(weight: Floats, bias: Floats, mean: Floats, std: Floats) -> Head:
+    """A head on columns as they are, from one on standardised columns, rounded as a module will hold it.
+
+    Rounded before the means go into the bias: behind columns whose mean is many times their spread, a step of the
+    weight would move the logits by as many times.
+    """
+    exponent = np.rint(np.log2(np.where(np.isfinite(std), std, 1))).clip(-MAX_EXPONENT, MAX_EXPONENT)
+    rounded = Head.read(Head(weight / std, bias, exponent.astype(np.int8)).tensors())
+    return Head(rounded.weight, bias - rounded.weight @ mean, rounded.exponent)

@@ -12,7 +12,8 @@ from skillmesh.tensors import Spec
 
 def specs_for(card: Card) -> dict[str, Spec]:
     classes = len(card.classes)
-    specs = Head.specs(classes, card.head_dim) | probe_specs(card.validation_images, card.dim)
+    specs = Head.specs(classes, card.head_dim, exponents=card.toes is not None)
+    specs |= probe_specs(card.validation_images, card.dim)
     for kind in card.anchors:
         specs |= KINDS[kind].specs(classes, card.dim)
     if card.pattern is not None:
