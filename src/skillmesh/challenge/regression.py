@@ -1,0 +1,40 @@
+"""The line through accuracy over the number of tasks, and where it meets a level, as the paper looks ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from skillmesh.errors import SkillmeshError
+
+
+@dataclass(frozen=True)
+class Line:
+    """accuracy = intercept + slope · tasks"""
+
+    slope: float
+    intercept: float
+
+    def at(self, tasks: float) -> float:
+        return self.intercept + self.slope * tasks
+
+    def meets(self, level: float) -> float | None:
+        """At how many tasks accuracy falls to `level`; nothing for a line that does not fall."""
+        if self.slope >= 0:
+            return None
+        return max((level - self.intercept) / self.slope, 0.0)
+
+
+def fit_line(tasks: Sequence[float], accuracy: Sequence[float]) -> Line:
+    """Least squares. Accuracies as shares or in per cent: the line speaks the same."""
+    if len(tasks) != len(accuracy) or len(set(tasks)) < 2:
+        raise SkillmeshError(
+            f"a line needs accuracies at two numbers of tasks or more, found {len(accuracy)} for the numbers "
+            f"{sorted(set(tasks))}; run the challenge with more tasks"
+        )
+    x, y = np.asarray(tasks, dtype=np.float64), np.asarray(accuracy, dtype=np.float64)
+    centred = x - x.mean()
+    slope = float(centred @ (y - y.mean()) / (centred @ centred))
+    return Line(slope, float(y.mean() - slope * x.mean()))

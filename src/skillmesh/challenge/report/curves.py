@@ -1,0 +1,181 @@
+"""The paper's figures of accuracy over the number of tasks: task 1, the first ten, all known so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skillmesh.challenge.metrics import Interval, interval, normalised, over_time
+from skillmesh.challenge.report.collect import Comparison, Group
+from skillmesh.challenge.report.figure import Figure
+from skillmesh.challenge.report.style import (
+    PALETTE,
+    canvas,
+    draw_curve,
+    floor_of,
+    label_ends,
+    signs,
+)
+from skillmesh.challenge.report.tables import curve_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+Curve = Sequence[Interval | None]
+SEEDS = " Bands are 95 % confidence intervals over seeds."
+AXIS = " The vertical axis need not begin at zero."
+
+
+def task_1(comparison: Comparison) -> Figure:
+    curves = {
+        group.label: group.curve(lambda record: over_time(record.matrix("final"), 1)) for group in comparison.shown
+    }
+    names = sorted({group.tasks[0] for group in comparison.shown})
+    title = "Accuracy of task 1 over time"
+    caption = (
+        f"Final accuracy (nothing given) on the first task ({', '.join(names)}) as more and more tasks are learned: "
+        "what it loses is taken for another task." + _seeds(comparison) + AXIS
+    )
+    alt = "Lines over the number of tasks. " + _ends(curves)
+    table = curve_table("task-1", title, curves)
+    return Figure("task-1", title, caption, alt, lambda: _one_panel(curves, "accuracy of task 1, %"), table)
+
+
+def average(comparison: Comparison) -> Figure:
+    final = {group.label: group.average_curve("final") for group in comparison.shown}
+    given = {f"{group.label}, task given": group.average_curve("given") for group in comparison.shown}
+    together = {
+        group.label: group.figure("bounds", "all_data_together", "final_accuracy") for group in comparison.shown
+    }
+    title = "Average accuracy over time, with its upper bounds"
+    known = [label for label, bound in together.items() if bound is not None]
+    caption = (
+        "Mean over all tasks learned so far: the final answer (full lines with markers) and the same heads with the task "
+        "given (thin dotted lines of the same colour), which bound it from above. "
+        + (
+            f"Stars at the right edge: one classifier trained on all data together ({', '.join(known)})."
+            if known
+            else "None of these runs has the classifier trained on all data together (they were made with --no-bound)."
+        )
+        + " Steps are easy or hard tasks that come in."
+        + _seeds(comparison)
+        + AXIS
+    )
+    bounds = {f"{label}, all data": _at_the_end(final[label], together[label]) for label in known}
+    table = curve_table("average-accuracy", title, final | given | bounds)
+    alt = "Lines over the number of tasks. " + _ends(final | given)
+
+    def draw() -> Canvas:
+        made = canvas(7.5, 3.9)
+        axes = made.add_subplot()
+        for index, curve in enumerate(given.values()):
+            draw_curve(axes, curve, index, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
+        _draw(axes, final, "average accuracy, %", also=[*given.values(), *bounds.values()])
+        for index, (label, bound) in enumerate(together.items()):
+            if bound is not None:
+                look = {"color": PALETTE[index % len(PALETTE)], "marker": "*", "markersize": 11}
+                axes.plot(len(final[label]), 100 * bound.mean, clip_on=False, zorder=5, **look)
+        return made
+
+    return Figure("average-accuracy", title, caption, alt, draw, table)
+
+
+def first_ten(comparison: Comparison) -> Figure:
+    curves = {group.label: _normalised(group) for group in comparison.shown}
+    flat = {f"{label}: {task}": curve for label, tasks in curves.items() for task, curve in tasks.items()}
+    ends = {label: [curve[-1].mean for curve in tasks.values() if curve[-1]] for label, tasks in curves.items()}
+    title = "The first ten tasks, normalised"
+    caption = (
+        "Final accuracy on each of the first ten tasks divided by its accuracy just after it was learned, one line per "
+        "task, one panel per method. 100 % is no interference." + _seeds(comparison) + AXIS
+    )
+    alt = "One panel per method with up to ten lines. At the end " + "; ".join(
+        f"{label}: lowest {100 * min(values):.1f} %, mean {100 * sum(values) / len(values):.1f} %"
+        for label, values in ends.items()
+        if values
+    )
+    table = curve_table("first-ten", title, flat)
+    return Figure("first-ten", title, caption, alt, lambda: _ten_panels(curves), table)
+
+
+def _normalised(group: Group) -> dict[str, Curve]:
+    """By the task's name; where seeds draw the order, by its place."""
+    count = min(10, len(group.tasks))
+    same = len({tuple(record.settings.names) for record in group.records}) == 1
+    names = group.tasks if same else [f"task {index + 1}" for index in range(count)]
+    matrices = [normalised(record.matrix("final")) for record in group.records]
+    return {
+        names[index]: [_over(matrix[t, index] for matrix in matrices) for t in range(len(group.tasks))]
+        for index in range(count)
+    }
+
+
+def _over(values: object) -> Interval | None:
+    found = [float(value) for value in values]  # type: ignore[attr-defined]
+    return None if np.isnan(found).any() else interval(found)
+
+
+def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
+    columns = min(3, len(curves))
+    lines = -(-len(curves) // columns)
+    made = canvas(max(7.5, 3.1 * columns + 1.2), 2.7 * lines + 0.5)
+    panels = made.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    values = [100 * p.mean for tasks in curves.values() for curve in tasks.values() for p in curve if p]
+    limits = floor_of(values, most=max([100.0, *values]))
+    for axes, (label, tasks) in zip(panels.flat, curves.items(), strict=False):
+        for index, (task, curve) in enumerate(tasks.items()):
+            draw_curve(axes, curve, index, linewidth=1.2, markersize=3.5, label=task)
+        axes.set(title=label, ylim=limits, xlim=(0.5, None))
+        axes.grid(axis="y")
+    for axes in panels.flat[len(curves) :]:
+        axes.set_visible(False)
+    made.supxlabel("tasks learned", fontsize=9)
+    panels[0, 0].set_ylabel("normalised accuracy, %")
+    shared = len({tuple(tasks) for tasks in curves.values()}) == 1
+    for axes in [panels[0, columns - 1]] if shared else panels.flat[: len(curves)]:
+        place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02)} if shared else {"loc": "lower left"}
+        axes.legend(fontsize=7.5 if shared else 6, handlelength=2.6, **place)
+    return made
+
+
+def _one_panel(curves: dict[str, Curve], what: str) -> Canvas:
+    made = canvas(7.5, 3.6)
+    _draw(made.add_subplot(), curves, what)
+    return made
+
+
+def _draw(axes: Axes, curves: dict[str, Curve], what: str, also: Sequence[Curve] = ()) -> None:
+    """Curves with their names at their ends."""
+    values = [100 * point.mean for curve in (*curves.values(), *also) for point in curve if point]
+    for index, curve in enumerate(curves.values()):
+        draw_curve(axes, curve, index)
+    longest = max(len(curve) for curve in curves.values())
+    axes.set(xlabel="tasks learned", ylabel=what, xlim=(0.5, longest + 0.5), ylim=floor_of(values))
+    axes.grid(axis="y")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    ends = [
+        (len(curve), 100 * curve[-1].mean, f"{label}, {100 * curve[-1].mean:.1f} %", signs(index)["color"])
+        for index, (label, curve) in enumerate(curves.items())
+        if curve[-1] is not None
+    ]
+    label_ends(axes, ends)
+
+
+def _at_the_end(curve: Curve, bound: Interval | None) -> Curve:
+    return [*[None] * (len(curve) - 1), bound]
+
+
+def _ends(curves: dict[str, Curve]) -> str:
+    told = [
+        f"{label} from {100 * curve[0].mean:.1f} to {100 * curve[-1].mean:.1f} %"
+        for label, curve in curves.items()
+        if curve[0] and curve[-1]
+    ]
+    return "; ".join(told) + "."
+
+
+def _seeds(comparison: Comparison) -> str:
+    return SEEDS if any(len(group.records) > 1 for group in comparison.shown) else ""

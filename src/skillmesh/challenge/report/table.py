@@ -1,0 +1,94 @@
+"""A table of the report: cells with a text for people and a value for programs; written as CSV, shown on the page."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skillmesh.challenge.metrics import Interval
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure."""
+
+    text: str
+    value: float | str | None = None
+    """What CSV and sorting take; the text where there is none."""
+    mark: str = ""
+    """What is printed behind it and explained below the table."""
+    hint: str = ""
+    """Said when one points at it."""
+
+    @property
+    def plain(self) -> float | str:
+        return self.value if self.value is not None else ("" if self.text == NOTHING else self.text)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows below columns; the file is named after `name`."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[tuple[str, str], ...] = ()
+    """Mark, and what it says."""
+    about: str = ""
+    ours: frozenset[int] = frozenset()
+    """Rows that are set off from the others."""
+
+    def write(self, folder: Path) -> Path:
+        """As CSV; a marked cell has its mark in a last column."""
+        path = folder / f"{self.name}.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            out = csv.writer(file)
+            marked = any(cell.mark for row in self.rows for cell in row)
+            out.writerow([*self.columns, *(["marks"] if marked else [])])
+            for row in self.rows:
+                marks = "; ".join(
+                    f"{column}: {cell.mark}" for column, cell in zip(self.columns, row, strict=True) if cell.mark
+                )
+                out.writerow([*(cell.plain for cell in row), *([marks] if marked else [])])
+        return path
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "columns": list(self.columns),
+            "rows": [[cell.plain if cell.plain != "" else None for cell in row] for row in self.rows],
+            "notes": dict(self.notes),
+        }
+
+
+def text(value: object) -> Cell:
+    return Cell(str(value))
+
+
+def number(value: float | None, form: str = "{:,.0f}") -> Cell:
+    return Cell(NOTHING) if value is None else Cell(form.format(value), value)
+
+
+def percent(found: Interval | float | None) -> Cell:
+    """A share; over several seeds with its interval."""
+    if found is None:
+        return Cell(NOTHING)
+    if not isinstance(found, Interval):
+        return Cell(f"{100 * found:.2f} %", found)
+    spread = "" if found.half_width is None else f" ± {100 * found.half_width:.2f}"
+    return Cell(f"{100 * found.mean:.2f}{spread} %", found.mean)
+
+
+def mean(found: Interval | None, form: str) -> Cell:
+    """Any other figure over seeds."""
+    return number(None if found is None else found.mean, form)
+
+
+def rows(made: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(map(tuple, made))
