@@ -28,9 +28,13 @@ def per_task(comparison: Comparison) -> Figure:
     groups = comparison.shown
     title = "Accuracy of every task at the end"
     caption = (
-        "One panel per method, one group of bars per task, in the order in which they were learned: right class with the "
-        "task given, right task, and final (right task and class, nothing given)."
-        + (" Whiskers are 95 % confidence intervals over seeds." if any(len(g.records) > 1 for g in groups) else "")
+        "One panel per method, one group of bars per task, in the order in which they were learned: right class "
+        "with the task given, right task, and final (right task and class, nothing given)."
+        + (
+            " Whiskers are 95 % confidence intervals over seeds."
+            if any(len(g.records) > 1 for g in groups)
+            else ""
+        )
     )
     alt = "Bars. " + "; ".join(_worst(group) for group in groups)
     made = [
@@ -86,13 +90,15 @@ def module_bytes(comparison: Comparison) -> Figure:
     groups = comparison.shown
     title = "Bytes per task, by what they hold"
     caption = (
-        "What a student receives for each task: the head that tells its classes apart, the anchor by which the task is "
-        "recognised, probes for trying and thresholds, biases where there are any, and the signed card. All panels have "
-        "the same axis; KB are 1,000 bytes. The paper states 813 KB (GMMC) and 1.74 MB (MAHA) for a task of 49.34 "
-        "classes."
+        "What a student receives for each task: the head that tells its classes apart, the anchor by which the "
+        "task is recognised, probes for trying and thresholds, biases where there are any, and the signed card. "
+        "All panels have the same axis; KB are 1,000 bytes. The paper states 813 KB (GMMC) and 1.74 MB (MAHA) for "
+        "a task of 49.34 classes."
     )
     means = {group.label: float(np.mean([m.module_bytes for m in group.first.learned])) for group in groups}
-    alt = "Stacked bars. " + "; ".join(f"{label}: {size / 1000:.1f} KB on average" for label, size in means.items())
+    alt = "Stacked bars. " + "; ".join(
+        f"{label}: {size / 1000:.1f} KB on average" for label, size in means.items()
+    )
     parts = _parts(groups)
     made = [
         [text(group.label), text(task), *(number(size[part]) for part in parts), number(sum(size.values()))]

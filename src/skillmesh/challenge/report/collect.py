@@ -1,4 +1,4 @@
-"""From folders to what is compared: runs that differ in their seed alone are one group, groups of one method a family.
+"""From folders to what is compared: runs that differ in their seed alone are a group, groups of a method a family.
 
 Accuracy does not depend on how many agents there are, so figures of accuracy show one group of each family (the
 one with the most agents); speedup is drawn over all of them.

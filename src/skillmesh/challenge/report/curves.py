@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,11 +12,13 @@ from skillmesh.challenge.report.collect import Comparison, Group
 from skillmesh.challenge.report.figure import Figure
 from skillmesh.challenge.report.style import (
     PALETTE,
+    End,
     canvas,
     draw_curve,
     floor_of,
     label_ends,
     signs,
+    whole_numbers,
 )
 from skillmesh.challenge.report.tables import curve_table
 
@@ -36,8 +38,8 @@ def task_1(comparison: Comparison) -> Figure:
     names = sorted({group.tasks[0] for group in comparison.shown})
     title = "Accuracy of task 1 over time"
     caption = (
-        f"Final accuracy (nothing given) on the first task ({', '.join(names)}) as more and more tasks are learned: "
-        "what it loses is taken for another task." + _seeds(comparison) + AXIS
+        f"Final accuracy (nothing given) on the first task ({', '.join(names)}) as "
+        f"more and more tasks are learned: what it loses is taken for another task." + _seeds(comparison) + AXIS
     )
     alt = "Lines over the number of tasks. " + _ends(curves)
     table = curve_table("task-1", title, curves)
@@ -53,12 +55,12 @@ def average(comparison: Comparison) -> Figure:
     title = "Average accuracy over time, with its upper bounds"
     known = [label for label, bound in together.items() if bound is not None]
     caption = (
-        "Mean over all tasks learned so far: the final answer (full lines with markers) and the same heads with the task "
-        "given (thin dotted lines of the same colour), which bound it from above. "
+        "Mean over all tasks learned so far: the final answer (full lines with markers) and the same heads with "
+        "the task given (thin dotted lines of the same colour), which bound it from above. "
         + (
             f"Stars at the right edge: one classifier trained on all data together ({', '.join(known)})."
             if known
-            else "None of these runs has the classifier trained on all data together (they were made with --no-bound)."
+            else "None of these runs has the classifier trained on all data together (made with --no-bound)."
         )
         + " Steps are easy or hard tasks that come in."
         + _seeds(comparison)
@@ -73,11 +75,11 @@ def average(comparison: Comparison) -> Figure:
         axes = made.add_subplot()
         for index, curve in enumerate(given.values()):
             draw_curve(axes, curve, index, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
-        _draw(axes, final, "average accuracy, %", also=[*given.values(), *bounds.values()])
+        _draw(axes, final, "average accuracy, %", [*given.values(), *bounds.values()], _same_ends(given))
         for index, (label, bound) in enumerate(together.items()):
             if bound is not None:
-                look = {"color": PALETTE[index % len(PALETTE)], "marker": "*", "markersize": 11}
-                axes.plot(len(final[label]), 100 * bound.mean, clip_on=False, zorder=5, **look)
+                at, colour = (len(final[label]), 100 * bound.mean), PALETTE[index % len(PALETTE)]
+                axes.plot(*at, color=colour, marker="*", markersize=11, clip_on=False, zorder=5)
         return made
 
     return Figure("average-accuracy", title, caption, alt, draw, table)
@@ -89,8 +91,9 @@ def first_ten(comparison: Comparison) -> Figure:
     ends = {label: [curve[-1].mean for curve in tasks.values() if curve[-1]] for label, tasks in curves.items()}
     title = "The first ten tasks, normalised"
     caption = (
-        "Final accuracy on each of the first ten tasks divided by its accuracy just after it was learned, one line per "
-        "task, one panel per method. 100 % is no interference." + _seeds(comparison) + AXIS
+        "Final accuracy on each of the first ten tasks divided by its accuracy just "
+        "after it was learned, one line per task, one panel per method. 100 % is no "
+        "interference." + _seeds(comparison) + AXIS
     )
     alt = "One panel per method with up to ten lines. At the end " + "; ".join(
         f"{label}: lowest {100 * min(values):.1f} %, mean {100 * sum(values) / len(values):.1f} %"
@@ -141,13 +144,15 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
     return made
 
 
-def _one_panel(curves: dict[str, Curve], what: str) -> Canvas:
+def _one_panel(curves: Mapping[str, Curve], what: str) -> Canvas:
     made = canvas(7.5, 3.6)
     _draw(made.add_subplot(), curves, what)
     return made
 
 
-def _draw(axes: Axes, curves: dict[str, Curve], what: str, also: Sequence[Curve] = ()) -> None:
+def _draw(
+    axes: Axes, curves: Mapping[str, Curve], what: str, also: Sequence[Curve] = (), more: Sequence[End] = ()
+) -> None:
     """Curves with their names at their ends."""
     values = [100 * point.mean for curve in (*curves.values(), *also) for point in curve if point]
     for index, curve in enumerate(curves.values()):
@@ -155,20 +160,39 @@ def _draw(axes: Axes, curves: dict[str, Curve], what: str, also: Sequence[Curve]
     longest = max(len(curve) for curve in curves.values())
     axes.set(xlabel="tasks learned", ylabel=what, xlim=(0.5, longest + 0.5), ylim=floor_of(values))
     axes.grid(axis="y")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    whole_numbers(axes)
     ends = [
         (len(curve), 100 * curve[-1].mean, f"{label}, {100 * curve[-1].mean:.1f} %", signs(index)["color"])
         for index, (label, curve) in enumerate(curves.items())
         if curve[-1] is not None
     ]
-    label_ends(axes, ends)
+    label_ends(axes, [*ends, *more])
+
+
+def _same_ends(curves: Mapping[str, Curve]) -> list[End]:
+    """Names of bounds at their ends; those that end in the same place (the same heads) have one name."""
+    found: dict[float, list[int]] = {}
+    for index, curve in enumerate(curves.values()):
+        if curve[-1] is not None:
+            found.setdefault(round(100 * curve[-1].mean, 1), []).append(index)
+    names = [label.removesuffix(", task given") for label in curves]
+    length = max(map(len, curves.values()))
+    return [
+        (
+            length,
+            end,
+            f"{' and '.join(names[i] for i in indices)}, task given, {end:.1f} %",
+            signs(indices[-1])["color"],
+        )
+        for end, indices in found.items()
+    ]
 
 
 def _at_the_end(curve: Curve, bound: Interval | None) -> Curve:
     return [*[None] * (len(curve) - 1), bound]
 
 
-def _ends(curves: dict[str, Curve]) -> str:
+def _ends(curves: Mapping[str, Curve]) -> str:
     told = [
         f"{label} from {100 * curve[0].mean:.1f} to {100 * curve[-1].mean:.1f} %"
         for label, curve in curves.items()

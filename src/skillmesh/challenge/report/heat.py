@@ -14,6 +14,7 @@ from skillmesh.challenge.report.style import HEAT, canvas
 from skillmesh.challenge.report.table import Table, number, percent, rows, text
 
 if TYPE_CHECKING:
+    from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure as Canvas
 
 Shares = NDArray[np.float64]
@@ -32,8 +33,8 @@ def _accuracy_matrix(group: Group) -> Figure:
     matrix, names = group.matrix, group.tasks
     title = f"Accuracy matrix of {group.label}"
     caption = (
-        "Final accuracy of every task (column) after every step (row): a column that keeps its colour from the diagonal "
-        "down loses nothing." + _seed_told(group)
+        "Final accuracy of every task (column) after every step (row): a column that keeps "
+        "its colour from the diagonal down loses nothing." + _seed_told(group)
     )
     lost = matrix[-1] - np.diagonal(matrix)
     worst = int(np.nanargmin(lost))
@@ -63,8 +64,9 @@ def _confusion(group: Group, found: Confusions) -> Figure:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     title = f"Which tasks {group.label} takes for which"
     caption = (
-        "Share of each task's test images (row) that were taken for another task (column), at the end. Right ones, on "
-        "the diagonal, are left out so that the others can be seen; a cell that is white has none." + _seed_told(group)
+        "Share of each task's test images (row) that were taken for another task (column), at "
+        "the end. Right ones, on the diagonal, are left out so that the others can be seen; a "
+        "cell that is white has none. The scale is of square roots." + _seed_told(group)
     )
     wrong = 1 - np.diagonal(shares)
     alt = (
@@ -113,26 +115,48 @@ def _heat(
     limits: tuple[float, float],
     diagonal: bool = False,
 ) -> Canvas:
-    side = 0.155 * len(across) + 2.2
-    made = canvas(side + 0.9, side)
+    cell = 0.155 if len(across) > 12 else 0.4
+    size = 7 if len(across) > 12 else 9
+    left, below = (0.0085 * size * max(map(len, names)) + 0.5 for names in (down, across))
+    made = canvas(left + cell * len(across) + 1.1, below + cell * len(down) + 0.1)
     axes = made.add_subplot()
-    image = axes.pcolormesh(
-        values, cmap=HEAT if not diagonal else f"{HEAT}_r", vmin=limits[0], vmax=limits[1], edgecolors="none"
-    )
+    # Whole pixels, not drawn as areas: forty tasks are a tenth of the bytes, and no seams show.
+    extent = (0, len(across), len(down), 0)
+    norm = _scale(diagonal, limits)
+    image = axes.imshow(values, _colours(diagonal), norm=norm, extent=extent, interpolation="none")
     if diagonal:
         for place in range(len(values)):
             axes.fill([place, place + 1, place + 1, place], [place, place, place + 1, place + 1], color="#DDDDDD")
-    axes.set(aspect="equal", xlabel=across_title, ylabel=down_title, ylim=(len(down), 0), xlim=(0, len(across)))
-    size = 7 if len(across) > 12 else 9
+    axes.set(xlabel=across_title, ylabel=down_title)
     axes.set_xticks(np.arange(len(across)) + 0.5, across, rotation=90, fontsize=size)
     axes.set_yticks(np.arange(len(down)) + 0.5, down, fontsize=size)
-    axes.tick_params(length=0)
+    axes.set_xticks(np.arange(len(across) + 1), minor=True)
+    axes.set_yticks(np.arange(len(down) + 1), minor=True)
+    axes.grid(which="minor", color="#EEEEEE" if diagonal else "white", linewidth=0.4)
+    axes.tick_params(which="both", length=0)
     for spine in axes.spines.values():
         spine.set_visible(True)
     bar = made.colorbar(image, ax=axes, shrink=0.5, pad=0.015, aspect=18)
     bar.set_label(what)
     bar.outline.set_visible(False)
     return made
+
+
+def _colours(diagonal: bool) -> Colormap:
+    """Confusions from pale to dark blue, so that a single image shows on white; accuracies as everywhere."""
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+
+    if not diagonal:
+        return matplotlib.colormaps[HEAT]
+    return ListedColormap(matplotlib.colormaps["Blues"](np.linspace(0.2, 1, 256)))
+
+
+def _scale(diagonal: bool, limits: tuple[float, float]) -> Normalize:
+    """Confusions on a scale of square roots: most are small."""
+    from matplotlib.colors import Normalize, PowerNorm
+
+    return PowerNorm(0.5, *limits) if diagonal else Normalize(*limits)
 
 
 def _seed_told(group: Group) -> str:

@@ -10,7 +10,7 @@ from skillmesh.challenge.paper.cells import printed
 from skillmesh.challenge.regression import Line, fit_line
 from skillmesh.challenge.report.collect import Comparison
 from skillmesh.challenge.report.figure import Figure
-from skillmesh.challenge.report.style import GREY, canvas, floor_of, label_ends, signs
+from skillmesh.challenge.report.style import GREY, End, canvas, floor_of, label_ends, signs, whole_numbers
 from skillmesh.challenge.report.table import Cell, Table, number, percent, rows, text
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def mapper(comparison: Comparison, levels: Sequence[float]) -> Figure | None:
     lines = {label: fit_line(*zip(*some, strict=True)) for label, some in points.items()}
     title = "Task recognition over the number of tasks"
     caption = (
-        "Left: share of test images whose task is recognised, mean over all tasks known so far, with the regression line "
-        "of each method. Right: the same lines drawn on beyond the data, with the paper's own for GMMC (section 5, "
-        "102 tasks). A straight line is the paper's way to look ahead, not a law: the table says at how many tasks it "
-        "meets a level. The vertical axis on the left need not begin at zero."
+        "Left: share of test images whose task is recognised, mean over all tasks known so far, with the "
+        "regression line of each method. Right: the same lines drawn on beyond the data, with the paper's own for "
+        "GMMC (section 5, 102 tasks). A straight line is the paper's way to look ahead, not a law: the table says "
+        "at how many tasks it meets a level. The vertical axis on the left need not begin at zero."
     )
     alt = "Points and falling lines. " + "; ".join(
         f"{label}: {100 * points[label][-1][1]:.1f} % after {points[label][-1][0]} tasks, line {_formula(line)}"
@@ -101,14 +101,15 @@ def _draw(points: dict[str, list[tuple[int, float]]], lines: dict[str, Line], or
     for label, some in points.items():
         look = signs(order[label])
         t, y = zip(*some, strict=True)
-        near.plot(t, [100 * v for v in y], linestyle="", marker=look["marker"], color=look["color"], markersize=3.5)
+        dots = look | {"linestyle": "", "markersize": 3.5}
+        near.plot(t, [100 * v for v in y], **dots)
         _line(near, lines[label], longest, look)
         ends.append((longest, 100 * lines[label].at(longest), label, look["color"]))
     values = [100 * v for some in points.values() for _, v in some]
     values += [100 * line.at(longest) for line in lines.values()]
     near.set(xlabel="tasks learned", ylabel="task recognised, %", ylim=floor_of(values), xlim=(0, longest + 1))
     near.set_title("measured")
-    near.xaxis.get_major_locator().set_params(integer=True)
+    whole_numbers(near)
     near.grid(axis="y")
     label_ends(near, ends)
     _ahead(far, lines, order, longest)
@@ -116,16 +117,22 @@ def _draw(points: dict[str, list[tuple[int, float]]], lines: dict[str, Line], or
 
 
 def _ahead(axes: Axes, lines: dict[str, Line], order: dict[str, int], longest: int) -> None:
-    ends = []
-    every = [(label, line, signs(order[label])["color"]) for label, line in lines.items()]
-    for label, line, colour in [*every, ("paper, GMMC", PAPER_GMMC, GREY)]:
-        dash = (0, (4, 2))
-        start = 102 if label == "paper, GMMC" else longest
-        _line(axes, line, start, {"color": colour, "linestyle": (0, (1, 1)) if colour == GREY else "-"})
+    """The lines drawn on; one that meets zero has its name inside the panel, beside it."""
+    ends: list[End] = []
+    every = [(label, line, signs(order[label])["color"], longest) for label, line in lines.items()]
+    for label, line, colour, start in [*every, ("paper, GMMC", PAPER_GMMC, GREY, 102)]:
+        _line(axes, line, start, {"color": colour, "linestyle": "-"})
         last = min(FAR, line.meets(0) or FAR)
         if last > start:
-            axes.plot([start, last], [100 * line.at(start), 100 * line.at(last)], linestyle=dash, color=colour)
-        ends.append((last, 100 * line.at(last), label, colour))
+            heights = [100 * line.at(start), 100 * line.at(last)]
+            axes.plot([start, last], heights, linestyle=(0, (4, 2)), color=colour)
+        if last < FAR:
+            left = last >= FAR / 3  # near the axis there is no room on the left
+            place = (-6 if left else 4, 5)
+            told, side = f"{label}, 0 at {last:.0f}", "right" if left else "left"
+            axes.annotate(told, (last, 0), place, textcoords="offset points", color=colour, fontsize=8, ha=side)
+        else:
+            ends.append((last, 100 * line.at(last), label, colour))
     axes.set(xlabel="tasks", ylabel="task recognised, %", xlim=(0, FAR), ylim=(0, 102))
     axes.set_title("line drawn on (dashed)")
     axes.grid(axis="y")

@@ -53,15 +53,17 @@ def make_report(folders: Sequence[str | Path], levels: Sequence[float] = LEVELS)
     if recognition is None:
         notes.append("No figure of task recognition: it takes a method that recognises tasks, and two of them.")
     if sweep is None:
-        notes.append("No figure of speedup over agents: none of these methods was run with several numbers of them.")
+        notes.append(
+            "No figure of speedup over agents: none of these methods was run with several numbers of them."
+        )
     some = tuple(figure for figure in (recognition,) if figure is not None)
     over_time = (curves.task_1(comparison), curves.first_ten(comparison), *some)
     over_time += (bars.per_task(comparison), curves.average(comparison))
     costs = (*([sweep] if sweep else []), bars.module_bytes(comparison))
     sections = (
-        Section("At a glance", tables=(tables["accuracy"],)),
+        Section("At a glance", tables=(tables["accuracy"], tables["lifelong"])),
         Section("The paper's tables", tables=(tables["table-1"], tables["table-2"])),
-        Section("The paper's figures", over_time, (tables["lifelong"],)),
+        Section("The paper's figures", over_time),
         Section("Costs and bytes", costs, (tables["costs"],)),
         Section(
             "Confused tasks",

@@ -14,7 +14,10 @@ import skillmesh
 from skillmesh.challenge.report.collect import Comparison
 from skillmesh.challenge.report.figure import Figure
 from skillmesh.challenge.report.samples import ConfusedTasks, Pair, Thumbnail
-from skillmesh.challenge.report.table import Cell, Table
+from skillmesh.challenge.report.table import NOTHING, Cell, Table
+
+LONG = 40
+"""Letters of a cell that may be broken into lines."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ def _about(comparison: Comparison) -> str:
     runs, methods = len(comparison.records), [family.label for family in comparison.families]
     tasks = sorted({len(record.settings.tasks) for record in comparison.records})
     return (
-        f"{runs} {'run' if runs == 1 else 'runs'} of {', '.join(methods)} on {' or '.join(map(str, tasks))} tasks. "
-        f"Made by skillmesh {skillmesh.__version__}."
+        f"{runs} {'run' if runs == 1 else 'runs'} of {', '.join(methods)} on {' or '.join(map(str, tasks))} "
+        f"tasks. Made by skillmesh {skillmesh.__version__}."
     )
 
 
@@ -108,18 +111,17 @@ def _table(table: Table) -> str:
     notes = "".join(f"<li>{_mark(mark)} {escape(note)}</li>" for mark, note in table.notes)
     below = f'<ul class="notes">{notes}</ul>' if notes else ""
     body = "\n".join(lines)
-    return (
-        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{below}'
-    )
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{below}'
 
 
 def _cell(cell: Cell) -> str:
     number = isinstance(cell.value, int | float)
-    look = " number" * number + " doubtful" * bool(cell.mark)
+    look = " number" * (number or cell.text == NOTHING) + " doubtful" * bool(cell.mark)
+    look += " long" * (len(cell.text) > LONG)
     attributes = f' class="{look.strip()}"' if look else ""
     attributes += f' data-value="{cell.value}"' if number else ""
-    attributes += f' title="{escape(cell.hint)}"' if cell.hint else ""
-    return f"<td{attributes}>{escape(cell.text)}{_mark(cell.mark)}</td>"
+    below = f"<small>{escape(cell.below)}</small>" if cell.below else ""
+    return f"<td{attributes}>{escape(cell.text)}{_mark(cell.mark)}{below}</td>"
 
 
 def _mark(mark: str) -> str:
@@ -134,7 +136,9 @@ def _confused(confused: ConfusedTasks) -> str:
     if any(pair.thumbnails for pair in confused.pairs):
         about += " Images squeezed into a square, as the backbone sees them; below each its class and the answer."
     if confused.missing:
-        about += f" {confused.missing} images are missing: they no longer lie where they lay when the run was made."
+        about += (
+            f" {confused.missing} images are missing: they no longer lie where they lay when the run was made."
+        )
     pairs = "".join(map(_pair, confused.pairs)) or "<p>No image was taken for another task's.</p>"
     link = f'<span class="files"><a href="tables/{confused.table.name}.csv">CSV</a></span>'
     return (

@@ -1,7 +1,7 @@
 """The paper's tables 1 and 2, each of its rows with our runs of the same kind below it.
 
-Figures that the paper's own formula does not give are marked; what they come to instead, and which assumption reaches
-the printed one, is said below.
+Figures that the paper's own formula does not give are marked; what they come to instead, and which assumption
+reaches the printed one, is said below.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from skillmesh.challenge.metrics import Interval
 from skillmesh.challenge.paper import inputs
 from skillmesh.challenge.paper.cells import Cell as PaperCell
-from skillmesh.challenge.paper.figures import EXACT
+from skillmesh.challenge.paper.figures import EXACT, Range
 from skillmesh.challenge.paper.parallel import REFERENCE, parallel_cells
 from skillmesh.challenge.paper.single import single_cells
 from skillmesh.challenge.report.collect import Comparison, Group
@@ -21,9 +21,9 @@ from skillmesh.challenge.report.table import Cell, Table, mean, number, percent,
 CONTRADICTED = ("explained", "no explanation")
 """Verdicts on cells whose formula, where the paper states one, gives another figure."""
 NOT_COMPARABLE = (
-    "The paper's figures are of 102 tasks with Xception at 299 pixels, ours of the tasks, images and backbone that the "
-    "runs were given: kinds of methods can be compared, not single figures. An average accuracy of ours is forced (no "
-    "“unknown”) and has no task label; two upper bounds stand beside it."
+    "The paper's figures are of 102 tasks with Xception at 299 pixels, ours of the tasks, images and backbone "
+    "that the runs were given: kinds of methods can be compared, not single figures. An average accuracy of ours "
+    "is forced (no “unknown”) and has no task label; two upper bounds stand beside it."
 )
 BOUNDS = ("task given", "all data together")
 Ours = Callable[[Group, Group | None], Sequence[Cell]]
@@ -36,7 +36,15 @@ def table_1(comparison: Comparison) -> Table:
 
 
 def table_2(comparison: Comparison) -> Table:
-    columns = ("teacher MACs", "bytes", "student MACs", "total MACs", "efficiency", "CPU usage", "average accuracy")
+    columns = (
+        "teacher MACs",
+        "bytes",
+        "student MACs",
+        "total MACs",
+        "efficiency",
+        "CPU usage",
+        "average accuracy",
+    )
     title = "Table 2: many agents learn in parallel and share"
     groups = [group for group in comparison.groups if group.agents > 1]
     return _table("table-2", title, columns, parallel_cells(), groups, _parallel)
@@ -132,10 +140,12 @@ def _printed(cell: PaperCell, notes: list[str]) -> Cell:
     value = figure.range.middle
     if cell.verdict not in CONTRADICTED or cell.ours.value is None:
         return Cell(figure.text, value)
-    gives = f"The paper's own formula gives {figure.like(cell.ours.value)}: {cell.ours.formula}."
+    gives = f"formula: {figure.like(Range.of(cell.ours.value.middle))}"
     reason = cell.ours.assumption or cell.ours.remark or "No assumption that we tried reaches the printed figure."
     note = f"The formula ({cell.ours.formula}) gives another figure. " + (
-        f"The printed one is reached with: {reason}." if cell.verdict == "explained" else f"Not explained. {reason}."
+        f"The printed one is reached with: {reason}."
+        if cell.verdict == "explained"
+        else f"Not explained. {reason}."
     )
     if note not in notes:
         notes.append(note)

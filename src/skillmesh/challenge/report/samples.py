@@ -58,7 +58,9 @@ def confused_tasks(comparison: Comparison) -> list[ConfusedTasks]:
 
 def _of(group: Group) -> ConfusedTasks:
     pairs = tuple(
-        Pair(group.tasks[i], group.tasks[j], share, images, _thumbnails(group.first, group.tasks[i], group.tasks[j]))
+        Pair(
+            group.tasks[i], group.tasks[j], share, images, _thumbnails(group.first, group.tasks[i], group.tasks[j])
+        )
         for i, j, share, images in confused_pairs(group, PAIRS)
     )
     made = [[text(p.task), text(p.taken_for), percent(p.share), number(p.images)] for p in pairs]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from skillmesh.challenge.report.collect import Comparison, Family
 from skillmesh.challenge.report.figure import Figure
-from skillmesh.challenge.report.style import GREY, canvas, label_ends, signs
+from skillmesh.challenge.report.style import GREY, End, canvas, label_ends, signs
 from skillmesh.challenge.report.table import Table, mean, number, percent, rows, text
 
 if TYPE_CHECKING:
@@ -20,9 +20,10 @@ def speedup(comparison: Comparison) -> Figure | None:
         return None
     title = "Speedup and parallel efficiency over the number of agents"
     caption = (
-        "Left: one agent's MACs divided by those of N agents that learn in parallel and share (teaching, bytes at α MACs "
-        "each, every rebuild of the student's mapper). Dashed: N, a perfect speedup; dotted: 0.5 N, which the paper asks "
-        "for. Right: the same divided by N. Thin lines count the agent with most to do instead of the average."
+        "Left: one agent's MACs divided by those of N agents that learn in parallel and share (teaching, bytes at "
+        "α MACs each, every rebuild of the student's mapper). Dashed: N, a perfect speedup; dotted: 0.5 N, which "
+        "the paper asks for. Right: the same divided by N. Thin lines count the agent with most to do instead of "
+        "the average."
     )
     alt = "Lines over the number of agents. " + "; ".join(map(_told, families))
     made = [
@@ -53,7 +54,8 @@ def _draw(families: list[Family]) -> Canvas:
     made = canvas(9.5, 3.7)
     left, right = made.subplots(1, 2)
     most = max(group.agents for family in families for group in family.groups)
-    ends, efficient = [], []
+    ends: list[End] = []
+    efficient: list[End] = []
     for index, family in enumerate(families):
         look = signs(index)
         n = [group.agents for group in family.groups]
@@ -61,7 +63,10 @@ def _draw(families: list[Family]) -> Canvas:
             for name, thin in (("speedup", {}), ("busiest_speedup", {"linewidth": 0.8, "marker": ""})):
                 found = [group.figure("costs", name) for group in family.groups]
                 y = [(f.mean if f else 0.0) / (k if divide else 1) for f, k in zip(found, n, strict=True)]
-                wide = [(f.half_width or 0.0 if f else 0.0) / (k if divide else 1) for f, k in zip(found, n, strict=True)]
+                wide = [
+                    (f.half_width or 0.0 if f else 0.0) / (k if divide else 1)
+                    for f, k in zip(found, n, strict=True)
+                ]
                 axes.errorbar(n, y, wide if any(wide) else None, **(look | thin))
                 if name == "speedup":
                     (efficient if divide else ends).append((n[-1], y[-1], family.label, look["color"]))

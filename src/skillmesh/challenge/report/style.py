@@ -1,4 +1,4 @@
-"""How figures look: few lines, colours that all people can tell apart, and a second sign for print without colour."""
+"""How figures look: few lines, colours that all people can tell apart, and a second sign beside colour."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's; their yellow is darkened, for on white nobody sees it."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
-HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
+End = tuple[float, float, str, str]
+"""Where a curve ends (x and y), its name and its colour."""
 GREY = "#666666"
 HEAT = "cividis"
 """Even in brightness, and the same to people who do not see red or green."""
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 10,
@@ -91,24 +93,24 @@ def draw_curve(axes: Axes, curve: Sequence[Interval | None], index: int, **chang
         axes.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], gap: float = 0.055) -> None:
-    """Write names beside the ends of curves (x, y, name, colour), moved apart where they would touch."""
-    if not ends:
-        return
+def label_ends(axes: Axes, ends: Sequence[End], gap: float = 0.06) -> None:
+    """Write names beside the ends of curves, moved apart where they would touch."""
     low, high = axes.get_ylim()
-    step = gap * (high - low)
-    placed: list[float] = []
-    for _, y, _, _ in sorted(ends, key=lambda end: end[1]):
-        placed.append(max(y, placed[-1] + step) if placed else y)
-    surplus = max(0.0, placed[-1] - (high - step / 3))
-    placed = [y - surplus for y in placed]
-    at = max(end[0] for end in ends)
-    for y, (x, true, name, colour) in zip(placed, sorted(ends, key=lambda end: end[1]), strict=True):
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
+    left, right = axes.get_xlim()
+    ordered = sorted(ends, key=lambda end: end[1])
+    for y, (x, true, name, colour) in zip(_apart(ordered, gap * (high - low)), ordered, strict=True):
+        line = {
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.6,
+            "shrinkA": 1,
+            "shrinkB": 2,
+            "relpos": (0, 0.5),
+        }
         axes.annotate(
             name,
             (x, true),
-            (at + 0.03 * (axes.get_xlim()[1] - axes.get_xlim()[0]), y),
+            (right + 0.03 * (right - left), y),
             color=colour,
             va="center",
             ha="left",
@@ -117,8 +119,27 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], gap: f
         )
 
 
+def _apart(ordered: Sequence[End], step: float) -> list[float]:
+    """Heights of names that lie `step` apart at least, near those of their curves."""
+    placed = [y for _, y, _, _ in ordered]
+    for _ in range(200):
+        for index in range(1, len(placed)):
+            missing = placed[index - 1] + step - placed[index]
+            if missing > 0:
+                placed[index - 1] -= missing / 2
+                placed[index] += missing / 2
+    return placed
+
+
 def floor_of(values: Sequence[float], step: float = 5.0, most: float = 100.0) -> tuple[float, float]:
     """Limits of an axis of per cents that shows all values, with its lower end at a round number."""
     lowest = min(values, default=0.0)
     low = max(0.0, step * ((lowest - 0.5) // step))
     return low, most + 0.02 * (most - low)
+
+
+def whole_numbers(axes: Axes) -> None:
+    """Tasks come in ones."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

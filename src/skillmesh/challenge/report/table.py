@@ -1,4 +1,4 @@
-"""A table of the report: cells with a text for people and a value for programs; written as CSV, shown on the page."""
+"""A table of the report: cells have a text for people and a value for programs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Cell:
     """What CSV and sorting take; the text where there is none."""
     mark: str = ""
     """What is printed behind it and explained below the table."""
-    hint: str = ""
-    """Said when one points at it."""
+    below: str = ""
+    """A figure that belongs to it, in small print."""
 
     @property
     def plain(self) -> float | str:
@@ -45,7 +45,7 @@ class Table:
     """Rows that are set off from the others."""
 
     def write(self, folder: Path) -> Path:
-        """As CSV; a marked cell has its mark in a last column."""
+        """As CSV; what is said about marked cells is in a last column."""
         path = folder / f"{self.name}.csv"
         with path.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file)
@@ -53,7 +53,9 @@ class Table:
             out.writerow([*self.columns, *(["marks"] if marked else [])])
             for row in self.rows:
                 marks = "; ".join(
-                    f"{column}: {cell.mark}" for column, cell in zip(self.columns, row, strict=True) if cell.mark
+                    f"{column}: {cell.below} (note {cell.mark})"
+                    for column, cell in zip(self.columns, row, strict=True)
+                    if cell.mark
                 )
                 out.writerow([*(cell.plain for cell in row), *([marks] if marked else [])])
         return path
@@ -80,9 +82,9 @@ def percent(found: Interval | float | None) -> Cell:
     if found is None:
         return Cell(NOTHING)
     if not isinstance(found, Interval):
-        return Cell(f"{100 * found:.2f} %", found)
+        return Cell(f"{100 * found:.2f} %".replace("-", "−"), found)
     spread = "" if found.half_width is None else f" ± {100 * found.half_width:.2f}"
-    return Cell(f"{100 * found.mean:.2f}{spread} %", found.mean)
+    return Cell(f"{100 * found.mean:.2f}{spread} %".replace("-", "−"), found.mean)
 
 
 def mean(found: Interval | None, form: str) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from skillmesh.challenge.metrics import Interval
 from skillmesh.challenge.report.collect import Comparison, Group
@@ -52,9 +52,9 @@ def _lifelong(comparison: Comparison) -> Table:
     ]
     columns = ("run", "normalised accuracy", "backward transfer", "forgetting", "forward transfer")
     about = (
-        "What becomes of tasks as others are added, in the final answer. Normalised: divided by the accuracy just after "
-        "the task was learned. Transfers and forgetting in points of accuracy. Methods that know nothing of a task "
-        "before it is learned have no forward transfer."
+        "What becomes of tasks as others are added, in the final answer. Normalised: divided by the accuracy just "
+        "after the task was learned. Transfers and forgetting in points of accuracy. Methods that know nothing of "
+        "a task before it is learned have no forward transfer."
     )
     return Table("lifelong", "What holds as tasks are added", columns, rows(made), about=about)
 
@@ -82,8 +82,8 @@ def _costs(comparison: Comparison) -> Table:
     columns += (*(name.replace("_seconds", ", s") for name in seconds), "agents answer")
     about = (
         "Speedup in MACs, every rebuild of a student's mapper counted; “one rebuild” is an agent that waits for "
-        "everything, “busiest” counts the agent with most to do instead of the average. Wall-clock is of the machine "
-        "that made the run and may rest on a warm descriptor cache."
+        "everything, “busiest” counts the agent with most to do instead of the average. Wall-clock is of the "
+        "machine that made the run and may rest on a warm descriptor cache."
     )
     return Table("costs", "Speedup and wall-clock", columns, rows(made), about=about)
 
@@ -106,7 +106,7 @@ def _runs(comparison: Comparison) -> Table:
     return Table("runs", "Where it comes from", (*columns, "command"), rows(made))
 
 
-def curve_table(name: str, title: str, curves: dict[str, Sequence[Interval | None]]) -> Table:
+def curve_table(name: str, title: str, curves: Mapping[str, Sequence[Interval | None]]) -> Table:
     """Series after 1, 2, … tasks, a column each; where there are several seeds, a column for the interval too."""
     columns, series = ["tasks"], []
     for label, curve in curves.items():

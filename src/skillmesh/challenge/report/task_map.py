@@ -62,7 +62,8 @@ def project(centres: Points) -> tuple[Points, float]:
     centred = centres - centres.mean(axis=0)
     left, strength, _ = np.linalg.svd(centred, full_matrices=False)
     placed = left[:, :2] * strength[:2]
-    placed *= np.where(placed[np.abs(placed).argmax(axis=0), [0, 1]] < 0, -1, 1)  # a sign that does not depend on BLAS
+    signs = np.sign(placed[np.abs(placed).argmax(axis=0), [0, 1]])
+    placed *= np.where(signs < 0, -1, 1)  # BLAS has no say in it
     spread = float(np.square(strength).sum())
     return placed, float(np.square(strength[:2]).sum()) / spread if spread else 1.0
 
@@ -70,9 +71,10 @@ def project(centres: Points) -> tuple[Points, float]:
 def _figure(group: Group, placed: Points, kept: float) -> Figure:
     title = f"Map of the tasks as {group.label} sees them"
     caption = (
-        "Each task at the mean of its anchor, by classical scaling of the distances between them to two dimensions, which "
-        f"keep {100 * kept:.0f} % of the spread: near points need not be near in the others. Lines join the tasks most "
-        "often taken for each other, wider for more; the recogniser looks at the shape of each class too."
+        f"Each task at the mean of its anchor, by classical scaling of the distances between them to two "
+        f"dimensions, which keep {100 * kept:.0f} % of the spread: near points need not be near in the others. "
+        f"Lines join the tasks most often taken for each other, wider for more; the recogniser looks at the shape "
+        f"of each class too."
     )
     pairs = confused_pairs(group, LINKS)
     alt = f"{len(placed)} named points. Joined: " + "; ".join(
@@ -88,15 +90,19 @@ def _figure(group: Group, placed: Points, kept: float) -> Figure:
 
 
 def _draw(tasks: list[str], placed: Points, pairs: list[tuple[int, int, float, int]]) -> Canvas:
-    made = canvas(8.5, 5.8)
+    low, high = placed.min(axis=0), placed.max(axis=0)
+    wide, tall = np.maximum(high - low, 1e-9)
+    made = canvas(9.0, float(np.clip(9.0 * tall / wide, 4.5, 8.5)))
     axes = made.add_subplot()
+    joined: dict[frozenset[int], float] = {}
     for i, j, share, _ in pairs:
-        width = 0.6 + 4 * min(1.0, share / 0.2)
-        axes.plot(*placed[[i, j]].T, color=PALETTE[1], linewidth=width, alpha=0.55, zorder=1, solid_capstyle="round")
-    axes.scatter(*placed.T, s=22, color=PALETTE[0], zorder=2, linewidth=0)
-    reach = placed.max(axis=0) - placed.min(axis=0)
-    low, high = placed.min(axis=0) - 0.1 * reach, placed.max(axis=0) + 0.1 * reach
-    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", adjustable="datalim")
+        joined[frozenset((i, j))] = max(share, joined.get(frozenset((i, j)), 0.0))
+    for pair, share in joined.items():
+        width = 0.8 + 4 * min(1.0, share / 0.2)
+        axes.plot(*placed[sorted(pair)].T, color=PALETTE[1], linewidth=width, alpha=0.5, solid_capstyle="round")
+    axes.scatter(placed[:, 0], placed[:, 1], s=22, color=PALETTE[0], zorder=4, linewidth=0)
+    axes.margins(0.12, 0.06)
+    axes.set(aspect="equal", adjustable="datalim")
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set(xlabel="first dimension", ylabel="second dimension")
@@ -107,10 +113,10 @@ def _draw(tasks: list[str], placed: Points, pairs: list[tuple[int, int, float, i
 def _name_points(axes: Axes, made: Canvas, tasks: list[str], placed: Points) -> None:
     """Put each name where it covers the fewest points and names; the crowded ones choose last."""
     made.draw_without_rendering()
-    made.set_layout_engine("none")  # type: ignore[arg-type]
+    made.set_layout_engine("none")
     pixels = axes.transData.transform(placed)
     height = 7.5 / 72 * made.dpi
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in pixels]
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in pixels]
     near = np.linalg.norm(pixels[:, None] - pixels[None], axis=2)
     for index in np.argsort(-np.sort(near, axis=1)[:, min(3, len(tasks) - 1)], kind="stable"):
         width = 0.62 * height * len(tasks[index])
@@ -146,5 +152,6 @@ def _covered(box: Box, taken: list[Box]) -> float:
     for other in taken:
         across = min(box[2], other[2]) - max(box[0], other[0])
         down = min(box[3], other[3]) - max(box[1], other[1])
-        area += max(0.0, across) * max(0.0, down)
+        small = other[2] - other[0] <= 10  # a point must stay to be seen, a name may be touched
+        area += max(0.0, across) * max(0.0, down) * (20 if small else 1)
     return area

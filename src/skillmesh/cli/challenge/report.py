@@ -45,5 +45,7 @@ def _levels(text: str) -> list[float]:
     except ValueError:
         found = [-1.0]
     if not all(0 <= level <= 1 for level in found):
-        raise RunError(f"--levels is {text!r}; expected per cents from 0 to 100 with commas between, such as 90,50")
+        raise RunError(
+            f"--levels is {text!r}; expected per cents from 0 to 100 with commas between, such as 90,50"
+        )
     return found
