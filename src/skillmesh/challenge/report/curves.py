@@ -73,9 +73,10 @@ def average(comparison: Comparison) -> Figure:
     def draw() -> Canvas:
         made = canvas(7.5, 3.9)
         axes = made.add_subplot()
+        named = [*_same_ends(given, "task given"), *_same_ends(bounds, "all data")]
         for index, curve in enumerate(given.values()):
             draw_curve(axes, curve, index, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
-        _draw(axes, final, "average accuracy, %", [*given.values(), *bounds.values()], _same_ends(given))
+        _draw(axes, final, "average accuracy, %", [*given.values(), *bounds.values()], named)
         for index, (label, bound) in enumerate(together.items()):
             if bound is not None:
                 at, colour = (len(final[label]), 100 * bound.mean), PALETTE[index % len(PALETTE)]
@@ -158,7 +159,9 @@ def _draw(
     for index, curve in enumerate(curves.values()):
         draw_curve(axes, curve, index)
     longest = max(len(curve) for curve in curves.values())
-    axes.set(xlabel="tasks learned", ylabel=what, xlim=(0.5, longest + 0.5), ylim=floor_of(values))
+    axes.set(
+        xlabel="tasks learned", ylabel=what, xlim=(1 - 0.0125 * longest, 1.0125 * longest), ylim=floor_of(values)
+    )
     axes.grid(axis="y")
     whole_numbers(axes)
     ends = [
@@ -169,19 +172,19 @@ def _draw(
     label_ends(axes, [*ends, *more])
 
 
-def _same_ends(curves: Mapping[str, Curve]) -> list[End]:
+def _same_ends(curves: Mapping[str, Curve], bound: str) -> list[End]:
     """Names of bounds at their ends; those that end in the same place (the same heads) have one name."""
     found: dict[float, list[int]] = {}
     for index, curve in enumerate(curves.values()):
         if curve[-1] is not None:
             found.setdefault(round(100 * curve[-1].mean, 1), []).append(index)
-    names = [label.removesuffix(", task given") for label in curves]
-    length = max(map(len, curves.values()))
+    names = [label.removesuffix(f", {bound}") for label in curves]
+    length = max(map(len, curves.values()), default=0)
     return [
         (
             length,
             end,
-            f"{' and '.join(names[i] for i in indices)}, task given, {end:.1f} %",
+            f"{' and '.join(names[i] for i in indices)}, {bound}, {end:.1f} %",
             signs(indices[-1])["color"],
         )
         for end, indices in found.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skillmesh.challenge.metrics import Interval
 from skillmesh.challenge.paper.cells import printed
@@ -107,7 +107,7 @@ def _draw(points: dict[str, list[tuple[int, float]]], lines: dict[str, Line], or
         ends.append((longest, 100 * lines[label].at(longest), label, look["color"]))
     values = [100 * v for some in points.values() for _, v in some]
     values += [100 * line.at(longest) for line in lines.values()]
-    near.set(xlabel="tasks learned", ylabel="task recognised, %", ylim=floor_of(values), xlim=(0, longest + 1))
+    near.set(xlabel="tasks learned", ylabel="task recognised, %", ylim=floor_of(values), xlim=(0, 1.015 * longest))
     near.set_title("measured")
     whole_numbers(near)
     near.grid(axis="y")
@@ -119,6 +119,7 @@ def _draw(points: dict[str, list[tuple[int, float]]], lines: dict[str, Line], or
 def _ahead(axes: Axes, lines: dict[str, Line], order: dict[str, int], longest: int) -> None:
     """The lines drawn on; one that meets zero has its name inside the panel, beside it."""
     ends: list[End] = []
+    named = 0
     every = [(label, line, signs(order[label])["color"], longest) for label, line in lines.items()]
     for label, line, colour, start in [*every, ("paper, GMMC", PAPER_GMMC, GREY, 102)]:
         _line(axes, line, start, {"color": colour, "linestyle": "-"})
@@ -127,16 +128,23 @@ def _ahead(axes: Axes, lines: dict[str, Line], order: dict[str, int], longest: i
             heights = [100 * line.at(start), 100 * line.at(last)]
             axes.plot([start, last], heights, linestyle=(0, (4, 2)), color=colour)
         if last < FAR:
-            left = last >= FAR / 3  # near the axis there is no room on the left
-            place = (-6 if left else 4, 5)
-            told, side = f"{label}, 0 at {last:.0f}", "right" if left else "left"
-            axes.annotate(told, (last, 0), place, textcoords="offset points", color=colour, fontsize=8, ha=side)
+            _name_inside(axes, line, f"{label}, 0 at {last:.0f}", colour, named)
+            named += 1
         else:
             ends.append((last, 100 * line.at(last), label, colour))
     axes.set(xlabel="tasks", ylabel="task recognised, %", xlim=(0, FAR), ylim=(0, 102))
     axes.set_title("line drawn on (dashed)")
     axes.grid(axis="y")
     label_ends(axes, ends)
+
+
+def _name_inside(axes: Axes, line: Line, name: str, colour: str, named: int) -> None:
+    """Beside the line, each name higher than the last; near the axis there is no room on the left."""
+    level = 0.04 + 0.09 * named
+    at = line.meets(level) or 0.0
+    left = at >= FAR / 3
+    look: dict[str, Any] = {"color": colour, "fontsize": 8, "va": "center", "ha": "right" if left else "left"}
+    axes.annotate(name, (at, 100 * level), (-5 if left else 5, 0), textcoords="offset points", **look)
 
 
 def _line(axes: Axes, line: Line, until: int, look: dict[str, object]) -> None:

@@ -103,7 +103,12 @@ def _table_with_head(table: Table) -> str:
 
 
 def _table(table: Table) -> str:
-    heads = "".join(f'<th scope="col"><button>{escape(column)}</button></th>' for column in table.columns)
+    columns = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
+    numbers = [any(isinstance(cell.value, int | float) for cell in column) for column in columns]
+    heads = "".join(
+        f'<th scope="col"{" class=number" * number}><button>{escape(column)}</button></th>'
+        for column, number in zip(table.columns, numbers, strict=True)
+    )
     lines = []
     for index, row in enumerate(table.rows):
         look = ' class="ours"' if index in table.ours else ""
@@ -120,7 +125,7 @@ def _cell(cell: Cell) -> str:
     look += " long" * (len(cell.text) > LONG)
     attributes = f' class="{look.strip()}"' if look else ""
     attributes += f' data-value="{cell.value}"' if number else ""
-    below = f"<small>{escape(cell.below)}</small>" if cell.below else ""
+    below = f"<small>({escape(cell.below)})</small>" if cell.below else ""
     return f"<td{attributes}>{escape(cell.text)}{_mark(cell.mark)}{below}</td>"
 
 

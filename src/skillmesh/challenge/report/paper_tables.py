@@ -23,7 +23,8 @@ CONTRADICTED = ("explained", "no explanation")
 NOT_COMPARABLE = (
     "The paper's figures are of 102 tasks with Xception at 299 pixels, ours of the tasks, images and backbone "
     "that the runs were given: kinds of methods can be compared, not single figures. An average accuracy of ours "
-    "is forced (no “unknown”) and has no task label; two upper bounds stand beside it."
+    "is forced (no “unknown”) and has no task label; two upper bounds stand beside it. Marked figures of the "
+    "paper are contradicted by its own text; in brackets is what its formula gives."
 )
 BOUNDS = ("task given", "all data together")
 Ours = Callable[[Group, Group | None], Sequence[Cell]]
@@ -140,7 +141,7 @@ def _printed(cell: PaperCell, notes: list[str]) -> Cell:
     value = figure.range.middle
     if cell.verdict not in CONTRADICTED or cell.ours.value is None:
         return Cell(figure.text, value)
-    gives = f"formula: {figure.like(Range.of(cell.ours.value.middle))}"
+    gives = figure.like(Range.of(cell.ours.value.middle))
     reason = cell.ours.assumption or cell.ours.remark or "No assumption that we tried reaches the printed figure."
     note = f"The formula ({cell.ours.formula}) gives another figure. " + (
         f"The printed one is reached with: {reason}."
@@ -149,4 +150,4 @@ def _printed(cell: PaperCell, notes: list[str]) -> Cell:
     )
     if note not in notes:
         notes.append(note)
-    return Cell(figure.text, value, str(notes.index(note) + 1), gives)
+    return Cell(figure.text, value, str(notes.index(note) + 1), below=gives)

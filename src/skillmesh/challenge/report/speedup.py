@@ -67,7 +67,7 @@ def _draw(families: list[Family]) -> Canvas:
                     (f.half_width or 0.0 if f else 0.0) / (k if divide else 1)
                     for f, k in zip(found, n, strict=True)
                 ]
-                axes.errorbar(n, y, wide if any(wide) else None, **(look | thin))
+                axes.errorbar(n, y, wide if any(wide) else None, capsize=2, **(look | thin))
                 if name == "speedup":
                     (efficient if divide else ends).append((n[-1], y[-1], family.label, look["color"]))
     for axes, ideal, half in ((left, [1, most], [0.5, most / 2]), (right, [1, 1], [0.5, 0.5])):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ class Cell:
     """What CSV and sorting take; the text where there is none."""
     mark: str = ""
     """What is printed behind it and explained below the table."""
+    spread: float | None = None
+    """How far its confidence interval reaches to either side."""
     below: str = ""
     """A figure that belongs to it, in small print."""
 
@@ -45,20 +48,24 @@ class Table:
     """Rows that are set off from the others."""
 
     def write(self, folder: Path) -> Path:
-        """As CSV; what is said about marked cells is in a last column."""
+        """As CSV. Intervals have columns of their own; what is said about marked cells is in the last one."""
         path = folder / f"{self.name}.csv"
+        spread = {at for row in self.rows for at, cell in enumerate(row) if cell.spread is not None}
+        marked = any(cell.mark for row in self.rows for cell in row)
         with path.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file)
-            marked = any(cell.mark for row in self.rows for cell in row)
-            out.writerow([*self.columns, *(["marks"] if marked else [])])
+            heads = [[name, f"{name}, ±"] if at in spread else [name] for at, name in enumerate(self.columns)]
+            out.writerow([*itertools.chain(*heads), *(["marks"] if marked else [])])
             for row in self.rows:
-                marks = "; ".join(
-                    f"{column}: {cell.below} (note {cell.mark})"
-                    for column, cell in zip(self.columns, row, strict=True)
-                    if cell.mark
-                )
-                out.writerow([*(cell.plain for cell in row), *([marks] if marked else [])])
+                cells = [[c.plain, c.spread] if at in spread else [c.plain] for at, c in enumerate(row)]
+                out.writerow([*itertools.chain(*cells), *([self._marks(row)] if marked else [])])
         return path
+
+    def _marks(self, row: Sequence[Cell]) -> str:
+        told = zip(self.columns, row, strict=True)
+        return "; ".join(
+            f"{column}: formula {cell.below} (note {cell.mark})" for column, cell in told if cell.mark
+        )
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -84,7 +91,7 @@ def percent(found: Interval | float | None) -> Cell:
     if not isinstance(found, Interval):
         return Cell(f"{100 * found:.2f} %".replace("-", "−"), found)
     spread = "" if found.half_width is None else f" ± {100 * found.half_width:.2f}"
-    return Cell(f"{100 * found.mean:.2f}{spread} %".replace("-", "−"), found.mean)
+    return Cell(f"{100 * found.mean:.2f}{spread} %".replace("-", "−"), found.mean, spread=found.half_width)
 
 
 def mean(found: Interval | None, form: str) -> Cell:

@@ -98,8 +98,8 @@ def _draw(tasks: list[str], placed: Points, pairs: list[tuple[int, int, float, i
     for i, j, share, _ in pairs:
         joined[frozenset((i, j))] = max(share, joined.get(frozenset((i, j)), 0.0))
     for pair, share in joined.items():
-        width = 0.8 + 4 * min(1.0, share / 0.2)
-        axes.plot(*placed[sorted(pair)].T, color=PALETTE[1], linewidth=width, alpha=0.5, solid_capstyle="round")
+        width = 0.8 + 2.4 * min(1.0, share / 0.3)
+        axes.plot(*placed[sorted(pair)].T, color=PALETTE[1], linewidth=width, alpha=0.45, solid_capstyle="round")
     axes.scatter(placed[:, 0], placed[:, 1], s=22, color=PALETTE[0], zorder=4, linewidth=0)
     axes.margins(0.12, 0.06)
     axes.set(aspect="equal", adjustable="datalim")
@@ -116,16 +116,16 @@ def _name_points(axes: Axes, made: Canvas, tasks: list[str], placed: Points) -> 
     made.set_layout_engine("none")
     pixels = axes.transData.transform(placed)
     height = 7.5 / 72 * made.dpi
+    frame: Box = tuple(map(float, axes.get_window_extent().extents))  # type: ignore[assignment]
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in pixels]
     near = np.linalg.norm(pixels[:, None] - pixels[None], axis=2)
     for index in np.argsort(-np.sort(near, axis=1)[:, min(3, len(tasks) - 1)], kind="stable"):
         width = 0.62 * height * len(tasks[index])
         spots = _spots(pixels[index], width, height)
-        box = min(spots, key=lambda spot: (_covered(spot, taken), spots.index(spot)))
+        box = min(spots, key=lambda spot: (_covered(spot, taken) + _outside(spot, frame), spots.index(spot)))
         taken.append(box)
         x, y = axes.transData.inverted().transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
-        far = np.hypot(*(np.array([(box[0] + box[2]) / 2, (box[1] + box[3]) / 2]) - pixels[index]))
-        if far > width / 2 + 2 * height:
+        if _apart(box, pixels[index]) > height:  # whose name it is would be hard to tell
             axes.plot([placed[index, 0], x], [placed[index, 1], y], color=GREY, linewidth=0.4, zorder=1)
         back = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
         axes.text(x, y, tasks[index], fontsize=7.5, ha="center", va="center", zorder=3, bbox=back)
@@ -145,6 +145,18 @@ def _spots(point: NDArray[np.float64], width: float, height: float) -> list[Box]
             cx, cy = point[0] + x * x_gap, point[1] + y * y_gap
             found.append((cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2))
     return found
+
+
+def _outside(box: Box, frame: Box) -> float:
+    """How much of a name would be cut off, counted dearly."""
+    across = max(0.0, frame[0] - box[0]) + max(0.0, box[2] - frame[2])
+    down = max(0.0, frame[1] - box[1]) + max(0.0, box[3] - frame[3])
+    return 100 * (across + down)
+
+
+def _apart(box: Box, point: NDArray[np.float64]) -> float:
+    across = max(box[0] - point[0], 0.0, point[0] - box[2])
+    return float(np.hypot(across, max(box[1] - point[1], 0.0, point[1] - box[3])))
 
 
 def _covered(box: Box, taken: list[Box]) -> float:
