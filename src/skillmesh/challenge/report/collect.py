@@ -86,8 +86,17 @@ class Family:
         return replace(self.groups[-1], label=self.label)
 
     @property
-    def sweep(self) -> bool:
-        return len({group.agents for group in self.groups}) > 1
+    def sweeps(self) -> list[Family]:
+        """Its groups that differ in the number of agents alone, where there are several."""
+        alike: dict[tuple[str, str, float], list[Group]] = {}
+        for group in self.groups:
+            settings = group.first.settings
+            alike.setdefault((settings.sharing, settings.assign, settings.alpha), []).append(group)
+        several = {key: groups for key, groups in alike.items() if len(groups) > 1}
+        return [
+            Family(self.label if len(alike) == 1 else ", ".join((self.label, *map(str, key[:2]))), tuple(groups))
+            for key, groups in several.items()
+        ]
 
 
 @dataclass(frozen=True)
@@ -147,6 +156,7 @@ def _groups(label: str, groups: list[list[Record]]) -> tuple[Group, ...]:
         details = [f"{settings.agents} agents" if settings.agents > 1 else "1 agent"]
         details += ["over a mesh"] if settings.sharing == "mesh" else []
         details += [settings.assign] if len({some[0].settings.assign for some in groups}) > 1 else []
+        details += [f"α = {settings.alpha:g}"] if len({some[0].settings.alpha for some in groups}) > 1 else []
         full = ", ".join([label, *details]) if len(groups) > 1 else label
         made.append(Group(full, tuple(_one_per_seed(records))))
     return tuple(made)

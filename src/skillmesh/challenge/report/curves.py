@@ -35,7 +35,7 @@ def task_1(comparison: Comparison) -> Figure:
     curves = {
         group.label: group.curve(lambda record: over_time(record.matrix("final"), 1)) for group in comparison.shown
     }
-    names = sorted({group.tasks[0] for group in comparison.shown})
+    names = sorted({record.settings.names[0] for group in comparison.shown for record in group.records})
     title = "Accuracy of task 1 over time"
     caption = (
         f"Final accuracy (nothing given) on the first task ({', '.join(names)}) as "
@@ -54,18 +54,6 @@ def average(comparison: Comparison) -> Figure:
     }
     title = "Average accuracy over time, with its upper bounds"
     known = [label for label, bound in together.items() if bound is not None]
-    caption = (
-        "Mean over all tasks learned so far: the final answer (full lines with markers) and the same heads with "
-        "the task given (thin dotted lines of the same colour), which bound it from above. "
-        + (
-            f"Stars at the right edge: one classifier trained on all data together ({', '.join(known)})."
-            if known
-            else "None of these runs has the classifier trained on all data together (made with --no-bound)."
-        )
-        + " Steps are easy or hard tasks that come in."
-        + _seeds(comparison)
-        + AXIS
-    )
     bounds = {f"{label}, all data": _at_the_end(final[label], together[label]) for label in known}
     table = curve_table("average-accuracy", title, final | given | bounds)
     alt = "Lines over the number of tasks. " + _ends(final | given)
@@ -75,7 +63,7 @@ def average(comparison: Comparison) -> Figure:
         axes = made.add_subplot()
         named = [*_same_ends(given, "task given"), *_same_ends(bounds, "all data")]
         for index, curve in enumerate(given.values()):
-            draw_curve(axes, curve, index, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
+            draw_curve(axes, curve, index, band=False, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
         _draw(axes, final, "average accuracy, %", [*given.values(), *bounds.values()], named)
         for index, (label, bound) in enumerate(together.items()):
             if bound is not None:
@@ -83,7 +71,18 @@ def average(comparison: Comparison) -> Figure:
                 axes.plot(*at, color=colour, marker="*", markersize=11, clip_on=False, zorder=5)
         return made
 
-    return Figure("average-accuracy", title, caption, alt, draw, table)
+    return Figure("average-accuracy", title, _average_caption(comparison, known), alt, draw, table)
+
+
+def _average_caption(comparison: Comparison, known: Sequence[str]) -> str:
+    together = f"Stars at the right edge: one classifier trained on all data together ({', '.join(known)})."
+    if not known:
+        together = "None of these runs has the classifier trained on all data together (made with --no-bound)."
+    return (
+        "Mean over all tasks learned so far: the final answer (full lines with markers) and the same heads with "
+        "the task given (thin dotted lines of the same colour), which bound it from above. "
+        f"{together} Steps are easy or hard tasks that come in.{_seeds(comparison)}{AXIS}"
+    )
 
 
 def first_ten(comparison: Comparison) -> Figure:
@@ -94,7 +93,7 @@ def first_ten(comparison: Comparison) -> Figure:
     caption = (
         "Final accuracy on each of the first ten tasks divided by its accuracy just "
         "after it was learned, one line per task, one panel per method. 100 % is no "
-        "interference." + _seeds(comparison) + AXIS
+        "interference. With several seeds their mean; the table has the intervals." + AXIS
     )
     alt = "One panel per method with up to ten lines. At the end " + "; ".join(
         f"{label}: lowest {100 * min(values):.1f} %, mean {100 * sum(values) / len(values):.1f} %"
@@ -131,7 +130,7 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
     limits = floor_of(values, most=max([100.0, *values]))
     for axes, (label, tasks) in zip(panels.flat, curves.items(), strict=False):
         for index, (task, curve) in enumerate(tasks.items()):
-            draw_curve(axes, curve, index, linewidth=1.2, markersize=3.5, label=task)
+            draw_curve(axes, curve, index, band=False, linewidth=1.2, markersize=3.5, label=task)
         axes.set(title=label, ylim=limits, xlim=(0.5, None))
         axes.grid(axis="y")
     for axes in panels.flat[len(curves) :]:

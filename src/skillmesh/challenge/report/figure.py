@@ -34,6 +34,8 @@ class Figure:
         svg, png = folder / f"{self.name}.svg", folder / f"{self.name}.png"
         with drawing():
             drawn = self.draw()
+            for _ in range(2):  # the first layout does not know yet how large its labels are
+                drawn.draw_without_rendering()
             drawn.savefig(svg, metadata={"Date": None})
             drawn.savefig(png, dpi=PNG_DPI, metadata={"Software": "skillmesh"})
         return [svg, png]

@@ -144,6 +144,7 @@ def _name_inside(axes: Axes, line: Line, name: str, colour: str, named: int) -> 
     at = line.meets(level) or 0.0
     left = at >= FAR / 3
     look: dict[str, Any] = {"color": colour, "fontsize": 8, "va": "center", "ha": "right" if left else "left"}
+    look["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
     axes.annotate(name, (at, 100 * level), (-5 if left else 5, 0), textcoords="offset points", **look)
 
 

@@ -16,6 +16,8 @@ from skillmesh.challenge.report.tables import all_tables
 from skillmesh.challenge.results import LEVELS
 
 PAGE = "report.html"
+NO_LINE = "No figure of task recognition: it takes a method that recognises tasks, and two of them."
+NO_SWEEP = "No figure of speedup over agents: no method was run with several numbers of them."
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,7 @@ def make_report(folders: Sequence[str | Path], levels: Sequence[float] = LEVELS)
     maps, unmapped = task_map.task_maps(comparison)
     recognition, sweep = lines.mapper(comparison, levels), speedup.speedup(comparison)
     notes += unmapped
-    if recognition is None:
-        notes.append("No figure of task recognition: it takes a method that recognises tasks, and two of them.")
-    if sweep is None:
-        notes.append(
-            "No figure of speedup over agents: none of these methods was run with several numbers of them."
-        )
+    notes += [NO_LINE] * (recognition is None) + [NO_SWEEP] * (sweep is None)
     some = tuple(figure for figure in (recognition,) if figure is not None)
     over_time = (curves.task_1(comparison), curves.first_ten(comparison), *some)
     over_time += (bars.per_task(comparison), curves.average(comparison))

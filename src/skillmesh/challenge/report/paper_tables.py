@@ -16,7 +16,7 @@ from skillmesh.challenge.paper.figures import EXACT, Range
 from skillmesh.challenge.paper.parallel import REFERENCE, parallel_cells
 from skillmesh.challenge.paper.single import single_cells
 from skillmesh.challenge.report.collect import Comparison, Group
-from skillmesh.challenge.report.table import Cell, Table, mean, number, percent, rows, text
+from skillmesh.challenge.report.table import Cell, Table, mean, number, percent, text
 
 CONTRADICTED = ("explained", "no explanation")
 """Verdicts on cells whose formula, where the paper states one, gives another figure."""
@@ -67,7 +67,7 @@ def _parallel(group: Group, reference: Group | None) -> list[Cell]:
 
 
 def _usage(group: Group, reference: Group | None, cost: str) -> Cell:
-    """Relative to our own run of the paper's reference, where there is one."""
+    """Relative to our own run of the paper's reference with as many agents, where there is one."""
     if reference is None:
         return number(None)
     ours, theirs = group.figure("costs", cost), reference.figure("costs", cost)
@@ -88,40 +88,49 @@ def twin(method: dict[str, Any]) -> str | None:
 def _table(
     name: str, title: str, columns: Sequence[str], cells: list[PaperCell], groups: Sequence[Group], ours: Ours
 ) -> Table:
+    printed = _by_row(cells)
+    agents = inputs.AGENTS if name == "table-2" else 1
     notes: list[str] = []
+
+    def rows_like(row: str | None) -> list[tuple[Cell, ...]]:
+        return [
+            (
+                *(text("ours"), text(group.label), number(len(group.tasks))),
+                number(1 if agents == 1 else group.agents),
+                *ours(group, _reference(group, groups, agents > 1)),
+                *_bounds(group),
+            )
+            for group in groups
+            if _row_of(group, printed) == row
+        ]
+
+    made = rows_like(None)
+    for row, by_column in printed.items():
+        figures = [_printed(by_column[column], notes) for column in columns]
+        head = (text("paper"), text(row), number(inputs.TASKS), number(agents))
+        made += [(*head, *figures, number(None), number(None)), *rows_like(row)]
+    heads = ("of", "method", "tasks", "agents", *columns, *BOUNDS)
+    marks = tuple((f"{index}", note) for index, note in enumerate(notes, 1))
+    set_off = frozenset(index for index, row in enumerate(made) if row[0].text == "ours")
+    return Table(name, title, heads, tuple(made), marks, NOT_COMPARABLE, set_off)
+
+
+def _by_row(cells: Sequence[PaperCell]) -> dict[str, dict[str, PaperCell]]:
+    """What stands in the table itself, by row and column."""
     printed: dict[str, dict[str, PaperCell]] = {}
     for cell in cells:
         if cell.printed.place.startswith("table"):
             printed.setdefault(cell.printed.row, {})[cell.printed.column] = cell
-    reference = next((group for group in groups if twin(group.method) == REFERENCE), None)
-    made: list[list[Cell]] = []
-    set_off: set[int] = set()
-
-    def add(group: Group) -> None:
-        set_off.add(len(made))
-        head = [text("ours"), text(group.label), number(len(group.tasks)), number(_agents(group, name))]
-        made.append([*head, *ours(group, reference), *_bounds(group)])
-
-    rows_of = {group.label: _row_of(group, printed) for group in groups}
-    for group in groups:
-        if rows_of[group.label] is None:
-            add(group)
-    for row, by_column in printed.items():
-        agents = inputs.AGENTS if name == "table-2" else 1
-        head = [text("paper"), text(row), number(inputs.TASKS), number(agents)]
-        made.append([*head, *(_printed(by_column[c], notes) for c in columns), number(None), number(None)])
-        for group in groups:
-            if rows_of[group.label] == row:
-                add(group)
-    heads = ("of", "method", "tasks", "agents")
-    marks = tuple((f"{index}", note) for index, note in enumerate(notes, 1))
-    return Table(
-        name, title, (*heads, *columns, *BOUNDS), rows(made), marks, NOT_COMPARABLE, ours=frozenset(set_off)
-    )
+    return printed
 
 
-def _agents(group: Group, name: str) -> int:
-    return 1 if name == "table-1" else group.agents
+def _reference(group: Group, groups: Sequence[Group], parallel: bool) -> Group | None:
+    """Our run of the paper's reference on the same tasks, with as many agents where that matters."""
+    for other in groups:
+        same = other.first.settings.data_hash == group.first.settings.data_hash
+        if twin(other.method) == REFERENCE and same and (not parallel or other.agents == group.agents):
+            return other
+    return None
 
 
 def _row_of(group: Group, printed: dict[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from skillmesh.challenge.report.table import Table, number, percent, rows, text
 from skillmesh.errors import SkillmeshError
 
 PAIRS = 12
-SAMPLES = 4
+SAMPLES = 3
 """Images shown of a pair, at most."""
 SIDE = 84
 """Pixels of a thumbnail."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def speedup(comparison: Comparison) -> Figure | None:
     """Nothing where no method was run with several numbers of agents."""
-    families = [family for family in comparison.families if family.sweep]
+    families = [sweep for family in comparison.families for sweep in family.sweeps]
     if not families:
         return None
     title = "Speedup and parallel efficiency over the number of agents"

@@ -78,8 +78,10 @@ def signs(index: int) -> dict[str, Any]:
     }
 
 
-def draw_curve(axes: Axes, curve: Sequence[Interval | None], index: int, **changes: Any) -> None:
-    """A series after 1, 2, … tasks, with its confidence band where there are several seeds."""
+def draw_curve(
+    axes: Axes, curve: Sequence[Interval | None], index: int, band: bool = True, **changes: Any
+) -> None:
+    """A series after 1, 2, … tasks, with its confidence band where there are several seeds and it is wanted."""
     points = [(t, point) for t, point in enumerate(curve, 1) if point is not None]
     if not points:
         return
@@ -88,7 +90,7 @@ def draw_curve(axes: Axes, curve: Sequence[Interval | None], index: int, **chang
     look = signs(index) | {"markevery": max(1, len(x) // 10)} | changes
     axes.plot(x, y, **look)
     wide = [100 * (point.half_width or 0) for _, point in points]
-    if any(wide):
+    if band and any(wide):
         low, high = ([v + sign * w for v, w in zip(y, wide, strict=True)] for sign in (-1, 1))
         axes.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
 

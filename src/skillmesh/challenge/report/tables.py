@@ -67,6 +67,8 @@ def _costs(comparison: Comparison) -> Table:
         "efficiency_with_trials": "{:.4f}",
         "busiest_speedup": "{:.2f}",
     }
+    groups = comparison.groups
+    costs = {name: form for name, form in costs.items() if any(g.figure("costs", name) for g in groups)}
     seconds = ("learning_seconds", "sharing_seconds", "testing_seconds", "total_seconds")
     made = [
         [
