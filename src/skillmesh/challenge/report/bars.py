@@ -138,6 +138,7 @@ def _stacks(groups: list[Group], parts: list[str]) -> Canvas:
         same = place % columns and group.tasks == groups[place - 1].tasks
         axes.set_yticks(at, [] if same else group.tasks, fontsize=7)
         axes.set(title=f"{group.label}: {left.mean():.0f} KB on average", ylim=(len(at) - 0.4, -0.6))
+        axes.tick_params(axis="x", labelbottom=True)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x")
     for axes in panels.flat[len(groups) :]:

@@ -59,7 +59,7 @@ def average(comparison: Comparison) -> Figure:
     alt = "Lines over the number of tasks. " + _ends(final | given)
 
     def draw() -> Canvas:
-        made = canvas(7.5, 3.9)
+        made = canvas(7.5, max(3.9, 0.45 * len(final)))
         axes = made.add_subplot()
         named = [*_same_ends(given, "task given"), *_same_ends(bounds, "all data")]
         for index, curve in enumerate(given.values()):
@@ -132,6 +132,7 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
         for index, (task, curve) in enumerate(tasks.items()):
             draw_curve(axes, curve, index, band=False, linewidth=1.2, markersize=3.5, label=task)
         axes.set(title=label, ylim=limits, xlim=(0.5, None))
+        axes.tick_params(labelbottom=True)
         axes.grid(axis="y")
     for axes in panels.flat[len(curves) :]:
         axes.set_visible(False)
@@ -145,7 +146,7 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
 
 
 def _one_panel(curves: Mapping[str, Curve], what: str) -> Canvas:
-    made = canvas(7.5, 3.6)
+    made = canvas(7.5, max(3.6, 0.3 * len(curves)))
     _draw(made.add_subplot(), curves, what)
     return made
 
@@ -183,11 +184,15 @@ def _same_ends(curves: Mapping[str, Curve], bound: str) -> list[End]:
         (
             length,
             end,
-            f"{' and '.join(names[i] for i in indices)}, {bound}, {end:.1f} %",
+            f"{_together([names[i] for i in indices])}, {bound}, {end:.1f} %",
             signs(indices[-1])["color"],
         )
         for end, indices in found.items()
     ]
+
+
+def _together(names: Sequence[str]) -> str:
+    return " and ".join(names) if len(names) <= 2 else f"{len(names)} methods"
 
 
 def _at_the_end(curve: Curve, bound: Interval | None) -> Curve:
