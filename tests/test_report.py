@@ -121,6 +121,24 @@ def test_runs_that_differ_in_their_seed_give_a_mean_and_its_interval(runs: Path,
     assert float(row["final, ±"]) == pytest.approx(cell.spread)
 
 
+def test_a_figure_that_one_seed_lacks_is_no_mean_of_the_others(runs: Path, tmp_path: Path):
+    bounded = runs / "sketch" / "agents-004"
+    other = copied(bounded, tmp_path / "other", seed=1)
+    assert column(table_of(make_report([bounded, other]), "accuracy"), "all data together") != [None]
+    (other / "bounds.json").unlink()
+    (other / "results.json").write_text(json.dumps(results_of(read_record(other))))
+    assert column(table_of(make_report([bounded, other]), "accuracy"), "all data together") == [None]
+
+
+def test_a_sweep_is_of_runs_that_differ_in_the_number_of_agents_alone(runs: Path, tmp_path: Path):
+    copied(runs / "sketch" / "agents-004", tmp_path / "mesh", sharing="mesh")
+    report = make_report([runs / "sketch", tmp_path / "mesh"])
+    table = table_of(report, "speedup")
+    assert column(table, "agents N") == [1, 2, 4]
+    assert {row[0].text for row in table.rows} == {"sketch, memory, order"}
+    assert "sketch, 4 agents, over a mesh" in [group.label for group in report.comparison.groups]
+
+
 def test_a_run_under_way_is_left_out_and_named(runs: Path, tmp_path: Path):
     copied(runs / "maha", tmp_path / "half")
     (tmp_path / "half" / "results.json").unlink()
