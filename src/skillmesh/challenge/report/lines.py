@@ -1,0 +1,158 @@
+"""Accuracy of task recognition over the number of tasks, its regression line, and where that meets a level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from skillmesh.challenge.metrics import Interval
+from skillmesh.challenge.paper.cells import printed
+from skillmesh.challenge.regression import Line, fit_line
+from skillmesh.challenge.report.collect import Comparison
+from skillmesh.challenge.report.figure import Figure
+from skillmesh.challenge.report.style import GREY, End, canvas, floor_of, label_ends, signs, whole_numbers
+from skillmesh.challenge.report.table import Cell, Table, number, percent, rows, text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+PAPER_GMMC = Line(-0.0012, 0.952)
+"""Section 5."""
+FAR = 1000
+"""Tasks that the look ahead is drawn to, at most."""
+
+
+def mapper(comparison: Comparison, levels: Sequence[float]) -> Figure | None:
+    """Nothing where no method recognises tasks, or there is but one."""
+    curves = {group.label: group.average_curve("found") for group in comparison.shown}
+    points = {label: _points(curve) for label, curve in curves.items()}
+    points = {label: some for label, some in points.items() if len(some) > 1}
+    if not points:
+        return None
+    lines = {label: fit_line(*zip(*some, strict=True)) for label, some in points.items()}
+    title = "Task recognition over the number of tasks"
+    caption = (
+        "Left: share of test images whose task is recognised, mean over all tasks known so far, with the "
+        "regression line of each method. Right: the same lines drawn on beyond the data, with the paper's own for "
+        "GMMC (section 5, 102 tasks). A straight line is the paper's way to look ahead, not a law: the table says "
+        "at how many tasks it meets a level. The vertical axis on the left need not begin at zero."
+    )
+    alt = "Points and falling lines. " + "; ".join(
+        f"{label}: {100 * points[label][-1][1]:.1f} % after {points[label][-1][0]} tasks, line {_formula(line)}"
+        for label, line in lines.items()
+    )
+    order = {label: index for index, label in enumerate(curves)}
+    return Figure(
+        "mapper",
+        title,
+        caption,
+        alt,
+        lambda: _draw(points, lines, order),
+        _table(title, lines, points, levels),
+    )
+
+
+def _points(curve: Sequence[Interval | None]) -> list[tuple[int, float]]:
+    return [(t, point.mean) for t, point in enumerate(curve, 1) if point is not None]
+
+
+def _formula(line: Line) -> str:
+    return f"{line.intercept:.3f} {'−' if line.slope < 0 else '+'} {abs(line.slope):.6f} T"
+
+
+def _table(
+    title: str, lines: dict[str, Line], points: dict[str, list[tuple[int, float]]], levels: Sequence[float]
+) -> Table:
+    made: list[list[Cell]] = [
+        [
+            text("ours"),
+            text(label),
+            number(points[label][-1][0]),
+            percent(points[label][-1][1]),
+            text(_formula(line)),
+            *(number(line.meets(level)) for level in levels),
+        ]
+        for label, line in lines.items()
+    ]
+    paper = {cell.row: cell.figure for cell in printed("mapper")}
+    for name, share, formula in (("GMMC", 0.8494, _formula(PAPER_GMMC)), ("MAHA", 0.871, "–")):
+        figure = paper[f"tasks at which {name}'s line meets zero"]
+        meets = [Cell(figure.text, figure.range.middle) if level == 0 else number(None) for level in levels]
+        made.append([text("paper"), text(name), number(102), percent(share), text(formula), *meets])
+    columns = ("of", "method", "tasks", "task found at the end", "regression line")
+    heads = tuple(f"meets {100 * level:g} % at T =" for level in levels)
+    note = "The paper's line for GMMC as printed, 0.952 − 0.0012 T, meets zero at 793; the paper says 800."
+    return Table(
+        "mapper",
+        title,
+        (*columns, *heads),
+        rows(made),
+        (("", note),),
+        ours=frozenset(range(len(lines))),
+    )
+
+
+def _draw(points: dict[str, list[tuple[int, float]]], lines: dict[str, Line], order: dict[str, int]) -> Canvas:
+    made = canvas(9.5, 3.7)
+    near, far = made.subplots(1, 2, width_ratios=[1.25, 1])
+    longest = max(t for some in points.values() for t, _ in some)
+    ends = []
+    for label, some in points.items():
+        look = signs(order[label])
+        t, y = zip(*some, strict=True)
+        dots = look | {"linestyle": "", "markersize": 3.5}
+        near.plot(t, [100 * v for v in y], **dots)
+        _line(near, lines[label], longest, look)
+        ends.append((longest, 100 * lines[label].at(longest), label, look["color"]))
+    values = [100 * v for some in points.values() for _, v in some]
+    values += [100 * line.at(longest) for line in lines.values()]
+    near.set(xlabel="tasks learned", ylabel="task recognised, %", ylim=floor_of(values), xlim=(0, 1.015 * longest))
+    near.set_title("measured")
+    whole_numbers(near)
+    near.grid(axis="y")
+    label_ends(near, ends)
+    _ahead(far, lines, order, longest)
+    return made
+
+
+def _ahead(axes: Axes, lines: dict[str, Line], order: dict[str, int], longest: int) -> None:
+    """The lines drawn on; one that meets zero has its name inside the panel, beside it."""
+    ends: list[End] = []
+    named = 0
+    every = [(label, line, signs(order[label])["color"], longest) for label, line in lines.items()]
+    for label, line, colour, start in [*every, ("paper, GMMC", PAPER_GMMC, GREY, 102)]:
+        _line(axes, line, start, {"color": colour, "linestyle": "-"})
+        last = min(FAR, line.meets(0) or FAR)
+        if last > start:
+            heights = [100 * line.at(start), 100 * line.at(last)]
+            axes.plot([start, last], heights, linestyle=(0, (4, 2)), color=colour)
+        if last < FAR:
+            _name_inside(axes, line, f"{label}, 0 at {last:.0f}", colour, named)
+            named += 1
+        else:
+            ends.append((last, 100 * line.at(last), label, colour))
+    axes.set(xlabel="tasks", ylabel="task recognised, %", xlim=(0, FAR), ylim=(0, 102))
+    axes.set_title("line drawn on (dashed)")
+    axes.grid(axis="y")
+    label_ends(axes, ends)
+
+
+def _name_inside(axes: Axes, line: Line, name: str, colour: str, named: int) -> None:
+    """Beside the line, each name higher than the last; near the axis there is no room on the left."""
+    level = 0.04 + 0.09 * named
+    at = line.meets(level) or 0.0
+    left = at >= FAR / 3
+    look: dict[str, Any] = {"color": colour, "fontsize": 8, "va": "center", "ha": "right" if left else "left"}
+    look["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
+    axes.annotate(name, (at, 100 * level), (-5 if left else 5, 0), textcoords="offset points", **look)
+
+
+def _line(axes: Axes, line: Line, until: int, look: dict[str, object]) -> None:
+    axes.plot(
+        [1, until],
+        [100 * line.at(1), 100 * line.at(until)],
+        color=look["color"],
+        linestyle=look["linestyle"],
+        linewidth=1.4,
+    )

@@ -1,0 +1,421 @@
+"""The report: runs beside the paper, figures that are there and right, a page that stands alone in a browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from conftest import LEARNED, Ran
+from PIL import Image
+
+from skillmesh.challenge.methods import METHODS
+from skillmesh.challenge.paper.parallel import parallel_cells
+from skillmesh.challenge.paper.single import single_cells
+from skillmesh.challenge.record import read_record
+from skillmesh.challenge.report import Report, make_report, write_report
+from skillmesh.challenge.report.table import Table
+from skillmesh.challenge.report.task_map import project
+from skillmesh.challenge.results import results_of
+from skillmesh.challenge.run import Plan, run
+from skillmesh.challenge.sweep import sweep
+from skillmesh.errors import RunError, SkillmeshError
+
+
+@pytest.fixture(scope="module")
+def runs(one_network: None, tiny_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of sketch over 1, 2 and 4 agents with all bounds, and a run of maha without. Tests only look."""
+    folder = tmp_path_factory.mktemp("runs")
+    paths = [tiny_tasks / name for name in LEARNED]
+    plan = Plan(paths, METHODS["sketch"], folder / "sketch", agents=1, workers=1, threads=2)
+    sweep(plan, agents=[1, 2, 4], seeds=[0])
+    run(replace(plan, method=METHODS["maha"], out=folder / "maha", agents=4, bound=False))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(runs: Path) -> Report:
+    return make_report([runs / "sketch", runs / "maha"])
+
+
+@pytest.fixture(scope="module")
+def page(made: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(made, tmp_path_factory.mktemp("report"))
+
+
+def copied(
+    source: Path, target: Path, change: Callable[[dict[str, Any]], None] | None = None, **settings: Any
+) -> Path:
+    """A run as another would have been: its steps changed, its settings too, and its results made anew."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("agents"))
+    whole = json.loads((target / "run.json").read_text())
+    whole["settings"] |= settings
+    (target / "run.json").write_text(json.dumps(whole))
+    for path in (target / "steps").glob("*.json"):
+        step = json.loads(path.read_text())
+        if change is not None:
+            change(step)
+        path.write_text(json.dumps(step))
+    (target / "results.json").write_text(json.dumps(results_of(read_record(target))))
+    return target
+
+
+def table_of(report: Report, name: str) -> Table:
+    return next(table for section in report.sections for table in section.all_tables if table.name == name)
+
+
+def column(table: Table, name: str) -> list[Any]:
+    return [row[table.columns.index(name)].value for row in table.rows]
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# What is compared.
+
+
+def test_numbers_of_agents_are_one_method_and_accuracy_is_drawn_once(made: Report):
+    families = made.comparison.families
+    assert [family.label for family in families] == ["sketch", "maha"]
+    assert [group.agents for group in families[0].groups] == [1, 2, 4]
+    assert [group.label for group in made.comparison.shown] == ["sketch", "maha"]
+    names = [figure.name for figure in made.figures]
+    assert len(set(names)) == len(names)
+    assert {"task-1", "first-ten", "mapper", "per-task", "average-accuracy", "bytes", "speedup"} <= set(names)
+    for method in ("sketch", "maha"):
+        assert {f"confusion-{method}", f"task-map-{method}", f"accuracy-matrix-{method}"} <= set(names)
+
+
+def test_runs_that_differ_in_their_seed_give_a_mean_and_its_interval(runs: Path, tmp_path: Path):
+    def worse(step: dict[str, Any]) -> None:
+        for task in step["tasks"]:
+            task["final"] = 0.5
+
+    first = runs / "maha"
+    second = copied(first, tmp_path / "other", worse, seed=1)
+    report = make_report([first, second])
+    (group,) = report.comparison.groups
+    best = read_record(first).results
+    assert best is not None
+    table = table_of(report, "accuracy")
+    cell = table.rows[0][table.columns.index("final")]
+    values = best["final_accuracy"], 0.5
+    assert cell.value == pytest.approx(sum(values) / 2)
+    assert cell.spread == pytest.approx(
+        12.7062 * abs(values[0] - values[1]) / 2, rel=1e-4
+    )  # Student's t, 1 degree
+    assert group.average_curve("final")[0] is not None
+    table.write(tmp_path)
+    (row,) = read_csv(tmp_path / "accuracy.csv")
+    assert float(row["final, ±"]) == pytest.approx(cell.spread)
+
+
+def test_a_figure_that_one_seed_lacks_is_no_mean_of_the_others(runs: Path, tmp_path: Path):
+    bounded = runs / "sketch" / "agents-004"
+    other = copied(bounded, tmp_path / "other", seed=1)
+    assert column(table_of(make_report([bounded, other]), "accuracy"), "all data together") != [None]
+    (other / "bounds.json").unlink()
+    (other / "results.json").write_text(json.dumps(results_of(read_record(other))))
+    assert column(table_of(make_report([bounded, other]), "accuracy"), "all data together") == [None]
+
+
+def test_a_sweep_is_of_runs_that_differ_in_the_number_of_agents_alone(runs: Path, tmp_path: Path):
+    copied(runs / "sketch" / "agents-004", tmp_path / "mesh", sharing="mesh")
+    report = make_report([runs / "sketch", tmp_path / "mesh"])
+    table = table_of(report, "speedup")
+    assert column(table, "agents N") == [1, 2, 4]
+    assert {row[0].text for row in table.rows} == {"sketch, memory, order"}
+    assert "sketch, 4 agents, over a mesh" in [group.label for group in report.comparison.groups]
+
+
+def test_a_run_under_way_is_left_out_and_named(runs: Path, tmp_path: Path):
+    copied(runs / "maha", tmp_path / "half")
+    (tmp_path / "half" / "results.json").unlink()
+    report = make_report([runs / "maha", tmp_path / "half"])
+    assert len(report.comparison.records) == 1
+    assert any("half is not complete" in note for note in report.notes)
+    with pytest.raises(RunError, match="none of the 1 runs found is complete"):
+        make_report([tmp_path / "half"])
+    with pytest.raises(RunError, match="there is no run in"):
+        make_report([tmp_path / "half" / "modules"])
+
+
+def test_two_methods_of_one_name_are_told_apart(runs: Path, tmp_path: Path):
+    method = read_record(runs / "maha").settings.method | {"images_per_class": 7}
+    copied(runs / "maha", tmp_path / "seven", method=method)
+    report = make_report([runs / "maha", tmp_path / "seven"])
+    assert [family.label for family in report.comparison.families] == ["maha (maha)", "maha (seven)"]
+
+
+# Tables.
+
+
+@pytest.mark.parametrize(("name", "cells"), [("table-1", single_cells()), ("table-2", parallel_cells())])
+def test_every_printed_figure_is_there_and_exactly_the_contradicted_ones_are_marked(made: Report, name, cells):
+    table = table_of(made, name)
+    theirs = {row[1].text: row for row in table.rows if row[0].text == "paper"}
+    for cell in cells:
+        if not cell.printed.place.startswith("table"):
+            continue
+        shown = theirs[cell.printed.row][table.columns.index(cell.printed.column)]
+        assert shown.text == cell.printed.figure.text
+        contradicted = cell.ours.value is not None and not cell.ours.value.meets(cell.printed.figure.range)
+        measured = cell.printed.column == "average accuracy"
+        assert bool(shown.mark) == (contradicted and not measured), cell
+        assert not shown.mark or dict(table.notes)[shown.mark]
+
+
+def test_our_rows_stand_below_the_papers_and_hold_the_results(made: Report, runs: Path):
+    table = table_of(made, "table-2")
+    who = [(row[0].text, row[1].text) for row in table.rows]
+    assert who[:2] == [("ours", "sketch, 2 agents"), ("ours", "sketch, 4 agents")]  # one agent shares nothing
+    assert who[who.index(("ours", "maha")) - 1] == ("paper", "LLL, no BB, MAHA")
+    results = read_record(runs / "sketch" / "agents-004").results
+    assert results is not None
+    row = dict(zip(table.columns, table.rows[1], strict=True))
+    costs = results["costs"]
+    assert row["bytes"].value == costs["received_bytes"]
+    assert row["total MACs"].value == pytest.approx(
+        costs["teacher"] + 1000 * costs["received_bytes"] + costs["student"]
+    )
+    assert row["efficiency"].value == costs["efficiency"]
+    assert row["average accuracy"].value == results["final_accuracy"]
+    assert row["all data together"].value == results["bounds"]["all_data_together"]["final_accuracy"]
+
+
+def test_tables_are_written_as_csv_with_figures_in_full(page: Path, made: Report):
+    for section in made.sections:
+        for table in section.all_tables:
+            rows = read_csv(page.parent / "tables" / f"{table.name}.csv")
+            assert len(rows) == len(table.rows), table.name
+    first = read_csv(page.parent / "tables" / "table-1.csv")
+    assert float(first[0]["average accuracy"]) == made.comparison.shown[0].first.results["final_accuracy"]
+    marked = next(row for row in first if row["method"] == "ER")
+    assert marked["marks"].startswith("training MACs: formula 4.61E+18 (note ")
+
+
+def test_the_mappers_line_is_read_off_at_the_levels_asked_for(runs: Path, tmp_path: Path):
+    def falling(step: dict[str, Any]) -> None:
+        for task in step["tasks"]:
+            task["found"] = 1 - 0.01 * step["known"]
+
+    report = make_report([copied(runs / "maha", tmp_path / "falling", falling)], [0.75, 0])
+    table = table_of(report, "mapper")
+    assert column(table, "meets 75 % at T =")[0] == pytest.approx(25)
+    assert column(table, "meets 0 % at T =") == pytest.approx([100, 800, 978])  # ours, and the paper's two
+
+
+def test_the_bytes_of_a_task_are_all_accounted_for(made: Report, runs: Path):
+    table = table_of(made, "bytes")
+    sizes = [learned.module_bytes for learned in read_record(runs / "sketch" / "agents-004").learned]
+    assert column(table, "all")[:4] == sizes
+    assert {"head", "anchor", "probes", "card"} <= set(table.columns)
+
+
+# Figures.
+
+
+def test_figures_are_drawn_as_svg_and_png_and_the_same_again(made: Report, page: Path, tmp_path: Path):
+    for figure in made.figures:
+        svg = page.parent / "figures" / f"{figure.name}.svg"
+        assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+        with Image.open(svg.with_suffix(".png")) as image:
+            assert min(image.size) > 300
+            colours = image.convert("RGB").getcolors(1 << 24)
+        assert colours is not None
+        assert len(colours) > 20, f"{figure.name} is blank"
+        assert figure.caption
+        assert figure.alt
+    made.figures[0].write(tmp_path)
+    again = tmp_path / f"{made.figures[0].name}.svg"
+    assert again.read_bytes() == (page.parent / "figures" / again.name).read_bytes()
+
+
+def test_a_map_keeps_distances_that_lie_in_a_plane():
+    rng = np.random.default_rng(0)
+    flat = rng.normal(size=(9, 2))
+    turned = flat @ np.linalg.qr(rng.normal(size=(10, 10)))[0][:2] + 3
+    placed, kept = project(turned)
+
+    def distances(points: Any) -> Any:
+        return np.linalg.norm(points[:, None] - points[None], axis=2)
+
+    assert distances(placed) == pytest.approx(distances(flat))
+    assert kept == pytest.approx(1)
+
+
+def test_a_method_without_modules_or_a_mapper_has_the_figures_that_it_can(runs: Path, tmp_path: Path):
+    def blind(step: dict[str, Any]) -> None:
+        for task in step["tasks"]:
+            task["found"] = task["given"] = None
+
+    folder = copied(runs / "maha", tmp_path / "plain", blind, method={"name": "SI", "kind": "other"})
+    shutil.rmtree(folder / "modules")
+    (folder / "confusions.json").unlink()
+    report = make_report([folder])
+    write_report(report, tmp_path / "out")
+    names = {figure.name for figure in report.figures}
+    assert names == {"task-1", "first-ten", "per-task", "average-accuracy", "bytes", "accuracy-matrix-si"}
+    assert any("map of tasks" in note for note in report.notes)
+    assert any("task recognition" in note for note in report.notes)
+    table = table_of(report, "table-1")
+    rows = [(row[0].text, row[1].text) for row in table.rows]
+    assert rows[rows.index(("ours", "SI")) - 1] == ("paper", "SI")
+
+
+def test_missing_matplotlib_names_the_extra(made: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(SkillmeshError, match=r"pip install 'skillmesh\[report\]'"):
+        write_report(made, tmp_path)
+
+
+# The page.
+
+
+class Read(HTMLParser):
+    """What a page refers to, and which of its images have no words."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.mute: list[str] = []
+        self.figures: list[str] = []
+        self.captions = 0
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag != "a":
+            self.addresses += [str(found[key]) for key in ("src", "href", "data", "action") if key in found]
+        if tag == "img" and not found.get("alt"):
+            self.mute.append(str(found.get("src"))[:80])
+        if tag == "figure":
+            self.figures.append(str(found["id"]))
+        self.captions += tag == "figcaption"
+
+
+def test_the_page_needs_no_other_file_and_says_what_images_show(page: Path, made: Report):
+    read = Read(page)
+    assert read.figures == [figure.name for figure in made.figures]
+    assert read.captions == len(read.figures)
+    assert all(address.startswith("data:") for address in read.addresses)
+    assert not read.mute
+    text = page.read_text()
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_names_of_tasks_are_text_and_not_markup(runs: Path, tmp_path: Path):
+    folder = copied(
+        runs / "maha", tmp_path / "odd", method={"name": "<b>bold</b>", "mapper": "maha", "biases": "never"}
+    )
+    page = write_report(make_report([folder]), tmp_path / "out")
+    assert "<b>bold</b>" not in page.read_text()
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page.read_text()
+
+
+def test_images_of_confused_tasks_are_inside_or_said_to_be_missing(runs: Path, tmp_path: Path):
+    record = read_record(runs / "maha")
+    assert record.confusions is not None
+    facts = record.settings.tasks[1]
+    image = next(p for p in sorted((Path(facts.path) / "test").rglob("*")) if p.is_file())
+    sample = {"task": facts.name, "label": "one", "image": image.relative_to(facts.path).as_posix()}
+    sample |= {"taken_for": record.settings.names[0], "answer": "two"}
+    gone = sample | {"image": "test/one/gone.png", "label": "other"}
+
+    folder = copied(runs / "maha", tmp_path / "confused")
+    counts = [[2, 0, 0, 0], [2, 2, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]]
+    confusions = {"tasks": record.settings.names, "counts": counts, "samples": [sample, gone]}
+    (folder / "confusions.json").write_text(json.dumps(confusions))
+    text = write_report(make_report([folder]), tmp_path / "out").read_text()
+    assert text.count("data:image/jpeg;base64,") == 1
+    assert "one → two" in text
+    assert "50.0 % (2 images)" in text
+    assert text.count("image missing") == 1
+    assert "1 images are missing" in text
+
+
+PROBE = """
+<script>
+const box = (e) => { const r = e.getBoundingClientRect(); return [r.x, r.y + scrollY, r.width, r.height]; };
+addEventListener("load", () => {
+  const figures = [...document.querySelectorAll("figure")].map((figure) => {
+    const image = figure.querySelector("img");
+    const caption = figure.querySelector("figcaption");
+    return { name: figure.id, width: image.naturalWidth, box: box(image), caption: box(caption) };
+  });
+  const head = document.querySelector("#table-1 th:nth-child(7) button");
+  head.click();
+  const sorted = [...document.querySelectorAll("#table-1 tbody tr")].map((row) => row.cells[6].textContent);
+  const probe = document.createElement("pre");
+  probe.id = "probe";
+  probe.textContent = JSON.stringify({ figures, sorted });
+  document.body.append(probe);
+});
+</script>
+"""
+
+
+def browse(*words: object) -> str:
+    """Open something in Debian's chromium, with no network."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("chromium is not installed; on Debian: apt-get install chromium")
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=20000"]
+    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1300,14000"]
+    call = [browser, *quiet, *offline, *map(str, words)]
+    return subprocess.run(call, capture_output=True, text=True, timeout=300, check=True).stdout
+
+
+def test_a_real_browser_shows_every_figure(page: Path, made: Report, tmp_path: Path):
+    probed = tmp_path / "probed.html"
+    probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    seen = browse(profile, "--dump-dom", probed.as_uri())
+    found = json.loads(seen.partition('<pre id="probe">')[2].partition("</pre>")[0])
+    assert [figure["name"] for figure in found["figures"]] == [figure.name for figure in made.figures]
+
+    browse(profile, f"--screenshot={tmp_path / 'page.png'}", page.as_uri())
+    with Image.open(tmp_path / "page.png") as image:
+        screen = np.asarray(image.convert("L"))
+    for figure in found["figures"]:
+        assert figure["width"] > 300, f"{figure['name']} was not decoded"
+        for x, y, width, height in (figure["box"], figure["caption"]):
+            area = screen[round(y) : round(y + height), round(x) : round(x + width)]
+            assert area.size > 1000, f"{figure['name']} lies outside the page"
+            assert area.min() < 120 < 200 < area.max(), f"{figure['name']} is blank"
+            assert (area < 200).mean() > 0.003, f"{figure['name']} is blank"
+    shares = [float(text.replace("%", "")) for text in found["sorted"]]
+    assert shares == sorted(shares, reverse=True)  # a click on a column sorts by it
+
+
+# The command.
+
+
+def test_the_command_writes_the_report_and_says_where(command: Callable[..., Ran], runs: Path, tmp_path: Path):
+    ran = command("challenge", "report", runs / "maha", "--out", tmp_path / "r", "--levels", "95")
+    assert ran.code == 0, ran.err
+    assert "report.html" in ran.out
+    assert (tmp_path / "r" / "report.html").stat().st_size > 50_000
+    told = command("challenge", "report", runs / "maha", "--out", tmp_path / "r", "--json").json
+    assert told["page"].endswith("report.html")
+    assert told["tables"]["accuracy"]["rows"][0][0] == "maha"
+    assert "speedup" not in told["figures"]
+    assert told["provenance"][0]["data_hash"]
+
+
+def test_the_command_refuses_levels_that_are_none(command: Callable[..., Ran], runs: Path, tmp_path: Path):
+    ran = command("challenge", "report", runs / "maha", "--out", tmp_path, "--levels", "190")
+    assert ran.code == 1
+    assert "expected per cents from 0 to 100" in ran.err
