@@ -1,0 +1,47 @@
+"""The paper's own figures, and the studies of its appendices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables import read, source, table
+
+
+def paper(name: str) -> str:
+    """A table of the paper, each figure beside ours, and the notes that its cells refer to."""
+    content = read("paper")["tables"][name]
+    rows = []
+    for cell in content["cells"]:
+        figures = [cell[key] or "–" for key in ("printed", "ours", "reached")]
+        verdict = f"{cell['verdict']} ({cell['note']})" if cell["note"] else cell["verdict"]
+        rows.append([f"{cell['row']}: {cell['column']}", *figures, verdict, cell["formula"] or "–"])
+    notes = "\n".join(f"{number}. {note}" for number, note in enumerate(content["notes"], start=1))
+    head = "figure | paper | by its formula | by an assumption | verdict | formula"
+    return f"{table(head, rows)}\n\n{notes}\n\n{source('paper')}"
+
+
+def paper_datasets() -> str:
+    account = read("paper")["datasets"]
+    sizes = ("tasks", "classes", "train", "val", "test", "images")
+    rows = [[step["what"], *(f"{step[size]:,}" for size in sizes)] for step in account["steps"]]
+    parts = [table(f"rows | {' | '.join(sizes)}", rows)]
+    for key in ("known", "unknown"):
+        parts += [f"What is {key}:", "\n".join(f"- {line}" for line in account[key])]
+    return "\n\n".join([*parts, source("paper")])
+
+
+def study(name: str) -> str:
+    found = read(f"study-{name}")
+    rows = [[_figure(value) for value in row.values()] for row in found["rows"]]
+    notes = "\n".join(f"- {note}" for note in found["notes"])
+    return f"{table(' | '.join(found['rows'][0]), rows)}\n\n{notes}\n\n{source(f'study-{name}')}"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
+            return f"{value:.2E}"
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
+    return str(value)
