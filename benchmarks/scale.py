@@ -38,6 +38,10 @@ def main() -> None:
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
     origin = provenance("python benchmarks/scale.py TASKS --json FILE", paths, seed=0)
+    origin["remark"] = "2 cores, shared with other work"
+    if options.proof:
+        earlier = json.loads(options.proof.read_text())["provenance"]["commit"]
+        origin["remark"] += f"; the growing was proved at commit {earlier}"
     with TemporaryDirectory() as fresh:
         create_home(Path(fresh), name="scale")
         agent = Agent(Path(fresh), device="cpu")
@@ -45,7 +49,7 @@ def main() -> None:
         runs = []
         for size in options.sizes:
             runs.append(scaled(agent, paths, Plan(size, size), proof))
-            report = {"runs": runs, "provenance": origin | {"remark": "2 cores, shared with other work"}}
+            report = {"runs": runs, "provenance": origin}
             options.json.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 
 
