@@ -68,8 +68,8 @@ def _draw(families: list[Family]) -> Canvas:
                     for f, k in zip(found, n, strict=True)
                 ]
                 axes.errorbar(n, y, wide if any(wide) else None, capsize=2, **(look | thin))
-                if name == "speedup":
-                    (efficient if divide else ends).append((n[-1], y[-1], family.label, look["color"]))
+                label = family.label if name == "speedup" else f"{family.label}, busiest agent"
+                (efficient if divide else ends).append((n[-1], y[-1], label, look["color"]))
     for axes, ideal, half in ((left, [1, most], [0.5, most / 2]), (right, [1, 1], [0.5, 0.5])):
         axes.plot([1, most], ideal, linestyle=(0, (4, 2)), color=GREY, linewidth=1)
         axes.plot([1, most], half, linestyle=(0, (1, 1)), color=GREY, linewidth=1.4)
