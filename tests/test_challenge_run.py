@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import LEARNED, Ran
+from PIL import Image
 
 from skillmesh.agent import Agent
 from skillmesh.challenge import methods
@@ -309,6 +310,26 @@ def test_the_command_runs_and_says_what_it_found(command: Callable[..., Ran], de
 def test_the_command_refuses_what_is_no_number(command, demo_tasks, tmp_path, words, complaint):
     ran = command("challenge", "run", demo_tasks / "dice", "--out", tmp_path / "out", *words)
     assert (ran.code, complaint in ran.err) == (1, True)
+
+
+def test_wrong_data_is_reported_in_full_before_anything_is_learned(command: Callable[..., Ran], tmp_path: Path):
+    for task, split, label in (
+        ("alone", "train", "a"), ("alone", "test", "a"),
+        ("untested", "train", "a"), ("untested", "train", "b"), ("untested", "val", "a"),
+        ("broken", "train", "a"), ("broken", "train", "b"), ("broken", "test", "a"), ("broken", "test", "b"),
+        ("more/broken", "train", "a"), ("more/broken", "train", "b"), ("more/broken", "test", "b"),
+    ):  # fmt: skip
+        folder = tmp_path / "tasks" / task / split / label
+        folder.mkdir(parents=True)
+        shade = hash((task, split, label)) % 200
+        Image.new("RGB", (8, 8), (shade, len(task), len(split))).save(folder / "0.png")
+    (tmp_path / "tasks" / "broken" / "test" / "a" / "1.jpg").write_bytes(b"no image")
+    places = (tmp_path / "tasks", tmp_path / "tasks" / "more")
+    ran = command("challenge", "run", *places, "--agents", "2", "--out", tmp_path / "run")
+    assert ran.code == 1
+    for words in ("one class", "no test", "1.jpg", "broken"):
+        assert words in ran.err, ran.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_methods_are_listed(command: Callable[..., Ran]):
