@@ -21,7 +21,7 @@ from skillmesh.challenge.executors import BackboneRef, open_place, worker_backbo
 from skillmesh.challenge.methods import METHODS
 from skillmesh.challenge.record import Record, without_times
 from skillmesh.challenge.run import Plan, run
-from skillmesh.errors import RunError
+from skillmesh.errors import RunError, SkillmeshError
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +145,43 @@ def test_sharing_over_the_mesh_gives_the_same_answers(plan: Plan, here: Record, 
         assert found.sharing.received[name] >= others
     assert sum(found.sharing.sent.values()) >= sum(found.sharing.received.values())
     assert all(macs > 0 for macs in found.sharing.trial_macs.values())
-    assert 0 < found.results["costs"]["efficiency_with_trials"] < found.results["costs"]["efficiency"]
+    costs = found.results["costs"]
+    student = costs["student_one_rebuild"]
+    done = (costs["teacher_total"] + student) / (
+        costs["teacher"] + costs["communication"] + student + costs["trials"]
+    )
+    assert costs["trials"] > 0
+    assert costs["efficiency_as_done"] == pytest.approx(done / 3)
+
+
+def test_a_run_killed_while_its_nodes_share_goes_on_and_counts_every_byte(
+    plan: Plan, here: Record, tmp_path: Path
+):
+    out = tmp_path / "killed"
+    command = [*words(plan, out, 1), "--mesh", "--no-bound", "--reuse", str(here.folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while process.poll() is None and not list(out.glob("agents/*/control.sock")) and not served(out):
+        time.sleep(0.01)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (out / "sharing.json").exists()
+    found = run(replace(plan, out=out, mesh=True, bound=False, reuse=(here.folder,)))
+    assert found.sharing is not None
+    modules = {m.task: m.module_bytes for m in found.learned}
+    for name, tasks in found.settings.assignment.items():
+        assert found.sharing.received[name] == sum(size for task, size in modules.items() if task not in tasks)
+
+
+def served(out: Path) -> bool:
+    """Whether a node has begun."""
+    return any(file.stat().st_size for file in out.glob("agents/*/serve.log"))
+
+
+def test_a_backbone_that_cannot_be_loaded_is_named_by_workers_too(plan: Plan, tmp_path: Path):
+    method = replace(METHODS["sketch"], weights=str(tmp_path / "nothing.safetensors"))
+    with pytest.raises(SkillmeshError, match=r"nothing\.safetensors"):
+        run(replace(plan, method=method, out=tmp_path / "out", workers=2))
 
 
 # Killed.

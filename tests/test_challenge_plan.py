@@ -76,6 +76,7 @@ def test_a_csv_file_says_it_too(tmp_path):
         ('{"anna": ["a", "b", "c", "d", "e", "e"]}', "gives twice: e"),
         ('{"anna": ["a", "b", "c", "d", "e", "x"]}', "not there: x"),
         ('{"anna": "abcde"}', "no object of lists"),
+        ('{"../anna": ["a", "b", "c", "d", "e"]}', "without slashes"),
         ("[", "cannot read the assignment"),
     ],
 )

@@ -228,6 +228,30 @@ def test_a_sweep_takes_over_what_was_learned_and_accuracy_does_not_depend_on_age
     assert len(Agent(records[2].folder / "agents" / empty[0]).bank) == 4
 
 
+def test_what_is_learned_depends_neither_on_the_number_of_agents_nor_on_who_learns_it(
+    plan: Plan, made: Record, tmp_path: Path
+):
+    """Learned afresh by each number: nothing is taken over."""
+    alone = run(replace(plan, out=tmp_path / "alone", agents=1, bound=False))
+    each = run(replace(plan, out=tmp_path / "each", agents=4, bound=False))
+    for record in (alone, each):
+        assert [m.content_id for m in record.learned] == [m.content_id for m in made.learned]
+        assert np.array_equal(record.matrix(), made.matrix(), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"data_hash": "00"}, {"backbone": "ff"}, {"tasks": "fewer images"}]
+)
+def test_images_are_the_same_only_if_all_that_decides_them_is(made: Record, change: dict[str, Any]):
+    ours = made.settings
+    if "tasks" in change:
+        first, *others = ours.tasks
+        change = {"tasks": (replace(first, train=first.train - 1), *others)}
+    moved = replace(ours, tasks=tuple(replace(task, path="elsewhere") for task in ours.tasks))
+    assert ours.same_images(moved)
+    assert not ours.same_images(replace(ours, **change))
+
+
 def test_what_another_method_learned_is_not_taken_over(plan: Plan, made: Record, tmp_path: Path):
     other = replace(
         plan, method=SkillMethod("sketch", rank=4), out=tmp_path / "r4", bound=False, reuse=(made.folder,)

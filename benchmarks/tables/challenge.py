@@ -31,7 +31,13 @@ def challenge_runs() -> str:
         "method, sharing, executor | agents | task given, % | all data together, % | task found, % | final, % | "
         "macro averages against `eval` | agents' answers"
     )
-    return f"{table(head, rows)}\n\n{source('challenge-runs')}"
+    return f"{table(head, rows)}\n\n{_commands()}"
+
+
+def _commands() -> str:
+    """Every run's own command."""
+    runs = read("challenge-runs")["runs"]
+    return "\n".join([source("challenge-runs"), *(f"- `{run['provenance']['command']}`" for run in runs)])
 
 
 def challenge_costs() -> str:
@@ -39,22 +45,23 @@ def challenge_costs() -> str:
     for r in read("challenge-runs")["runs"]:
         c = r["costs"]
         macs = (f"{c[name]:.2e}" for name in ("teacher", "communication", "student"))
-        shares = (f"{c[name]:.4f}" for name in ("efficiency", "efficiency_with_one_rebuild"))
+        shares = (f"{c[name]:.4f}" for name in ("efficiency", "efficiency_as_done"))
         rows.append(
             [
-                f"{r['method']}, {r['sharing']['how']}",
+                f"{r['method']}, {r['sharing']['how']}, {r['executor']}",
                 str(r["agents"]),
                 *macs,
+                f"{c['trials']:.2e}",
                 f"{c['speedup']:.2f}",
                 *shares,
                 f"{c['busiest_speedup']:.2f}",
             ]
         )
     head = (
-        "method, sharing | agents | teacher, MACs | communication, MACs | student, MACs | speedup | efficiency | "
-        "efficiency, one rebuild | speedup of the busiest"
+        "method, sharing, executor | agents | teacher, MACs | communication, MACs | student, 40 rebuilds | "
+        "trials | speedup | efficiency, 40 rebuilds | efficiency, as done | speedup of the busiest"
     )
-    return f"{table(head, rows)}\n\n{source('challenge-runs')}"
+    return f"{table(head, rows)}\n\n{_commands()}"
 
 
 def challenge_sweep() -> str:

@@ -31,7 +31,7 @@ from skillmesh.anchors.sketch import (
 )
 from skillmesh.backbone.allocator import hand_back
 from skillmesh.backbone.calibration import Prior
-from skillmesh.costs import cholesky_macs, gram_macs, spend
+from skillmesh.costs import cholesky_macs, spend
 from skillmesh.lowrank import Doubles, Factor, LowRank, column_parts, invert_in_place
 from skillmesh.tensors import Floats, dequantise_rows
 
@@ -77,11 +77,10 @@ class ShortlistScorer:
         return float(2 * dim * dim + classes * quick + close)
 
     def _building_macs(self) -> float:
-        """Of sums, basis and places; the eigenvectors of a symmetric matrix are taken as nine of its products."""
+        """Of basis and places; sums count for themselves, and eigenvectors as nine products of their matrix."""
         dim, classes = len(self._basis), len(self._quick)
-        sums = 2 * gram_macs(dim, classes)  # as many rows of scatter as of means, or about so
         basis = cholesky_macs(dim) + float(dim) ** 3 * (1 + 3 + 9)
-        return sums + basis + float(classes) * dim * dim
+        return basis + float(classes) * dim * dim
 
     def _place_classes(self) -> None:
         """Find each class's first coordinates, and half its distance to the centre in these and in all."""
@@ -255,6 +254,7 @@ class _Products:
 
     def _flush(self) -> None:
         rows = self._rows[: self._filled]
+        spend("mapper", float(rows.size) * self.dim)
         for part in column_parts(self.dim):
             self._sum[part] += rows[:, part].T @ rows
         self._filled = 0

@@ -100,6 +100,9 @@ def _of_csv(text: str) -> Assignment:
 
 
 def _refuse_unequal(path: Path, found: Assignment, tasks: Sequence[str]) -> None:
+    for name in found:  # each has a folder of its name
+        if name in ("", ".", "..") or Path(name).name != name or "\\" in name:
+            raise RunError(f"{path} names an agent {name!r}; expected a name without slashes, such as anna")
     given = [task for names in found.values() for task in names]
     twice = sorted({task for task in given if given.count(task) > 1})
     foreign, missing = sorted(set(given) - set(tasks)), sorted(set(tasks) - set(given))

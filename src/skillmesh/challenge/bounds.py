@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from skillmesh.data.folder import TaskFolder
 
 Labels = NDArray[np.int64]
+SEEN = ("backbone", "representation", "compact")
+"""What of a method decides what the classifier sees."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,9 @@ def joint_bound(method: SkillMethod, stage: Stage) -> Bounds:
     how = _words(method)
     for folder in stage.reuse:
         earlier = read_record(folder)
-        same = (earlier.settings.data_hash, earlier.settings.seed, earlier.settings.names)
-        if (
-            earlier.bounds
-            and earlier.bounds.how.startswith(how)
-            and same
-            == (
-                stage.settings.data_hash,
-                stage.settings.seed,
-                stage.settings.names,
-            )
-        ):
+        seen = [settings.method.get(name) for settings in (earlier.settings, stage.settings) for name in SEEN]
+        alike = seen[: len(SEEN)] == seen[len(SEEN) :] and earlier.settings.same_images(stage.settings)
+        if earlier.bounds and alike:
             return earlier.bounds
     start = time.perf_counter()
     starts = np.cumsum([0, *(len(folder.classes) for folder in stage.tasks)])

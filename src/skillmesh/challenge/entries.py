@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 FORMAT = 1
@@ -30,7 +30,7 @@ class RunSettings:
     """All its settings; `name` among them."""
     agents: int
     assign: str
-    """How tasks were given to agents: order, round-robin, or the name of a file."""
+    """How tasks were given to agents: order, round-robin, balanced, or the name of a file."""
     assignment: dict[str, tuple[str, ...]]
     """Each agent's tasks, in the order in which it learns them; an agent may have none."""
     sharing: str
@@ -48,6 +48,13 @@ class RunSettings:
     @property
     def names(self) -> list[str]:
         return [task.name for task in self.tasks]
+
+    def same_images(self, other: RunSettings) -> bool:
+        """Whether tasks are learned from the same images in the same order, through the same backbone."""
+        mine, theirs = (
+            (s.seed, s.data_hash, s.backbone, [replace(task, path="") for task in s.tasks]) for s in (self, other)
+        )
+        return mine == theirs
 
 
 @dataclass(frozen=True)

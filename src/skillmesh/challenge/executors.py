@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -126,8 +126,8 @@ def _on_cores(ref: BackboneRef, workers: int, threads: int) -> Iterator[Place]:
     spawned = multiprocessing.get_context("spawn")  # a forked torch hangs
     start = time.perf_counter()
     all_there = spawned.Barrier(workers)
-    with ProcessPoolExecutor(workers, spawned, _begin, (ref, threads, all_there)) as pool:
-        for ready in [pool.submit(_wait_for_all) for _ in range(workers)]:
+    with ProcessPoolExecutor(workers, spawned, _begin, (threads, all_there)) as pool:
+        for ready in [pool.submit(_load_and_wait_for_all, ref) for _ in range(workers)]:
             ready.result()
         yield Place(pool, "processes of this machine", workers, time.perf_counter() - start, True)
 
@@ -135,13 +135,12 @@ def _on_cores(ref: BackboneRef, workers: int, threads: int) -> Iterator[Place]:
 _all_there: Any = None
 
 
-def _begin(ref: BackboneRef, threads: int, all_there: Any) -> None:
+def _begin(threads: int, all_there: Any) -> None:
     """Make a new worker ready for work."""
     global _all_there
     _all_there = all_there
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _take_threads(threads)
-    worker_backbone(ref)
 
 
 def _end_with_parent() -> None:
@@ -154,9 +153,15 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _wait_for_all() -> None:
-    """Keep a worker busy until each has one of these: then all are ready."""
-    _all_there.wait(600)
+def _load_and_wait_for_all(ref: BackboneRef) -> None:
+    """Keep a worker busy until each has one of these: then all are ready. What goes wrong ends the wait of all."""
+    try:
+        worker_backbone(ref)
+    except BaseException:
+        _all_there.abort()
+        raise
+    with suppress(threading.BrokenBarrierError):  # another one says why
+        _all_there.wait(600)
 
 
 def _take_threads(threads: int) -> None:

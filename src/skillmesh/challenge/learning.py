@@ -10,14 +10,15 @@ import dataclasses
 import hashlib
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from skillmesh.challenge.executors import BackboneRef, Place, open_place, worker_backbone
-from skillmesh.challenge.record import Learned, read_record
+from skillmesh.challenge.record import Learned, RunSettings, read_record
 from skillmesh.costs import counted
+from skillmesh.errors import RunError
 from skillmesh.learning.trial import Adapting
 from skillmesh.lesson import Lesson, study
 from skillmesh.module import Module, now
@@ -107,9 +108,10 @@ def _learn_all(
                 task = queues[name].popleft()
                 job = _job(method, stage, place, agents[name], task)
                 under_way[place.executor.submit(learn, job)] = name, task
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+            done = wait(under_way, return_when=FIRST_COMPLETED).done
+            for future in sorted(done, key=lambda f: f.exception() is not None):  # keep all that can be kept
                 name, task = under_way.pop(future)
-                _keep(stage, agents[name], task, *future.result())
+                _keep(stage, agents[name], task, *_result(future, task))
                 if queues[name]:
                     ready.appendleft(name)
                 if advance is not None:
@@ -117,6 +119,16 @@ def _learn_all(
     finally:
         for future in under_way:
             future.cancel()
+
+
+def _result(future: Future[tuple[Lesson, Taken]], task: str) -> tuple[Lesson, Taken]:
+    try:
+        return future.result()
+    except BrokenExecutor as error:
+        raise RunError(
+            f"a worker that learned {task!r} was killed, expected it to end by itself; is memory short? Give the "
+            "same command with --workers 1: it goes on"
+        ) from error
 
 
 def _job(method: SkillMethod, stage: Stage, place: Place, agent: Agent, task: str) -> Job:
@@ -198,10 +210,9 @@ def _taken_over(stage: Stage, homes: dict[str, Path], done: set[str]) -> set[str
     return found
 
 
-def _alike(theirs: object, ours: object) -> bool:
-    """Whether a task is learned alike in two runs: same method, seed and data, whoever learns it."""
-    names = ("method", "seed", "data_hash", "names", "backbone")
-    return all(getattr(theirs, name) == getattr(ours, name) for name in names)
+def _alike(theirs: RunSettings, ours: RunSettings) -> bool:
+    """Whether a task is learned alike in two runs: same method and images, whoever learns it."""
+    return theirs.method == ours.method and theirs.same_images(ours)
 
 
 def _keep_taken(stage: Stage, learned: Learned, agent: str, module: Module, data: bytes) -> None:

@@ -7,13 +7,15 @@ stopped when all hold all. What they sent is what they themselves have counted.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,9 @@ PATIENCE = 300.0
 """Seconds without any module arriving anywhere after which something must be wrong."""
 GRACE = 10.0
 """Seconds to leave the mesh in order."""
+PR_SET_PDEATHSIG = 1
+RECEIVED = ("bank", "quarantine", "partial")
+"""Folders of a home in which modules arrive."""
 
 
 class Served:
@@ -45,7 +50,10 @@ class Served:
         words = [sys.executable, "-m", "skillmesh", "--home", str(home), "serve"]
         one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # many nodes share few cores
         with (home / "serve.log").open("wb") as log:
-            self.process = subprocess.Popen(words, stdout=log, stderr=log, env=os.environ | one_thread)
+            environment = os.environ | one_thread
+            self.process = subprocess.Popen(
+                words, stdout=log, stderr=log, env=environment, preexec_fn=_end_with_parent
+            )
 
     def counts(self) -> tuple[int, ...]:
         """Modules in its bank, and in its quarantine."""
@@ -67,6 +75,21 @@ class Served:
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = call(self.home, "status", timeout=60)
         return found
+
+
+def _end_with_parent() -> None:
+    """A run that is killed must not leave nodes behind: they would hold their homes when it goes on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def leave_nothing_received(homes: Iterable[Path]) -> None:
+    """Bring agents back to before they met: what a killed sitting had fetched would not be counted."""
+    for home in homes:
+        for name in RECEIVED:
+            shutil.rmtree(home / name, ignore_errors=True)
+        for file in home.glob("ledger.sqlite*"):
+            file.unlink()
 
 
 def share_over_mesh(stage: Stage, homes: dict[str, Path], modules: int) -> Sharing:

@@ -1,9 +1,9 @@
 """The record of a run: one folder that holds all that was set, done and found, as JSON and CSV.
 
     run.json               what was asked for: method, agents, who learns what, tasks; versions and origin
-    learned/NN-task.json   one per learned task, written when it is done: a run that is killed goes on behind it
-    modules/NN-task.skill  what was learned, where the method makes modules
-    steps/NNN.json         after so many tasks: every known task's accuracies, what the student's work cost
+    learned/NNNN-task.json one per learned task, written when it is done: a run that is killed goes on behind it
+    modules/NNNN-task.skill what was learned, where the method makes modules
+    steps/NNNN.json        after so many tasks: every known task's accuracies, what the student's work cost
     steps.csv              the same as one table, a row per step and task
     confusions.json        at the last step: which tasks are taken for which, and images of it
     sharing.json           how all agents came to know all tasks, bytes sent, and that they answer alike

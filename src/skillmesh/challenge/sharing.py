@@ -15,6 +15,7 @@ import numpy as np
 
 from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
+from skillmesh.challenge.nodes import leave_nothing_received, share_over_mesh
 from skillmesh.challenge.record import Sharing
 from skillmesh.errors import RunError
 from skillmesh.module import Module, read_file
@@ -37,12 +38,12 @@ def share(
 ) -> None:
     """Bring all modules to all agents, and compare what they say."""
     with stage.timed("sharing_seconds") as timer:
+        if stage.settings.sharing == "mesh":
+            leave_nothing_received(homes.values())
         for name, home in homes.items():
             own = [p for p, module in enumerate(modules) if module.card.teacher == name]
             _take(Agent(home), stage, modules, own)
         if stage.settings.sharing == "mesh":
-            from skillmesh.challenge.nodes import share_over_mesh
-
             sharing = share_over_mesh(stage, homes, len(modules))
         else:
             sharing = _hand_over(stage, homes, modules)

@@ -69,7 +69,7 @@ class Stage:
         writing.write_json(self.folder / "sharing.json", asdict(sharing))
 
     def keep_times(self, **seconds: float) -> None:
-        """Note how long something took, summed over all sittings of a run that was killed."""
+        """Note how long something took, summed over sittings; of one that was killed, what had ended by then."""
         times = record.read_times(self.folder)
         for name, value in seconds.items():
             times[name] = times.get(name, 0.0) + round(value, 3)

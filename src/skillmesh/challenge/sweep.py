@@ -15,6 +15,11 @@ from skillmesh.challenge.writing import write_json
 FIGURES = ("oracle_accuracy", "task_accuracy", "final_accuracy", "strict_accuracy", "known_unknown")
 
 
+def folders_of(out: Path, agents: Sequence[int], seeds: Sequence[int]) -> dict[Path, int]:
+    """The folder of every run of a sweep, and its seed."""
+    return {out / _name(agents, count, seeds, seed): seed for seed in seeds for count in agents}
+
+
 def sweep(plan: Plan, agents: Sequence[int], seeds: Sequence[int]) -> list[Record]:
     """Run every number of agents with every seed; one of each is a plain run in the folder itself.
 

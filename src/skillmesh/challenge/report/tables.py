@@ -63,8 +63,7 @@ def _costs(comparison: Comparison) -> Table:
     costs = {
         "speedup": "{:.2f}",
         "efficiency": "{:.4f}",
-        "efficiency_with_one_rebuild": "{:.4f}",
-        "efficiency_with_trials": "{:.4f}",
+        "efficiency_as_done": "{:.4f}",
         "busiest_speedup": "{:.2f}",
     }
     groups = comparison.groups

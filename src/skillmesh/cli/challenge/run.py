@@ -67,17 +67,18 @@ def run(
     from skillmesh.challenge.methods import find_method
     from skillmesh.challenge.record import find_records
     from skillmesh.challenge.run import Plan
-    from skillmesh.challenge.sweep import sweep
+    from skillmesh.challenge.sweep import folders_of, sweep
     from skillmesh.cli import show
 
     numbers, drawn = _numbers(agents, "--agents", 1), _numbers(seeds, "--seeds", 0)
     chosen = find_method(method, {"backbone": backbone} | _absolute(weights=weights, calibration=calibration))
     opening: dict[str, Any] = {"dataset": dataset, "rule": rule, "partial": partial}
     with show.progress_bar() as bar:
-        if not any(out.rglob("run.json")):  # a run that goes on was checked when it began
-            report = refuse_bad_data(
-                tasks, seed=drawn[0], skip_unreadable=skip_unreadable, progress=bar, **opening
-            )
+        new = [
+            seed for folder, seed in folders_of(out, numbers, drawn).items() if not (folder / "run.json").exists()
+        ]
+        for seed in sorted(set(new)):  # a run that goes on was checked when it began
+            report = refuse_bad_data(tasks, seed=seed, skip_unreadable=skip_unreadable, progress=bar, **opening)
             for warning in report.warnings:
                 show.stderr.print(f"warning: {warning}", soft_wrap=True)
         plan = Plan(
