@@ -172,12 +172,14 @@ def test_another_teacher_of_an_adapted_task_is_right_where_it_says_one_of_its_na
 ) -> None:
     """Nobody knows what is on probes that only an adapted head could name."""
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
-    card = modules["shapes"].card.model_copy(update={"biases": (CHANNELS, len(biases["bias.value"]))})
-    first = Module.create(card, modules["shapes"].tensors | biases, Identity.create("ann"))[0]
+    adapted = forged(modules["shapes"], biases, biases=(CHANNELS, len(biases["bias.value"])))
+    first = signed(adapted, Identity.create("ann"))
     examiner = quarantine_of(taught, [])._examiner
-    sitting = examiner.sit([first, signed(rival(modules["shapes"]), Identity.create("bob"))])
+    bob = Identity.create("bob")
+    sitting = examiner.sit([first, signed(rival(modules["shapes"]), bob)])
     assert sitting.others[first.id].right == sitting.others[first.id].images
-    assert not any(account.wrong for account in sitting.taken.values())
+    taken = sitting.taken[bob.public_key, False]
+    assert taken.wrong == 0
 
 
 def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Agent, modules: dict[str, Module]) -> None:
