@@ -2,7 +2,8 @@
 
     python benchmarks/biases.py TASKS --out docs/results/biases.json
 
-Every method learns from the same images: training images, with validation images to choose and to stop on.
+Every method learns from training images, with validation images to choose and to stop on; heads on descriptors are
+fitted once more with the validation images added, the paper's head and Head2Toe's are not.
 Accuracy is of test images, with the task given. Costs are all MACs of learning, in passes of the network over the
 task's images; the pass that the task's anchor needs in any case is one of them. What an agent can do is done by an
 agent; the paper's own way is trained here, with the library.
