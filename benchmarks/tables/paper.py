@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from skillmesh.challenge.studies.study import as_read
 from tables import read, source, table
 
 
@@ -32,16 +31,6 @@ def paper_datasets() -> str:
 
 def study(name: str) -> str:
     found = read(f"study-{name}")
-    rows = [[_figure(value) for value in row.values()] for row in found["rows"]]
+    rows = [[as_read(value) for value in row.values()] for row in found["rows"]]
     notes = "\n".join(f"- {note}" for note in found["notes"])
     return f"{table(' | '.join(found['rows'][0]), rows)}\n\n{notes}\n\n{source(f'study-{name}')}"
-
-
-def _figure(value: Any) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
-            return f"{value:.2E}"
-        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
-    return str(value)

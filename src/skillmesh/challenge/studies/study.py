@@ -57,3 +57,14 @@ class Study:
     about: str
     """One line for whoever asks which studies there are."""
     run: Callable[[StudySettings], Findings]
+
+
+def as_read(value: Any) -> str:
+    """Numbers as one reads them: whole ones in full, large ones by their power of ten."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
+            return f"{value:.2E}"
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
+    return str(value)

@@ -77,6 +77,7 @@ def study(
     """Answer a question of the paper's appendices."""
     from skillmesh.challenge.provenance import provenance
     from skillmesh.challenge.studies import STUDIES, StudySettings, run_study
+    from skillmesh.challenge.studies.study import as_read
     from skillmesh.cli import show
     from skillmesh.data.folder import find_tasks
 
@@ -98,7 +99,7 @@ def study(
         return
     rows = show.table(found.title, *(_column(key, value) for key, value in found.rows[0].items()))
     for row in found.rows:
-        rows.add_row(*map(_shown, row.values()))
+        rows.add_row(*map(as_read, row.values()))
     show.console.print(rows)
     for note in found.notes:
         show.console.print(f"- {note}")
@@ -106,14 +107,3 @@ def study(
 
 def _column(name: str, value: Any) -> str:
     return name if isinstance(value, str) else f">{name}"
-
-
-def _shown(value: Any) -> str:
-    """Numbers as one reads them: whole ones in full, large ones by their power of ten."""
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
-            return f"{value:.2E}"
-        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
-    return str(value)
