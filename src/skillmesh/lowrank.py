@@ -93,7 +93,7 @@ def total(parts: Iterable[LowRank], factor: Factor) -> LowRank:
 
 def column_parts(dim: int) -> list[slice]:
     """Cut `dim` columns into parts of at most `COLUMNS`."""
-    return [slice(start, start + COLUMNS) for start in range(0, dim, COLUMNS)]
+    return [slice(start, min(start + COLUMNS, dim)) for start in range(0, dim, COLUMNS)]
 
 
 def cholesky(matrix: Doubles) -> Factor:
@@ -143,7 +143,10 @@ def _invert_lower(root: Doubles) -> None:
     half = len(root) // 2
     _invert_lower(root[:half, :half])
     _invert_lower(root[half:, half:])
-    root[half:, :half] = -root[half:, half:] @ (root[half:, :half] @ root[:half, :half])
+    for part in column_parts(half):
+        # A triangle's columns are empty above their diagonal: what was overwritten before is not asked for.
+        across = root[half:, part.start : half] @ root[part.start : half, part]
+        root[half:, part] = -(root[half:, half:] @ across)
 
 
 ROUNDS = 4

@@ -41,7 +41,7 @@ CLOSE = 16
 """Tasks per image that are looked at closely."""
 ROOM = 16_000_000
 """Scores of classes that are in memory at a time: 64 MB."""
-ROWS = 1024
+ROWS = 512
 """Rows whose products are summed at a time."""
 
 
@@ -58,11 +58,8 @@ class ShortlistScorer:
             sums.add(anchor)
             self._means.append(anchor.packed())
         self._centre = sums.centre.astype(np.float32)
-        unroot = sums.within()
-        invert_in_place(unroot)
-        hand_back()
-        self._basis, beyond = _common_basis(unroot, sums.between())
-        del unroot, sums
+        self._basis, beyond = _common_basis(sums.within(), sums.between())
+        del sums
         self._background = (1 / (1 + beyond)).astype(np.float32)
         self._starts = first_columns([len(values) for values, _ in self._means])
         hand_back()
@@ -154,18 +151,22 @@ def _largest(scores: Floats, count: int) -> Labels:
     return np.sort(np.argpartition(scores, -count, axis=1)[:, -count:], axis=1)
 
 
-def _common_basis(unroot: Doubles, between: Doubles) -> tuple[Floats, Floats]:
-    """Rows V with V·W·Vᵀ = 1 and V·(B−W)·Vᵀ diagonal; and that diagonal, largest first.
+def _common_basis(within: Doubles, between: Doubles) -> tuple[Floats, Floats]:
+    """Rows V with V·W·Vᵀ = 1 and V·(B−W)·Vᵀ diagonal; and that diagonal, largest first. Both matrices are used up.
 
-    `unroot` is the inverse of W's root. What decides between large and small is done in double precision; the
-    rotation that sorts directions is not delicate, and single precision halves its time and memory.
+    What decides between large and small is done in double precision; the rotation that sorts directions is not
+    delicate, and single precision halves its time and memory.
     """
     from scipy.linalg import eigh  # here, since a small bank does without its 30 MB
 
+    invert_in_place(within)
+    unroot = within  # the inverse of W's root
     for part in column_parts(len(between)):
         between[:, part] = unroot @ between[:, part]
     for part in column_parts(len(between)):
         between[part] = between[part] @ unroot.T
+    single_unroot = unroot.astype(np.float32)
+    del within, unroot
     single = between.astype(np.float32)
     del between
     hand_back()
@@ -173,7 +174,7 @@ def _common_basis(unroot: Doubles, between: Doubles) -> tuple[Floats, Floats]:
     values, vectors = eigh(single.T, overwrite_a=True, check_finite=False, driver="evd")
     basis: Floats = np.empty(single.shape, dtype=np.float32)
     for part in column_parts(len(basis)):
-        basis[:, part] = vectors[:, ::-1].T @ unroot[:, part].astype(np.float32)
+        basis[:, part] = vectors[:, ::-1].T @ single_unroot[:, part]
     return basis, np.maximum(values[::-1], 0)
 
 
@@ -229,7 +230,8 @@ class _Sums:
         between /= self._all_voices
         centre = self._middle / self._all_voices  # as seen from the calibration's
         # The mean of (μ−c)(μ−c)ᵀ is that of μμᵀ less ccᵀ, once all voices are counted: they add up to one.
-        between -= np.outer(centre, centre)
+        for part in column_parts(len(centre)):
+            between[part] -= np.outer(centre[part], centre)
         return between
 
 
