@@ -114,7 +114,7 @@ class TaskNetwork(nn.Module):
 
     @cached_property
     def macs(self) -> tuple[int, int]:
-        """Of one image through the body, forwards and backwards: gradients of weights and, but the first's, inputs."""
+        """Of one image through the body, forwards and backwards: to weights and, but the first's, inputs."""
         layers = {name: m for name, m in self.body.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
         was_training = self.training
         with torch.no_grad(), counting(layers) as counted:
