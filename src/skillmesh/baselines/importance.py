@@ -13,6 +13,7 @@ papers'.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,8 @@ Tensors = list[torch.Tensor]
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of an image's logits and a number that comes with the image."""
 
-CHUNK = 16
-"""Images whose gradients are in memory together: each as large as the body."""
+CHUNKS = {"cuda": 64, "cpu": 4}
+"""Images whose gradients are in memory together, each as large as the body: a GPU wants many, a CPU few."""
 
 
 class Pull:
@@ -105,9 +106,12 @@ class Pulled(Trainer):
 
         each = vmap(grad(of_one), in_dims=(None, 0, 0))
         mean = [torch.zeros_like(weight) for weight in weights.values()]
-        for images, numbers in zip(torch.split(examples.x, CHUNK), torch.split(beside, CHUNK), strict=True):
-            gradients = each(weights, images, numbers)
-            torch._foreach_add_(mean, [size(gradient).sum(0) for gradient in gradients.values()])
+        chunk = CHUNKS.get(self.device.type, 4)
+        with torch.no_grad(), warnings.catch_warnings():  # no_grad: nothing is differentiated twice
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of pooling, too small to matter
+            for images, numbers in zip(torch.split(examples.x, chunk), torch.split(beside, chunk), strict=True):
+                gradients = each(weights, images, numbers)
+                torch._foreach_add_(mean, [size(gradient).sum(0) for gradient in gradients.values()])
         torch._foreach_div_(mean, len(examples))
         self._spend_images(len(examples))
         return mean
