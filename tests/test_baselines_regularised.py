@@ -294,6 +294,15 @@ def test_a_spring_too_stiff_for_the_rate_ends_at_the_old_weight() -> None:
         torch.testing.assert_close(ended, old - slope / strength)
 
 
+def test_no_spring_pushes() -> None:
+    """A weight that did harm along SI's path has a negative importance; it is free, not driven away."""
+    gradient = torch.tensor([0.5])
+    Pull([torch.tensor([-4.0])], [torch.tensor([1.0])], strength=1.0, rate=0.1).add(
+        [torch.tensor([3.0])], [gradient]
+    )
+    assert gradient == 0.5
+
+
 def test_stiff_springs_seek_the_same_minimum() -> None:
     weight, old = torch.tensor([0.0]), torch.tensor([2.0])
     pull, speed = Pull([torch.tensor([5.0])], [old], strength=2.0, rate=0.5), torch.zeros(1)  # 0.5 · 10 > 1
