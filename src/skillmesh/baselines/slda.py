@@ -1,4 +1,5 @@
-"""Streaming LDA (Hayes & Kanan 2020, "Lifelong Machine Learning with Deep Streaming LDA").
+"""Streaming LDA (Hayes & Kanan 2020, "Lifelong Machine Learning with Deep Streaming Linear Discriminant
+Analysis").
 
 Every class has a mean, all share one covariance. Both are running sums, so images may arrive one by one and in any
 order. Scores are linear: w = Λμ and b = −½ μᵀΛμ, with Λ the inverse of the shrunk covariance.
