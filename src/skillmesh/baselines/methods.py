@@ -6,14 +6,13 @@ A class of settings is a kind of method: a file may say `kind = "ewc"` and chang
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from skillmesh.baselines.settings import Trained
+from skillmesh.baselines.settings import Frozen, Trained
 from skillmesh.challenge.methods import register, register_kind
 from skillmesh.errors import RunError
 
-Fisher = Literal["sampled", "empirical"]
+Distance = Literal["cosine", "euclidean"]
 
 
 @dataclass(frozen=True)
@@ -32,78 +31,98 @@ class Joint(Trained):
     made_by = "joint:Joint"
 
 
-def _pulls(*strengths: float) -> tuple[dict[str, Any], ...]:
-    """Two rates by three strengths: from hardly felt to nearly frozen, by the sizes of importances."""
-    return tuple({"rate": rate, "strength": strength} for rate, strength in product((0.003, 0.01), strengths))
+# Peers of today, which leave the backbone alone.
 
 
 @dataclass(frozen=True)
-class Pulled(Trained):
-    """Weights that mattered are held: loss + strength / 2 · Σ importance · (weight − old weight)²."""
+class NearestMean(Frozen):
+    """The class whose mean is nearest."""
 
-    strength: float = 1.0
+    distance: Distance = "cosine"
+    # Zhou et al. 2023 (SimpleCIL) and McDonnell et al. 2023 compare with it; Mensink et al. 2013: Euclidean.
+    power: float = 1.0
+    """Of Tukey's transform, which Goswami et al. 2023 add; 1 leaves everything as it is."""
+
+    kind = "nearest-mean"
+    made_by = "nearest_mean:NearestMean"
+    grid = tuple({"distance": d, "power": p} for d in get_args(Distance) for p in (1.0, 0.5, 0.25))
+
+    def _choices(self) -> dict[str, Any]:
+        return super()._choices() | {"distance": Distance}
+
+
+@dataclass(frozen=True)
+class Slda(Frozen):
+    """Streaming linear discriminant analysis: class means and one covariance."""
+
+    shrinkage: float = 1e-4  # Hayes & Kanan 2020, section 3
+    """Share of the covariance that is the identity."""
+
+    kind = "slda"
+    made_by = "slda:Slda"
+    grid = tuple({"shrinkage": shrinkage} for shrinkage in (1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1))
+
+
+@dataclass(frozen=True)
+class RanPac(Frozen):
+    """A random projection to many dimensions, and ridge regression on that."""
+
+    width: int = 10_000  # McDonnell et al. 2023, section 5: M = 10,000
+    ridge: float | None = None
+    """None: chosen anew with each task among 10⁻⁸ … 10⁸, as its appendix says."""
+
+    kind = "ranpac"
+    made_by = "ranpac:RanPac"
+    # Its figure on M goes from hundreds to 15,000; the two fixed ridges are of its range.
+    grid = (
+        {"width": 1_000},
+        {"width": 2_000},
+        {"width": 5_000},
+        {"width": 10_000},
+        {"width": 10_000, "ridge": 1e4},
+        {"width": 10_000, "ridge": 1e6},
+    )
+
+
+@dataclass(frozen=True)
+class Fecam(Frozen):
+    """Mahalanobis distances under a covariance of each class's own."""
+
+    gamma1: float = 1.0  # Goswami et al. 2023, section 5: (1, 1) with many images of a class …
+    gamma2: float = 1.0
+    """How much of the mean variance and of the mean covariance is added, each time."""
+    shrinks: int = 2  # … shrunk twice; their runs on pretrained transformers: (1, 0), once
+    power: float = 0.5  # their β
+    """Of Tukey's transform."""
+
+    kind = "fecam"
+    made_by = "fecam:Fecam"
+    grid = (
+        {"gamma1": 1.0, "gamma2": 1.0},
+        {"gamma1": 1.0, "gamma2": 0.0, "shrinks": 1},
+        {"gamma1": 10.0, "gamma2": 10.0},
+        {"gamma1": 100.0, "gamma2": 100.0},
+        {"gamma1": 1.0, "gamma2": 1.0, "power": 1.0},
+        {"gamma1": 1.0, "gamma2": 0.0, "shrinks": 1, "power": 1.0},
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.strength >= 0:
-            raise RunError(f"the method {self.name!r} has strength = {self.strength}; expected 0 or more")
+        if not 0 <= self.gamma2 <= self.gamma1 or self.gamma1 <= 0 or self.shrinks < 1:
+            raise RunError(
+                f"the method {self.name!r} has gamma1 = {self.gamma1}, gamma2 = {self.gamma2} and shrinks = "
+                f"{self.shrinks}; with anything but 0 ≤ gamma2 ≤ gamma1, gamma1 > 0 and shrinks ≥ 1 covariances "
+                "cannot be inverted"
+            )
 
 
-@dataclass(frozen=True)
-class Ewc(Pulled):
-    """Elastic weight consolidation (Kirkpatrick et al. 2017): a Fisher information for every task."""
+TRAINED: tuple[type[Trained], ...] = (Naive, Joint)
+FROZEN: tuple[type[Frozen], ...] = (NearestMean, Slda, RanPac, Fecam)
 
-    strength: float = 1e4  # its λ (equation 3), which has the factor ½, too; tuned: the paper gives none
-    fisher: Fisher = "sampled"
-    """Of answers that the network draws (the Fisher information itself), or of the true labels (a stand-in)."""
-    fisher_images: int = 500
-    """At most so many images, drawn by the seed: each costs a pass. Ours; the paper gives no number."""
-
-    kind = "ewc"
-    made_by = "ewc:Ewc"
-    grid = _pulls(1e2, 1e4, 1e6)
-
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"fisher": Fisher}
-
-
-@dataclass(frozen=True)
-class EwcOnline(Ewc):
-    """Online EWC (Schwarz et al. 2018): one running Fisher information, around the newest weights."""
-
-    decay: float = 0.95  # its γ (section 3): tuned there, below 1. The γ before its penalty is in `strength`.
-
-    kind = "ewc-online"
-    made_by = "ewc:EwcOnline"
-
-
-@dataclass(frozen=True)
-class Si(Pulled):
-    """Synaptic intelligence (Zenke et al. 2017): who lowered the loss, measured along the path."""
-
-    strength: float = (
-        1e3  # twice its c (equation 4), which has no factor ½ and is 0.1 to 1 from random weights; tuned
-    )
-    damping: float = 1e-3  # its ξ (equation 5): the paper has 1e-3 (split MNIST) and 0.1 (permuted MNIST)
-
-    kind = "si"
-    made_by = "si:Si"
-    grid = _pulls(1e1, 1e3, 1e5)
-
-
-@dataclass(frozen=True)
-class Mas(Pulled):
-    """Memory aware synapses (Aljundi et al. 2018): how much the answers depend on a weight."""
-
-    strength: float = 1e1  # twice its λ (equation 4: no factor ½), which is 1 in the paper; tuned
-    answer_images: int = 500
-    """At most so many images, as for a Fisher information; the paper has all."""
-
-    kind = "mas"
-    made_by = "mas:Mas"
-    grid = _pulls(1.0, 1e1, 1e2)
-
-
-for settings in (Naive, Joint, Ewc, EwcOnline, Si, Mas):
+for settings in (*TRAINED, *FROZEN):
     register_kind(settings.kind, settings)
     register(settings(settings.kind))
+for frozen in FROZEN:
+    # The descriptor is square-rooted and standardised already.
+    changes: dict[str, Any] = {"power": 1.0} if frozen is Fecam else {}
+    register(frozen(f"{frozen.kind}-descriptor", representation="descriptor", **changes))
