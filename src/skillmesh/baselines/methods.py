@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from skillmesh.baselines.settings import Trained
 from skillmesh.challenge.methods import register, register_kind
 
+RATES = tuple({"rate": rate, "epochs": epochs} for rate in (0.003, 0.01, 0.03) for epochs in (5, 10))
+"""What tuning tries where a method has nothing else to choose: how far and how long it trains."""
+
 
 @dataclass(frozen=True)
 class Naive(Trained):
@@ -17,6 +20,7 @@ class Naive(Trained):
 
     kind = "naive"
     made_by = "trainer:Trainer"
+    grid = RATES
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Joint(Trained):
 
     kind = "joint"
     made_by = "joint:Joint"
+    grid = RATES
 
 
 for settings in (Naive, Joint):
