@@ -2,9 +2,9 @@
 
 A method's `grid` names the settings to try, equally many for all methods. Each is an ordinary run of the challenge
 on the first few tasks, trained on their training images alone and tested on their validation images; the best
-average over all tasks at the end of the stream wins, the first of equals. What was chosen is written as a method's
-file that `skillmesh challenge run --method` takes, what was tried beside it. A sweep that was killed goes on by the
-same command: complete runs are only read. Nothing here loads torch before a run begins.
+average over all tasks at the end of the stream wins, the first of equals. What was chosen is written as a file that
+`skillmesh challenge run --method` takes, what was tried beside it. A sweep that was killed goes on by the same
+command: complete runs are only read. Nothing here loads torch before a run begins.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def tune(
     Parameters
     ----------
     workers
-        Processes side by side, each with whole runs: no result depends on how many there are.
+        Processes side by side, each with whole runs. They share the cores: on a CPU, the number of threads may
+        change a sum's last digit, nothing else depends on how many there are.
     tell
         Told of every setting when its run is there.
     """
@@ -184,10 +185,8 @@ def _made(trials: Sequence[Trial], workers: int) -> Iterator[tuple[Trial, Tried]
         return
     import multiprocessing
 
-    from skillmesh.challenge.executors import end_with_parent
-
     spawned = multiprocessing.get_context("spawn")  # a forked torch hangs
-    with ProcessPoolExecutor(workers, spawned, end_with_parent) as pool:
+    with ProcessPoolExecutor(workers, spawned, _begin, (workers,)) as pool:
         waiting = {pool.submit(trial.make): trial for trial in trials}
         try:
             for future in as_completed(waiting):
@@ -195,6 +194,17 @@ def _made(trials: Sequence[Trial], workers: int) -> Iterator[tuple[Trial, Tried]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _begin(workers: int) -> None:
+    """Make a new process ready: threads of several that wait for the same cores would spin."""
+    import torch
+
+    from skillmesh.challenge.agents import cores
+    from skillmesh.challenge.executors import end_with_parent
+
+    end_with_parent()
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() // workers)))
 
 
 # What is refused.
