@@ -1,4 +1,4 @@
-"""The one sequential trainer. By itself it is naive fine-tuning; methods change what it does at seven places."""
+"""The one sequential trainer. By itself it is naive fine-tuning; methods change what it does at a few places."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class Batch(NamedTuple):
     labels: torch.Tensor
     tasks: torch.Tensor
     """The position of each image's task."""
+    rows: torch.Tensor | None = None
+    """Where each lies among the examples, for what a method keeps beside them."""
 
 
 class Trainer:
@@ -86,6 +88,17 @@ class Trainer:
             {"params": list(self.network.heads.parameters()), "lr": self.method.head_rate},
         ]
 
+    def batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
+        """What each step learns from, epoch after epoch."""
+        for _ in range(self.method.epochs):
+            order = torch.randperm(len(examples.labels), generator=chance).to(self.device)
+            for rows in torch.split(order, self.method.batch):
+                yield Batch(examples.x[rows], examples.labels[rows], examples.tasks[rows], rows)
+
+    def columns_trained(self) -> int:
+        """Classes of all heads that a training image runs through."""
+        return self.network.spans[-1]
+
     # Learning.
 
     def learn(self, task: Task, before: Sequence[Task]) -> None:
@@ -115,12 +128,13 @@ class Trainer:
         return nn.functional.cross_entropy(logits.masked_fill(other, -math.inf), labels)
 
     def _train(self, examples: Batch, chance: torch.Generator) -> None:
-        method, count = self.method, len(examples.labels)
+        method, images = self.method, 0
         optimiser = torch.optim.SGD(self.trainable(), lr=method.rate, momentum=method.momentum)
-        steps = method.epochs * math.ceil(count / method.batch)
+        steps = method.epochs * math.ceil(len(examples.labels) / method.batch)
         schedule = self._schedule(optimiser, steps)
         self.network.train()
-        for batch in self._batches(examples, chance):
+        for batch in self.batches(examples, chance):
+            images += len(batch.labels)
             optimiser.zero_grad(set_to_none=True)
             with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
                 loss = self.loss(batch)
@@ -130,7 +144,7 @@ class Trainer:
             self.after_step()
             if schedule is not None:
                 schedule.step()
-        self.spend_passes(method.epochs * count, backward=True)
+        self.spend_passes(images, self.columns_trained(), backward=True)
 
     def _schedule(
         self, optimiser: torch.optim.Optimizer, steps: int
@@ -140,19 +154,13 @@ class Trainer:
         rates = [group["lr"] for group in optimiser.param_groups]
         return torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps, cycle_momentum=False)
 
-    def _batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
-        for _ in range(self.method.epochs):
-            order = torch.randperm(len(examples.labels), generator=chance).to(self.device)
-            for rows in torch.split(order, self.method.batch):
-                yield Batch(*(part[rows] for part in examples))
-
     def _here(self, examples: Examples) -> Examples:
         return Examples(examples.x.to(self.device), examples.labels.to(self.device))
 
-    def spend_passes(self, images: int, backward: bool = False) -> None:
-        """Count images that ran through body and newest head."""
+    def spend_passes(self, images: int, columns: int | None = None, *, backward: bool = False) -> None:
+        """Count images that ran through the body and so many columns of heads: the newest head's, if not said."""
         forward, back = self.network.macs
-        head = self.network.features * self.network.spans[-1]
+        head = self.network.features * (self.network.spans[-1] if columns is None else columns)
         spend("forward", float(images) * (forward + head))
         if backward:
             spend("backward", float(images) * (back + 2 * head))

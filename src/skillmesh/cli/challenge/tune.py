@@ -14,7 +14,8 @@ from skillmesh.cli.challenge.data import Dataset, Partial, Places, SubsamplingRu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from skillmesh.baselines.tuning import Trial, Tried, Tuned
+    from skillmesh.baselines.trials import Trial, Tried
+    from skillmesh.baselines.tuning import Tuned
 
 
 @challenge.command("tune")
@@ -39,7 +40,8 @@ def tune_(
 ) -> None:
     """Choose baselines' settings on validation images of the first tasks: equally many tries for every method."""
     from skillmesh.baselines import methods as _baselines  # noqa: F401  (they have names now)
-    from skillmesh.baselines.tuning import Ground, tune
+    from skillmesh.baselines.trials import Ground
+    from skillmesh.baselines.tuning import tune
     from skillmesh.challenge.methods import find_method
     from skillmesh.cli import show
 
