@@ -123,9 +123,10 @@ class Pulled(Trainer):
         spend("importance", float(images) * (forward + back + 2 * head))
 
     def some(self, examples: Examples, most: int) -> Examples:
-        """At most so many, drawn by the seed."""
+        """At most so many, drawn by the seed; in whole chunks, where there are enough for one."""
         order = torch.randperm(len(examples), generator=self.chance(self.known - 1, "importance"))
-        return examples[order[:most].to(self.device)]
+        count = min(most, len(examples))
+        return examples[order[: count - count % CHUNK if count > CHUNK else count].to(self.device)]
 
     def kept_bytes(self) -> dict[str, int]:
         """The old weights are those that the network has when the next task begins."""
