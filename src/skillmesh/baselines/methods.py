@@ -6,8 +6,9 @@ A class of settings is a kind of method: a file may say `kind = "ewc"` and chang
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from skillmesh.baselines.settings import Trained
+from skillmesh.baselines.settings import Norms, Trained
 from skillmesh.challenge.methods import register, register_kind
 
 
@@ -27,6 +28,58 @@ class Joint(Trained):
     made_by = "joint:Joint"
 
 
-for settings in (Naive, Joint):
+@dataclass(frozen=True)
+class Psp(Trained):
+    """Parameter superposition: all tasks' weights in one sum, each read with its own key."""
+
+    kind = "psp"
+    made_by = "psp:Psp"
+    grid = tuple({"rate": rate, "keys": keys} for rate in (0.003, 0.01, 0.03) for keys in ("binary", "complex"))
+
+    keys: Literal["binary", "complex"] = "binary"
+    superpose: Literal["weights", "changes"] = "changes"
+    """The paper superposes weights: of a network from scratch."""
+
+    def _choices(self) -> dict[str, Any]:
+        return super()._choices() | {
+            "keys": Literal["binary", "complex"],
+            "superpose": Literal["weights", "changes"],
+        }
+
+
+@dataclass(frozen=True)
+class Supsup(Trained):
+    """Frozen weights and a learned mask per task."""
+
+    kind = "supsup"
+    made_by = "supsup:Supsup"
+    grid = tuple({"rate": rate, "share": share} for rate in (0.1, 1.0) for share in (0.3, 0.6, 0.9))
+
+    rate: float = 0.1
+    norms: Norms = "trained"
+    """Statistics of each task's own network; masks change them."""
+    share: float = 0.9
+    """Of a layer's weights that a mask keeps."""
+    telling: Literal["entropy", "one-shot"] = "entropy"
+    """How tasks are told apart where the label is withheld."""
+
+    def _choices(self) -> dict[str, Any]:
+        return super()._choices() | {"telling": Literal["entropy", "one-shot"]}
+
+
+@dataclass(frozen=True)
+class ParallelSupsup(Supsup):
+    """The same by many agents: each learns the masks of its own tasks and sends them to the others."""
+
+    kind = "supsup-parallel"
+    parallel = True
+
+
+for settings in (Naive, Joint, Psp, Supsup, ParallelSupsup):
     register_kind(settings.kind, settings)
     register(settings(settings.kind))
+
+# As the paper has them: networks of their own, from scratch.
+_scratch: dict[str, Any] = {"start": "random", "norms": "trained"}
+register(Psp("psp-resnet18", backbone="resnet18", superpose="weights", **_scratch))
+register(Supsup("supsup-resnet50", backbone="resnet50", share=0.3, **_scratch))

@@ -1,0 +1,54 @@
+"""Which task an image is of, by how sure each task's network is of it: both ways of Wortsman et al. 2020.
+
+The plain way runs the image through every task's network. In one shot (section 3.3) it runs through a network that
+is the even mixture of all, and the task is the one whose coefficient, made a little larger, lowers the entropy of
+the answer fastest: the most negative ∂H/∂α. There all tasks have one output layer. Here they have heads of
+different sizes, so the heads side by side are the output layer, of which a task's mask keeps its own block: a
+head's logits are multiplied with its coefficient. Statistics of norms are mixed as masks are.
+
+The gradient is wanted for every image apart. Forward differentiation gives one coefficient's for a whole batch at
+once, so that "one shot" is as many passes as there are tasks, but the memory of two networks and not of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.func import functional_call, jvp
+
+Parts = dict[str, torch.Tensor]
+"""What tasks differ in, by its name in the body."""
+
+
+def entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Of each image's classes, as a share of that of an even guess."""
+    logs = logits.log_softmax(dim=1)
+    return -(logs.exp() * logs).sum(dim=1) / math.log(max(2, logits.shape[1]))
+
+
+def named(body: nn.Module, buffers: Sequence[torch.Tensor]) -> list[str]:
+    names = {id(buffer): name for name, buffer in body.named_buffers()}
+    return [names[id(buffer)] for buffer in buffers]
+
+
+def slopes(
+    body: nn.Module, heads: Sequence[nn.Module], x: torch.Tensor, tasks: Sequence[Parts]
+) -> Iterator[torch.Tensor]:
+    """Task by task, how the entropy of each image's answer changes with the task's coefficient."""
+    count = len(tasks)
+    mixture = {name: sum((task[name] for task in tasks[1:]), tasks[0][name]) / count for name in tasks[0]}
+    even = torch.full((count,), 1 / count, device=x.device)
+
+    def unsure(parts: Parts, coefficients: torch.Tensor) -> torch.Tensor:
+        features = functional_call(body, parts, (x,))
+        blocks = [coefficient * head(features) for coefficient, head in zip(coefficients, heads, strict=True)]
+        return entropy(torch.cat(blocks, dim=1))
+
+    with torch.no_grad():
+        for position, task in enumerate(tasks):
+            only = torch.zeros_like(even)
+            only[position] = 1
+            yield jvp(unsure, (mixture, even), (task, only))[1]
