@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import math
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from skillmesh.baselines.data import Examples, Task
 from skillmesh.baselines.methods import Naive, Psp, Supsup
 from skillmesh.baselines.network import TaskNetwork
 from skillmesh.baselines.superposition import KeyKind, Superposition
+from skillmesh.baselines.supsup import Masked
+from skillmesh.baselines.telling import slopes
 from skillmesh.baselines.trainer import Trainer
 from skillmesh.costs import counted
 
@@ -40,8 +45,6 @@ def mlp(width: int = 64, norms: bool = True) -> nn.Module:
 
 
 def learner(method: Any, body: nn.Module | None = None, seed: int = 0) -> Any:
-    from importlib import import_module
-
     module, _, name = method.made_by.partition(":")
     body = mlp() if body is None else body
     network = TaskNetwork(body, torch.zeros(1, INPUTS), frozen_norms=method.norms == "frozen")
@@ -107,7 +110,7 @@ def test_reading_with_a_key_is_turning_the_inputs(kind: KeyKind) -> None:
 def test_others_disturb_as_theory_says(kind: KeyKind) -> None:
     """Mean 0 and the stated variance, over many draws of keys for fixed maps and inputs."""
     chance = torch.Generator().manual_seed(3)
-    count, inputs, draws = 5, 12, 4000
+    count, inputs, draws = 4, 12, 3000
     maps = [torch.randn(1, inputs, generator=chance) for _ in range(count)]
     x = torch.randn(inputs, generator=chance)
     errors = []
@@ -156,17 +159,23 @@ def test_random_maps_disturb_in_proportion_to_their_number(kind: KeyKind) -> Non
 # PSP.
 
 
+def remembered(method: Any, tasks: Sequence[Task]) -> float:
+    """Accuracy on all tasks but the newest, with a body in which only weights are shared."""
+    one = learned(learner(method, mlp(norms=False)), tasks)
+    return sum(accuracy(one, task, position) for position, task in enumerate(tasks[:-1])) / (len(tasks) - 1)
+
+
 @pytest.mark.parametrize("superpose", ["weights", "changes"])
 @pytest.mark.parametrize("keys", KINDS)
-def test_psp_forgets_less_than_naive(superpose: str, keys: str) -> None:
-    tasks = [drawn_task(number) for number in range(5)]
-    naive = learned(learner(Naive("naive", norms="trained", epochs=8, rate=0.05), mlp(128)), tasks)
-    apart = learned(learner(psp(superpose=superpose, keys=keys), mlp(128)), tasks)
-    of_naive, of_psp = (
-        sum(accuracy(one, task, position) for position, task in enumerate(tasks[:-1])) / 4
-        for one in (naive, apart)
-    )
-    assert of_psp > of_naive + 0.1
+def test_psp_forgets_less_than_naive(superpose: str, keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is the keys that do it: without them it forgets as much, though biases are each task's own."""
+    tasks = [drawn_task(number) for number in range(6)]
+    method = psp(superpose=superpose, keys=keys, rate=0.2)
+    with_keys = remembered(method, tasks)
+    assert with_keys > 0.95
+    assert with_keys > remembered(Naive("naive", norms="trained", epochs=8, rate=0.2), tasks) + 0.1
+    monkeypatch.setattr(Superposition, "draw", lambda one, _chance: one.clear())
+    assert with_keys > remembered(method, tasks) + 0.05
 
 
 @pytest.mark.parametrize("superpose", ["weights", "changes"])
@@ -258,8 +267,6 @@ def test_first_mask_keeps_the_largest_weights_of_a_pretrained_start() -> None:
 
 def test_gradient_passes_straight_through_the_choice() -> None:
     """y = Σ w·m·x and L = y²/2 give ∂L/∂s = y·w·x·sign(s) for every score, chosen or not."""
-    from skillmesh.baselines.supsup import Masked
-
     weight, x = torch.tensor([[1.0, -2.0, 3.0, 4.0]]), torch.tensor([5.0, 6.0, 7.0, 8.0])
     mask = Masked(weight, share=0.5)
     mask.learn(torch.tensor([[0.1, -0.9, 0.2, 0.5]]))
@@ -331,30 +338,25 @@ def test_supsup_tells_tasks_better_than_chance(telling: str) -> None:
 
 
 def test_slopes_are_those_of_a_numerical_derivative() -> None:
-    tasks = [drawn_task(number) for number in range(3)]
-    one = learned(learner(supsup(telling="one-shot")), tasks)
-    from torch.func import functional_call
-
-    from skillmesh.baselines.telling import entropy, named, slopes
-
-    one.show(0)
-    body, heads, x = one.network.body.double(), one.network.heads.double(), tasks[1].test.x[:4].double()
-    names = named(body, [*(mask.mask for mask in one._masks), *one.own()])
-    parts = [
-        {name: part.double() for name, part in zip(names, one._parts(position), strict=True)}
-        for position in range(3)
-    ]
+    chance = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(shape, dtype=torch.float64, generator=chance) for shape in ((4, 6), (5, 6)))
+    masks = [torch.randint(0, 2, (5, 6), generator=chance).double() for _ in range(3)]
+    heads = [nn.Linear(5, classes).double() for classes in (2, 3, 4)]
 
     def unsure(coefficients: Sequence[float]) -> torch.Tensor:
-        mixed = {name: sum(c * part[name] for c, part in zip(coefficients, parts, strict=True)) for name in names}
-        features = functional_call(body, mixed, (x,))
-        return entropy(torch.cat([c * head(features) for c, head in zip(coefficients, heads, strict=True)], 1))
+        mixed = sum(c * mask for c, mask in zip(coefficients, masks, strict=True)) * weight
+        features = torch.relu(x @ mixed.T)
+        likely = torch.cat([c * head(features) for c, head in zip(coefficients, heads, strict=True)], 1).softmax(1)
+        return -(likely * likely.log()).sum(1) / math.log(9)
 
-    step = 1e-6
-    for position, found in enumerate(slopes(body, list(heads), x, parts)):
+    layer = nn.Linear(6, 5, bias=False).double()
+    layer.weight.data.copy_(weight)
+    parametrize.register_parametrization(layer, "weight", Masked(weight, 0.5))
+    name = "0.parametrizations.weight.0.mask"
+    body, step = nn.Sequential(layer, nn.ReLU()), 1e-6
+    for position, found in enumerate(slopes(body, heads, x, [{name: mask} for mask in masks], {})):
         up, down = ([1 / 3 + sign * step * (position == i) for i in range(3)] for sign in (1, -1))
-        numerical = (unsure(up) - unsure(down)) / (2 * step)
-        torch.testing.assert_close(found, numerical.detach(), rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(found.float(), ((unsure(up) - unsure(down)) / (2 * step)).detach().float())
 
 
 # Both.
@@ -369,8 +371,6 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(name: str) -> None:
-    import io
-
     tasks = [drawn_task(number) for number in range(3)]
     whole = learned(learner(METHODS[name]()), tasks)
     begun = learned(learner(METHODS[name]()), tasks[:2])

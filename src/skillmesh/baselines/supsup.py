@@ -31,7 +31,7 @@ from skillmesh.baselines.data import Task
 from skillmesh.baselines.isolation import Isolated, layers_of
 from skillmesh.baselines.learner import Answers
 from skillmesh.baselines.network import bytes_of
-from skillmesh.baselines.telling import entropy, named, slopes
+from skillmesh.baselines.telling import averaged, entropy, named, slopes
 from skillmesh.baselines.trainer import TEST_BATCH
 from skillmesh.costs import spend
 
@@ -173,14 +173,11 @@ class Supsup(Isolated):
         """The task of each image."""
         self.network.eval()
         self.show(0)  # any that is learned: with bits and no scores
-        names = named(self.network.body, [*(mask.mask for mask in self._masks), *self.own()])
-        tasks = [dict(zip(names, self._parts(position), strict=True)) for position in range(self.known)]
-        found = slopes(self.network.body, list(self.network.heads), x, tasks)
+        body, buffers = self.network.body, [mask.mask for mask in self._masks]
+        masks = [named(body, buffers, list(self.masks(position))) for position in range(self.known)]
+        statistics = averaged([named(body, self.own(), owned) for owned in self._owned])
+        found = slopes(body, list(self.network.heads), x, masks, statistics)
         return torch.stack(list(found)).argmin(dim=0).cpu()
-
-    def _parts(self, position: int) -> list[torch.Tensor]:
-        masks = zip(self._masks, self.masks(position), strict=True)
-        return [*(values.view_as(mask.mask).float() for mask, values in masks), *self._owned[position]]
 
     # Keeping.
 

@@ -4,7 +4,7 @@ The plain way runs the image through every task's network. In one shot (section 
 is the even mixture of all, and the task is the one whose coefficient, made a little larger, lowers the entropy of
 the answer fastest: the most negative ∂H/∂α. There all tasks have one output layer. Here they have heads of
 different sizes, so the heads side by side are the output layer, of which a task's mask keeps its own block: a
-head's logits are multiplied with its coefficient. Statistics of norms are mixed as masks are.
+head's logits are multiplied with its coefficient. Norms use the average of all tasks' statistics.
 
 The gradient is wanted for every image apart. Forward differentiation gives one coefficient's for a whole batch at
 once, so that "one shot" is as many passes as there are tasks, but the memory of two networks and not of all.
@@ -29,26 +29,31 @@ def entropy(logits: torch.Tensor) -> torch.Tensor:
     return -(logs.exp() * logs).sum(dim=1) / math.log(max(2, logits.shape[1]))
 
 
-def named(body: nn.Module, buffers: Sequence[torch.Tensor]) -> list[str]:
+def named(body: nn.Module, buffers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> Parts:
+    """Values for these buffers of the body, in their shapes."""
     names = {id(buffer): name for name, buffer in body.named_buffers()}
-    return [names[id(buffer)] for buffer in buffers]
+    pairs = zip(buffers, values, strict=True)
+    return {names[id(buffer)]: value.view_as(buffer).to(buffer.dtype) for buffer, value in pairs}
+
+
+def averaged(tasks: Sequence[Parts]) -> Parts:
+    return {name: sum((task[name] for task in tasks[1:]), tasks[0][name]) / len(tasks) for name in tasks[0]}
 
 
 def slopes(
-    body: nn.Module, heads: Sequence[nn.Module], x: torch.Tensor, tasks: Sequence[Parts]
+    body: nn.Module, heads: Sequence[nn.Module], x: torch.Tensor, masks: Sequence[Parts], statistics: Parts
 ) -> Iterator[torch.Tensor]:
     """Task by task, how the entropy of each image's answer changes with the task's coefficient."""
-    count = len(tasks)
-    mixture = {name: sum((task[name] for task in tasks[1:]), tasks[0][name]) / count for name in tasks[0]}
-    even = torch.full((count,), 1 / count, device=x.device)
+    mixture = averaged(masks)
+    even = torch.full((len(masks),), 1 / len(masks), device=x.device)
 
-    def unsure(parts: Parts, coefficients: torch.Tensor) -> torch.Tensor:
-        features = functional_call(body, parts, (x,))
+    def unsure(mixed: Parts, coefficients: torch.Tensor) -> torch.Tensor:
+        features = functional_call(body, mixed | statistics, (x,))
         blocks = [coefficient * head(features) for coefficient, head in zip(coefficients, heads, strict=True)]
         return entropy(torch.cat(blocks, dim=1))
 
     with torch.no_grad():
-        for position, task in enumerate(tasks):
+        for position, mask in enumerate(masks):
             only = torch.zeros_like(even)
             only[position] = 1
-            yield jvp(unsure, (mixture, even), (task, only))[1]
+            yield jvp(unsure, (mixture, even), (mask, only))[1]
