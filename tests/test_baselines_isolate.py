@@ -7,7 +7,10 @@ import hashlib
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +19,18 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from skillmesh.baselines.data import Examples, Task
-from skillmesh.baselines.methods import Naive, Psp, Supsup
+from skillmesh.baselines.methods import Naive, ParallelSupsup, Psp, Supsup
 from skillmesh.baselines.network import TaskNetwork
 from skillmesh.baselines.superposition import KeyKind, Superposition
 from skillmesh.baselines.supsup import Masked
 from skillmesh.baselines.telling import slopes
 from skillmesh.baselines.trainer import Trainer
+from skillmesh.challenge.methods import METHODS as METHODS_BY_NAME
+from skillmesh.challenge.record import Record
+from skillmesh.challenge.report import paper_tables
+from skillmesh.challenge.run import Plan, run
 from skillmesh.costs import counted
+from skillmesh.errors import RunError
 
 INPUTS, CLASSES = 20, 4
 KINDS: tuple[KeyKind, ...] = ("binary", "complex")
@@ -62,11 +70,12 @@ def accuracy(one: Trainer, task: Task, position: int) -> float:
 
 
 def supsup(**changes: Any) -> Supsup:
-    return Supsup("supsup", **({"start": "random", "share": 0.5, "epochs": 4, "rate": 0.1} | changes))
+    usual = {"start": "random", "share": 0.5, "epochs": 4, "rate": 0.1, "head_rate": 0.1}
+    return Supsup("supsup", **(usual | changes))
 
 
 def psp(**changes: Any) -> Psp:
-    return Psp("psp", **({"norms": "trained", "epochs": 8, "rate": 0.05} | changes))
+    return Psp("psp", **({"norms": "trained", "epochs": 8, "rate": 0.05, "head_rate": 0.1} | changes))
 
 
 # Superposition.
@@ -173,7 +182,7 @@ def test_psp_forgets_less_than_naive(superpose: str, keys: str, monkeypatch: pyt
     method = psp(superpose=superpose, keys=keys, rate=0.2)
     with_keys = remembered(method, tasks)
     assert with_keys > 0.95
-    assert with_keys > remembered(Naive("naive", norms="trained", epochs=8, rate=0.2), tasks) + 0.1
+    assert with_keys > remembered(Naive("naive", norms="trained", epochs=8, rate=0.2, head_rate=0.1), tasks) + 0.1
     monkeypatch.setattr(Superposition, "draw", lambda one, _chance: one.clear())
     assert with_keys > remembered(method, tasks) + 0.05
 
@@ -354,7 +363,7 @@ def test_slopes_are_those_of_a_numerical_derivative() -> None:
     parametrize.register_parametrization(layer, "weight", Masked(weight, 0.5))
     name = "0.parametrizations.weight.0.mask"
     body, step = nn.Sequential(layer, nn.ReLU()), 1e-6
-    for position, found in enumerate(slopes(body, heads, x, [{name: mask} for mask in masks], {})):
+    for position, found in enumerate(slopes(body, heads, x, lambda task: {name: masks[task]}, {})):
         up, down = ([1 / 3 + sign * step * (position == i) for i in range(3)] for sign in (1, -1))
         torch.testing.assert_close(found.float(), ((unsure(up) - unsure(down)) / (2 * step)).detach().float())
 
@@ -397,3 +406,56 @@ def test_costs_are_those_of_training_and_a_pass_over_the_weights_per_step(name: 
     assert costs.spent["forward"] == (method.epochs + 1) * images * (weights + head)  # once more for the norms
     # Scores' gradients are the weights' gradients times the weights: nothing is saved backwards.
     assert costs.spent["backward"] == method.epochs * images * (2 * weights - INPUTS * 64 + 2 * head)
+
+
+# As methods of the challenge.
+
+
+def played(method: Supsup, tasks: Path, out: Path, agents: int) -> Record:
+    paths = [tasks / name for name in ("shapes", "dice", "latin")]
+    return run(Plan(paths, method, out, agents=agents, assign="round-robin", workers=1, threads=1, bound=False))
+
+
+def test_agents_side_by_side_learn_what_one_learns_in_sequence(tiny_tasks: Path, tmp_path: Path) -> None:
+    settings = {"backbone": "test_efficientnet", "start": "random", "size": 32, "epochs": 2, "batch": 4}
+    one = played(Supsup("one", **settings), tiny_tasks, tmp_path / "one", 1)  # type: ignore[arg-type]
+    many = played(ParallelSupsup("many", **settings), tiny_tasks, tmp_path / "many", 3)  # type: ignore[arg-type]
+    assert [step.tasks for step in many.steps] == [step.tasks for step in one.steps]
+    assert len({learned.agent for learned in many.learned}) == 3
+    sent = [learned.module_bytes for learned in many.learned]
+    assert sent[1:] == [learned.module_bytes for learned in one.learned][1:]
+    assert many.learned[1].parts.keys() == {"masks", "norms", "head", "seed"}
+    assert many.learned[1].parts["seed"] == 0
+    assert one.results is not None
+    assert many.results is not None
+    costs, alone = many.results["costs"], one.results["costs"]
+    assert costs["received_bytes"] == pytest.approx(2 * sum(sent) / 3)
+    assert costs["teacher"] == pytest.approx(alone["teacher"] / 3)
+
+
+def test_sequential_supsup_refuses_many_agents(tiny_tasks: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="give --agents 1"):
+        played(Supsup("one", backbone="test_efficientnet", start="random", size=32), tiny_tasks, tmp_path, 2)
+
+
+def test_masks_keep_some_share() -> None:
+    for share in (0.0, 1.5):
+        with pytest.raises(RunError, match="share"):
+            supsup(share=share)
+
+
+def test_variants_stand_in_the_row_of_their_kind() -> None:
+    printed = {"PSP": {}, "SUPSUP": {}, "Parallel SUPSUP": {}, "LLL, BB, MAHA": {}}
+    rows = {"psp-resnet18": "PSP", "supsup-resnet50": "SUPSUP", "supsup-parallel": "SUPSUP", "naive": None}
+    for name, row in rows.items():
+        assert paper_tables._row_of(SimpleNamespace(method=METHODS_BY_NAME[name].settings()), printed) == row
+    parallel = {"Parallel SUPSUP": {}}
+    method = METHODS_BY_NAME["supsup-parallel"].settings()
+    assert paper_tables._row_of(SimpleNamespace(method=method), parallel) == "Parallel SUPSUP"
+
+
+@pytest.mark.parametrize("name", ["psp", "psp-resnet18", "supsup", "supsup-resnet50", "supsup-parallel"])
+def test_every_method_has_six_settings_to_try(name: str) -> None:
+    method = METHODS_BY_NAME[name]
+    assert len(method.grid) == 6
+    assert len({replace(method, **changes) for changes in method.grid}) == 6

@@ -10,6 +10,11 @@ from typing import Any, Literal
 
 from skillmesh.baselines.settings import Norms, Trained
 from skillmesh.challenge.methods import register, register_kind
+from skillmesh.errors import RunError
+
+Keys = Literal["binary", "complex"]
+Superposed = Literal["weights", "changes"]
+Telling = Literal["entropy", "one-shot"]
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,12 @@ class Psp(Trained):
     made_by = "psp:Psp"
     grid = tuple({"rate": rate, "keys": keys} for rate in (0.003, 0.01, 0.03) for keys in ("binary", "complex"))
 
-    keys: Literal["binary", "complex"] = "binary"
-    superpose: Literal["weights", "changes"] = "changes"
+    keys: Keys = "binary"
+    superpose: Superposed = "changes"
     """The paper superposes weights: of a network from scratch."""
 
     def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {
-            "keys": Literal["binary", "complex"],
-            "superpose": Literal["weights", "changes"],
-        }
+        return super()._choices() | {"keys": Keys, "superpose": Superposed}
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,16 @@ class Supsup(Trained):
     """Statistics of each task's own network; masks change them."""
     share: float = 0.9
     """Of a layer's weights that a mask keeps."""
-    telling: Literal["entropy", "one-shot"] = "entropy"
+    telling: Telling = "entropy"
     """How tasks are told apart where the label is withheld."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share <= 1:
+            raise RunError(f"the method {self.name!r} has share = {self.share}; expected more than 0, up to 1")
+
     def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"telling": Literal["entropy", "one-shot"]}
+        return super()._choices() | {"telling": Telling}
 
 
 @dataclass(frozen=True)

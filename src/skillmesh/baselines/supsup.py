@@ -31,7 +31,7 @@ from skillmesh.baselines.data import Task
 from skillmesh.baselines.isolation import Isolated, layers_of
 from skillmesh.baselines.learner import Answers
 from skillmesh.baselines.network import bytes_of
-from skillmesh.baselines.telling import averaged, entropy, named, slopes
+from skillmesh.baselines.telling import Parts, averaged, entropy, named, slopes
 from skillmesh.baselines.trainer import TEST_BATCH
 from skillmesh.costs import spend
 
@@ -174,9 +174,12 @@ class Supsup(Isolated):
         self.network.eval()
         self.show(0)  # any that is learned: with bits and no scores
         body, buffers = self.network.body, [mask.mask for mask in self._masks]
-        masks = [named(body, buffers, list(self.masks(position))) for position in range(self.known)]
-        statistics = averaged([named(body, self.own(), owned) for owned in self._owned])
-        found = slopes(body, list(self.network.heads), x, masks, statistics)
+
+        def mask_of(position: int) -> Parts:
+            return named(body, buffers, list(self.masks(position)))
+
+        statistics = averaged(named(body, self.own(), owned) for owned in self._owned)
+        found = slopes(body, list(self.network.heads), x, mask_of, statistics)
         return torch.stack(list(found)).argmin(dim=0).cpu()
 
     # Keeping.

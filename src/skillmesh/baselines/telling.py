@@ -13,7 +13,7 @@ once, so that "one shot" is as many passes as there are tasks, but the memory of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -36,16 +36,27 @@ def named(body: nn.Module, buffers: Sequence[torch.Tensor], values: Sequence[tor
     return {names[id(buffer)]: value.view_as(buffer).to(buffer.dtype) for buffer, value in pairs}
 
 
-def averaged(tasks: Sequence[Parts]) -> Parts:
-    return {name: sum((task[name] for task in tasks[1:]), tasks[0][name]) / len(tasks) for name in tasks[0]}
+def averaged(tasks: Iterable[Parts]) -> Parts:
+    """Of all tasks, of which one at a time is in memory."""
+    total: Parts = {}
+    count = 0
+    for task in tasks:
+        total = {name: part + total[name] if total else part for name, part in task.items()}
+        count += 1
+    return {name: part / count for name, part in total.items()}
 
 
 def slopes(
-    body: nn.Module, heads: Sequence[nn.Module], x: torch.Tensor, masks: Sequence[Parts], statistics: Parts
+    body: nn.Module,
+    heads: Sequence[nn.Module],
+    x: torch.Tensor,
+    mask_of: Callable[[int], Parts],
+    statistics: Parts,
 ) -> Iterator[torch.Tensor]:
     """Task by task, how the entropy of each image's answer changes with the task's coefficient."""
-    mixture = averaged(masks)
-    even = torch.full((len(masks),), 1 / len(masks), device=x.device)
+    tasks = range(len(heads))
+    mixture = averaged(mask_of(task) for task in tasks)
+    even = torch.full((len(heads),), 1 / len(heads), device=x.device)
 
     def unsure(mixed: Parts, coefficients: torch.Tensor) -> torch.Tensor:
         features = functional_call(body, mixed | statistics, (x,))
@@ -53,7 +64,7 @@ def slopes(
         return entropy(torch.cat(blocks, dim=1))
 
     with torch.no_grad():
-        for position, mask in enumerate(masks):
+        for task in tasks:
             only = torch.zeros_like(even)
-            only[position] = 1
-            yield jvp(unsure, (mixture, even), (mask, only))[1]
+            only[task] = 1
+            yield jvp(unsure, (mixture, even), (mask_of(task), only))[1]
