@@ -53,7 +53,7 @@ class Pulled(Trained):
 class Ewc(Pulled):
     """Elastic weight consolidation (Kirkpatrick et al. 2017): a Fisher information for every task."""
 
-    strength: float = 1e4  # its λ (equation 3), which has the factor ½, too; tuned: the paper gives none
+    strength: float = 1e3  # its λ (equation 3), which has the factor ½, too; tuned: the paper gives none
     fisher: Fisher = "sampled"
     """Of answers that the network draws (the Fisher information itself), or of the true labels (a stand-in)."""
     fisher_images: int = 500
@@ -61,7 +61,7 @@ class Ewc(Pulled):
 
     kind = "ewc"
     made_by = "ewc:Ewc"
-    grid = _pulls(1e2, 1e4, 1e6)
+    grid = _pulls(1e1, 1e3, 1e5)
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"fisher": Fisher}
@@ -95,13 +95,13 @@ class Si(Pulled):
 class Mas(Pulled):
     """Memory aware synapses (Aljundi et al. 2018): how much the answers depend on a weight."""
 
-    strength: float = 1e1  # twice its λ (equation 4: no factor ½), which is 1 in the paper; tuned
+    strength: float = 1.0  # twice its λ (equation 4: no factor ½), which is 1 in the paper; tuned
     answer_images: int = 500
     """At most so many images, as for a Fisher information; the paper has all."""
 
     kind = "mas"
     made_by = "mas:Mas"
-    grid = _pulls(1.0, 1e1, 1e2)
+    grid = _pulls(1e-1, 1.0, 1e1)
 
 
 for settings in (Naive, Joint, Ewc, EwcOnline, Si, Mas):
