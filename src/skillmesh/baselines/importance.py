@@ -33,7 +33,7 @@ Tensors = list[torch.Tensor]
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of an image's logits and a number that comes with the image."""
 
-CHUNKS = {"cuda": 64, "cpu": 4}
+CHUNKS = {"cuda": 16, "cpu": 4}
 """Images whose gradients are in memory together, each as large as the body: a GPU wants many, a CPU few."""
 
 

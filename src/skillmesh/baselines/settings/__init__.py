@@ -72,7 +72,7 @@ class Trained(Baseline):
     """Width and height of images, if not the network's own."""
     epochs: int = 6
     batch: int = 32
-    rate: float = 0.01
+    rate: float = 0.003
     """Highest step of the body: SGD with momentum."""
     head_rate: float = 0.01
     momentum: float = 0.9

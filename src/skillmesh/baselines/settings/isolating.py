@@ -19,7 +19,7 @@ class Psp(Trained):
 
     kind = "psp"
     made_by = "psp:Psp"
-    grid = tuple({"rate": rate, "keys": keys} for rate in (0.003, 0.01, 0.03) for keys in ("binary", "complex"))
+    grid = tuple({"rate": rate, "keys": keys} for rate in (0.003, 0.01, 0.001) for keys in ("binary", "complex"))
 
     keys: Keys = "binary"
     superpose: Superposed = "changes"

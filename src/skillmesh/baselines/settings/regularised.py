@@ -14,7 +14,7 @@ Fisher = Literal["sampled", "empirical"]
 
 def _pulls(*strengths: float) -> tuple[dict[str, Any], ...]:
     """Two rates by three strengths: from hardly felt to nearly frozen, by the sizes of importances."""
-    return tuple({"rate": rate, "strength": strength} for rate, strength in product((0.003, 0.01), strengths))
+    return tuple({"rate": rate, "strength": strength} for rate, strength in product((0.003, 0.001), strengths))
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Pulled(Trained):
 class Ewc(Pulled):
     """Elastic weight consolidation (Kirkpatrick et al. 2017): a Fisher information for every task."""
 
-    strength: float = 1e4  # its λ (equation 3), which has the factor ½, too; tuned: the paper gives none
+    strength: float = 1e4  # its λ, before which the paper has the factor ½, too; in the grid
     fisher: Fisher = "sampled"
     """Of answers that the network draws (the Fisher information itself), or of the true labels (a stand-in)."""
     fisher_images: int = 500
@@ -51,7 +51,7 @@ class Ewc(Pulled):
 class EwcOnline(Ewc):
     """Online EWC (Schwarz et al. 2018): one running Fisher information, around the newest weights."""
 
-    decay: float = 0.95  # its γ (section 3): tuned there, below 1. The γ before its penalty is in `strength`.
+    decay: float = 0.95  # its γ, below 1; the value is ours, not tuned. The γ before its penalty is in `strength`.
 
     kind = "ewc-online"
     made_by = "ewc:EwcOnline"
@@ -61,10 +61,8 @@ class EwcOnline(Ewc):
 class Si(Pulled):
     """Synaptic intelligence (Zenke et al. 2017): who lowered the loss, measured along the path."""
 
-    strength: float = (
-        1e3  # twice its c (equation 4), which has no factor ½ and is 0.1 to 1 from random weights; tuned
-    )
-    damping: float = 1e-3  # its ξ (equation 5): the paper has 1e-3 (split MNIST) and 0.1 (permuted MNIST)
+    strength: float = 1e3  # twice its c (no factor ½ there; 0.1 to 1, from random weights); in the grid
+    damping: float = 1e-3  # its ξ: the paper has 1e-3 (split MNIST) and 0.1 (permuted MNIST)
 
     kind = "si"
     made_by = "si:Si"
@@ -75,7 +73,7 @@ class Si(Pulled):
 class Mas(Pulled):
     """Memory aware synapses (Aljundi et al. 2018): how much the answers depend on a weight."""
 
-    strength: float = 1e1  # twice its λ (equation 4: no factor ½), which is 1 in the paper; tuned
+    strength: float = 1.0  # twice its λ (no factor ½ there), which is 1 in the paper; in the grid
     answer_images: int = 500
     """At most so many images, as for a Fisher information; the paper has all."""
 
