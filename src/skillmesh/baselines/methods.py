@@ -35,15 +35,16 @@ class Joint(Trained):
 
 @dataclass(frozen=True)
 class Psp(Trained):
-    """Parameter superposition: all tasks' weights in one sum, each read with its own key."""
+    """Parameter superposition (Cheung et al. 2019): all tasks' weights in one sum, each read with its own key."""
 
     kind = "psp"
     made_by = "psp:Psp"
     grid = tuple({"rate": rate, "keys": keys} for rate in (0.003, 0.01, 0.03) for keys in ("binary", "complex"))
 
-    keys: Keys = "binary"
+    keys: Keys = "binary"  # both are the paper's; a binary key is a bit per input
     superpose: Superposed = "changes"
-    """The paper superposes weights: of a network from scratch."""
+    """The paper superposes weights: of a network from scratch. From a pretrained start that would scramble it for
+    all tasks but the first; then only what tasks change is superposed."""
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"keys": Keys, "superpose": Superposed}
@@ -51,7 +52,7 @@ class Psp(Trained):
 
 @dataclass(frozen=True)
 class Supsup(Trained):
-    """Frozen weights and a learned mask per task."""
+    """SupSup (Wortsman et al. 2020): frozen weights and a learned mask per task."""
 
     kind = "supsup"
     made_by = "supsup:Supsup"
@@ -86,7 +87,7 @@ for settings in (Naive, Joint, Psp, Supsup, ParallelSupsup):
     register_kind(settings.kind, settings)
     register(settings(settings.kind))
 
-# As the paper has them: networks of their own, from scratch.
+# As the paper has them: networks of their own, from scratch. 30 % is what Ramanujan et al. keep of large networks.
 _scratch: dict[str, Any] = {"start": "random", "norms": "trained"}
 register(Psp("psp-resnet18", backbone="resnet18", superpose="weights", **_scratch))
 register(Supsup("supsup-resnet50", backbone="resnet50", share=0.3, **_scratch))
