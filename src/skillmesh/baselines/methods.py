@@ -44,7 +44,7 @@ class Psp(Trained):
     keys: Keys = "binary"  # both are the paper's; a binary key is a bit per input
     superpose: Superposed = "changes"
     """The paper superposes weights: of a network from scratch. From a pretrained start that would scramble it for
-    all tasks but the first; then only what tasks change is superposed."""
+    all tasks but the first, which then learn nothing in a few steps; so only what tasks change is superposed."""
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"keys": Keys, "superpose": Superposed}
@@ -56,13 +56,15 @@ class Supsup(Trained):
 
     kind = "supsup"
     made_by = "supsup:Supsup"
-    grid = tuple({"rate": rate, "share": share} for rate in (0.1, 1.0) for share in (0.3, 0.6, 0.9))
+    grid = tuple({"rate": rate, "share": share} for rate in (1.0, 10.0, 100.0) for share in (0.5, 0.9))
 
-    rate: float = 0.1
+    rate: float = 10.0
+    """Of scores, whose gradients are as small as the weights that they are multiplied with: from a pretrained
+    start smaller steps hardly move a mask (a small trial). Both papers have 0.1, from random weights, for long."""
     norms: Norms = "trained"
     """Statistics of each task's own network; masks change them."""
     share: float = 0.9
-    """Of a layer's weights that a mask keeps."""
+    """Of a layer's weights that a mask keeps. Much, where the weights are good ones: tuned."""
     telling: Telling = "entropy"
     """How tasks are told apart where the label is withheld."""
 
@@ -90,4 +92,4 @@ for settings in (Naive, Joint, Psp, Supsup, ParallelSupsup):
 # As the paper has them: networks of their own, from scratch. 30 % is what Ramanujan et al. keep of large networks.
 _scratch: dict[str, Any] = {"start": "random", "norms": "trained"}
 register(Psp("psp-resnet18", backbone="resnet18", superpose="weights", **_scratch))
-register(Supsup("supsup-resnet50", backbone="resnet50", share=0.3, **_scratch))
+register(Supsup("supsup-resnet50", backbone="resnet50", share=0.3, rate=0.1, **_scratch))
