@@ -343,7 +343,7 @@ def test_supsup_tells_tasks_better_than_chance(telling: str) -> None:
         assert torch.equal(
             answers.classes[answers.tasks == position], one.given(task.test.x, position)[answers.tasks == position]
         )
-    assert sum(right) / 3 > 0.45
+    assert sum(right) / 3 > 0.7  # chance is a third
 
 
 def test_slopes_are_those_of_a_numerical_derivative() -> None:
@@ -416,6 +416,7 @@ def played(method: Supsup, tasks: Path, out: Path, agents: int) -> Record:
     return run(Plan(paths, method, out, agents=agents, assign="round-robin", workers=1, threads=1, bound=False))
 
 
+@pytest.mark.slow
 def test_agents_side_by_side_learn_what_one_learns_in_sequence(tiny_tasks: Path, tmp_path: Path) -> None:
     settings = {"backbone": "test_efficientnet", "start": "random", "size": 32, "epochs": 2, "batch": 4}
     one = played(Supsup("one", **settings), tiny_tasks, tmp_path / "one", 1)  # type: ignore[arg-type]

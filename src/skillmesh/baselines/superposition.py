@@ -28,9 +28,8 @@ KeyKind = Literal["binary", "complex"]
 class Superposition(nn.Module):
     """One layer's weights of many tasks, read with the key of one; a parametrization of its weight.
 
-    A kernel's inputs are all that one output sums over, channels × height × width, as in Cheung et al. 2019
-    (equation 4: the context is multiplied with the kernel, which is cheaper than with the image). Groups of a
-    convolution have keys of their own.
+    A kernel's inputs are all that one output sums over, channels × height × width: as in Cheung et al. 2019 keys
+    are multiplied with the kernel, which is cheaper than with images. Groups of a convolution have their own keys.
     """
 
     key: torch.Tensor

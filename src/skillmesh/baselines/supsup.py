@@ -172,7 +172,6 @@ class Supsup(Isolated):
     def _in_one_shot(self, x: torch.Tensor) -> torch.Tensor:
         """The task of each image."""
         self.network.eval()
-        self.show(0)  # any that is learned: with bits and no scores
         body, buffers = self.network.body, [mask.mask for mask in self._masks]
 
         def mask_of(position: int) -> Parts:

@@ -15,15 +15,16 @@ Telling = Literal["entropy", "one-shot"]
 
 @dataclass(frozen=True)
 class Psp(Trained):
-    """Parameter superposition: all tasks' weights in one sum, each read with its own key."""
+    """Parameter superposition (Cheung et al. 2019): all tasks' weights in one sum, each read with its own key."""
 
     kind = "psp"
     made_by = "psp:Psp"
     grid = tuple({"rate": rate, "keys": keys} for rate in (0.003, 0.01, 0.001) for keys in ("binary", "complex"))
 
-    keys: Keys = "binary"
+    keys: Keys = "binary"  # both are the paper's; a binary key is a bit per input
     superpose: Superposed = "changes"
-    """The paper superposes weights: of a network from scratch."""
+    """The paper superposes weights: of a network from scratch. From a pretrained start that would scramble it for
+    all tasks but the first, which then learn nothing in a few steps; so only what tasks change is superposed."""
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"keys": Keys, "superpose": Superposed}
@@ -31,17 +32,19 @@ class Psp(Trained):
 
 @dataclass(frozen=True)
 class Supsup(Trained):
-    """Frozen weights and a learned mask per task."""
+    """SupSup (Wortsman et al. 2020): frozen weights and a learned mask per task."""
 
     kind = "supsup"
     made_by = "supsup:Supsup"
-    grid = tuple({"rate": rate, "share": share} for rate in (0.1, 1.0) for share in (0.3, 0.6, 0.9))
+    grid = tuple({"rate": rate, "share": share} for rate in (1.0, 10.0, 100.0) for share in (0.5, 0.9))
 
-    rate: float = 0.1
+    rate: float = 10.0
+    """Of scores, whose gradients are as small as the weights that they are multiplied with: from a pretrained
+    start smaller steps hardly move a mask (a small trial). Both papers have 0.1, from random weights, for long."""
     norms: Norms = "trained"
     """Statistics of each task's own network; masks change them."""
     share: float = 0.9
-    """Of a layer's weights that a mask keeps."""
+    """Of a layer's weights that a mask keeps. Much, where the weights are good ones: tuned."""
     telling: Telling = "entropy"
     """How tasks are told apart where the label is withheld."""
 
