@@ -131,7 +131,7 @@ class Trainer:
         method, images = self.method, 0
         optimiser = torch.optim.SGD(self.trainable(), lr=method.rate, momentum=method.momentum)
         steps = method.epochs * math.ceil(len(examples.labels) / method.batch)
-        schedule = self._schedule(optimiser, steps)
+        schedule = self.schedule(optimiser, steps)
         self.network.train()
         for batch in self.batches(examples, chance):
             images += len(batch.labels)
@@ -146,9 +146,10 @@ class Trainer:
                 schedule.step()
         self.spend_passes(images, self.columns_trained(), backward=True)
 
-    def _schedule(
+    def schedule(
         self, optimiser: torch.optim.Optimizer, steps: int
     ) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """How rates go up and down over so many steps."""
         if self.method.schedule == "constant":
             return None
         rates = [group["lr"] for group in optimiser.param_groups]
