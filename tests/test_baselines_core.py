@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,19 +19,22 @@ from conftest import Ran
 from drawn import SMALL, draw_tasks, small
 from torch import nn
 
-from skillmesh.baselines import play
+from skillmesh.baselines import data
 from skillmesh.baselines.data import Examples, Task, decoded_task
-from skillmesh.baselines.methods import Er, Joint, Naive
+from skillmesh.baselines.joint import Joint as JointLearner
+from skillmesh.baselines.methods import Er, Joint
 from skillmesh.baselines.network import TaskNetwork
 from skillmesh.baselines.trainer import Trainer
 from skillmesh.challenge.methods import find_method
 from skillmesh.challenge.record import Record, read_record, without_times
 from skillmesh.challenge.run import Plan, run
+from skillmesh.challenge.stage import Stage
 from skillmesh.costs import counted
 from skillmesh.data.folder import open_task
 from skillmesh.errors import RunError
 
-FAST = {"epochs": 1}
+FAST = {"epochs": 3}
+"""Enough to be neither right nor wrong everywhere: a lost state shows in the accuracies."""
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +91,6 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_results(
     plan: Plan, replayed: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ):
     """Between the checkpoint and what counts as learned, and between that and its test."""
-    from skillmesh.challenge.stage import Stage
-
     keep, calls = getattr(Stage, where), []
 
     def dies_at_the_second(*words):
@@ -124,7 +126,7 @@ def killed(learner, stage, task, before):
     learn(learner, stage, task, before)
 
 learn, play._learn = play._learn, killed
-run(Plan([Path(p) for p in sys.argv[2:]], small(Er, epochs=1), Path(sys.argv[1]), agents=1, bound=False))
+run(Plan([Path(p) for p in sys.argv[2:]], small(Er, epochs=3), Path(sys.argv[1]), agents=1, bound=False))
 """
 
 
@@ -202,12 +204,10 @@ def _trainer(body: nn.Module, **changes: object) -> Trainer:
     return Trainer(TaskNetwork(body, torch.zeros(1, 4)), small(**changes), seed=0)
 
 
-def _joint():
-    from skillmesh.baselines.joint import Joint as Learner
-
+def _joint() -> JointLearner:
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
-    return Learner(TaskNetwork(body, torch.zeros(1, 4)), small(Joint), seed=0)
+    return JointLearner(TaskNetwork(body, torch.zeros(1, 4)), small(Joint), seed=0)
 
 
 # Images.
@@ -216,10 +216,8 @@ def _joint():
 def test_images_that_cannot_be_read_are_left_out(paths: list[Path], tmp_path: Path):
     shutil.copytree(paths[0], tmp_path / "task")
     (tmp_path / "task" / "train" / "class1" / "0.png").write_bytes(b"no image")
-    whole, lacking = (
-        decoded_task(open_task(path, hold_out=()), 32, tmp_path / "cache")
-        for path in (paths[0], tmp_path / "task")
-    )
+    folders = [open_task(path, hold_out=()) for path in (paths[0], tmp_path / "task")]
+    whole, lacking = (decoded_task(folder, 32, tmp_path / "cache") for folder in folders)
     assert len(lacking.train) == len(whole.train) - 1
     left = torch.ones(len(whole.train), dtype=torch.bool)
     left[10] = False  # ten of class 0 come first
@@ -234,8 +232,6 @@ def test_the_cache_of_pixels_changes_nothing(
     cold = run(replace(plan, method=small(Er, **FAST), out=tmp_path / "cold"))
     stored = list((tmp_path / "cache" / "pixels").iterdir())
     assert len(stored) == 2 * 3
-    from skillmesh.baselines import data
-
     monkeypatch.setattr(data, "_store", lambda *_: pytest.fail("decoded again"))
     warm = run(replace(plan, method=small(Er, **FAST), out=tmp_path / "warm"))
     assert without_times(cold.results) == without_times(warm.results) == without_times(replayed.results)
@@ -245,7 +241,7 @@ def test_the_cache_of_pixels_changes_nothing(
 
 
 def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
-    with pytest.raises(RunError, match="naive learns in sequence.*2 agents, expected one; give --agents 1"):
+    with pytest.raises(RunError, match=r"naive learns in sequence.*2 agents, expected one; give --agents 1"):
         run(replace(plan, agents=2, out=tmp_path / "run"))
 
 
@@ -265,6 +261,7 @@ def test_a_method_file_with_wrong_settings_says_what_is_wrong(tmp_path: Path, li
         find_method(str(tmp_path / "mine.toml"))
 
 
+@pytest.mark.slow
 def test_the_report_says_who_was_told_the_task_and_names_the_papers_row(
     command: Callable[..., Ran], paths: list[Path], tmp_path: Path
 ):
@@ -277,20 +274,14 @@ def test_the_report_says_who_was_told_the_task_and_names_the_papers_row(
     ran = command("challenge", "report", tmp_path / "runs", "--out", tmp_path / "report", "--json")
     assert ran.code == 0, ran.err
     tables = ran.json["tables"]
-    by_run = {
-        row[0]: dict(zip(tables["accuracy"]["columns"], row, strict=True)) for row in tables["accuracy"]["rows"]
-    }
-    assert by_run["er"]["task told"] == "yes"
-    assert by_run["er"]["seeds"] == 2
-    first = [row[:2] for row in tables["table-1"]["rows"]]
-    assert first[first.index(["paper", "ER"]) + 1] == ["ours", "er"]
-    told = {
-        tuple(row[:2]): row[tables["table-1"]["columns"].index("task told")] for row in tables["table-1"]["rows"]
-    }
+    accuracy, single = (_as_dicts(tables[name]) for name in ("accuracy", "table-1"))
+    replay = next(row for row in accuracy if row["run"] == "er")
+    assert (replay["task told"], replay["seeds"]) == ("yes", 2)
+    who = [(row["of"], row["method"]) for row in single]
+    assert who[who.index(("paper", "ER")) + 1] == ("ours", "er")
+    told = {name: row["task told"] for name, row in zip(who, single, strict=True)}
     assert (told["paper", "EWC"], told["paper", "LLL, BB, MAHA"], told["ours", "naive"]) == ("yes", "no", "yes")
 
 
-def test_learners_are_asked_for_all_known_tasks_after_each(replayed: Record):
-    assert [len(step.tasks) for step in replayed.steps] == [1, 2, 3]
-    assert play.TaskAtStep is type(replayed.steps[0].tasks[0])
-    assert isinstance(small(), Naive)
+def _as_dicts(table: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
