@@ -113,6 +113,24 @@ def test_each_image_is_learned_by_its_own_head():
     assert replay.loss(Batch(x, labels, tasks)).item() == pytest.approx(sum(by_hand).item() / 4)
 
 
+def test_replay_goes_on_from_its_state_and_no_image_is_in_it():
+    tasks = [task(number) for number in range(3)]
+    whole, first = (learner(Replay, small(Er, per_class=3)) for _ in range(2))
+    for known in range(2):
+        first.learn(tasks[known], tasks[:known])
+    state = first.state()
+    assert state["own"] == {"bytes": 2 * 6 * 4 * 4}
+    second = learner(Replay, small(Er, per_class=3))
+    second.restore(state, tasks[:2])
+    assert second.kept_bytes() == first.kept_bytes()
+    second.learn(tasks[2], tasks[:2])
+    for known in range(3):
+        whole.learn(tasks[known], tasks[:known])
+    ours, theirs = second.network.state_dict(), whole.network.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert second.kept_bytes() == whole.kept_bytes()
+
+
 @pytest.mark.slow
 def test_replay_forgets_less_than_naive(tmp_path: Path):
     paths = draw_tasks(tmp_path / "tasks", 3)
