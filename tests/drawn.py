@@ -18,6 +18,7 @@ SMALL = {
     "norms": "trained",
     "epochs": 6,
     "rate": 0.05,
+    "head_rate": 0.1,
     "batch": 16,
 }
 """Settings of a method that trains a tiny network from a random start."""
