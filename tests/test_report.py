@@ -355,9 +355,9 @@ addEventListener("load", () => {
     const caption = figure.querySelector("figcaption");
     return { name: figure.id, width: image.naturalWidth, box: box(image), caption: box(caption) };
   });
-  const head = document.querySelector("#table-1 th:nth-child(7) button");
+  const head = document.querySelector("#table-1 th:nth-child(8) button");
   head.click();
-  const sorted = [...document.querySelectorAll("#table-1 tbody tr")].map((row) => row.cells[6].textContent);
+  const sorted = [...document.querySelectorAll("#table-1 tbody tr")].map((row) => row.cells[7].textContent);
   const probe = document.createElement("pre");
   probe.id = "probe";
   probe.textContent = JSON.stringify({ figures, sorted });

@@ -8,6 +8,7 @@ body does not move meanwhile, so it runs once over the images, for this and for 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,7 +53,10 @@ class WithoutForgetting(Trainer):
     def _warm_up(self, features: torch.Tensor, labels: torch.Tensor) -> None:
         """Train the new head alone."""
         head, epochs, chance = self.network.heads[-1], self.method.warm_up, self.chance(self.known - 1, "warm-up")
+        if not epochs:
+            return
         optimiser = torch.optim.SGD(head.parameters(), lr=self.method.head_rate, momentum=self.method.momentum)
+        schedule = self.schedule(optimiser, epochs * math.ceil(len(labels) / self.method.batch))
         for _ in range(epochs):
             order = torch.randperm(len(labels), generator=chance).to(self.device)
             for rows in torch.split(order, self.method.batch):
@@ -60,10 +64,11 @@ class WithoutForgetting(Trainer):
                 loss = nn.functional.cross_entropy(head(features[rows]), labels[rows])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
+                if schedule is not None:
+                    schedule.step()
         products = float(epochs) * len(labels) * self.network.features * self.network.spans[-1]
-        if epochs:  # a head's gradient needs no gradient of its input
-            spend("forward", products)
-            spend("backward", products)
+        spend("forward", products)
+        spend("backward", products)  # of the weights alone: the features need no gradient
 
     def loss(self, batch: Batch) -> torch.Tensor:
         if self._recorded is None:

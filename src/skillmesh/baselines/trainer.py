@@ -137,7 +137,7 @@ class Trainer:
     def _train(self, examples: Batch, chance: torch.Generator) -> None:
         method, images = self.method, 0
         optimiser = torch.optim.SGD(self.trainable(), lr=method.rate, momentum=method.momentum)
-        schedule = self._schedule(optimiser, self._steps(len(examples.labels)))
+        schedule = self.schedule(optimiser, self._steps(len(examples.labels)))
         self.network.train()
         for batch in self.batches(examples, chance):
             images += len(batch.labels)
@@ -152,9 +152,10 @@ class Trainer:
                 schedule.step()
         self.spend_passes(images, self.columns_trained(), backward=True)
 
-    def _schedule(
+    def schedule(
         self, optimiser: torch.optim.Optimizer, steps: int
     ) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """How rates go up and down over so many steps."""
         if self.method.schedule == "constant":
             return None
         rates = [group["lr"] for group in optimiser.param_groups]

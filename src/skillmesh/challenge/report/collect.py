@@ -39,6 +39,11 @@ class Group:
         return self.first.settings.agents
 
     @property
+    def told(self) -> bool:
+        """Whether the method is told the task of every test image: baselines are, as in the paper."""
+        return bool(self.method.get("label") == "given")
+
+    @property
     def tasks(self) -> list[str]:
         return self.first.settings.names
 

@@ -80,6 +80,10 @@ def text(value: object) -> Cell:
     return Cell(str(value))
 
 
+def yes(value: bool) -> Cell:
+    return Cell("yes" if value else "no")
+
+
 def number(value: float | None, form: str = "{:,.0f}") -> Cell:
     return Cell(NOTHING) if value is None else Cell(form.format(value), value)
 

@@ -1,0 +1,222 @@
+"""Tuning: the same budget for every method, validation images only, and the best setting as a method's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from conftest import Ran
+from drawn import SMALL, draw_tasks, small
+
+from skillmesh.baselines import tuning
+from skillmesh.baselines.methods import Naive
+from skillmesh.baselines.trials import Ground, Tried
+from skillmesh.baselines.tuning import BUDGET, Tuned, tune
+from skillmesh.challenge.methods import METHODS, find_method
+from skillmesh.challenge.record import read_record
+from skillmesh.data.folder import ImageFile
+from skillmesh.errors import RunError
+
+RATES = (0.0, 0.01, 0.05, 0.05, 0.02, 0.03)
+
+
+@dataclass(frozen=True)
+class Tunable(Naive):
+    """Six rates; the first learns nothing, two are the same."""
+
+    grid: ClassVar[tuple[dict[str, Any], ...]] = tuple({"rate": rate, "head_rate": 2 * rate} for rate in RATES)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawn") / "tasks"
+    draw_tasks(folder, 3, classes=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ground(places: Path) -> Ground:
+    return Ground((str(places),), first=2)
+
+
+def tunable(**changes: object) -> Tunable:
+    made = small(Tunable, epochs=2, **changes)
+    assert isinstance(made, Tunable)
+    return made
+
+
+@pytest.fixture(scope="module")
+def swept(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
+    """A complete sweep. Tests only look at it."""
+    out = tmp_path_factory.mktemp("tuning") / "out"
+    return out, tune([tunable()], ground, out)[0]
+
+
+def test_the_ground_is_the_first_tasks_with_validation_images_for_test_images(ground: Ground, places: Path):
+    tasks = ground(0)
+    assert [task.name for task in tasks] == ["task0", "task1"]
+    assert ground.paths() == [places / "task0", places / "task1"]
+    for task in tasks:
+        used = [file.name for split in task.splits.values() for file in split.files]
+        assert not any(name.startswith("test/") for name in used)
+        assert {file.name.split("/")[0] for file in task.splits["train"].files} == {"train"}
+        assert {file.name.split("/")[0] for file in task.splits["test"].files} == {"val"}
+        assert len(task.splits["val"]) == 0
+
+
+def test_no_test_image_is_decoded(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Their content is hashed, to say which data it was; nothing else is done with it."""
+    content, seen = ImageFile.content, []
+    monkeypatch.setenv("SKILLMESH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ImageFile, "content", lambda file: seen.append(file.name) or content(file))
+    tune([tunable()], ground, tmp_path / "out")
+    assert {name.split("/")[0] for name in seen} == {"train", "val"}
+
+
+def test_every_setting_is_tried_and_the_best_is_chosen(swept: tuple[Path, Tuned]):
+    out, tuned = swept
+    assert [tried.changes["rate"] for tried in tuned.tried] == list(RATES)
+    accuracies = [tried.final_accuracy for tried in tuned.tried]
+    assert len(set(accuracies)) > 1
+    assert accuracies[tuned.chosen] == max(accuracies)
+    for number, tried in enumerate(tuned.tried):
+        record = read_record(out / "naive" / f"{number}")
+        last = [task.final for task in record.steps[-1].tasks]
+        assert tried.final_accuracy == pytest.approx(sum(last) / 2, abs=1e-6)
+        assert tried.after_learning == pytest.approx(
+            (record.steps[0].tasks[0].final + record.steps[1].tasks[1].final) / 2
+        )
+        assert tried.macs == sum(learned.total_macs for learned in record.learned)
+        assert [task.images for task in record.steps[-1].tasks] == [8, 8]  # validation images
+
+
+def test_the_first_of_equals_is_chosen():
+    figures = [0.2, 0.7, 0.7, 0.1, 0.7, 0.3]
+    tried = tuple(Tried({"rate": rate}, accuracy, 1.0, 0.0, 1.0, 1.0) for rate, accuracy in enumerate(figures))
+    assert Tuned(tunable(), tried).chosen == 1
+    assert Tuned(tunable(), tried).best.rate == 1
+
+
+def test_what_was_chosen_is_a_method_that_a_run_takes(swept: tuple[Path, Tuned]):
+    out, tuned = swept
+    found = find_method(str(out / "naive.toml"))
+    assert found.settings() == tuned.best.settings()
+    assert found.name == "naive"
+
+
+def test_weights_are_named_from_where_the_file_lies(swept: tuple[Path, Tuned], tmp_path: Path):
+    _, tuned = swept
+    moved = replace(tuned, method=tunable(weights=str(tmp_path / "weights" / "mine.safetensors")))
+    tuning._write_method(tmp_path / "out" / "naive.toml", moved, ["task0"])
+    assert 'weights = "../weights/mine.safetensors"' in (tmp_path / "out" / "naive.toml").read_text()
+    found = Path(str(find_method(str(tmp_path / "out" / "naive.toml")).settings()["weights"]))
+    assert found.resolve() == (tmp_path / "weights" / "mine.safetensors").resolve()
+
+
+def test_all_that_was_tried_is_written(swept: tuple[Path, Tuned]):
+    out, tuned = swept
+    whole = json.loads((out / "tuning.json").read_text())
+    assert whole["tasks"] == ["task0", "task1"]
+    assert len(whole["provenance"]["data_hash"]) == 64
+    entry = whole["methods"]["naive"]
+    assert entry["chosen"] == tuned.chosen
+    assert entry["tried"] == [vars(tried) for tried in tuned.tried]
+    assert entry["settings"] == tuned.best.settings()
+
+
+def test_a_sweep_that_was_stopped_goes_on_and_makes_nothing_twice(
+    swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out, made = tmp_path / "out", []
+
+    def stops(trial, tried):
+        if trial.number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune([tunable()], ground, out, tell=stops)
+    learn = Naive.play
+    monkeypatch.setattr(
+        Naive, "play", lambda method, stage: made.append(stage.folder.name) or learn(method, stage)
+    )
+    again = tune([tunable()], ground, out)[0]
+    assert made == ["3", "4", "5"]
+    assert [_figures(tried) for tried in again.tried] == [_figures(tried) for tried in swept[1].tried]
+
+
+@pytest.mark.slow
+def test_settings_side_by_side_give_what_they_give_one_by_one(
+    swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path
+):
+    beside = tune([tunable()], ground, tmp_path / "out", workers=2)[0]
+    assert [_figures(tried) for tried in beside.tried] == [_figures(tried) for tried in swept[1].tried]
+
+
+def _figures(tried: Tried) -> tuple[Any, ...]:
+    return tried.changes, tried.final_accuracy, tried.after_learning, tried.forgetting, tried.macs
+
+
+def test_methods_tuned_one_after_another_stand_in_one_file(
+    swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        tuning, "made", lambda some, workers: ((trial, swept[1].tried[trial.number]) for trial in some)
+    )
+    tune([tunable()], ground, tmp_path)
+    tune([replace(tunable(), name="other")], ground, tmp_path)
+    assert list(json.loads((tmp_path / "tuning.json").read_text())["methods"]) == ["naive", "other"]
+    with pytest.raises(RunError, match=r"tuning of other tasks: it was .*; name another folder"):
+        tune([tunable()], replace(ground, first=1), tmp_path)
+    with pytest.raises(RunError, match="tuning of other seed: it was 0, now it is 1"):
+        tune([tunable()], ground, tmp_path, seed=1)
+
+
+# What is refused.
+
+
+def test_every_method_has_the_same_budget():
+    tuned = [method for method in METHODS.values() if getattr(method, "grid", ())]
+    assert {"naive", "joint", "er", "lwf"} <= {method.name for method in tuned}
+    for method in tuned:
+        assert len(method.grid) == BUDGET, method.name
+        for changes in method.grid:
+            replace(method, **changes)  # a change is a setting that the method has
+
+
+def test_another_budget_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Tunable, "grid", Tunable.grid[:5])
+    with pytest.raises(RunError, match="'naive' has 5 settings to try, expected 6: all methods get the same"):
+        tune([tunable()], ground, tmp_path)
+
+
+def test_a_method_with_nothing_to_choose_is_refused(ground: Ground, tmp_path: Path):
+    with pytest.raises(RunError, match="'sketch' has no grid"):
+        tune([METHODS["sketch"]], ground, tmp_path)
+
+
+def test_a_method_named_twice_is_refused(ground: Ground, tmp_path: Path):
+    with pytest.raises(RunError, match="two methods each are named naive"):
+        tune([tunable(), tunable()], ground, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_command_marks_what_was_chosen(command: Callable[..., Ran], places: Path, tmp_path: Path):
+    settings = "".join(f"{name} = {value!r}\n" for name, value in SMALL.items())
+    (tmp_path / "mine.toml").write_text(f'kind = "naive"\n{settings}')
+    out = tmp_path / "out"
+    words = ("challenge", "tune", places, "--method", tmp_path / "mine.toml", "--first", 1, "--out", out)
+    ran = command(*words)
+    assert ran.code == 0, ran.err
+    assert ran.out.count("chosen") == 1
+    again = command(*words, "--json")
+    assert again.json["mine"]["file"] == str(out / "mine.toml")
+    assert len(again.json["mine"]["tried"]) == BUDGET
+    run = command(
+        "challenge", "run", places, "--method", out / "mine.toml", "--out", tmp_path / "run", "--no-bound"
+    )
+    assert run.code == 0, run.err
+    assert read_record(tmp_path / "run").settings.method["name"] == "mine"
