@@ -23,6 +23,7 @@ from torch import nn
 
 from skillmesh.backbone.allocator import keep_freed_memory
 from skillmesh.backbone.biasing import Biased, marking_silent
+from skillmesh.backbone.counting import counting
 from skillmesh.backbone.folding import fold_batch_norms
 from skillmesh.backbone.recording import in_one_go
 from skillmesh.backbone.registry import NetworkSpec, spec_of
@@ -48,7 +49,7 @@ class Network:
     def __init__(self, name: str = "lite0", weights: Path | None = None, device: str | None = None) -> None:
         spec = spec_of(name)
         model = build(spec, weights).eval().requires_grad_(False)
-        self.spec = _completed(spec, model)
+        self.spec = completed(spec, model)
         self.device = usable_device(device)
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -166,24 +167,10 @@ class Network:
 
     def layer_macs(self, size: int | None = None) -> list[int]:
         """Multiply–accumulates of each layer for one image of this size, in the order of `places`."""
-        counted: dict[str, int] = {}
-
-        def counting(path: str) -> Any:
-            def count(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-                assert isinstance(layer.weight, torch.Tensor)
-                counted[path] = counted.get(path, 0) + output.numel() * layer.weight[0].numel()
-
-            return count
-
-        hooks = [
-            self.twin.model.get_submodule(place.path).register_forward_hook(counting(place.path))
-            for place in self.places
-        ]
-        with torch.inference_mode():
+        layers = {place.path: self.twin.model.get_submodule(place.path) for place in self.places}
+        with torch.inference_mode(), counting(layers) as counted:
             self._raw(self.noise(size), self.base)
-        for hook in hooks:
-            hook.remove()
-        return [counted.get(place.path, 0) for place in self.places]
+        return list(counted.values())
 
 
 def usable_device(name: str | None) -> torch.device:
@@ -222,7 +209,7 @@ def _rows(output: torch.Tensor, channels: int) -> torch.Tensor:
     raise BackboneError(f"a tap gave shape {tuple(output.shape)}; expected {channels} channels second or last")
 
 
-def _completed(spec: NetworkSpec, model: Any) -> NetworkSpec:
+def completed(spec: NetworkSpec, model: Any) -> NetworkSpec:
     """Fill in what the spec leaves to timm's card of the network."""
     card = model.pretrained_cfg
     return NetworkSpec(

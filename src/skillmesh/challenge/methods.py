@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
 from skillmesh.config import AgentConfig
 from skillmesh.errors import RunError
@@ -154,9 +154,10 @@ def find_method(text: str, changes: dict[str, Any] | None = None) -> Method:
     changes = {name: value for name, value in (changes or {}).items() if value is not None}
     if not changes:
         return method
-    if not isinstance(method, SkillMethod):
-        raise RunError(f"the method {method.name!r} takes no {', '.join(changes)}; leave it away")
-    return replace(method, **changes)
+    unknown = [name for name in changes if name not in method.settings()]
+    if unknown or not is_dataclass(method):
+        raise RunError(f"the method {method.name!r} takes no {', '.join(unknown or changes)}; leave it away")
+    return cast(Method, replace(method, **changes))
 
 
 def _from_file(path: Path) -> Method:
@@ -179,7 +180,8 @@ def _from_file(path: Path) -> Method:
     try:
         return KINDS[kind](**values)
     except TypeError as error:
-        known = ", ".join(f.name for f in fields(SkillMethod)) if kind == "skill" else "other settings"
+        made = KINDS[kind]
+        known = ", ".join(f.name for f in fields(made)) if is_dataclass(made) else "other settings"
         raise RunError(f"{path} cannot be read as a method: {error}; expected {known}") from error
 
 

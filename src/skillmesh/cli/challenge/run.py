@@ -23,8 +23,14 @@ def run(
         Path, typer.Option("--out", metavar="DIR", help="The run's folder; one that is there goes on.")
     ],
     agents: Annotated[
-        str, typer.Option("--agents", metavar="N[,N…]", help="How many agents; several: a sweep.")
-    ] = "2",
+        str | None,
+        typer.Option(
+            "--agents",
+            metavar="N[,N…]",
+            show_default="2, or 1 where learning is in sequence",
+            help="How many agents; several: a sweep.",
+        ),
+    ] = None,
     method: Annotated[str, typer.Option("--method", metavar="NAME|FILE.toml", help="See `methods`.")] = "sketch",
     assign: Annotated[
         str, typer.Option("--assign", metavar="order|round-robin|balanced|FILE", help="Who learns what.")
@@ -62,6 +68,7 @@ def run(
     json: options.Json = False,
 ) -> None:
     """Run the challenge: agents learn in parallel, share, and are tested with no task label after every task."""
+    from skillmesh.baselines import methods as _baselines  # noqa: F401  (they have names now)
     from skillmesh.challenge.data import refuse_bad_data
     from skillmesh.challenge.datasets import open_tasks, task_paths
     from skillmesh.challenge.methods import find_method
@@ -70,8 +77,9 @@ def run(
     from skillmesh.challenge.sweep import folders_of, sweep
     from skillmesh.cli import show
 
-    numbers, drawn = _numbers(agents, "--agents", 1), _numbers(seeds, "--seeds", 0)
     chosen = find_method(method, {"backbone": backbone} | _absolute(weights=weights, calibration=calibration))
+    numbers = _numbers(agents or ("2" if getattr(chosen, "parallel", True) else "1"), "--agents", 1)
+    drawn = _numbers(seeds, "--seeds", 0)
     opening: dict[str, Any] = {"dataset": dataset, "rule": rule, "partial": partial}
     with show.progress_bar() as bar:
         new = [
@@ -114,6 +122,7 @@ def run(
 @challenge.command("methods")
 def methods(json: options.Json = False) -> None:
     """List the methods that `run` knows by name, with their settings."""
+    from skillmesh.baselines import methods as _baselines  # noqa: F401  (they have names now)
     from skillmesh.challenge.methods import METHODS
     from skillmesh.cli import show
 

@@ -1,0 +1,13 @@
+"""What a researcher would run instead: lifelong learners of the literature, as methods of the challenge.
+
+    settings.py  what all have in common (no torch)
+    methods.py   every baseline by name: its own settings and where they come from (no torch)
+    play.py      one learner through a run: learn, test all known tasks, keep it, go on after a kill
+    learner.py   what a run asks of a learner
+    data.py      a task's images as tensors
+    network.py   the trainable network: a body from the same start as ours, one head per task
+    trainer.py   the one sequential trainer; a method that trains is a subclass that says what it does differently
+    ewc.py … supsup.py, nearest_mean.py … fecam.py   one file per method
+
+`import skillmesh.baselines.methods` gives them their names for `skillmesh challenge run --method`.
+"""

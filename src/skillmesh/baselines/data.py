@@ -1,0 +1,114 @@
+"""A task's images as tensors: decoded once for every run on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import torch
+
+from skillmesh.backbone.network import cpu_workers
+from skillmesh.data.folder import ImageFile, Split, TaskFolder
+from skillmesh.data.images import Pixels, UnreadableImageError
+from skillmesh.errors import DataError
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images, or what a frozen network makes of them, and their classes."""
+
+    x: torch.Tensor
+    labels: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: torch.Tensor) -> Examples:
+        return Examples(self.x[rows], self.labels[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Examples]) -> Examples:
+        return cls(torch.cat([part.x for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task as a learner sees it."""
+
+    name: str
+    classes: int
+    train: Examples
+    """What may be learned from: training and validation images."""
+    test: Examples
+
+
+def decoded_task(folder: TaskFolder, size: int, cache_folder: Path) -> Task:
+    """Decode all images of a task to (n, size, size, 3); those that cannot be read are left out."""
+    learned_from = [folder.splits[name] for name in ("train", "val") if len(folder.splits.get(name, ()))]
+    tested_on = [folder.splits[name] for name in ("test",) if len(folder.splits.get(name, ()))]
+    if not learned_from or not tested_on:
+        found = ", ".join(name for name, split in folder.splits.items() if len(split))
+        raise DataError(f"the task {folder.name!r} has {found or 'no'} images; expected train and test")
+    train, test = (_decoded(folder.name, splits, size, cache_folder) for splits in (learned_from, tested_on))
+    return Task(folder.name, len(folder.classes), train, test)
+
+
+def _decoded(task: str, splits: Sequence[Split], size: int, cache_folder: Path) -> Examples:
+    """Read pixels from the cache, where the same images were decoded before."""
+    files = [file for split in splits for file in split.files]
+    labels = np.concatenate([split.labels for split in splits])
+    contents = [_content(file) for file in files]
+    stored = cache_folder / "pixels" / _key(contents, size)
+    if not stored.exists():
+        _store(files, contents, size, stored)
+    rows = np.load(stored / "readable.npy")
+    if not len(rows):
+        raise DataError(
+            f"none of {len(files)} images of {task!r} can be read, {files[0].name} first; mend the task"
+        )
+    # Mapped, not read: runs side by side share its memory. Nothing is written to it.
+    pixels = np.load(stored / "pixels.npy", mmap_mode="c")
+    return Examples(torch.from_numpy(pixels), torch.from_numpy(labels[rows]))
+
+
+def _content(file: ImageFile) -> bytes:
+    try:
+        return file.content()
+    except UnreadableImageError:
+        return b""
+
+
+def _key(contents: Sequence[bytes], size: int) -> str:
+    digest = hashlib.sha256(f"{size}".encode())
+    for content in contents:
+        digest.update(hashlib.sha256(content).digest())
+    return digest.hexdigest()
+
+
+def _store(files: Sequence[ImageFile], contents: Sequence[bytes], size: int, stored: Path) -> None:
+    """Decode into a folder beside it first: others that look for it find it whole or not at all."""
+
+    def pixels(index: int) -> Pixels | None:
+        try:
+            return files[index].pixels(contents[index], size)
+        except UnreadableImageError:
+            return None
+
+    with ThreadPoolExecutor(cpu_workers()) as pool:
+        decoded = list(pool.map(pixels, range(len(files))))
+    readable = np.array([index for index, one in enumerate(decoded) if one is not None], dtype=np.int64)
+    kept = [one for one in decoded if one is not None]
+    partial = stored.with_name(f"{stored.name}.{uuid4().hex}")
+    partial.mkdir(parents=True)
+    np.save(partial / "pixels.npy", np.stack(kept) if kept else np.empty((0, size, size, 3), np.uint8))
+    np.save(partial / "readable.npy", readable)
+    try:
+        partial.rename(stored)
+    except OSError:  # another run was faster
+        shutil.rmtree(partial)

@@ -1,0 +1,56 @@
+"""What a run asks of a learner, whatever it does inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from skillmesh.baselines.data import Task
+from skillmesh.data.folder import TaskFolder
+from skillmesh.progress import Progress
+
+
+class Answers(NamedTuple):
+    """For each image."""
+
+    tasks: torch.Tensor
+    classes: torch.Tensor
+    """Within the task."""
+
+
+class Learner(Protocol):
+    """Learns task after task and answers for all of them."""
+
+    def see(self, folder: TaskFolder, progress: Progress | None) -> Task:
+        """Bring a task's images to what this learner looks at."""
+        ...
+
+    def learn(self, task: Task, before: Sequence[Task]) -> None:
+        """Learn one more task, and `spend` what that multiplies.
+
+        `before` are the earlier ones, of which a method may use what it says it keeps: replay a buffer, joint
+        training everything, the others nothing.
+        """
+        ...
+
+    def given(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        """The class of each image, its task told."""
+        ...
+
+    def withheld(self, x: torch.Tensor) -> Answers:
+        """Task and class of each image, nothing told."""
+        ...
+
+    def kept_bytes(self) -> dict[str, int]:
+        """What it must keep to go on learning and answering, by what it is; all tasks so far together."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as `torch.save` writes it and reads back without running code."""
+        ...
+
+    def restore(self, state: dict[str, Any], before: Sequence[Task]) -> None:
+        """Become the learner that gave this state after the tasks `before`."""
+        ...

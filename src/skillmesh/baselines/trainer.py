@@ -1,0 +1,207 @@
+"""The one sequential trainer. By itself it is naive fine-tuning; methods change what it does at seven places."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+from torch import nn
+
+from skillmesh.backbone.network import usable_device
+from skillmesh.baselines.data import Examples, Task, decoded_task
+from skillmesh.baselines.learner import Answers
+from skillmesh.baselines.network import TaskNetwork, build_body, bytes_of
+from skillmesh.costs import spend
+
+if TYPE_CHECKING:
+    from skillmesh.baselines.settings import Trained
+    from skillmesh.challenge.stage import Stage
+    from skillmesh.data.folder import TaskFolder
+    from skillmesh.progress import Progress
+
+TEST_BATCH = 256
+
+
+class Batch(NamedTuple):
+    """Images of one or several tasks."""
+
+    x: torch.Tensor
+    labels: torch.Tensor
+    tasks: torch.Tensor
+    """The position of each image's task."""
+
+
+class Trainer:
+    """Trains one network on task after task."""
+
+    def __init__(self, network: TaskNetwork, method: Trained, seed: int, stage: Stage | None = None) -> None:
+        self.network, self.method, self.seed = network, method, seed
+        self.device = next(network.parameters()).device
+        self._stage = stage
+
+    @classmethod
+    def of(cls, method: Trained, stage: Stage) -> Self:
+        body = build_body(method, stage.settings.seed).to(usable_device(stage.device))
+        network = TaskNetwork(body, body.example(), frozen_norms=method.norms == "frozen")
+        return cls(network, method, stage.settings.seed, stage)
+
+    @property
+    def known(self) -> int:
+        """How many tasks were begun."""
+        return len(self.network.heads)
+
+    def see(self, folder: TaskFolder, progress: Progress | None) -> Task:
+        assert self._stage is not None
+        return decoded_task(folder, self.network.body.size, self._stage.cache_folder)  # type: ignore[arg-type]
+
+    # What methods change.
+
+    def before_task(self, task: Task) -> None:
+        """Look at a task before it is learned; its head is there already."""
+
+    def examples(self, task: Task, before: Sequence[Task]) -> Batch:
+        """All that one epoch learns from."""
+        return self.labelled(task.train, self.known - 1)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """What is made smaller."""
+        return nn.functional.cross_entropy(self.network(batch.x, self.known - 1), batch.labels)
+
+    def after_backward(self) -> None:
+        """Look at the gradients of the loss, or add to them."""
+
+    def after_step(self) -> None:
+        """Look at what a step did to the weights."""
+
+    def after_task(self, task: Task) -> None:
+        """Keep of a task what will be needed."""
+
+    def trainable(self) -> list[dict[str, Any]]:
+        """What the optimiser moves, with its steps."""
+        return [
+            {"params": list(self.network.shared().values()), "lr": self.method.rate},
+            {"params": list(self.network.heads.parameters()), "lr": self.method.head_rate},
+        ]
+
+    # Learning.
+
+    def learn(self, task: Task, before: Sequence[Task]) -> None:
+        position = self.known
+        self.network.add_head(task.classes, self.chance(position, "head"))
+        task = Task(task.name, task.classes, self._here(task.train), task.test)
+        self.before_task(task)
+        self._train(self.examples(task, before), self.chance(position, "order"))
+        self.network.eval()
+        self.after_task(task)
+
+    def chance(self, position: int, what: str) -> torch.Generator:
+        """Numbers that depend on the seed, the task and the purpose alone: a resumed run draws the same."""
+        digest = hashlib.sha256(f"{self.seed} {position} {what}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+    def labelled(self, examples: Examples, position: int) -> Batch:
+        tasks = torch.full_like(examples.labels, position)
+        return Batch(examples.x, examples.labels, tasks)
+
+    def mixed_loss(self, batch: Batch) -> torch.Tensor:
+        """Cross-entropy of each image over the classes of its own task, where a batch has several tasks."""
+        logits = self.network.logits_of_all(batch.x)
+        task_of_column, first_columns = self.network.columns
+        other = task_of_column[None, :] != batch.tasks[:, None]
+        labels = batch.labels + first_columns[batch.tasks]
+        return nn.functional.cross_entropy(logits.masked_fill(other, -math.inf), labels)
+
+    def _train(self, examples: Batch, chance: torch.Generator) -> None:
+        method, count = self.method, len(examples.labels)
+        optimiser = torch.optim.SGD(self.trainable(), lr=method.rate, momentum=method.momentum)
+        steps = method.epochs * math.ceil(count / method.batch)
+        schedule = self._schedule(optimiser, steps)
+        self.network.train()
+        for batch in self._batches(examples, chance):
+            optimiser.zero_grad(set_to_none=True)
+            with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
+                loss = self.loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.after_backward()
+            optimiser.step()
+            self.after_step()
+            if schedule is not None:
+                schedule.step()
+        self.spend_passes(method.epochs * count, backward=True)
+
+    def _schedule(
+        self, optimiser: torch.optim.Optimizer, steps: int
+    ) -> torch.optim.lr_scheduler.LRScheduler | None:
+        if self.method.schedule == "constant":
+            return None
+        rates = [group["lr"] for group in optimiser.param_groups]
+        return torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps, cycle_momentum=False)
+
+    def _batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
+        for _ in range(self.method.epochs):
+            order = torch.randperm(len(examples.labels), generator=chance).to(self.device)
+            for rows in torch.split(order, self.method.batch):
+                yield Batch(*(part[rows] for part in examples))
+
+    def _here(self, examples: Examples) -> Examples:
+        return Examples(examples.x.to(self.device), examples.labels.to(self.device))
+
+    def spend_passes(self, images: int, backward: bool = False) -> None:
+        """Count images that ran through body and newest head."""
+        forward, back = self.network.macs
+        head = self.network.features * self.network.spans[-1]
+        spend("forward", float(images) * (forward + head))
+        if backward:
+            spend("backward", float(images) * (back + 2 * head))
+
+    # Answering.
+
+    def given(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        return self._logits(x, position).argmax(dim=1)
+
+    def withheld(self, x: torch.Tensor) -> Answers:
+        """The most likely of all classes of all tasks, as if the heads were one."""
+        best = torch.cat([self._logits(x, position) for position in range(self.known)], dim=1).argmax(dim=1)
+        task_of_column, first_columns = (part.cpu() for part in self.network.columns)
+        tasks = task_of_column[best]
+        return Answers(tasks, best - first_columns[tasks])
+
+    def logits(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        """Of one task's classes, as that task answers."""
+        logits: torch.Tensor = self.network(x, position)
+        return logits
+
+    def _logits(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        """Of many images, which need not be on the device."""
+        self.network.eval()
+        on = torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda")
+        with torch.no_grad(), on:
+            parts = [
+                self.logits(some.to(self.device), position).float().cpu() for some in torch.split(x, TEST_BATCH)
+            ]
+        return torch.cat(parts)
+
+    # Keeping.
+
+    def kept_bytes(self) -> dict[str, int]:
+        weights = [*self.network.body.parameters(), *self.network.body.buffers()]
+        return {"weights": bytes_of(weights), "head": bytes_of(self.network.heads.parameters())}
+
+    def state(self) -> dict[str, Any]:
+        return {"spans": self.network.spans, "network": self.network.state_dict(), "own": self.own_state()}
+
+    def restore(self, state: dict[str, Any], before: Sequence[Task]) -> None:
+        for classes in state["spans"]:
+            self.network.add_head(classes, torch.Generator())
+        self.network.load_state_dict(state["network"])
+        self.restore_own(state["own"])
+
+    def own_state(self) -> dict[str, Any]:
+        """What a method keeps beside the network."""
+        return {}
+
+    def restore_own(self, own: dict[str, Any]) -> None:
+        """Take it back."""
