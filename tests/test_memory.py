@@ -11,7 +11,7 @@ import pytest
 from skillmesh import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
-from skillmesh.lowrank import COLUMNS, LowRank, invert_in_place, lower_inverse
+from skillmesh.lowrank import COLUMNS, LowRank, both_in_single, invert_in_place, lower_inverse
 
 CARRY = """
 import sys
@@ -71,3 +71,12 @@ def test_a_root_is_inverted_where_the_matrix_lies(size: int):
     expected = lower_inverse(np.linalg.cholesky(matrix))
     invert_in_place(matrix)
     np.testing.assert_allclose(matrix, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 7, COLUMNS, 2 * COLUMNS + 41])
+def test_two_matrices_are_rounded_into_the_memory_of_one(size: int):
+    one, other = np.random.default_rng(size).standard_normal((2, size, size))
+    expected = one.astype(np.float32), other.astype(np.float32)
+    found = both_in_single(one, other)
+    assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
+    assert all(np.shares_memory(single, one) for single in found)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.linalg
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from skillmesh.agent import Agent
 from skillmesh.anchors.protocol import AnchorSettings
@@ -96,3 +101,59 @@ def test_of_many_modules_some_are_asked_and_all_can_be(tiny_taught: Agent, monke
     assert some.threshold != whole.threshold
     assert np.array_equal(some.probed.task, whole.probed.task)
     np.testing.assert_allclose(some.probed.novelty, whole.probed.novelty, rtol=1e-4)
+
+
+def test_one_thread_decomposes_even_where_scipy_is_loaded_late(bank, monkeypatch):
+    """Several round otherwise, and agents with equal banks must have equal mappers."""
+    real, seen = scipy.linalg.eigh, []
+
+    def watched(*arguments, **options):
+        seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr("scipy.linalg.eigh", watched)
+    with threadpool_limits(2, "blas"):
+        ShortlistScorer(iter(bank[0]), bank[1])
+    assert set(seen) == {1}
+
+
+BUILD = """
+import numpy as np
+import scipy.linalg
+from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.backbone.allocator import keep_freed_memory
+from skillmesh.backbone.calibration import Prior
+from skillmesh.challenge.resident import forget_peak, peak_bytes, resident_bytes
+from skillmesh.lowrank import LowRank
+
+def build(dim, tasks, classes):
+    rng = np.random.default_rng(0)
+    def some(rank):
+        return LowRank(rng.uniform(0.5, 2, dim), rng.standard_normal((rank, dim)))
+    prior = Prior(some(8), some(8), np.zeros(dim))
+    bank = []
+    for _ in range(tasks):
+        means = rng.standard_normal((classes, dim), dtype=np.float32)
+        bank.append(SketchAnchor(means, some(8), 100).tensors())
+    x = rng.standard_normal((1000, dim), dtype=np.float32)
+    before = resident_bytes()
+    forget_peak()
+    scorer = SketchAnchor.pool((SketchAnchor.read(tensors) for tensors in bank), prior)
+    built = peak_bytes() - before
+    forget_peak()
+    scorer.score(x)
+    return built, peak_bytes() - before
+
+keep_freed_memory()  # as where a network is loaded
+build(64, 90, 50)  # what is loaded and set up once is there
+print(*build(1600, 90, 50))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell the peak")
+def test_a_build_takes_little_more_than_its_two_matrices_and_scoring_takes_less():
+    ran = subprocess.run([sys.executable, "-c", BUILD], capture_output=True, text=True, check=True)
+    built, scored = map(int, ran.stdout.split())
+    matrices = 2 * 8 * 1600**2
+    assert matrices < built < 1.4 * matrices
+    assert scored < built

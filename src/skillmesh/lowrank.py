@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
+Singles = NDArray[np.float32]
 Factor = NDArray[np.floating]
 """In double or single precision. A bank's is large and single: products of it then take half the time and room."""
 
@@ -147,6 +148,16 @@ def _invert_lower(root: Doubles) -> None:
         # A triangle's columns are empty above their diagonal: what was overwritten before is not asked for.
         across = root[half:, part.start : half] @ root[part.start : half, part]
         root[half:, part] = -(root[half:, half:] @ across)
+
+
+def both_in_single(used_up: Doubles, other: Doubles) -> tuple[Singles, Singles]:
+    """Round two square matrices to single precision. Both then lie in the memory of the first, with no more."""
+    room = used_up.reshape(-1).view(np.float32)
+    first, second = (half.reshape(used_up.shape) for half in np.split(room, 2))
+    for part in column_parts(len(used_up)):
+        first[part] = used_up[part]  # half as long, so it lies over rows that are done with
+    second[:] = other
+    return first, second
 
 
 ROUNDS = 4

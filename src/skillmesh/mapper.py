@@ -30,7 +30,7 @@ PSEUDO_PROBES = 4
 """So many probes' worth the usual spread weighs: a bank of one small task has little else."""
 ASKED_MODULES = 512
 """About so many modules' probes set temperature and threshold, or all: more would tell nothing new."""
-PROBES_AT_ONCE = 2048
+PROBES_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,9 @@ class Mapper:
         self._modules = modules
         self._scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
         asked = range(0, len(modules), -(-len(modules) // ASKED_MODULES))
-        probes = [read_probes(modules[i].tensors, modules[i].card.dim) for i in asked]
-        owners = np.repeat(asked, [len(p) for p in probes])
-        weights = np.concatenate([probe_weights(modules[i].card.validation_images) for i in asked])
-        scores = self._scorer.score(np.concatenate(probes))
+        voices = [probe_weights(modules[i].card.validation_images) for i in asked]
+        owners, weights = np.repeat(asked, [len(v) for v in voices]), np.concatenate(voices)
+        scores = Scores.joined([self._scorer.score(x) for x in _some_probes([modules[i] for i in asked])])
         spend("probes", len(owners) * self._scorer.macs)
         self.temperature = best_temperature(scores.task, owners, weights) if len(owners) else 1.0
         self.threshold = _threshold(scores.novelty, weights, self._scorer.usual_threshold)

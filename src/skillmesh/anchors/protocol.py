@@ -43,6 +43,13 @@ class Scores:
     novelty: Floats
     """(n,): how little a descriptor fits any task; comparable within one scorer only."""
 
+    @classmethod
+    def joined(cls, parts: Sequence[Scores]) -> Scores:
+        """Those of one part of the descriptors after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(np.concatenate([p.task for p in parts]), np.concatenate([p.novelty for p in parts]))
+
 
 class Scorer(Protocol):
     """The pooled anchors of a bank."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors.protocol import Labels, Scores, best_per_task, first_columns
 from skillmesh.anchors.sketch import (
@@ -32,15 +33,17 @@ from skillmesh.anchors.sketch import (
 from skillmesh.backbone.allocator import hand_back
 from skillmesh.backbone.calibration import Prior
 from skillmesh.costs import cholesky_macs, spend
-from skillmesh.lowrank import Doubles, Factor, LowRank, column_parts, invert_in_place
+from skillmesh.lowrank import Doubles, Factor, LowRank, both_in_single, column_parts, invert_in_place
 from skillmesh.tensors import Floats, dequantise_rows
 
 QUICK = 256
 """Numbers per class that the quick look uses."""
 CLOSE = 16
 """Tasks per image that are looked at closely."""
-ROOM = 16_000_000
-"""Scores of classes that are in memory at a time: 64 MB."""
+IMAGES = 512
+"""So many images are scored at a time."""
+ROOM = 4_000_000
+"""Scores of classes that are in memory at a time: 16 MB. Of more, the probes' would be the peak of a build."""
 ROWS = 512
 """Rows whose products are summed at a time."""
 
@@ -92,11 +95,8 @@ class ShortlistScorer:
         self._quick_offsets: Floats = 0.5 * np.einsum("ij,ij->i", self._quick, self._quick)
 
     def score(self, x: Floats) -> Scores:
-        step = max(1, ROOM // len(self._quick))
-        parts = [self._score(x[start : start + step]) for start in range(0, max(len(x), 1), step)]
-        if len(parts) == 1:
-            return parts[0]
-        return Scores(np.concatenate([p.task for p in parts]), np.concatenate([p.novelty for p in parts]))
+        starts = range(0, max(len(x), 1), IMAGES)
+        return Scores.joined([self._score(x[start : start + IMAGES]) for start in starts])
 
     def agreement(self, x: Floats) -> float:
         """How often the quick look lost nothing: looking closely at every task finds the same one."""
@@ -124,7 +124,11 @@ class ShortlistScorer:
         return Scores(task, novelty)
 
     def _at_a_glance(self, z: Floats) -> Floats:
-        """Each task's best class by the first coordinates alone."""
+        """Each task's best class by the first coordinates alone, of as many images at a time as have room."""
+        step = max(1, ROOM // len(self._quick))
+        return np.concatenate([self._glance(z[start : start + step]) for start in range(0, max(len(z), 1), step)])
+
+    def _glance(self, z: Floats) -> Floats:
         closeness = z[:, : self._quick.shape[1]] @ self._quick.T
         closeness -= self._quick_offsets
         return best_per_task(closeness, self._starts)
@@ -159,19 +163,20 @@ def _common_basis(within: Doubles, between: Doubles) -> tuple[Floats, Floats]:
     """
     from scipy.linalg import eigh  # here, since a small bank does without its 30 MB
 
+    hand_back()  # what the sums were made from
     invert_in_place(within)
     unroot = within  # the inverse of W's root
     for part in column_parts(len(between)):
         between[:, part] = unroot @ between[:, part]
     for part in column_parts(len(between)):
         between[part] = between[part] @ unroot.T
-    single_unroot = unroot.astype(np.float32)
-    del within, unroot
-    single = between.astype(np.float32)
-    del between
+    single, single_unroot = both_in_single(between, unroot)
+    del within, unroot, between
     hand_back()
     # Its transpose is itself, and lies as LAPACK wants it. (NumPy's would do it in double precision after all.)
-    values, vectors = eigh(single.T, overwrite_a=True, check_finite=False, driver="evd")
+    with threadpool_limits(1, "blas"):  # SciPy brings a BLAS of its own, maybe just now: after the mapper's limit
+        values, vectors = eigh(single.T, overwrite_a=True, check_finite=False, driver="evd")
+    hand_back()  # what that worked in, as large as both matrices
     basis: Floats = np.empty(single.shape, dtype=np.float32)
     for part in column_parts(len(basis)):
         basis[:, part] = vectors[:, ::-1].T @ single_unroot[:, part]

@@ -6,8 +6,9 @@ students average the tasks' scatters and never need an image. See `docs/mapper.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import ClassVar, Self
 
@@ -67,7 +68,8 @@ class SketchAnchor:
     scatter: LowRank
     freedom: int
     """Images less classes: how much the scatter rests on."""
-    _stored: PackedMeans | None = field(default=None, init=False, compare=False, repr=False)
+    _stored: Tensors | None = field(default=None, init=False, compare=False, repr=False)
+    """What it was read from."""
 
     @classmethod
     def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
@@ -107,31 +109,38 @@ class SketchAnchor:
     @classmethod
     def read(cls, tensors: Tensors) -> Self:
         factor = dequantise_rows(tensors["sketch.factor"], tensors["sketch.factor.scale"])
-        stored = (tensors["sketch.mean"], tensors["sketch.mean.scale"])
         anchor = cls(
-            dequantise_rows(*stored),
+            dequantise_rows(tensors["sketch.mean"], tensors["sketch.mean.scale"]),
             LowRank(dequantise_log(tensors["sketch.diagonal"]), factor),
             int(tensors["sketch.freedom"][0]),
         )
-        object.__setattr__(anchor, "_stored", stored)
+        object.__setattr__(anchor, "_stored", tensors)
         return anchor
 
     def packed(self) -> PackedMeans:
         """The means as stored: those of the module, where they were read from one, and no copy."""
-        return self._stored or quantise_rows(self.means)
+        if self._stored is None:
+            return quantise_rows(self.means)
+        return self._stored["sketch.mean"], self._stored["sketch.mean.scale"]
+
+    def waiting(self) -> Callable[[], SketchAnchor]:
+        """It, to be had later. Where it was read from a module, that is all that stays in memory till then."""
+        return partial(SketchAnchor.read, self._stored) if self._stored is not None else lambda: self
 
     @classmethod
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> Scorer:
         """Build the scorer that suits the number of classes; of a large bank, anchors are read one by one."""
         from skillmesh.anchors.shortlist import ShortlistScorer
 
-        some: list[SketchAnchor] = []
+        # Counted, then read again: 4,096 classes' means are 48 MB, at a time when a large bank's sums need room.
+        classes, waiting = 0, list[Callable[[], SketchAnchor]]()
         coming = iter(anchors)
         for anchor in coming:
-            some.append(anchor)
-            if sum(len(read.means) for read in some) > MANY_CLASSES:
-                return ShortlistScorer(chain(_emptying(some), coming), prior)
-        return SketchScorer(some, prior)
+            waiting.append(anchor.waiting())
+            classes += len(anchor.means)
+            if classes > MANY_CLASSES:
+                return ShortlistScorer(chain((again() for again in waiting), coming), prior)
+        return SketchScorer([again() for again in waiting], prior)
 
 
 class SketchScorer:
@@ -182,13 +191,6 @@ class SketchScorer:
         nearest = distance - 2 * closeness.max(axis=1)
         novelty = nearest / np.maximum(background, np.float32(1e-6))
         return Scores(best_per_task(closeness, self._starts), novelty)
-
-
-def _emptying(anchors: list[SketchAnchor]) -> Iterator[SketchAnchor]:
-    """Hand the anchors over one by one and keep none."""
-    anchors.reverse()
-    while anchors:
-        yield anchors.pop()
 
 
 def class_means(x: Floats, labels: Labels, classes: int) -> Floats:

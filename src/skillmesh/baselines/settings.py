@@ -69,11 +69,11 @@ class Trained(Baseline):
     start: Start = "pretrained"
     size: int | None = None
     """Width and height of images, if not the network's own."""
-    epochs: int = 5
+    epochs: int = 6
     batch: int = 32
     rate: float = 0.01
     """Highest step of the body: SGD with momentum."""
-    head_rate: float = 0.1
+    head_rate: float = 0.01
     momentum: float = 0.9
     schedule: Schedule = "one-cycle"
     norms: Norms = "frozen"

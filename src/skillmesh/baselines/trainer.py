@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from skillmesh.data.folder import TaskFolder
     from skillmesh.progress import Progress
 
-TEST_BATCH = 256
+TEST_BATCH = 128
 
 
 class Batch(NamedTuple):
@@ -117,8 +117,7 @@ class Trainer:
     def _train(self, examples: Batch, chance: torch.Generator) -> None:
         method, count = self.method, len(examples.labels)
         optimiser = torch.optim.SGD(self.trainable(), lr=method.rate, momentum=method.momentum)
-        steps = method.epochs * math.ceil(count / method.batch)
-        schedule = self._schedule(optimiser, steps)
+        schedule = self._schedule(optimiser, self._steps(count))
         self.network.train()
         for batch in self._batches(examples, chance):
             optimiser.zero_grad(set_to_none=True)
@@ -141,10 +140,15 @@ class Trainer:
         return torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps, cycle_momentum=False)
 
     def _batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
-        for _ in range(self.method.epochs):
-            order = torch.randperm(len(examples.labels), generator=chance).to(self.device)
-            for rows in torch.split(order, self.method.batch):
-                yield Batch(*(part[rows] for part in examples))
+        """Epoch after epoch, cut into batches of one size: a GPU plans its kernels anew for every other size."""
+        count = len(examples.labels)
+        orders = [torch.randperm(count, generator=chance) for _ in range(self.method.epochs)]
+        for rows in torch.split(torch.cat(orders).to(self.device), self.method.batch)[: self._steps(count)]:
+            yield Batch(*(part[rows] for part in examples))
+
+    def _steps(self, count: int) -> int:
+        """Whole batches in all epochs; fewer images than one batch make one all the same."""
+        return max(1, self.method.epochs * count // self.method.batch)
 
     def _here(self, examples: Examples) -> Examples:
         return Examples(examples.x.to(self.device), examples.labels.to(self.device))
@@ -205,3 +209,10 @@ class Trainer:
 
     def restore_own(self, own: dict[str, Any]) -> None:
         """Take it back."""
+
+
+def _in_equal_batches(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The last one is filled up with copies of an image."""
+    for some in torch.split(x, TEST_BATCH):
+        missing = TEST_BATCH - len(some)
+        yield torch.cat([some, some[:1].expand(missing, *some.shape[1:])]) if missing else some

@@ -139,7 +139,9 @@ def log_loss(logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.f
 def losses(logits: NDArray[np.floating], labels: Labels) -> NDArray[np.floating]:
     """−log p(label) of each image."""
     shifted = logits - logits.max(axis=1, keepdims=True)
-    found: NDArray[np.floating] = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
+    of_label = shifted[np.arange(len(labels)), labels]
+    # In place: of 2,000 probes and 1,000 tasks these are 16 MB.
+    found: NDArray[np.floating] = np.log(np.exp(shifted, out=shifted).sum(axis=1)) - of_label
     return found
 
 
