@@ -115,7 +115,7 @@ def test_a_file_changes_a_method(tmp_path):
         ("clusters =", "cannot read the method"),
         ("colour = 3", "colour"),
         ('base = "nothing"', "base = 'nothing'"),
-        ('kind = "ewc"', "kind = 'ewc'; expected skill"),
+        ('kind = "magic"', "kind = 'magic'; expected skill"),
         ('head = "deep"', "expected linear, head2toe"),
         ('head = "head2toe"', "needs biases"),
     ],

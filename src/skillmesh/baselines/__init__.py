@@ -7,6 +7,7 @@
     data.py      a task's images as tensors
     network.py   the trainable network: a body from the same start as ours, one head per task
     trainer.py   the one sequential trainer; a method that trains is a subclass that says what it does differently
+    importance.py  the springs on weights that mattered, for ewc.py, si.py and mas.py
     ewc.py … supsup.py, nearest_mean.py … fecam.py   one file per method
 
 `import skillmesh.baselines.methods` gives them their names for `skillmesh challenge run --method`.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -50,13 +51,17 @@ class Task:
 
 def decoded_task(folder: TaskFolder, size: int, cache_folder: Path) -> Task:
     """Decode all images of a task to (n, size, size, 3); those that cannot be read are left out."""
+    return seen_task(folder, partial(_decoded, folder.name, size=size, cache_folder=cache_folder))
+
+
+def seen_task(folder: TaskFolder, see: Callable[[Sequence[Split]], Examples]) -> Task:
+    """Let `see` look at what is learned from, and at what is tested on."""
     learned_from = [folder.splits[name] for name in ("train", "val") if len(folder.splits.get(name, ()))]
     tested_on = [folder.splits[name] for name in ("test",) if len(folder.splits.get(name, ()))]
     if not learned_from or not tested_on:
         found = ", ".join(name for name, split in folder.splits.items() if len(split))
         raise DataError(f"the task {folder.name!r} has {found or 'no'} images; expected train and test")
-    train, test = (_decoded(folder.name, splits, size, cache_folder) for splits in (learned_from, tested_on))
-    return Task(folder.name, len(folder.classes), train, test)
+    return Task(folder.name, len(folder.classes), see(learned_from), see(tested_on))
 
 
 def _decoded(task: str, splits: Sequence[Split], size: int, cache_folder: Path) -> Examples:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from skillmesh.errors import RunError
+from skillmesh.names import Representation
 
 if TYPE_CHECKING:
     from skillmesh.baselines.learner import Learner
@@ -82,3 +83,15 @@ class Trained(Baseline):
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"start": Start, "norms": Norms, "schedule": Schedule}
+
+
+@dataclass(frozen=True)
+class Frozen(Baseline):
+    """The backbone as it is, and a closed form that tells all classes of all tasks apart."""
+
+    calibration: str | None = None
+    representation: Representation = "features"
+    """Their papers use the features; on the `descriptor` they have what ours has."""
+
+    def _choices(self) -> dict[str, Any]:
+        return super()._choices() | {"representation": Representation}

@@ -1,4 +1,4 @@
-"""The one sequential trainer. By itself it is naive fine-tuning; methods change what it does at seven places."""
+"""The one sequential trainer. By itself it is naive fine-tuning; methods change what it does at a few places."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class Batch(NamedTuple):
     labels: torch.Tensor
     tasks: torch.Tensor
     """The position of each image's task."""
+    rows: torch.Tensor | None = None
+    """Where each lies among the examples, for what a method keeps beside them."""
 
 
 class Trainer:
@@ -86,6 +88,20 @@ class Trainer:
             {"params": list(self.network.heads.parameters()), "lr": self.method.head_rate},
         ]
 
+    def batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
+        """What each step learns from: epoch after epoch, cut into batches of one size.
+
+        A GPU plans its kernels anew for every other size, which takes longer than many steps.
+        """
+        count = len(examples.labels)
+        orders = [torch.randperm(count, generator=chance) for _ in range(self.method.epochs)]
+        for rows in torch.split(torch.cat(orders).to(self.device), self.method.batch)[: self._steps(count)]:
+            yield Batch(examples.x[rows], examples.labels[rows], examples.tasks[rows], rows)
+
+    def columns_trained(self) -> int:
+        """Classes of all heads that a training image runs through."""
+        return self.network.spans[-1]
+
     # Learning.
 
     def learn(self, task: Task, before: Sequence[Task]) -> None:
@@ -115,11 +131,12 @@ class Trainer:
         return nn.functional.cross_entropy(logits.masked_fill(other, -math.inf), labels)
 
     def _train(self, examples: Batch, chance: torch.Generator) -> None:
-        method, count = self.method, len(examples.labels)
+        method, images = self.method, 0
         optimiser = torch.optim.SGD(self.trainable(), lr=method.rate, momentum=method.momentum)
-        schedule = self._schedule(optimiser, self._steps(count))
+        schedule = self._schedule(optimiser, self._steps(len(examples.labels)))
         self.network.train()
-        for batch in self._batches(examples, chance):
+        for batch in self.batches(examples, chance):
+            images += len(batch.labels)
             optimiser.zero_grad(set_to_none=True)
             with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
                 loss = self.loss(batch)
@@ -129,7 +146,7 @@ class Trainer:
             self.after_step()
             if schedule is not None:
                 schedule.step()
-        self.spend_passes(method.epochs * count, backward=True)
+        self.spend_passes(images, self.columns_trained(), backward=True)
 
     def _schedule(
         self, optimiser: torch.optim.Optimizer, steps: int
@@ -139,13 +156,6 @@ class Trainer:
         rates = [group["lr"] for group in optimiser.param_groups]
         return torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps, cycle_momentum=False)
 
-    def _batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
-        """Epoch after epoch, cut into batches of one size: a GPU plans its kernels anew for every other size."""
-        count = len(examples.labels)
-        orders = [torch.randperm(count, generator=chance) for _ in range(self.method.epochs)]
-        for rows in torch.split(torch.cat(orders).to(self.device), self.method.batch)[: self._steps(count)]:
-            yield Batch(*(part[rows] for part in examples))
-
     def _steps(self, count: int) -> int:
         """Whole batches in all epochs; fewer images than one batch make one all the same."""
         return max(1, self.method.epochs * count // self.method.batch)
@@ -153,10 +163,10 @@ class Trainer:
     def _here(self, examples: Examples) -> Examples:
         return Examples(examples.x.to(self.device), examples.labels.to(self.device))
 
-    def spend_passes(self, images: int, backward: bool = False) -> None:
-        """Count images that ran through body and newest head."""
+    def spend_passes(self, images: int, columns: int | None = None, *, backward: bool = False) -> None:
+        """Count images that ran through the body and so many columns of heads: the newest head's, if not said."""
         forward, back = self.network.macs
-        head = self.network.features * self.network.spans[-1]
+        head = self.network.features * (self.network.spans[-1] if columns is None else columns)
         spend("forward", float(images) * (forward + head))
         if backward:
             spend("backward", float(images) * (back + 2 * head))
@@ -211,7 +221,7 @@ class Trainer:
         """Take it back."""
 
 
-def _in_equal_batches(x: torch.Tensor) -> Iterator[torch.Tensor]:
+def in_equal_batches(x: torch.Tensor) -> Iterator[torch.Tensor]:
     """The last one is filled up with copies of an image."""
     for some in torch.split(x, TEST_BATCH):
         missing = TEST_BATCH - len(some)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
@@ -20,6 +21,9 @@ from skillmesh.config import FILE as CONFIG_FILE
 from skillmesh.home import create_home
 from skillmesh.module import Module
 from skillmesh.module.parts import specs_for
+
+if TYPE_CHECKING:
+    from skillmesh.baselines.settings import Frozen
 
 
 def play(method: SkillMethod, stage: Stage) -> None:
@@ -39,7 +43,7 @@ def play(method: SkillMethod, stage: Stage) -> None:
         measure_steps(stage, tester, modules, shown)
 
 
-def backbone_ref(method: SkillMethod, stage: Stage) -> BackboneRef:
+def backbone_ref(method: SkillMethod | Frozen, stage: Stage) -> BackboneRef:
     return BackboneRef(
         method.backbone,
         None if method.weights is None else Path(method.weights).resolve(),

@@ -139,12 +139,16 @@ def _begin(threads: int, all_there: Any) -> None:
     """Make a new worker ready for work."""
     global _all_there
     _all_there = all_there
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     _take_threads(threads)
 
 
-def _end_with_parent() -> None:
-    """A run that is killed must not leave workers behind, who would wait for work for ever."""
+def end_with_parent() -> None:
+    """A run that is killed must not leave workers behind, who would wait for work for ever, or go on with it."""
+    threading.Thread(target=_wait_for_parents_end, daemon=True).start()
+
+
+def _wait_for_parents_end() -> None:
     from multiprocessing import parent_process
 
     parent = parent_process()

@@ -35,7 +35,7 @@ def main() -> None:
 
     try:
         from skillmesh.cli import app, measure, mesh, trust  # noqa: F401  (each adds its commands)
-        from skillmesh.cli.challenge import data, paper, report, run, simulate  # noqa: F401
+        from skillmesh.cli.challenge import data, paper, report, run, simulate, tune  # noqa: F401
 
         app.app()
     except SkillmeshError as error:

@@ -1,0 +1,131 @@
+"""One setting of a method on trial: an ordinary run on the first few tasks, less their test images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skillmesh.baselines.settings import Baseline
+from skillmesh.challenge.datasets import Rule, open_tasks, task_paths
+from skillmesh.challenge.record import Record
+from skillmesh.challenge.run import Plan, run
+from skillmesh.data.folder import Split, TaskFolder
+from skillmesh.errors import DataError
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where tuning happens: the first few tasks, less their test images."""
+
+    places: tuple[str, ...]
+    first: int
+    dataset: str | None = None
+    rule: Rule = "appendix"
+    partial: bool = False
+
+    def __call__(self, seed: int) -> list[TaskFolder]:
+        tasks = open_tasks(self.places, dataset=self.dataset, seed=seed, rule=self.rule, partial=self.partial)
+        return [_without_test(task) for task in tasks[: self.first]]
+
+    def paths(self) -> list[Path]:
+        return task_paths(self.places, dataset=self.dataset)[: self.first]
+
+
+def _without_test(task: TaskFolder) -> TaskFolder:
+    """Validation images stand where test images stood; nothing stands where they stood."""
+    validation = task.splits["val"]
+    if not len(validation):
+        raise DataError(f"the task {task.name!r} has no validation images to tune on; expected some in val")
+    nothing = Split((), np.empty(0, dtype=np.int64))
+    return replace(task, splits={"train": task.splits["train"], "val": nothing, "test": validation})
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of one method; small, and can be sent to another process."""
+
+    method: Baseline
+    number: int
+    changes: dict[str, Any]
+    ground: Ground
+    out: Path
+    seed: int
+    device: str | None
+    command: str
+
+    def make(self) -> Tried:
+        """Make its run, or go on with it, or read it where it is complete."""
+        plan = Plan(
+            paths=self.ground.paths(),
+            method=replace(self.method, **self.changes),
+            out=self.out / self.method.name / f"{self.number}",
+            agents=1,
+            seed=self.seed,
+            open=self.ground,
+            bound=False,
+            workers=1,
+            device=self.device,
+            command=self.command,
+        )
+        return Tried.of(self.changes, run(plan))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of a setting."""
+
+    changes: dict[str, Any]
+    final_accuracy: float
+    """The criterion."""
+    after_learning: float
+    """Of each task when it had just been learned, its task told, on average: whether it learned at all."""
+    forgetting: float | None
+    macs: float
+    seconds: float
+
+    @classmethod
+    def of(cls, changes: dict[str, Any], record: Record) -> Tried:
+        results = record.results
+        assert results is not None
+        return cls(
+            changes,
+            results["final_accuracy"],
+            float(record.matrix("given").diagonal().mean()),
+            results["lifelong"]["forgetting"],
+            results["costs"]["teacher_total"],
+            results["wall_seconds"]["teachers_seconds"],
+        )
+
+
+def made(trials: Sequence[Trial], workers: int) -> Iterator[tuple[Trial, Tried]]:
+    if workers == 1:
+        for trial in trials:
+            yield trial, trial.make()
+        return
+    import multiprocessing
+
+    spawned = multiprocessing.get_context("spawn")  # a forked torch hangs
+    with ProcessPoolExecutor(workers, spawned, _begin, (workers,)) as pool:
+        waiting = {pool.submit(trial.make): trial for trial in trials}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _begin(workers: int) -> None:
+    """Make a new process ready: threads of several that wait for the same cores would spin."""
+    import torch
+
+    from skillmesh.challenge.agents import cores
+    from skillmesh.challenge.executors import end_with_parent
+
+    end_with_parent()
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() // workers)))
