@@ -18,7 +18,7 @@ from skillmesh.baselines.data import Examples, Task
 from skillmesh.baselines.trainer import Batch, Trainer
 
 if TYPE_CHECKING:
-    from skillmesh.baselines.methods import Er
+    from skillmesh.baselines.settings.plain import Er
 
 
 class Replay(Trainer):

@@ -19,8 +19,8 @@ from skillmesh.baselines.network import bytes_of
 from skillmesh.costs import spend
 
 if TYPE_CHECKING:
-    from skillmesh.baselines.methods import Ewc as EwcSettings
-    from skillmesh.baselines.methods import EwcOnline as EwcOnlineSettings
+    from skillmesh.baselines.settings.regularised import Ewc as EwcSettings
+    from skillmesh.baselines.settings.regularised import EwcOnline as EwcOnlineSettings
 
 
 class Fishing(Pulled):

@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import normalize
 
 from skillmesh.baselines.frozen import FrozenLearner, class_means, powered
-from skillmesh.baselines.methods import Fecam as Settings
+from skillmesh.baselines.settings.frozen import Fecam as Settings
 from skillmesh.costs import cholesky_macs, gram_macs, spend
 
 LEAST = 1e-12

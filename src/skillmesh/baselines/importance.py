@@ -26,7 +26,7 @@ from skillmesh.baselines.trainer import Trainer
 from skillmesh.costs import spend
 
 if TYPE_CHECKING:
-    from skillmesh.baselines.methods import Pulled as Settings
+    from skillmesh.baselines.settings.regularised import Pulled as Settings
 
 Tensors = list[torch.Tensor]
 """One for each weight of the body, in their order."""
@@ -106,10 +106,11 @@ class Pulled(Trainer):
 
         each = vmap(grad(of_one), in_dims=(None, 0, 0))
         mean = [torch.zeros_like(weight) for weight in weights.values()]
-        chunk = CHUNKS.get(self.device.type, 4)
         with torch.no_grad(), warnings.catch_warnings():  # no_grad: nothing is differentiated twice
             warnings.filterwarnings("ignore", "There is a performance drop")  # of pooling, too small to matter
-            for images, numbers in zip(torch.split(examples.x, chunk), torch.split(beside, chunk), strict=True):
+            for images, numbers in zip(
+                torch.split(examples.x, self._chunk), torch.split(beside, self._chunk), strict=True
+            ):
                 gradients = each(weights, images, numbers)
                 torch._foreach_add_(mean, [size(gradient).sum(0) for gradient in gradients.values()])
         torch._foreach_div_(mean, len(examples))
@@ -125,8 +126,12 @@ class Pulled(Trainer):
     def some(self, examples: Examples, most: int) -> Examples:
         """At most so many, drawn by the seed; in whole chunks, where there are enough for one."""
         order = torch.randperm(len(examples), generator=self.chance(self.known - 1, "importance"))
-        count = min(most, len(examples))
-        return examples[order[: count - count % CHUNK if count > CHUNK else count].to(self.device)]
+        count, chunk = min(most, len(examples)), self._chunk
+        return examples[order[: count - count % chunk if count > chunk else count].to(self.device)]
+
+    @property
+    def _chunk(self) -> int:
+        return CHUNKS.get(self.device.type, CHUNKS["cpu"])
 
     def kept_bytes(self) -> dict[str, int]:
         """The old weights are those that the network has when the next task begins."""

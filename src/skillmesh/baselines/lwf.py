@@ -18,7 +18,7 @@ from skillmesh.baselines.trainer import Batch, Trainer, in_equal_batches
 from skillmesh.costs import spend
 
 if TYPE_CHECKING:
-    from skillmesh.baselines.methods import Lwf
+    from skillmesh.baselines.settings.plain import Lwf
 
 
 class WithoutForgetting(Trainer):

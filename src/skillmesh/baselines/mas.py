@@ -15,7 +15,7 @@ from skillmesh.baselines.data import Task
 from skillmesh.baselines.importance import Pulled
 
 if TYPE_CHECKING:
-    from skillmesh.baselines.methods import Mas as Settings
+    from skillmesh.baselines.settings.regularised import Mas as Settings
 
 
 class Mas(Pulled):

@@ -1,75 +1,34 @@
-"""Every baseline by name, with its settings and their sources. Nothing here loads torch.
+"""Every baseline by name. Nothing here loads torch.
 
 A class of settings is a kind of method: a file may say `kind = "ewc"` and change what it likes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from skillmesh.baselines.settings import Trained
+from skillmesh.baselines.settings import Frozen, Trained
+from skillmesh.baselines.settings.frozen import Fecam, NearestMean, RanPac, Slda
+from skillmesh.baselines.settings.isolating import ParallelSupsup, Psp, Supsup
+from skillmesh.baselines.settings.plain import Er, Joint, Lwf, Naive
+from skillmesh.baselines.settings.regularised import Ewc, EwcOnline, Mas, Si
 from skillmesh.challenge.methods import register, register_kind
 
-RATES = tuple({"rate": rate, "epochs": epochs} for rate in (0.003, 0.01, 0.03) for epochs in (5, 10))
-"""What tuning tries where a method has nothing else to choose: how far and how long it trains."""
+BOUNDS = (Naive, Joint)
+SEQUENTIAL = (Ewc, EwcOnline, Si, Mas, Lwf, Er, Psp, Supsup, ParallelSupsup)
+TRAINED: tuple[type[Trained], ...] = (*BOUNDS, *SEQUENTIAL)
+FROZEN: tuple[type[Frozen], ...] = (NearestMean, Slda, RanPac, Fecam)
 
-
-@dataclass(frozen=True)
-class Naive(Trained):
-    """Train on, with nothing against forgetting: the lower bound."""
-
-    kind = "naive"
-    made_by = "trainer:Trainer"
-    grid = RATES
-
-
-Mix = Literal["union", "balanced"]
-
-
-@dataclass(frozen=True)
-class Er(Trained):
-    """Experience replay (Robins 1995): learn on with some images of every earlier task."""
-
-    per_class: int = 10  # the paper, section 5 and appendix D
-    """Images that are kept of each class; the buffer grows with every task."""
-    mix: Mix = "union"  # the paper: "all the data for that task, plus rehearses old tasks using the memory buffer"
-    """Learn the buffer as if it were more of the new images, or join every batch of these by as many from it."""
-
-    kind = "er"
-    made_by = "er:Replay"
-    grid = RATES
-
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"mix": Mix}
-
-
-@dataclass(frozen=True)
-class Lwf(Trained):
-    """Learning without forgetting (Li & Hoiem 2017): old heads go on saying of new images what they said."""
-
-    strength: float = 1.0  # section 3: the balance of both losses is 1 in most experiments
-    """Weight of what old heads must go on saying, beside the new task's own loss."""
-    temperature: float = 2.0  # section 3, after a grid search on held-out images
-    warm_up: int = 5  # section 3: the new head alone first, "to convergence"; ours: as long as all together
-    """Epochs that train the new head alone, at a head's cost; 0: none."""
-
-    kind = "lwf"
-    made_by = "lwf:WithoutForgetting"
-    grid = tuple({"strength": strength, "rate": rate} for strength in (1.0, 3.0, 10.0) for rate in (0.003, 0.01))
-
-
-@dataclass(frozen=True)
-class Joint(Trained):
-    """Train anew on all data so far: the upper bound, which no lifelong learner may have."""
-
-    mix: ClassVar[Mix] = "union"
-
-    kind = "joint"
-    made_by = "joint:Joint"
-    grid = RATES
-
-
-for settings in (Naive, Joint, Er, Lwf):
+for settings in (*TRAINED, *FROZEN):
     register_kind(settings.kind, settings)
     register(settings(settings.kind))
+
+# As the paper has them: networks of their own, from scratch.
+_scratch: dict[str, Any] = {"start": "random", "norms": "trained"}
+register(Psp("psp-resnet18", backbone="resnet18", superpose="weights", **_scratch))
+register(Supsup("supsup-resnet50", backbone="resnet50", share=0.3, **_scratch))
+
+for frozen in FROZEN:
+    # The descriptor is square-rooted and standardised already.
+    changes: dict[str, Any] = {"power": 1.0} if frozen is Fecam else {}
+    register(frozen(f"{frozen.kind}-descriptor", representation="descriptor", **changes))

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from skillmesh.baselines.frozen import FrozenLearner, class_means, powered
-from skillmesh.baselines.methods import NearestMean as Settings
+from skillmesh.baselines.settings.frozen import NearestMean as Settings
 
 
 class NearestMean(FrozenLearner[Settings]):

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from skillmesh.baselines.frozen import FrozenLearner
-from skillmesh.baselines.methods import RanPac as Settings
+from skillmesh.baselines.settings.frozen import RanPac as Settings
 from skillmesh.costs import cholesky_macs, gram_macs, spend
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))

@@ -17,7 +17,7 @@ from skillmesh.baselines.importance import Pulled, Tensors, elements
 from skillmesh.costs import spend
 
 if TYPE_CHECKING:
-    from skillmesh.baselines.methods import Si as Settings
+    from skillmesh.baselines.settings.regularised import Si as Settings
 
 
 class Si(Pulled):

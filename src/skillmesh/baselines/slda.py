@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 
 from skillmesh.baselines.frozen import FrozenLearner, class_means
-from skillmesh.baselines.methods import Slda as Settings
+from skillmesh.baselines.settings.frozen import Slda as Settings
 from skillmesh.costs import cholesky_macs, gram_macs, spend
 
 

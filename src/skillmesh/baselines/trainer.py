@@ -118,6 +118,10 @@ class Trainer:
         digest = hashlib.sha256(f"{self.seed} {position} {what}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
+    def autocast(self) -> torch.autocast:
+        """Half the precision where that is fast."""
+        return torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda")
+
     def labelled(self, examples: Examples, position: int) -> Batch:
         tasks = torch.full_like(examples.labels, position)
         return Batch(examples.x, examples.labels, tasks)
@@ -138,7 +142,7 @@ class Trainer:
         for batch in self.batches(examples, chance):
             images += len(batch.labels)
             optimiser.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
+            with self.autocast():
                 loss = self.loss(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             self.after_backward()
@@ -191,8 +195,7 @@ class Trainer:
     def _logits(self, x: torch.Tensor, position: int) -> torch.Tensor:
         """Of many images, which need not be on the device."""
         self.network.eval()
-        on = torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda")
-        with torch.no_grad(), on:
+        with torch.no_grad(), self.autocast():
             parts = [
                 self.logits(some.to(self.device), position).float().cpu() for some in torch.split(x, TEST_BATCH)
             ]

@@ -134,9 +134,11 @@ def _reference(group: Group, groups: Sequence[Group], parallel: bool) -> Group |
 
 
 def _row_of(group: Group, printed: dict[str, Any]) -> str | None:
-    """Names are compared without regard to case: a baseline is called as in the paper, or is not in it."""
-    name = (twin(group.method) or "").lower()
-    return next((row for row in printed if row.lower() in (name, f"parallel {name}")), None)
+    """A baseline or its kind is called as in the paper, whatever the case, or is not in it."""
+    names = {(twin(group.method) or "").lower()}
+    if not group.method.get("mapper"):
+        names.add(str(group.method.get("kind", "")).lower().removesuffix("-parallel"))
+    return next((row for row in printed if row.lower().removeprefix("parallel ") in names), None)
 
 
 def _bounds(group: Group) -> list[Cell]:

@@ -1,0 +1,62 @@
+"""Methods that give each task a part of its own: their settings and where these come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from skillmesh.baselines.settings import Norms, Trained
+from skillmesh.errors import RunError
+
+Keys = Literal["binary", "complex"]
+Superposed = Literal["weights", "changes"]
+Telling = Literal["entropy", "one-shot"]
+
+
+@dataclass(frozen=True)
+class Psp(Trained):
+    """Parameter superposition: all tasks' weights in one sum, each read with its own key."""
+
+    kind = "psp"
+    made_by = "psp:Psp"
+    grid = tuple({"rate": rate, "keys": keys} for rate in (0.003, 0.01, 0.03) for keys in ("binary", "complex"))
+
+    keys: Keys = "binary"
+    superpose: Superposed = "changes"
+    """The paper superposes weights: of a network from scratch."""
+
+    def _choices(self) -> dict[str, Any]:
+        return super()._choices() | {"keys": Keys, "superpose": Superposed}
+
+
+@dataclass(frozen=True)
+class Supsup(Trained):
+    """Frozen weights and a learned mask per task."""
+
+    kind = "supsup"
+    made_by = "supsup:Supsup"
+    grid = tuple({"rate": rate, "share": share} for rate in (0.1, 1.0) for share in (0.3, 0.6, 0.9))
+
+    rate: float = 0.1
+    norms: Norms = "trained"
+    """Statistics of each task's own network; masks change them."""
+    share: float = 0.9
+    """Of a layer's weights that a mask keeps."""
+    telling: Telling = "entropy"
+    """How tasks are told apart where the label is withheld."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share <= 1:
+            raise RunError(f"the method {self.name!r} has share = {self.share}; expected more than 0, up to 1")
+
+    def _choices(self) -> dict[str, Any]:
+        return super()._choices() | {"telling": Telling}
+
+
+@dataclass(frozen=True)
+class ParallelSupsup(Supsup):
+    """The same by many agents: each learns the masks of its own tasks and sends them to the others."""
+
+    kind = "supsup-parallel"
+    parallel = True
