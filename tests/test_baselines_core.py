@@ -184,7 +184,7 @@ def test_a_task_that_is_told_is_not_found(replayed: Record):
 
 def test_macs_of_training_are_those_of_a_hand_count():
     """Two linear layers 4 → 5 → 3: the first's input needs no gradient; a head of two classes."""
-    trainer = _trainer(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), epochs=7)
+    trainer = _trainer(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), epochs=7, batch=10)
     with counted() as costs:
         trainer.learn(_numbers(0), [])
     images = 7 * 20

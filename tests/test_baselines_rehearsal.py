@@ -11,13 +11,13 @@ import torch
 from drawn import draw_tasks, small
 from torch import nn
 
-from skillmesh.baselines.data import Examples, Task
+from skillmesh.baselines.data import Batch, Examples, Task
 from skillmesh.baselines.er import Replay
 from skillmesh.baselines.lwf import WithoutForgetting, distillation
 from skillmesh.baselines.methods import Er, Lwf, Naive
 from skillmesh.baselines.network import TaskNetwork
 from skillmesh.baselines.settings import Trained
-from skillmesh.baselines.trainer import Batch, Trainer
+from skillmesh.baselines.trainer import Trainer
 from skillmesh.challenge.run import Plan, run
 from skillmesh.costs import counted
 
@@ -77,7 +77,7 @@ def test_a_task_is_learned_from_all_its_images_and_the_whole_buffer():
 def test_work_grows_with_the_buffer_as_the_paper_says():
     """The n-th task learns 1 + (n − 1) · share times its images; every image meets all heads."""
     tasks = [task(number) for number in range(4)]
-    replay = learner(Replay, small(Er, per_class=3, epochs=2))
+    replay = learner(Replay, small(Er, per_class=3, epochs=2, batch=12))
     for known, each in enumerate(tasks):
         with counted() as costs:
             replay.learn(each, tasks[:known])
@@ -94,10 +94,12 @@ def test_a_balanced_batch_has_as_many_old_images_as_new_ones():
         replay.network.add_head(each.classes, torch.Generator())
     found = replay.examples(tasks[1], tasks[:1])
     batches = list(replay.batches(found, replay.chance(1, "order")))
-    assert [torch.bincount(batch.tasks).tolist() for batch in batches] == [[10, 10], [10, 10], [4, 4]] * 2
+    assert [torch.bincount(batch.tasks).tolist() for batch in batches] == [
+        [10, 10]
+    ] * 5  # 48 new ones, and two more
     old = torch.cat([batch.x[batch.tasks == 0] for batch in batches])
     _, times = torch.unique(old, dim=0, return_counts=True)
-    assert times.tolist() == [8] * 6  # 48 draws of 6 images: each as often as the others
+    assert sorted(times.tolist()) == [8, 8, 8, 8, 9, 9]  # 50 draws of 6 images: each as often as the others
 
 
 def test_each_image_is_learned_by_its_own_head():

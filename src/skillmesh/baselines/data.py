@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -18,6 +19,8 @@ from skillmesh.backbone.network import cpu_workers
 from skillmesh.data.folder import ImageFile, Split, TaskFolder
 from skillmesh.data.images import Pixels, UnreadableImageError
 from skillmesh.errors import DataError
+
+TEST_BATCH = 128
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,17 @@ class Examples:
         return cls(torch.cat([part.x for part in parts]), torch.cat([part.labels for part in parts]))
 
 
+class Batch(NamedTuple):
+    """Images of one or several tasks."""
+
+    x: torch.Tensor
+    labels: torch.Tensor
+    tasks: torch.Tensor
+    """The position of each image's task."""
+    rows: torch.Tensor | None = None
+    """Where each lies among the examples, for what a method keeps beside them."""
+
+
 @dataclass(frozen=True)
 class Task:
     """A task as a learner sees it."""
@@ -47,6 +61,13 @@ class Task:
     train: Examples
     """What may be learned from: training and validation images."""
     test: Examples
+
+
+def in_equal_batches(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The last one is filled up with copies of an image."""
+    for some in torch.split(x, TEST_BATCH):
+        missing = TEST_BATCH - len(some)
+        yield torch.cat([some, some[:1].expand(missing, *some.shape[1:])]) if missing else some
 
 
 def decoded_task(folder: TaskFolder, size: int, cache_folder: Path) -> Task:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skillmesh.baselines.data import Examples, Task
-from skillmesh.baselines.trainer import Batch, Trainer
+from skillmesh.baselines.data import Batch, Examples, Task
+from skillmesh.baselines.trainer import Trainer
 
 if TYPE_CHECKING:
     from skillmesh.baselines.settings.plain import Er

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from skillmesh.baselines.data import Task
+from skillmesh.baselines.data import TEST_BATCH, Task
 from skillmesh.baselines.network import Norm, bytes_of
-from skillmesh.baselines.trainer import TEST_BATCH, Trainer
+from skillmesh.baselines.trainer import Trainer
 
 Layer = nn.Conv2d | nn.Linear
 
@@ -88,11 +88,13 @@ class Isolated(Trainer):
             norm.reset_running_stats()
             norm.train().momentum = None  # the plain average of all batches
         with torch.no_grad(), self.autocast():
-            for some in torch.tensor_split(x, math.ceil(len(x) / TEST_BATCH)):
-                self.network.body(some)
+            batches = math.ceil(len(x) / TEST_BATCH)
+            rows = torch.arange(batches * TEST_BATCH, device=x.device) % len(x)  # the last one begins anew
+            for some in rows.view(batches, TEST_BATCH):
+                self.network.body(x[some])
         for norm, momentum in zip(self._norms, momenta, strict=True):
             norm.eval().momentum = momentum
-        self.spend_passes(len(x))
+        self.spend_passes(len(rows))
 
     # Keeping.
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from skillmesh.baselines.data import Task
-from skillmesh.baselines.trainer import Batch, Trainer, in_equal_batches
+from skillmesh.baselines.data import Batch, Task, in_equal_batches
+from skillmesh.baselines.trainer import Trainer
 from skillmesh.costs import spend
 
 if TYPE_CHECKING:

@@ -27,12 +27,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from skillmesh.baselines.data import Task
+from skillmesh.baselines.data import TEST_BATCH, Task
 from skillmesh.baselines.isolation import Isolated, layers_of
 from skillmesh.baselines.learner import Answers
 from skillmesh.baselines.network import bytes_of
 from skillmesh.baselines.telling import Parts, averaged, entropy, named, slopes
-from skillmesh.baselines.trainer import TEST_BATCH
 from skillmesh.costs import spend
 
 if TYPE_CHECKING:

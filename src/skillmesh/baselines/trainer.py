@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
 
 from skillmesh.backbone.network import usable_device
-from skillmesh.baselines.data import Examples, Task, decoded_task
+from skillmesh.baselines.data import Batch, Examples, Task, decoded_task, in_equal_batches
 from skillmesh.baselines.learner import Answers
 from skillmesh.baselines.network import TaskNetwork, build_body, bytes_of
 from skillmesh.costs import spend
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from skillmesh.challenge.stage import Stage
     from skillmesh.data.folder import TaskFolder
     from skillmesh.progress import Progress
-
-TEST_BATCH = 128
-
-
-class Batch(NamedTuple):
-    """Images of one or several tasks."""
-
-    x: torch.Tensor
-    labels: torch.Tensor
-    tasks: torch.Tensor
-    """The position of each image's task."""
-    rows: torch.Tensor | None = None
-    """Where each lies among the examples, for what a method keeps beside them."""
 
 
 class Trainer:
@@ -89,13 +76,13 @@ class Trainer:
         ]
 
     def batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
-        """What each step learns from: epoch after epoch, cut into batches of one size.
+        """What each step learns from: epoch after epoch, in batches of one size, the last filled up with more.
 
         A GPU plans its kernels anew for every other size, which takes longer than many steps.
         """
-        count = len(examples.labels)
-        orders = [torch.randperm(count, generator=chance) for _ in range(self.method.epochs)]
-        for rows in torch.split(torch.cat(orders).to(self.device), self.method.batch)[: self._steps(count)]:
+        count, batch, steps = len(examples.labels), self.method.batch, self._steps(len(examples.labels))
+        orders = [torch.randperm(count, generator=chance) for _ in range(math.ceil(steps * batch / count))]
+        for rows in torch.cat(orders)[: steps * batch].view(steps, batch).to(self.device):
             yield Batch(examples.x[rows], examples.labels[rows], examples.tasks[rows], rows)
 
     def columns_trained(self) -> int:
@@ -162,8 +149,8 @@ class Trainer:
         return torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps, cycle_momentum=False)
 
     def _steps(self, count: int) -> int:
-        """Whole batches in all epochs; fewer images than one batch make one all the same."""
-        return max(1, self.method.epochs * count // self.method.batch)
+        """In all epochs together."""
+        return math.ceil(self.method.epochs * count / self.method.batch)
 
     def _here(self, examples: Examples) -> Examples:
         return Examples(examples.x.to(self.device), examples.labels.to(self.device))
@@ -197,10 +184,8 @@ class Trainer:
         """Of many images, which need not be on the device."""
         self.network.eval()
         with torch.no_grad(), self.autocast():
-            parts = [
-                self.logits(some.to(self.device), position).float().cpu() for some in torch.split(x, TEST_BATCH)
-            ]
-        return torch.cat(parts)
+            parts = [self.logits(some.to(self.device), position).float().cpu() for some in in_equal_batches(x)]
+        return torch.cat(parts)[: len(x)]
 
     # Keeping.
 
@@ -223,10 +208,3 @@ class Trainer:
 
     def restore_own(self, own: dict[str, Any]) -> None:
         """Take it back."""
-
-
-def in_equal_batches(x: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The last one is filled up with copies of an image."""
-    for some in torch.split(x, TEST_BATCH):
-        missing = TEST_BATCH - len(some)
-        yield torch.cat([some, some[:1].expand(missing, *some.shape[1:])]) if missing else some
