@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tables import adapting, agents, challenge, mesh, paper
+from tables import adapting, agents, baselines, challenge, mesh, paper
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -21,6 +21,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "challenge-costs": challenge.challenge_costs,
     "challenge-sweep": challenge.challenge_sweep,
     "challenge-speedup": challenge.challenge_speedup,
+    "baselines-tuning": baselines.tuning,
     "accuracy": agents.accuracy,
     "per-task": agents.per_task,
     "transfer": agents.transfer,

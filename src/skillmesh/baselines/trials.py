@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -102,16 +102,26 @@ class Tried:
         )
 
 
-def made(trials: Sequence[Trial], workers: int) -> Iterator[tuple[Trial, Tried]]:
+class Job(Protocol):
+    """Whatever is made in a process of its own."""
+
+    def make(self) -> Any: ...
+
+
+SomeJob = TypeVar("SomeJob", bound=Job)
+
+
+def made(jobs: Sequence[SomeJob], workers: int) -> Iterator[tuple[SomeJob, Any]]:
+    """Make all of them, several side by side in processes that take one after the other; as each is done."""
     if workers == 1:
-        for trial in trials:
-            yield trial, trial.make()
+        for job in jobs:
+            yield job, job.make()
         return
     import multiprocessing
 
     spawned = multiprocessing.get_context("spawn")  # a forked torch hangs
     with ProcessPoolExecutor(workers, spawned, _begin, (workers,)) as pool:
-        waiting = {pool.submit(trial.make): trial for trial in trials}
+        waiting = {pool.submit(job.make): job for job in jobs}
         try:
             for future in as_completed(waiting):
                 yield waiting[future], future.result()

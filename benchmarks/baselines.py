@@ -1,0 +1,141 @@
+"""Baselines and ours on one stream of tasks: tuned settings, several seeds, several runs side by side.
+
+    skillmesh challenge tune TASKS --method naive,joint,ewc,… --first 4 --out benchmarks/tuned
+    python benchmarks/baselines.py TASKS --methods naive joint ewc … --out runs [--workers 14] [--device cuda]
+    python benchmarks/baselines.py --gather runs --json docs/results/baselines.json
+
+A method that has a file in `benchmarks/tuned` runs with its settings, any other with its own. Runs are those of
+`skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was. Processes take
+one run after the other, so that a GPU plans its kernels once for many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import skillmesh.baselines.methods  # noqa: F401  (they have names now)
+from skillmesh.baselines.trials import made
+from skillmesh.challenge.methods import find_method
+from skillmesh.challenge.metrics import Interval
+from skillmesh.challenge.record import Record
+from skillmesh.challenge.report.collect import Group, collect
+from skillmesh.challenge.run import Plan, run
+from skillmesh.data.folder import find_tasks
+
+TUNED = Path(__file__).parent / "tuned"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One method with one seed; small, and can be sent to another process."""
+
+    method: str
+    seed: int
+    tasks: tuple[Path, ...]
+    out: Path
+    device: str | None
+
+    def make(self) -> Record:
+        tuned = TUNED / f"{self.method}.toml"
+        method = find_method(str(tuned) if tuned.exists() else self.method)
+        options = f"--method {self.method} --seeds {self.seed} --shuffle --no-bound --agents 1"
+        plan = Plan(
+            paths=self.tasks,
+            method=method,
+            out=self.out / self.method / f"seed-{self.seed}",
+            agents=1,
+            seed=self.seed,
+            shuffle=True,
+            bound=False,
+            workers=1,
+            device=self.device,
+            command=f"skillmesh challenge run TASKS {options}",
+        )
+        return run(plan)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path, nargs="*")
+    parser.add_argument("--methods", nargs="+", default=[])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--device")
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--gather", type=Path, help="folder of finished runs")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.gather:
+        text = json.dumps(gathered(options.gather), indent=1, ensure_ascii=False) + "\n"
+        options.json.write_text(text) if options.json else print(text)
+        return
+    paths = tuple(path.resolve() for path in find_tasks(options.tasks))
+    jobs = [Job(m, s, paths, options.out, options.device) for s in options.seeds for m in options.methods]
+    for job, record in made(jobs, options.workers):
+        found = record.results or {}
+        print(f"{job.method} {job.seed}: {100 * found['final_accuracy']:.1f} %", flush=True)
+
+
+# What the docs show.
+
+
+def gathered(folder: Path) -> dict[str, Any]:
+    comparison = collect([folder])
+    first = comparison.groups[0].first
+    return {
+        "tasks": sorted(first.settings.names),
+        "methods": {group.label: row(group) for group in comparison.groups},
+        "provenance": dict(first.circumstances.provenance),
+    }
+
+
+def row(group: Group) -> dict[str, Any]:
+    figures = {
+        "after_learning": group.over_seeds(after_learning),
+        "task_given": group.figure("oracle_accuracy"),
+        "final": group.figure("final_accuracy"),
+        "forgetting": group.figure("lifelong", "forgetting"),
+        "first_task": group.over_seeds(first_task),
+        "macs": group.figure("costs", "single"),
+        "bytes_kept": group.over_seeds(lambda record: float(sum(one.module_bytes for one in record.learned))),
+        "seconds": group.figure("wall_seconds", "teachers_seconds"),
+    }
+    return {name: as_json(value) for name, value in figures.items()} | {
+        "told": group.told,
+        "settings": group.method,
+        "after_learning_by_task": by_task(group.records),
+        "commits": sorted({record.circumstances.provenance["commit"] for record in group.records}),
+        "dates": sorted({record.circumstances.provenance["date"] for record in group.records}),
+    }
+
+
+def after_learning(record: Record) -> float:
+    """Of each task when it had just been learned, its task told, on average."""
+    return float(record.matrix("given").diagonal().mean())
+
+
+def first_task(record: Record) -> float:
+    """Of the first task, at the end."""
+    return record.steps[-1].tasks[0].final
+
+
+def by_task(records: Sequence[Record]) -> dict[str, float]:
+    """Accuracy of each task when it had just been learned, its task told, the mean over seeds."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        for name, value in zip(record.settings.names, record.matrix("given").diagonal(), strict=True):
+            found.setdefault(name, []).append(float(value))
+    return {name: sum(values) / len(values) for name, values in sorted(found.items())}
+
+
+def as_json(value: Interval | None) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What baselines tried when they were tuned, and how they did beside ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables import percent, read, source, table
+
+
+def tuning() -> str:
+    found = read("baselines-tuning")
+    rows = []
+    for name, method in found["methods"].items():
+        best = method["tried"][method["chosen"]]
+        tries = [percent(tried["final_accuracy"]) for tried in method["tried"]]
+        tries[method["chosen"]] = f"**{tries[method['chosen']]}**"
+        varied = [key for key in best["changes"] if len({_changed(t, key) for t in method["tried"]}) > 1]
+        ranges = "; ".join(f"{key} {_range([_changed(t, key) for t in method['tried']])}" for key in varied)
+        rows.append(
+            [f"`{name}`", ranges, " / ".join(tries), _words(best["changes"]), percent(best["after_learning"])]
+        )
+    head = "method | tried | validation, % | chosen | just after learning, %"
+    tasks = ", ".join(found["tasks"])
+    return f"{table(head, rows)}\n\nTasks: {tasks}. {source('baselines-tuning')}"
+
+
+def _changed(tried: dict[str, Any], key: str) -> Any:
+    return tried["changes"].get(key)
+
+
+def _range(values: list[Any]) -> str:
+    """Each value once, in order; a setting that a try leaves alone has none."""
+    known = dict.fromkeys(value for value in values if value is not None)
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in known)
+
+
+def _words(changes: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in changes.items()
+    )
