@@ -7,6 +7,35 @@ from typing import Any
 from tables import percent, read, source, table
 
 
+def runs() -> str:
+    """Ordered by what matters in the end."""
+    found = read("baselines")
+    methods = sorted(found["methods"].items(), key=lambda item: -item[1]["final"]["mean"])
+    rows = [
+        [
+            f"`{name}`",
+            "yes" if method["told"] else "no",
+            _with_interval(method["after_learning"]),
+            _with_interval(method["final"]),
+            _with_interval(method["forgetting"]),
+            f"{method['macs']['mean']:.2e}",
+            f"{method['bytes_kept']['mean'] / 1e6:.1f}",
+            f"{method['seconds']['mean']:,.0f}",
+        ]
+        for name, method in methods
+    ]
+    head = (
+        "method | task told | just after learning, % | at the end, % | forgotten, points | MACs | kept, MB | "
+        "learning, s"
+    )
+    return f"{table(head, rows)}\n\nTasks: {', '.join(found['tasks'])}. {source('baselines')}"
+
+
+def _with_interval(figure: dict[str, Any]) -> str:
+    half = "" if figure["half_width"] is None else f" ± {percent(figure['half_width'])}"
+    return f"{percent(figure['mean'])}{half}"
+
+
 def tuning() -> str:
     found = read("baselines-tuning")
     rows = []

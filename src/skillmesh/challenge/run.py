@@ -127,12 +127,15 @@ def _settings(plan: Plan, folders: list[TaskFolder], data_hash: str) -> RunSetti
 
 
 def _fingerprint(method: Method) -> str:
-    if not isinstance(method, SkillMethod):
+    """Of the calibrated backbone that a method looks through; one that trains its own network has none."""
+    settings = method.settings()
+    if "calibration" not in settings:
         return ""
     from skillmesh.backbone.backbone import backbone_fingerprint, load_calibration
 
+    calibration = settings["calibration"]
     return backbone_fingerprint(
-        load_calibration(method.backbone, None if method.calibration is None else Path(method.calibration))
+        load_calibration(settings["backbone"], None if calibration is None else Path(calibration))
     )
 
 
