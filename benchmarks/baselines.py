@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import skillmesh.baselines.methods  # noqa: F401  (they have names now)
+from skillmesh.baselines.settings import Baseline
 from skillmesh.baselines.trials import made
-from skillmesh.challenge.methods import find_method
-from skillmesh.challenge.metrics import Interval
+from skillmesh.challenge.methods import Method, find_method
+from skillmesh.challenge.metrics import Interval, forgetting
 from skillmesh.challenge.record import Record
 from skillmesh.challenge.report.collect import Group, collect
 from skillmesh.challenge.run import Plan, run
 from skillmesh.data.folder import find_tasks
+from skillmesh.errors import RunError
 
 TUNED = Path(__file__).parent / "tuned"
 
@@ -41,9 +43,8 @@ class Job:
     device: str | None
 
     def make(self) -> Record:
-        tuned = TUNED / f"{self.method}.toml"
-        method = find_method(str(tuned) if tuned.exists() else self.method)
-        options = f"--method {self.method} --seeds {self.seed} --shuffle --no-bound --agents 1"
+        method, name = self._method()
+        options = f"--method {name} --seeds {self.seed} --shuffle --no-bound --agents 1"
         plan = Plan(
             paths=self.tasks,
             method=method,
@@ -57,6 +58,18 @@ class Job:
             command=f"skillmesh challenge run TASKS {options}",
         )
         return run(plan)
+
+    def _method(self) -> tuple[Method, str]:
+        """As it was tuned, where it can be; and how a command names it."""
+        tuned = TUNED / f"{self.method}.toml"
+        if tuned.exists():
+            return find_method(str(tuned)), f"benchmarks/tuned/{tuned.name}"
+        method = find_method(self.method)
+        if isinstance(method, Baseline) and method.settings_to_try():
+            raise RunError(
+                f"{self.method} was not tuned, expected {tuned}; make it with `skillmesh challenge tune`"
+            )
+        return method, self.method
 
 
 def main() -> None:
@@ -89,7 +102,7 @@ def gathered(folder: Path) -> dict[str, Any]:
     first = comparison.groups[0].first
     return {
         "tasks": sorted(first.settings.names),
-        "methods": {group.label: row(group) for group in comparison.groups},
+        "methods": {str(group.method["name"]): row(group) for group in comparison.groups},
         "provenance": dict(first.circumstances.provenance),
     }
 
@@ -99,7 +112,7 @@ def row(group: Group) -> dict[str, Any]:
         "after_learning": group.over_seeds(after_learning),
         "task_given": group.figure("oracle_accuracy"),
         "final": group.figure("final_accuracy"),
-        "forgetting": group.figure("lifelong", "forgetting"),
+        "forgetting": group.over_seeds(lambda record: forgetting(record.matrix("given"))),
         "first_task": group.over_seeds(first_task),
         "macs": group.figure("costs", "single"),
         "bytes_kept": group.over_seeds(lambda record: float(sum(one.module_bytes for one in record.learned))),

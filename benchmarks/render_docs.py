@@ -21,6 +21,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "challenge-costs": challenge.challenge_costs,
     "challenge-sweep": challenge.challenge_sweep,
     "challenge-speedup": challenge.challenge_speedup,
+    "baselines": baselines.runs,
     "baselines-tuning": baselines.tuning,
     "accuracy": agents.accuracy,
     "per-task": agents.per_task,

@@ -243,6 +243,30 @@ def test_the_cache_of_pixels_changes_nothing(
 def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
     with pytest.raises(RunError, match=r"naive learns in sequence.*2 agents, expected one; give --agents 1"):
         run(replace(plan, agents=2, out=tmp_path / "run"))
+    assert run(
+        replace(plan, agents=1, out=tmp_path / "run")
+    ).complete  # whoever does so goes on in the same folder
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [({"mesh": True}, "--mesh"), ({"cluster": "tcp://nowhere"}, "--cluster"), ({"workers": 2}, "--workers")],
+)
+def test_what_needs_modules_or_workers_is_refused(
+    plan: Plan, tmp_path: Path, asked: dict[str, Any], complaint: str
+):
+    with pytest.raises(RunError, match=rf"learns in this process.*leave {complaint} away"):
+        run(replace(plan, out=tmp_path / "run", **asked))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_file_need_not_repeat_the_kind_of_its_base(tmp_path: Path):
+    (tmp_path / "mine.toml").write_text('base = "ewc"\nstrength = 7')
+    assert find_method(str(tmp_path / "mine.toml")).settings() == {
+        **find_method("ewc").settings(),
+        "name": "mine",
+        "strength": 7,
+    }
 
 
 @pytest.mark.parametrize(
@@ -253,6 +277,17 @@ def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
         ('kind = "er"\nmix = "half"', "mix = 'half'; expected union, balanced"),
         ('kind = "naive"\nspeed = 3', "speed.*expected name, backbone"),
         ('kind = "er"\nbase = "naive"', "base = 'naive'; expected er"),
+        ('base = "naiv"', "base = 'naiv'; expected sketch, .*, naive"),
+        ('base = "naive"\nepochs = 0', "epochs = 0; expected a whole number from 1 up"),
+        ('base = "naive"\nbatch = 2.5', "batch = 2.5; expected a whole number from 1 up"),
+        ('base = "naive"\nrate = "fast"', "rate = 'fast'; expected a number from 0 up"),
+        ('base = "naive"\nrate = nan', "rate = nan; expected a number from 0 up"),
+        ('base = "naive"\nsize = 0', "size = 0; expected a whole number from 8 up"),
+        ('base = "naive"\nmomentum = 1.0', "momentum = 1.0; expected less than 1"),
+        ('base = "ewc"\nstrength = -1', "strength = -1; expected a number from 0 up"),
+        ('base = "ewc-online"\nfisher_images = 0', "fisher_images = 0; expected a whole number from 1 up"),
+        ('base = "er"\nper_class = true', "per_class = True; expected a whole number from 1 up"),
+        ('base = "lwf"\ntemperature = 0', "temperature = 0; expected a number from 0.01 up"),
     ],
 )
 def test_a_method_file_with_wrong_settings_says_what_is_wrong(tmp_path: Path, lines: str, complaint: str):
@@ -275,12 +310,16 @@ def test_the_report_says_who_was_told_the_task_and_names_the_papers_row(
     assert ran.code == 0, ran.err
     tables = ran.json["tables"]
     accuracy, single = (_as_dicts(tables[name]) for name in ("accuracy", "table-1"))
-    replay = next(row for row in accuracy if row["run"] == "er")
+    replay = next(row for row in accuracy if row["run"] == "er, task told")
     assert (replay["task told"], replay["seeds"]) == ("yes", 2)
     who = [(row["of"], row["method"]) for row in single]
-    assert who[who.index(("paper", "ER")) + 1] == ("ours", "er")
+    assert who[who.index(("paper", "ER")) + 1] == ("ours", "er, task told")
     told = {name: row["task told"] for name, row in zip(who, single, strict=True)}
-    assert (told["paper", "EWC"], told["paper", "LLL, BB, MAHA"], told["ours", "naive"]) == ("yes", "no", "yes")
+    assert (told["paper", "EWC"], told["paper", "LLL, BB, MAHA"], told["ours", "naive, task told"]) == (
+        "yes",
+        "no",
+        "yes",
+    )
 
 
 def _as_dicts(table: dict[str, Any]) -> list[dict[str, Any]]:

@@ -453,7 +453,7 @@ def test_each_has_a_name_and_six_settings_to_try(kind: str) -> None:
 
 
 def test_settings_without_sense_are_refused() -> None:
-    with pytest.raises(RunError, match=r"strength = -1\.0; expected 0 or more"):
+    with pytest.raises(RunError, match=r"strength = -1\.0; expected a number from 0 up"):
         methods.Si("si", strength=-1.0)
     with pytest.raises(RunError, match="fisher = 'true'; expected sampled, empirical"):
         methods.Ewc("ewc", fisher="true")

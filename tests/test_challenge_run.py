@@ -288,6 +288,9 @@ class Forgetful:
     def settings(self) -> dict[str, Any]:
         return {"name": self.name, "kind": self.kind}
 
+    def refuse(self, plan: Plan) -> None:
+        """Nothing."""
+
     def play(self, stage: Stage) -> None:
         done = len(stage.read().steps)
         for position, task in enumerate(stage.tasks[done:], done):

@@ -1,7 +1,8 @@
 """What a researcher would run instead: lifelong learners of the literature, as methods of the challenge.
 
-    settings.py  what all have in common (no torch)
-    methods.py   every baseline by name: its own settings and where they come from (no torch)
+    settings/    what all have in common, and each family's own settings with their sources (no torch)
+    methods.py   every baseline by name (no torch)
+    tuning.py, trials.py   the same budget of settings for every method, on validation images
     play.py      one learner through a run: learn, test all known tasks, keep it, go on after a kill
     learner.py   what a run asks of a learner
     data.py      a task's images as tensors

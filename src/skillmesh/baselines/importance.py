@@ -33,6 +33,7 @@ Tensors = list[torch.Tensor]
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of an image's logits and a number that comes with the image."""
 
+TINY = 1e-12
 CHUNKS = {"cuda": 16, "cpu": 4}
 """Images whose gradients are in memory together, each as large as the body: a GPU wants many, a CPU few."""
 
@@ -48,7 +49,7 @@ class Pull:
         self._shorter = torch._foreach_reciprocal(
             torch._foreach_clamp_min(torch._foreach_mul(stiffness, rate), 1.0)
         )
-        self._factor = torch._foreach_clamp_max(stiffness, 1 / rate)
+        self._factor = torch._foreach_clamp_max(stiffness, 1 / max(rate, TINY))
         spend("penalty", 3.0 * elements(old))
 
     def add(self, weights: Tensors, gradients: Tensors) -> None:

@@ -44,8 +44,7 @@ class WithoutForgetting(Trainer):
     def _features(self, x: torch.Tensor) -> torch.Tensor:
         """What the body makes of the images now."""
         self.network.eval()
-        on = torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda")
-        with torch.no_grad(), on:
+        with torch.no_grad(), self.autocast():
             parts = [self.network.body(some).float() for some in in_equal_batches(x)]
         spend("forward", float(len(x)) * self.network.macs[0])
         return torch.cat(parts)[: len(x)]

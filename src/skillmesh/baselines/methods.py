@@ -24,7 +24,8 @@ for settings in (*TRAINED, *FROZEN):
     register(settings(settings.kind))
 
 # As the paper has them: networks of their own, from scratch. 30 % is what Ramanujan et al. keep of large networks.
-_scratch: dict[str, Any] = {"start": "random", "norms": "trained"}
+# Twice the epochs of the others: from nothing there is more to learn.
+_scratch: dict[str, Any] = {"start": "random", "norms": "trained", "epochs": 12}
 register(Psp("psp-resnet18", backbone="resnet18", superpose="weights", **_scratch))
 register(Supsup("supsup-resnet50", backbone="resnet50", share=0.3, rate=0.1, **_scratch))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,13 +96,18 @@ class TaskNetwork(nn.Module):
 
     def forward(self, x: torch.Tensor, position: int) -> torch.Tensor:
         """Logits of one task's classes."""
-        logits: torch.Tensor = self.heads[position](self.body(x))
-        return logits
+        return self._through([self.heads[position]], x)
 
     def logits_of_all(self, x: torch.Tensor) -> torch.Tensor:
         """Logits of every task's classes, task after task."""
+        return self._through(self.heads, x)
+
+    def _through(self, heads: Iterable[nn.Module], x: torch.Tensor) -> torch.Tensor:
+        """Body, then heads in full precision: they are small, and rounded logits are often equal."""
         features = self.body(x)
-        return torch.cat([head(features) for head in self.heads], dim=1)
+        with torch.autocast(features.device.type, enabled=False):
+            full = features.to(self.heads[0].weight.dtype)
+            return torch.cat([head(full) for head in heads], dim=1)
 
     @property
     def spans(self) -> list[int]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 def play(method: Baseline, stage: Stage) -> None:
     """Do what is not done yet."""
-    _refuse_many_agents(method, stage)
     learner = method.learner(stage)
     with stage.timed("decoding_seconds"):
         tasks = [learner.see(folder, stage.progress) for folder in stage.tasks]
@@ -37,14 +36,6 @@ def play(method: Baseline, stage: Stage) -> None:
         if advance is not None:
             advance(1)
     _checkpoint(stage, len(tasks)).unlink(missing_ok=True)
-
-
-def _refuse_many_agents(method: Baseline, stage: Stage) -> None:
-    if stage.settings.agents > 1 and not method.parallel:
-        raise RunError(
-            f"{method.name} learns in sequence: a task begins where the one before it ended. The run has "
-            f"{stage.settings.agents} agents, expected one; give --agents 1"
-        )
 
 
 def _learn(learner: Learner, stage: Stage, task: Task, before: Sequence[Task]) -> None:

@@ -18,6 +18,7 @@ from torch.nn.functional import one_hot
 from skillmesh.baselines.frozen import FrozenLearner
 from skillmesh.baselines.settings.frozen import RanPac as Settings
 from skillmesh.costs import cholesky_macs, gram_macs, spend
+from skillmesh.errors import DataError
 
 RIDGES = tuple(10.0**power for power in range(-8, 9))
 LEARNED_SHARE = 0.8
@@ -61,6 +62,8 @@ class RanPac(FrozenLearner[Settings]):
 
 def _root(gram: torch.Tensor, ridge: float) -> torch.Tensor:
     """Of the Gram matrix with the ridge on its diagonal."""
+    if not gram.isfinite().all():
+        raise DataError("features of some image are not finite numbers, expected all to be; use other weights")
     while True:
         square = gram.double()
         square.diagonal().add_(ridge)

@@ -10,8 +10,9 @@ fixed maps and inputs x, over draws of the keys, each output's error has mean 0 
     binary   Σ_{j≠k} Σ_i w_ji² x_i²             (a sign's square is 1, those of two inputs are independent)
     complex  Σ_{j≠k} Σ_p |w_jp|² |x_p|² / 2     (pairs p; the mean square of a cosine is one half)
 
-Maps with independent weights of variance σ² give (K−1)·σ²·|x|² for both: less than the K−1 maps added up plainly
-would only because signs differ from input to input. A layer that sums over few inputs has nothing to cancel.
+Weights of variance σ² give (K−1)·σ²·|x|² for both, however alike the maps are. Added up plainly, maps that are
+alike (as those of tasks that begin at one start) would disturb up to K−1 times as much. A layer that sums over few
+inputs has nothing to cancel.
 """
 
 from __future__ import annotations

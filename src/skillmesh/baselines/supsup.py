@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from skillmesh.baselines.data import TEST_BATCH, Task
+from skillmesh.baselines.data import Task, in_equal_batches
 from skillmesh.baselines.isolation import Isolated, layers_of
 from skillmesh.baselines.learner import Answers
 from skillmesh.baselines.network import bytes_of
@@ -158,7 +158,8 @@ class Supsup(Isolated):
 
     def withheld(self, x: torch.Tensor) -> Answers:
         if self.method.telling == "one-shot":
-            tasks = torch.cat([self._in_one_shot(some.to(self.device)) for some in torch.split(x, TEST_BATCH)])
+            parts = [self._in_one_shot(some.to(self.device)) for some in in_equal_batches(x)]
+            tasks = torch.cat(parts)[: len(x)]
         else:
             unsure = [entropy(self._logits(x, position)) for position in range(self.known)]
             tasks = torch.stack(unsure).argmin(dim=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -170,7 +170,7 @@ class Trainer:
 
     def withheld(self, x: torch.Tensor) -> Answers:
         """The most likely of all classes of all tasks, as if the heads were one."""
-        best = torch.cat([self._logits(x, position) for position in range(self.known)], dim=1).argmax(dim=1)
+        best = self._all_logits(x).argmax(dim=1)
         task_of_column, first_columns = (part.cpu() for part in self.network.columns)
         tasks = task_of_column[best]
         return Answers(tasks, best - first_columns[tasks])
@@ -180,11 +180,17 @@ class Trainer:
         logits: torch.Tensor = self.network(x, position)
         return logits
 
+    def _all_logits(self, x: torch.Tensor) -> torch.Tensor:
+        return self._in_batches(x, self.network.logits_of_all)
+
     def _logits(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        return self._in_batches(x, lambda some: self.logits(some, position))
+
+    def _in_batches(self, x: torch.Tensor, logits: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Of many images, which need not be on the device."""
         self.network.eval()
         with torch.no_grad(), self.autocast():
-            parts = [self.logits(some.to(self.device), position).float().cpu() for some in in_equal_batches(x)]
+            parts = [logits(some.to(self.device)).float().cpu() for some in in_equal_batches(x)]
         return torch.cat(parts)[: len(x)]
 
     # Keeping.

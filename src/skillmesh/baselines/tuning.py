@@ -74,7 +74,7 @@ def tune(
     trials = [
         Trial(method, number, changes, ground, out, seed, device, command)
         for method in chosen
-        for number, changes in enumerate(method.grid)
+        for number, changes in enumerate(method.settings_to_try())
     ]
     found: dict[tuple[str, int], Tried] = {}
     for trial, tried in made(trials, workers):
@@ -92,12 +92,12 @@ def tune(
 
 
 def _tunable(method: Method) -> Baseline:
-    if not isinstance(method, Baseline) or not method.grid:
+    if not isinstance(method, Baseline) or not method.settings_to_try():
         raise RunError(f"the method {method.name!r} has no grid of settings to try; expected a baseline that has")
-    if len(method.grid) != BUDGET:
+    if (count := len(method.settings_to_try())) != BUDGET:
         raise RunError(
-            f"the method {method.name!r} has {len(method.grid)} settings to try, expected {BUDGET}: all methods "
-            "get the same budget; mend its grid"
+            f"the method {method.name!r} has {count} settings to try, expected {BUDGET}: all methods get the same "
+            "budget; mend its grid"
         )
     return method
 

@@ -110,7 +110,7 @@ class TaskAtStep:
     found: float | None
     """Right task."""
     final: float
-    """Right task and right class, nothing given, an answer forced."""
+    """Right task and right class, an answer forced; nothing given, unless the method is told the task."""
     strict: float | None = None
     """The same, "unknown" counting as wrong."""
     unknown: float | None = None

@@ -18,6 +18,7 @@ from skillmesh.errors import RunError
 from skillmesh.names import Adaptation, AnchorKind, BiasMode, Representation
 
 if TYPE_CHECKING:
+    from skillmesh.challenge.run import Plan
     from skillmesh.challenge.stage import Stage
 
 HeadKind = Literal["linear", "head2toe"]
@@ -36,6 +37,10 @@ class Method(Protocol):
 
     def settings(self) -> dict[str, Any]:
         """All that decides its results, as JSON would have it; `name` and `kind` among them."""
+        ...
+
+    def refuse(self, plan: Plan) -> None:
+        """Say, before a run begins, what of it this method cannot do."""
         ...
 
     def play(self, stage: Stage) -> None:
@@ -109,6 +114,9 @@ class SkillMethod:
             }
         )
 
+    def refuse(self, plan: Plan) -> None:
+        """It can do all."""
+
     def play(self, stage: Stage) -> None:
         from skillmesh.challenge.agents import play
 
@@ -164,16 +172,18 @@ def _from_file(path: Path) -> Method:
     """Read a file such as `base = "gmmc"` and `clusters = 50`; without a name it is named after the file."""
     try:
         given = tomllib.loads(path.read_text())
+        read = dict(given)
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read the method {path}: {error}; expected lines such as clusters = 50") from error
-    kind = given.pop("kind", "skill")
+    base = METHODS.get(str(given.get("base")))
+    kind = given.pop("kind", "skill" if base is None else base.kind)
     if kind not in KINDS:
         raise RunError(f"{path} has kind = {kind!r}; expected {', '.join(KINDS)}")
     values = {"name": path.stem} | given
     if "base" in given:
-        base = METHODS.get(values.pop("base"))
+        del values["base"]
         if base is None or base.kind != kind:
-            same = ", ".join(name for name, method in METHODS.items() if method.kind == kind)
+            same = ", ".join(name for name, method in METHODS.items() if "kind" not in read or method.kind == kind)
             raise RunError(f"{path} has base = {given['base']!r}; expected {same}")
         values = {name: value for name, value in base.settings().items() if name != "kind"} | values
     _beside(path, values)

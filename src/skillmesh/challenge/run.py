@@ -20,7 +20,7 @@ from skillmesh.challenge.record import Circumstances, Record, RunSettings, TaskF
 from skillmesh.challenge.results import results_of
 from skillmesh.challenge.stage import Stage
 from skillmesh.data.folder import TaskFolder
-from skillmesh.errors import RunError
+from skillmesh.errors import CalibrationError, RunError
 from skillmesh.progress import Progress
 
 PACKAGES = (
@@ -69,6 +69,7 @@ class Plan:
 
 def run(plan: Plan) -> Record:
     """Make the run, or go on with it where it was; a run that is complete is only read."""
+    plan.method.refuse(plan)
     folders = _in_order(plan)
     origin = provenance(plan.command, plan.paths, plan.seed)
     settings = _settings(plan, folders, origin["data_hash"])
@@ -143,7 +144,8 @@ def _stage(plan: Plan, settings: RunSettings, folders: Sequence[TaskFolder]) -> 
     from skillmesh.backbone.cache import default_folder
     from skillmesh.challenge.agents import cores, usual_workers
 
-    workers = plan.workers or usual_workers(settings.assignment)
+    alone = not isinstance(plan.method, SkillMethod)  # others learn in this process
+    workers = 1 if alone else plan.workers or usual_workers(settings.assignment)
     return Stage(
         folder=plan.out,
         settings=settings,
@@ -207,11 +209,29 @@ def _short(value: Any) -> str:
 
 
 def _keep_bound(method: Method, stage: Stage) -> None:
-    """The joint classifier on the method's representation; a method with none has the default's."""
+    """The joint classifier on the method's representation, or on the descriptor where it has none."""
     from skillmesh.challenge.bounds import joint_bound
 
-    skill = method if isinstance(method, SkillMethod) else SkillMethod("bound")
+    skill = method if isinstance(method, SkillMethod) else _beside(method.settings())
+    if skill is None:
+        stage.log("no classifier on all data together: this method's network has no calibrated start")
+        return
     with stage.timed("bound_seconds"):
         bounds = joint_bound(skill, stage)
     stage.keep_bounds(bounds)
     stage.log(f"one classifier on all data together, in {bounds.seconds:.1f} s: {bounds.how}")
+
+
+def _beside(settings: dict[str, Any]) -> SkillMethod | None:
+    """What ours would be with the same backbone; none for one that begins at random or has no calibration."""
+    from skillmesh.backbone.backbone import load_calibration
+
+    given = {name: settings[name] for name in ("backbone", "weights", "calibration") if settings.get(name)}
+    if settings.get("start") == "random":
+        return None
+    skill = SkillMethod("bound", representation=settings.get("representation", "descriptor"), **given)
+    try:
+        load_calibration(skill.backbone, None if skill.calibration is None else Path(skill.calibration))
+    except CalibrationError:
+        return None
+    return skill

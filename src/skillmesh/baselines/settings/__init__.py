@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -11,12 +12,14 @@ from skillmesh.names import Representation
 
 if TYPE_CHECKING:
     from skillmesh.baselines.learner import Learner
+    from skillmesh.challenge.run import Plan
     from skillmesh.challenge.stage import Stage
 
 Start = Literal["pretrained", "random"]
 Label = Literal["given", "withheld"]
 Norms = Literal["frozen", "trained"]
 Schedule = Literal["one-cycle", "constant"]
+Grid = tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,19 @@ class Baseline:
     """Module and class of the learner."""
     parallel: ClassVar[bool] = False
     """Whether several agents can learn at once."""
-    grid: ClassVar[tuple[dict[str, Any], ...]] = ()
+    grid: ClassVar[Grid] = ()
     """The settings that tuning tries, as changes: equally many for every method."""
+    least: ClassVar[dict[str, float]] = {}
+    """The smallest value of settings that are numbers; of any other it is 0."""
 
     def __post_init__(self) -> None:
+        self._refuse_unknown_choices()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and (field.name in self._leasts() or isinstance(field.default, int | float)):
+                self._refuse_other_numbers(field.name, value, whole=not isinstance(field.default, float))
+
+    def _refuse_unknown_choices(self) -> None:
         for name, allowed in self._choices().items():
             if getattr(self, name) not in get_args(allowed):
                 raise RunError(
@@ -45,8 +57,42 @@ class Baseline:
                     f"expected {', '.join(get_args(allowed))}"
                 )
 
+    def _refuse_other_numbers(self, name: str, value: Any, whole: bool) -> None:
+        least = self._leasts().get(name, 0)
+        right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not right or not least <= value < math.inf:
+            raise RunError(
+                f"the method {self.name!r} has {name} = {value!r}; expected a {'whole ' * whole}number from "
+                f"{least:g} up"
+            )
+
+    @classmethod
+    def _leasts(cls) -> dict[str, float]:
+        """Of all classes that it is made of."""
+        return {
+            name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("least", {}).items()
+        }
+
     def _choices(self) -> dict[str, Any]:
         return {"label": Label}
+
+    def settings_to_try(self) -> Grid:
+        """By tuning; a start from nothing asks for others than a pretrained one."""
+        return self.grid
+
+    def refuse(self, plan: Plan) -> None:
+        """Whatever a learner in one process cannot do is said before a run begins."""
+        if plan.agents > 1 and not self.parallel:
+            raise RunError(
+                f"{self.name} learns in sequence: a task begins where the one before it ended. The run has "
+                f"{plan.agents} agents, expected one; give --agents 1"
+            )
+        asked = {"--mesh": plan.mesh, "--cluster": plan.cluster, "--reuse": plan.reuse}
+        asked |= {"--workers": (plan.workers or 1) > 1}
+        if given := [option for option, value in asked.items() if value]:
+            raise RunError(
+                f"{self.name} learns in this process and makes no modules; leave {', '.join(given)} away"
+            )
 
     def settings(self) -> dict[str, Any]:
         return asdict(self) | {"kind": self.kind}
@@ -65,7 +111,10 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Trained(Baseline):
-    """One network, trained on task after task. The paper gives no steps or epochs of its baselines: tuned."""
+    """One network, trained on task after task.
+
+    The paper gives no steps or epochs of its baselines. Rates are tuned; epochs and batch are the same for all.
+    """
 
     start: Start = "pretrained"
     size: int | None = None
@@ -81,6 +130,13 @@ class Trained(Baseline):
     """Whether batch norms keep the statistics of the start. With trained ones all methods forget much more: a
     norm's statistics are of the newest task, and nothing protects them."""
 
+    least: ClassVar[dict[str, float]] = {"size": 8, "epochs": 1, "batch": 1}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum >= 1:
+            raise RunError(f"the method {self.name!r} has momentum = {self.momentum}; expected less than 1")
+
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"start": Start, "norms": Norms, "schedule": Schedule}
 
@@ -89,6 +145,8 @@ class Trained(Baseline):
 class Frozen(Baseline):
     """The backbone as it is, and a closed form that tells all classes of all tasks apart."""
 
+    label: Label = "withheld"
+    """They never need it."""
     calibration: str | None = None
     representation: Representation = "features"
     """Their papers use the features; on the `descriptor` they have what ours has."""

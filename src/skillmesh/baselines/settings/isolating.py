@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from skillmesh.baselines.settings import Norms, Trained
+from skillmesh.baselines.settings import Grid, Norms, Trained
 from skillmesh.errors import RunError
 
 Keys = Literal["binary", "complex"]
@@ -19,7 +19,10 @@ class Psp(Trained):
 
     kind = "psp"
     made_by = "psp:Psp"
-    grid = tuple({"rate": rate, "keys": keys} for rate in (0.003, 0.01, 0.001) for keys in ("binary", "complex"))
+    grid = tuple({"rate": rate, "keys": keys} for rate in (0.001, 0.002, 0.004) for keys in ("binary", "complex"))
+    from_nothing = tuple(
+        {"rate": rate, "keys": keys} for rate in (0.01, 0.03, 0.1) for keys in ("binary", "complex")
+    )
 
     keys: Keys = "binary"  # both are the paper's; a binary key is a bit per input
     superpose: Superposed = "changes"
@@ -29,6 +32,9 @@ class Psp(Trained):
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"keys": Keys, "superpose": Superposed}
 
+    def settings_to_try(self) -> Grid:
+        return self.from_nothing if self.start == "random" else self.grid
+
 
 @dataclass(frozen=True)
 class Supsup(Trained):
@@ -36,7 +42,8 @@ class Supsup(Trained):
 
     kind = "supsup"
     made_by = "supsup:Supsup"
-    grid = tuple({"rate": rate, "share": share} for rate in (1.0, 10.0, 100.0) for share in (0.5, 0.9))
+    grid = tuple({"rate": rate, "share": share} for rate in (10.0, 100.0, 1000.0) for share in (0.7, 0.9))
+    from_nothing = tuple({"rate": rate, "share": share} for rate in (0.1, 1.0, 10.0) for share in (0.3, 0.5))
 
     rate: float = 10.0
     """Of scores, whose gradients are as small as the weights that they are multiplied with: from a pretrained
@@ -55,6 +62,9 @@ class Supsup(Trained):
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"telling": Telling}
+
+    def settings_to_try(self) -> Grid:
+        return self.from_nothing if self.start == "random" else self.grid
 
 
 @dataclass(frozen=True)

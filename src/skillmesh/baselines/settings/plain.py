@@ -9,7 +9,7 @@ from skillmesh.baselines.settings import Trained
 
 Mix = Literal["union", "balanced"]
 
-RATES = tuple({"rate": rate, "head_rate": head} for rate in (0.003, 0.01, 0.001) for head in (0.003, 0.01))
+RATES = tuple({"rate": rate, "head_rate": head} for rate in (0.0003, 0.001, 0.003) for head in (0.01, 0.03))
 """What tuning tries where a method has nothing else to choose."""
 
 
@@ -41,6 +41,7 @@ class Er(Trained):
     mix: Mix = "union"  # the paper: "all the data for that task, plus rehearses old tasks using the memory buffer"
     """Learn the buffer as if it were more of the new images, or join every batch of these by as many from it."""
 
+    least: ClassVar[dict[str, float]] = {"per_class": 1}
     kind = "er"
     made_by = "er:Replay"
     grid = RATES
@@ -59,6 +60,7 @@ class Lwf(Trained):
     warm_up: int = 5  # section 3: the new head alone first, "to convergence"; ours: as long as all together
     """Epochs that train the new head alone, at a head's cost; 0: none."""
 
+    least: ClassVar[dict[str, float]] = {"temperature": 0.01}
     kind = "lwf"
     made_by = "lwf:WithoutForgetting"
-    grid = tuple({"strength": strength, "rate": rate} for strength in (1.0, 3.0, 10.0) for rate in (0.003, 0.001))
+    grid = tuple({"strength": strength, "rate": rate} for strength in (0.3, 1.0, 3.0) for rate in (0.0003, 0.001))

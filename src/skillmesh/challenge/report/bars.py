@@ -29,7 +29,7 @@ def per_task(comparison: Comparison) -> Figure:
     title = "Accuracy of every task at the end"
     caption = (
         "One panel per method, one group of bars per task, in the order in which they were learned: right class "
-        "with the task given, right task, and final (right task and class, nothing given)."
+        "with the task given, right task, and final (right task and class, nothing given unless the task is told)."
         + (
             " Whiskers are 95 % confidence intervals over seeds."
             if any(len(g.records) > 1 for g in groups)

@@ -187,8 +187,8 @@ def _group_key(record: Record) -> str:
 
 
 def _labels(records: Sequence[Record]) -> list[str]:
-    """A method's name; two of one name are told apart by their folders."""
-    names = [str(record.settings.method["name"]) for record in records]
+    """A method's name, and whether it is told tasks; two of one name are told apart by their folders."""
+    names = [_name(record.settings.method) for record in records]
     labels = [
         name if names.count(name) == 1 else f"{name} ({record.folder.name})"
         for name, record in zip(names, records, strict=True)
@@ -197,6 +197,10 @@ def _labels(records: Sequence[Record]) -> list[str]:
         label if labels.count(label) == 1 else f"{label} {labels[: index + 1].count(label)}"
         for index, label in enumerate(labels)
     ]
+
+
+def _name(method: dict[str, Any]) -> str:
+    return f"{method['name']}, task told" if method.get("label") == "given" else str(method["name"])
 
 
 def _warnings(families: Sequence[Family]) -> list[str]:

@@ -38,8 +38,10 @@ def task_1(comparison: Comparison) -> Figure:
     names = sorted({record.settings.names[0] for group in comparison.shown for record in group.records})
     title = "Accuracy of task 1 over time"
     caption = (
-        f"Final accuracy (nothing given) on the first task ({', '.join(names)}) as "
-        f"more and more tasks are learned: what it loses is taken for another task." + _seeds(comparison) + AXIS
+        f"Final accuracy on the first task ({', '.join(names)}) as more and more tasks are learned. What a method "
+        "loses that is told nothing is taken for another task; what one loses that is told the task is forgotten."
+        + _seeds(comparison)
+        + AXIS
     )
     alt = "Lines over the number of tasks. " + _ends(curves)
     table = curve_table("task-1", title, curves)

@@ -67,7 +67,7 @@ def run(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Run the challenge: agents learn in parallel, share, and are tested with no task label after every task."""
+    """Run the challenge: learn task after task, agents side by side, and test on all known ones after each."""
     from skillmesh.baselines import methods as _baselines  # noqa: F401  (they have names now)
     from skillmesh.challenge.data import refuse_bad_data
     from skillmesh.challenge.datasets import open_tasks, task_paths
@@ -138,7 +138,7 @@ def _print(records: list[Record]) -> None:
     from skillmesh.cli import show
 
     columns = (">agents", ">seed", ">task given", ">task found", ">final", ">all data", ">speedup", ">efficiency")
-    rows = show.table(None, "method", *columns, "answers")
+    rows = show.table(None, "method", *columns, "answers", "task told")
     for record in records:
         results: dict[str, Any] = record.results or {}
         together = results["bounds"].get("all_data_together", {}).get("final_accuracy")
@@ -152,6 +152,7 @@ def _print(records: list[Record]) -> None:
             f"{results['costs']['speedup']:.2f}",
             f"{results['costs']['efficiency']:.4f}",
             "–" if shared is None else ("alike" if shared["same_answers"] else "DIFFERENT"),
+            "yes" if record.settings.method.get("label") == "given" else "no",
         )
     show.console.print(rows)
 

@@ -66,7 +66,9 @@ def tune_(
 def _tell(trial: Trial, tried: Tried) -> None:
     from skillmesh.cli import show
 
-    told = f"{trial.method.name} {trial.number + 1}/{len(trial.method.grid)} ({_words(tried.changes)})"
+    told = (
+        f"{trial.method.name} {trial.number + 1}/{len(trial.method.settings_to_try())} ({_words(tried.changes)})"
+    )
     show.stderr.print(f"{told}: {show.percent(tried.final_accuracy)}, {tried.seconds:.1f} s", soft_wrap=True)
 
 
