@@ -22,7 +22,7 @@ import skillmesh.baselines.methods  # noqa: F401  (they have names now)
 from skillmesh.baselines.settings import Baseline
 from skillmesh.baselines.trials import made
 from skillmesh.challenge.methods import Method, find_method
-from skillmesh.challenge.metrics import Interval, forgetting
+from skillmesh.challenge.metrics import Interval, after_learning, forgetting
 from skillmesh.challenge.record import Record
 from skillmesh.challenge.report.collect import Group, collect
 from skillmesh.challenge.run import Plan, run
@@ -109,7 +109,7 @@ def gathered(folder: Path) -> dict[str, Any]:
 
 def row(group: Group) -> dict[str, Any]:
     figures = {
-        "after_learning": group.over_seeds(after_learning),
+        "after_learning": group.over_seeds(lambda record: after_learning(record.matrix("given"))),
         "task_given": group.figure("oracle_accuracy"),
         "final": group.figure("final_accuracy"),
         "forgetting": group.over_seeds(lambda record: forgetting(record.matrix("given"))),
@@ -125,11 +125,6 @@ def row(group: Group) -> dict[str, Any]:
         "commits": sorted({record.circumstances.provenance["commit"] for record in group.records}),
         "dates": sorted({record.circumstances.provenance["date"] for record in group.records}),
     }
-
-
-def after_learning(record: Record) -> float:
-    """Of each task when it had just been learned, its task told, on average."""
-    return float(record.matrix("given").diagonal().mean())
 
 
 def first_task(record: Record) -> float:

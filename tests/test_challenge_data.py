@@ -117,7 +117,7 @@ class TestCheck:
         for file in files:
             put(tmp_path / "task" / file)
         with pytest.raises(BadDataError, match=words) as caught:
-            refuse_bad_data([tmp_path / "task"])
+            refuse_bad_data(check([tmp_path / "task"]))
         assert not caught.value.report.ok
 
     def test_a_file_that_is_no_image_is_named_and_refused_unless_it_may_be_skipped(self, tmp_path: Path):
@@ -125,8 +125,8 @@ class TestCheck:
         put(tmp_path / "pets/train/a/torn.jpg", picture(form="JPEG")[:-200])
         put(tmp_path / "pets/test/b/empty.png", b"")
         with pytest.raises(DataError, match=r"pets: 2 image\(s\) cannot be read: .*torn.jpg \(.*empty.png \("):
-            refuse_bad_data([tmp_path])
-        report = refuse_bad_data([tmp_path], skip_unreadable=True)
+            refuse_bad_data(check([tmp_path]))
+        report = refuse_bad_data(check([tmp_path], skip_unreadable=True))
         assert kinds(report)["warnings"] == ["unreadable pets"]
         assert report.warnings[0].files == ("train/a/torn.jpg", "test/b/empty.png")
         assert report.tasks[0].unreadable == 2
@@ -510,6 +510,6 @@ def test_a_thinned_out_task_is_learned_and_tested_like_any(new_agent, tiny_tasks
 
 @pytest.mark.slow
 def test_the_real_tasks_are_fit_for_a_run(real_tasks: Path):
-    report = refuse_bad_data([real_tasks])
+    report = refuse_bad_data(check([real_tasks]))
     assert len(report.tasks) >= 2
     assert report.errors == []

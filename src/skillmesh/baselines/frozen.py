@@ -10,6 +10,7 @@ backbone is no part of it, as it is no part of our modules.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -34,7 +35,7 @@ TEST_BATCH = 1024
 Settings = TypeVar("Settings", bound=Frozen)
 
 
-class FrozenLearner(Generic[Settings]):
+class FrozenLearner(ABC, Generic[Settings]):
     """Takes in task after task; methods say what they add up and how they score."""
 
     def __init__(self, method: Settings, seed: int = 0, backbone: Backbone | None = None) -> None:
@@ -53,16 +54,16 @@ class FrozenLearner(Generic[Settings]):
 
     # What methods say.
 
+    @abstractmethod
     def take_in(self, x: torch.Tensor, labels: torch.Tensor, classes: int) -> None:
         """Add a task's images to what is kept."""
-        raise NotImplementedError
 
     def prepare(self) -> None:
         """Make what answers need from what is kept."""
 
+    @abstractmethod
     def scores(self, x: torch.Tensor, columns: slice) -> torch.Tensor:
         """Of these classes among all, the best highest."""
-        raise NotImplementedError
 
     # Learning.
 

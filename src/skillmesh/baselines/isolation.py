@@ -7,6 +7,7 @@ and, where the method trains them, their scales and the layers' biases. Each tas
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def layers_of(body: nn.Module) -> dict[str, Layer]:
     return {name: module for name, module in body.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
 
 
-class Isolated(Trainer):
+class Isolated(Trainer, ABC):
     """A trainer whose network is one of as many as there are tasks."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,9 +46,9 @@ class Isolated(Trainer):
         """Where the network keeps what is each task's own, in the same order every time."""
         return [part for norm in self._norms for part in (norm.running_mean, norm.running_var) if part is not None]
 
+    @abstractmethod
     def take_shape(self, position: int) -> None:
         """Bring key or mask of this task into the layers; the newest may be one that is still to be learned."""
-        raise NotImplementedError
 
     # What follows from it.
 

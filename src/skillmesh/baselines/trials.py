@@ -12,6 +12,7 @@ import numpy as np
 
 from skillmesh.baselines.settings import Baseline
 from skillmesh.challenge.datasets import Rule, open_tasks, task_paths
+from skillmesh.challenge.metrics import after_learning
 from skillmesh.challenge.record import Record
 from skillmesh.challenge.run import Plan, run
 from skillmesh.data.folder import Split, TaskFolder
@@ -95,7 +96,7 @@ class Tried:
         return cls(
             changes,
             results["final_accuracy"],
-            float(record.matrix("given").diagonal().mean()),
+            after_learning(record.matrix("given")) or 0.0,
             results["lifelong"]["forgetting"],
             results["costs"]["teacher_total"],
             results["wall_seconds"]["teachers_seconds"],

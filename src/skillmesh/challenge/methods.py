@@ -51,6 +51,16 @@ class Method(Protocol):
         ...
 
 
+def refuse_unknown_choices(method: Method, choices: dict[str, Any]) -> None:
+    """Settings that are one of a few words, each with the type that names these."""
+    for name, allowed in choices.items():
+        if getattr(method, name) not in get_args(allowed):
+            raise RunError(
+                f"the method {method.name!r} has {name} = {getattr(method, name)!r}; "
+                f"expected {', '.join(get_args(allowed))}"
+            )
+
+
 @dataclass(frozen=True)
 class SkillMethod:
     """Agents that share modules: representation × head × biases × mapper."""
@@ -76,13 +86,7 @@ class SkillMethod:
     kind = "skill"
 
     def __post_init__(self) -> None:
-        choices = {"head": HeadKind, "biases": BiasMode, "adaptation": Adaptation}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in get_args(allowed):
-                raise RunError(
-                    f"the method {self.name!r} has {name} = {getattr(self, name)!r}; "
-                    f"expected {', '.join(get_args(allowed))}"
-                )
+        refuse_unknown_choices(self, {"head": HeadKind, "biases": BiasMode, "adaptation": Adaptation})
         if self.head == "head2toe" and self.biases == "never":
             raise RunError(
                 f"the method {self.name!r} has a head2toe head, which needs biases; set biases to auto or always"

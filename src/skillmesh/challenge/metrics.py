@@ -30,6 +30,11 @@ def over_time(matrix: Matrix, tasks: int) -> list[float | None]:
     return [_mean(matrix[t, : min(t + 1, tasks)]) for t in range(len(matrix))]
 
 
+def after_learning(matrix: Matrix) -> float | None:
+    """The mean over tasks of each one's accuracy when it had just been learned."""
+    return _mean(np.diagonal(matrix))
+
+
 def normalised(matrix: Matrix) -> Matrix:
     """Each accuracy divided by that just after its task was learned (the paper's definition)."""
     first = np.diagonal(matrix)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,7 +105,7 @@ class Space:
         return standard if self._basis is None else standard @ self._basis.T
 
 
-class Training:
+class Training(ABC):
     """The loop. Subclasses say what is trained and how images go through the network with it."""
 
     def __init__(
@@ -161,14 +162,14 @@ class Training:
 
     # What subclasses say.
 
-    def _first_values(self) -> torch.Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _first_values(self) -> torch.Tensor: ...
 
-    def _raw(self, start: Start) -> torch.Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _raw(self, start: Start) -> torch.Tensor: ...
 
-    def _backward_macs(self, per_image: PassCosts) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _backward_macs(self, per_image: PassCosts) -> int: ...
 
     def _kept(self, values: torch.Tensor) -> torch.Tensor:
         """What counts of the trained numbers."""

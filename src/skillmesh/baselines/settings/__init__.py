@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from skillmesh.challenge.methods import refuse_unknown_choices
 from skillmesh.errors import RunError
 from skillmesh.names import Representation
 
@@ -43,19 +44,11 @@ class Baseline:
     """The smallest value of settings that are numbers; of any other it is 0."""
 
     def __post_init__(self) -> None:
-        self._refuse_unknown_choices()
+        refuse_unknown_choices(self, self._choices())
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and (field.name in self._leasts() or isinstance(field.default, int | float)):
                 self._refuse_other_numbers(field.name, value, whole=not isinstance(field.default, float))
-
-    def _refuse_unknown_choices(self) -> None:
-        for name, allowed in self._choices().items():
-            if getattr(self, name) not in get_args(allowed):
-                raise RunError(
-                    f"the method {self.name!r} has {name} = {getattr(self, name)!r}; "
-                    f"expected {', '.join(get_args(allowed))}"
-                )
 
     def _refuse_other_numbers(self, name: str, value: Any, whole: bool) -> None:
         least = self._leasts().get(name, 0)

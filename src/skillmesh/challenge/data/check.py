@@ -25,26 +25,8 @@ class BadDataError(DataError):
         self.report = report
 
 
-def refuse_bad_data(
-    paths: Sequence[str | Path],
-    *,
-    dataset: str | None = None,
-    seed: int = 0,
-    rule: Rule = "appendix",
-    partial: bool = False,
-    skip_unreadable: bool = False,
-    progress: Progress | None = None,
-) -> Report:
-    """Check, and raise with the whole report where something prevents a run; else return it for its warnings."""
-    report = check(
-        paths,
-        dataset=dataset,
-        seed=seed,
-        rule=rule,
-        partial=partial,
-        skip_unreadable=skip_unreadable,
-        progress=progress,
-    )
+def refuse_bad_data(report: Report) -> Report:
+    """Raise with the whole report where something prevents a run; else hand it on for its warnings."""
     if not report.ok:
         raise BadDataError(report)
     return report

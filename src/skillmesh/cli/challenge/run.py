@@ -69,7 +69,7 @@ def run(
 ) -> None:
     """Run the challenge: learn task after task, agents side by side, and test on all known ones after each."""
     from skillmesh.baselines import methods as _baselines  # noqa: F401  (they have names now)
-    from skillmesh.challenge.data import refuse_bad_data
+    from skillmesh.challenge.data import check, refuse_bad_data
     from skillmesh.challenge.datasets import open_tasks, task_paths
     from skillmesh.challenge.methods import find_method
     from skillmesh.challenge.record import find_records
@@ -86,8 +86,8 @@ def run(
             seed for folder, seed in folders_of(out, numbers, drawn).items() if not (folder / "run.json").exists()
         ]
         for seed in sorted(set(new)):  # a run that goes on was checked when it began
-            report = refuse_bad_data(tasks, seed=seed, skip_unreadable=skip_unreadable, progress=bar, **opening)
-            for warning in report.warnings:
+            found = check(tasks, seed=seed, skip_unreadable=skip_unreadable, progress=bar, **opening)
+            for warning in refuse_bad_data(found).warnings:
                 show.stderr.print(f"warning: {warning}", soft_wrap=True)
         plan = Plan(
             paths=task_paths(tasks, dataset=dataset),
