@@ -50,7 +50,8 @@ def task_1(comparison: Comparison) -> Figure:
 
 def average(comparison: Comparison) -> Figure:
     final = {group.label: group.average_curve("final") for group in comparison.shown}
-    given = {f"{group.label}, task given": group.average_curve("given") for group in comparison.shown}
+    untold = [group for group in comparison.shown if not group.told]  # of others both curves are the same
+    given = {f"{group.label}, task given": group.average_curve("given") for group in untold}
     together = {
         group.label: group.figure("bounds", "all_data_together", "final_accuracy") for group in comparison.shown
     }
@@ -63,8 +64,10 @@ def average(comparison: Comparison) -> Figure:
     def draw() -> Canvas:
         made = canvas(7.5, max(3.9, 0.45 * len(final)))
         axes = made.add_subplot()
-        named = [*_same_ends(given, "task given"), *_same_ends(bounds, "all data")]
-        for index, curve in enumerate(given.values()):
+        order = list(final)
+        named = [*_same_ends(given, "task given", order), *_same_ends(bounds, "all data", order)]
+        for group, curve in zip(untold, given.values(), strict=True):
+            index = order.index(group.label)
             draw_curve(axes, curve, index, band=False, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
         _draw(axes, final, "average accuracy, %", [*given.values(), *bounds.values()], named)
         for index, (label, bound) in enumerate(together.items()):
@@ -174,8 +177,11 @@ def _draw(
     label_ends(axes, [*ends, *more])
 
 
-def _same_ends(curves: Mapping[str, Curve], bound: str) -> list[End]:
-    """Names of bounds at their ends; those that end in the same place (the same heads) have one name."""
+def _same_ends(curves: Mapping[str, Curve], bound: str, order: Sequence[str]) -> list[End]:
+    """Names of bounds at their ends; those that end in the same place (the same heads) have one name.
+
+    `order` are the labels of all that is drawn, by which they have their colours.
+    """
     found: dict[float, list[int]] = {}
     for index, curve in enumerate(curves.values()):
         if curve[-1] is not None:
@@ -187,7 +193,7 @@ def _same_ends(curves: Mapping[str, Curve], bound: str) -> list[End]:
             length,
             end,
             f"{_together([names[i] for i in indices])}, {bound}, {end:.1f} %",
-            signs(indices[-1])["color"],
+            signs(order.index(names[indices[-1]]))["color"],
         )
         for end, indices in found.items()
     ]
