@@ -90,9 +90,9 @@ def module_bytes(comparison: Comparison) -> Figure:
     groups = comparison.shown
     title = "Bytes per task, by what they hold"
     caption = (
-        "What a student receives for each task, or what a method must keep for it. Of ours: the head that tells its "
-        "classes apart, the anchor by which the task is recognised, probes for trying and thresholds, biases where "
-        "there are any, and the signed card. "
+        "What a student receives for each task, or what a method must keep for it. Of ours: the head that tells "
+        "its classes apart, the anchor by which the task is recognised, probes for trying and thresholds, biases "
+        "where there are any, and the signed card. "
         "All panels have the same axis; KB are 1,000 bytes. The paper states 813 KB (GMMC) and 1.74 MB (MAHA) for "
         "a task of 49.34 classes."
     )
