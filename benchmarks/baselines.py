@@ -6,7 +6,8 @@
 
 A method that has a file in `benchmarks/tuned` runs with its settings, any other with its own. Runs are those of
 `skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was. Processes take
-one run after the other, so that a GPU plans its kernels once for many.
+one run after the other in the order of the methods given (the longest first, then no one waits for it at the end),
+so that a GPU plans its kernels once for many.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def main() -> None:
         options.json.write_text(text) if options.json else print(text)
         return
     paths = tuple(path.resolve() for path in find_tasks(options.tasks))
-    jobs = [Job(m, s, paths, options.out, options.device) for s in options.seeds for m in options.methods]
+    jobs = [Job(m, s, paths, options.out, options.device) for m in options.methods for s in options.seeds]
     for job, record in made(jobs, options.workers):
         found = record.results or {}
         print(f"{job.method} {job.seed}: {100 * found['final_accuracy']:.1f} %", flush=True)
