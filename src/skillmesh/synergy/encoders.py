@@ -75,7 +75,7 @@ class Clip:
 
 
 class Letters:
-    """Triples of letters, counted: knows spelling and no meaning, needs nothing, and is there for want of better."""
+    """Triples of letters, counted: knows spelling and no meaning, and needs nothing installed."""
 
     name = "letters"
     threshold = 0.8
@@ -113,8 +113,9 @@ def _stacked(rows: list[Any]) -> Rows:
     if not rows:
         return np.zeros((0, 0), np.float32)
     stacked = np.stack(rows).astype(np.float32)
-    length: Rows = np.linalg.norm(stacked, axis=1, keepdims=True)
-    return stacked / np.maximum(length, np.float32(1e-12))
+    length = np.linalg.norm(stacked, axis=1, keepdims=True).astype(np.float32)
+    unit: Rows = stacked / np.maximum(length, np.float32(1e-12))
+    return unit
 
 
 def _package_folder() -> Path:

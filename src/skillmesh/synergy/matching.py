@@ -57,7 +57,8 @@ def telling(form: str) -> tuple[str, ...]:
     right` are neighbours to every encoder of sentences. Such words must agree, or the names do not match.
     """
     words = form.split()
-    marks = {word for word in words if len(word) == 1 or word in SIDES or any(map(str.isdigit, word))}
+    article = {"a"} if words[-1:] != ["a"] else set()
+    marks = {word for word in words if len(word) == 1 or word in SIDES or any(map(str.isdigit, word))} - article
     return (*sorted(marks), *(["not"] if NEGATIONS & set(words) else []))
 
 
@@ -117,8 +118,8 @@ class ClassMatches:
     """All matches between classes of different tasks, kept up to date as tasks come and go.
 
     Only pairs at or above the threshold are kept. A task that comes is compared with those that are there, a task
-    that goes takes its pairs with it. What is held depends on the tasks alone, not on the order in which they came:
-    every two tasks are compared on their own, in the order of their names.
+    that goes takes its pairs with it. What is held depends on the tasks alone, not on the order in which they
+    came: every two tasks are compared on their own, in the order of their names.
     """
 
     def __init__(self, encoder: Encoder, threshold: float | None = None) -> None:
