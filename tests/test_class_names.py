@@ -13,6 +13,7 @@ SAME = [
     ("RockClimbing", "rock climbing"),
     ("HTMLPage", "html page"),
     ("DVDs", "dvd"),
+    ("The Dog", "dog"),
     ("Crème brûlée", "creme_brulee"),
     ("ＦＵＬＬ width", "full width"),
     ("fish & chips", "fish and chip"),
@@ -31,6 +32,7 @@ APART = [
     ("shorts", "short"),
     ("glasses", "glass"),
     ("+", "-"),
+    ("A 4", "4"),
     ("हिन्दी", "हन्द"),
 ]
 SINGULARS = {

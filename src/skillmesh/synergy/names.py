@@ -15,6 +15,7 @@ WORD = re.compile(r"\d+(?:\.\d+)+|\d+|[^\W\d_]+(?:[^\W_]+)?|.")
 ACCENTS = re.compile("[\u0300-\u036f]")
 """Of Latin, Greek and Cyrillic letters only: in other scripts marks are vowels, and part of the word."""
 APOSTROPHES = re.compile(r"(?<=\w)['’ʼ](?=\w)")
+ARTICLES = frozenset({"a", "an", "the"})
 BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d)")
 
 
@@ -86,6 +87,8 @@ def joined(name: str) -> str:
 def _turn(text: str) -> str:
     text = APOSTROPHES.sub("", _folded(text)).replace("&", " and ")
     words = "".join(_spaced(piece) for piece in WORD.findall(text.replace("\n", " "))).split()
+    if len(words) > 1 and words[0] in ARTICLES and words[1].isalpha() and len(words[1]) > 1:
+        words = words[1:]  # a dog is a dog; a 4 and a b may be names
     return " ".join(_word(word) for word in words)
 
 
