@@ -1,4 +1,4 @@
-"""Classes that are one thing under two names: the paper's pairs, and all matches across real tasks, judged by hand.
+"""Classes that are one thing under two names: the paper's pairs, and all matches across real tasks, judged.
 
     python benchmarks/class_names.py ../shared/tasks
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,13 @@ def judged_matches(encoder: Encoder, tasks: dict[str, tuple[str, ...]]) -> list[
     return rows
 
 
+def matches_without_telling_words(encoder: Encoder, tasks: dict[str, tuple[str, ...]]) -> int:
+    """How many pairs the encoder alone would call one, were numbers, letters, negations and sides not looked at."""
+    ready = [Encoded.of(classes, encoder) for classes in tasks.values()]
+    blind = [replace(task, marks=((),) * len(task.classes)) for task in ready]
+    return sum(int((similarity(a, b) >= encoder.threshold).sum()) for a, b in combinations(blind, 2))
+
+
 def _key(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(row[part] for part in ("learned_task", "learned", "target_task", "target"))
 
@@ -82,12 +91,20 @@ def main() -> None:
     report = {
         "encoder": encoder.name,
         "threshold": encoder.threshold,
+        "paper_found_by_threshold": {
+            str(least): {
+                "sure": sum(pair["ours"] >= least for pair in sure),
+                "unsure": sum(pair["ours"] >= least for pair in pairs if pair["score"] < SURE),
+            }
+            for least in (0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
+        },
         "paper_sure": len(sure),
         "paper_found": sum(pair["found"] for pair in sure),
         "paper_unsure_found": sum(pair["found"] for pair in pairs if pair["score"] < SURE),
         "tasks": len(tasks),
         "classes": sum(map(len, tasks.values())),
         "matches": len(matches),
+        "matches_without_telling_words": matches_without_telling_words(encoder, tasks),
         "verdicts": {v: sum(row["verdict"] == v for row in matches) for v in ("true", "other sight", "false")},
         "false_classes": classes_in(matches, "false"),
         "false_or_other_sight_classes": classes_in(matches, "false", "other sight"),

@@ -17,17 +17,17 @@ def paper_pairs() -> str:
     rows = [
         [p["learned"], p["target"], p["table"], f"{p['score']:.3f}", f"{p['ours']:.3f}", _said(p)] for p in rest
     ]
+    swept = ", ".join(
+        f"{least}: {n['sure']} and {n['unsure']}" for least, n in r["paper_found_by_threshold"].items()
+    )
     line = (
         f"Of the {r['paper_sure']} pairs that the paper scores 0.9 or more, {r['paper_found']} are found "
         f"({100 * r['paper_found'] / r['paper_sure']:.1f} %) at {r['threshold']}; of the others "
         f"{r['paper_unsure_found']}. {len(equal)} pairs have equal plain forms and score 1; the rest:"
     )
     head = "learned class | target class | table | CLIP, paper | MiniLM | found"
-    return f"{line}\n\n{table(head, rows)}\n\n{source(NAME)}"
-
-
-def _said(pair: dict[str, Any]) -> str:
-    return "yes" if pair["found"] else "no"
+    note = f"Pairs found of those that the paper scores from 0.9 on and below, by threshold: {swept}."
+    return f"{line}\n\n{table(head, rows)}\n\n{note}\n\n{source(NAME)}"
 
 
 def matches() -> str:
@@ -51,8 +51,9 @@ def matches() -> str:
     line = (
         f"{r['matches']} matches between {n} classes of {r['tasks']} tasks: {v['true']} true, {v['other sight']} "
         f"the same word for the same thing that looks another way, {v['false']} false. False ones touch "
-        f"{r['false_classes']} classes ({100 * r['false_classes'] / n:.1f} %); with those that look another way "
-        f"{r['false_or_other_sight_classes']} ({100 * r['false_or_other_sight_classes'] / n:.1f} %)."
+        f"{r['false_classes']} classes ({100 * r['false_classes'] / n:.1f} %), with those that look another way "
+        f"{r['false_or_other_sight_classes']} ({100 * r['false_or_other_sight_classes'] / n:.1f} %). "
+        f"Without the second step above there would be {r['matches_without_telling_words']} matches."
     )
     head = "class | class | pairs | score | verdict | why"
     return f"{line}\n\n{table(head, rows)}\n\n{source(NAME)}"
