@@ -56,7 +56,7 @@ def judged_matches(encoder: Encoder, tasks: dict[str, tuple[str, ...]]) -> list[
 
 
 def matches_without_telling_words(encoder: Encoder, tasks: dict[str, tuple[str, ...]]) -> int:
-    """How many pairs the encoder alone would call one, were numbers, letters, negations and sides not looked at."""
+    """How many pairs the encoder alone would call one, did numbers, letters, negations, sides not count."""
     ready = [Encoded.of(classes, encoder) for classes in tasks.values()]
     blind = [replace(task, marks=((),) * len(task.classes)) for task in ready]
     return sum(int((similarity(a, b) >= encoder.threshold).sum()) for a, b in combinations(blind, 2))

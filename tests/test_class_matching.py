@@ -133,6 +133,21 @@ def test_the_papers_pairs_are_found(minilm: Encoder) -> None:
     assert unsure == []
 
 
+def test_all_matches_of_the_real_tasks_are_judged_and_few_are_false(minilm: Encoder, real_tasks: Path) -> None:
+    from skillmesh.data.folder import find_tasks, survey_task, task_name
+
+    matches = ClassMatches(minilm)
+    for path in find_tasks([real_tasks]):
+        matches.add(task_name(path), survey_task(path, hold_out=()).classes)
+    judged = json.loads((DATA.parents[1] / "benchmarks" / "class_names_judged.json").read_text())
+    parts = ("learned_task", "learned", "target_task", "target")
+    verdicts = {tuple(pair[part] for part in parts): pair["verdict"] for pair in judged}
+    found = [tuple(getattr(match, part) for part in parts) for match in matches]
+    assert set(found) <= set(verdicts)
+    false = {side for pair in found if verdicts[pair] == "false" for side in (pair[:2], pair[2:])}
+    assert len(false) <= 0.02 * len(matches.matrix()[0])
+
+
 def test_minilm_is_what_sentence_transformers_computes(minilm: Encoder) -> None:
     rows = json.loads((DATA / "minilm-rows.json").read_text())["rows"]
     made = minilm.encode([row["text"] for row in rows])

@@ -15,7 +15,15 @@ def paper_pairs() -> str:
     equal = [p for p in r["paper_pairs"] if p["ours"] == 1]
     rest = sorted((p for p in r["paper_pairs"] if p["ours"] < 1), key=lambda p: -p["score"])
     rows = [
-        [p["learned"], p["target"], p["table"], f"{p['score']:.3f}", f"{p['ours']:.3f}", _said(p)] for p in rest
+        [
+            p["learned"],
+            p["target"],
+            p["table"],
+            f"{p['score']:.3f}",
+            f"{p['ours']:.3f}",
+            "yes" if p["found"] else "no",
+        ]
+        for p in rest
     ]
     swept = ", ".join(
         f"{least}: {n['sure']} and {n['unsure']}" for least, n in r["paper_found_by_threshold"].items()
@@ -36,17 +44,13 @@ def matches() -> str:
     merged: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for m in r["matched"]:
         digits = m["learned"].startswith("digit ")
-        key = (
-            m["learned_task"],
-            m["target_task"],
-            *(["digit 0 … 9"] * 2 if digits else [m["learned"], m["target"]]),
-        )
-        merged.setdefault(key, []).append(m)
-    rows = [
-        [f"{a}: {left}", f"{b}: {right}", str(len(found)), f"{found[0]['score']:.3f}"]
-        + [found[0]["verdict"], found[0]["why"]]
-        for (a, b, left, right), found in merged.items()
-    ]
+        names = ("digit 0 … 9", "digit 0 … 9") if digits else (m["learned"], m["target"])
+        merged.setdefault((m["learned_task"], m["target_task"], *names), []).append(m)
+    rows = []
+    for (a, b, left, right), found in merged.items():
+        first = found[0]
+        verdict = (str(len(found)), f"{first['score']:.3f}", first["verdict"], first["why"])
+        rows.append([f"{a}: {left}", f"{b}: {right}", *verdict])
     v, n = r["verdicts"], r["classes"]
     line = (
         f"{r['matches']} matches between {n} classes of {r['tasks']} tasks: {v['true']} true, {v['other sight']} "
