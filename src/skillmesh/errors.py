@@ -41,6 +41,10 @@ class RunError(SkillmeshError):
     """A run of the challenge that cannot be made, gone on with, or read."""
 
 
+class EncoderError(SkillmeshError):
+    """An encoder of class names that is not installed, or whose weights cannot be had."""
+
+
 class ModuleError(SkillmeshError):
     """A `.skill` file that must not be used. Each way to be wrong is a subclass below."""
 
