@@ -28,9 +28,8 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
 from skillmesh.learning.head import Head, Labels, fit_head, log_loss
-from skillmesh.synergy.compose import FORMS, Source, compose
+from skillmesh.synergy.compose import FORMS, Source, compose, refine
 from skillmesh.synergy.epochs import EpochSettings, Norm, random_rows, train_rows
-from skillmesh.synergy.warm import fit_warm
 from skillmesh.tensors import Floats
 
 HERE = Path(__file__).parent
@@ -101,8 +100,8 @@ def without_images(both: Both, prior: Prior) -> dict[str, float]:
 
 
 def with_images(both: Both, prior: Prior, shots: list[int], seed: int) -> dict[str, float]:
-    """Heads around the composed one, and today's, from so many images of each class; 0: all."""
-    centre = compose([both.first.source, both.second.source], prior).head.weight
+    """The composed head, refined, and today's, from so many images of each class; 0: all."""
+    composed = compose([both.first.source, both.second.source], prior)
     (x, labels), test = both.split("train"), both.split("test")[0]
     found = {}
     for each in shots:
@@ -110,7 +109,7 @@ def with_images(both: Both, prior: Prior, shots: list[int], seed: int) -> dict[s
         val = (x[:0], labels[:0]) if each else both.split("val")
         parts = (x[chosen], labels[chosen], *val)
         found[f"scratch, {each or 'all'}"] = both.accuracy(fit_head(*parts, both.classes).head.logits(test))
-        found[f"around blend, {each or 'all'}"] = both.accuracy(fit_warm(*parts, centre).head.logits(test))
+        found[f"refined blend, {each or 'all'}"] = both.accuracy(refine(composed, *parts)[0].head.logits(test))
     return found
 
 

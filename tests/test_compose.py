@@ -14,7 +14,7 @@ from skillmesh.errors import SettingsMismatchError
 from skillmesh.learning.head import Head, fit_head, log_loss
 from skillmesh.lowrank import LowRank
 from skillmesh.module.card import Card
-from skillmesh.synergy.compose import FORMS, Source, compose
+from skillmesh.synergy.compose import FORMS, Source, compose, refine
 from skillmesh.synergy.portable import refuse_strangers, refuse_unportable
 
 DIM = 30
@@ -150,6 +150,36 @@ def test_its_confidence_is_about_right_without_an_image() -> None:
     stated = log_loss(logits / composed.temperature, labels)
     best = min(log_loss(logits / t, labels) for t in np.geomspace(0.01, 100, 200))
     assert stated < best + 0.15
+
+
+def pooled_images(chosen: dict[int, tuple[int, ...]], each: int, seed: int):
+    """New images of the chosen classes, labelled as the composed head counts them."""
+    parts, labels, first = [], [], 0
+    for task, classes in chosen.items():
+        x, of = images(task, seed + task, each)
+        for c in classes:
+            parts.append(x[of == c])
+            labels += [first + classes.index(c)] * each
+        first += len(classes)
+    return np.concatenate(parts), np.array(labels)
+
+
+def test_one_image_per_class_leaves_a_composed_head_as_it_is() -> None:
+    composed = compose([source(task, chosen) for task, chosen in CHOSEN.items()], PRIOR)
+    x, labels = pooled_images(CHOSEN, 1, 500)
+    refined, fit = refine(composed, x, labels, x[:0], labels[:0])
+    assert fit is None
+    assert refined.head is composed.head
+
+
+def test_images_mend_a_head_that_was_composed_of_the_wrong_classes() -> None:
+    """Names deceived: the classes that were put together are others than those of the images."""
+    composed = compose([source(1, (0, 1)), source(2, (0, 1))], PRIOR)
+    x, labels = pooled_images({5: (0, 1), 6: (0, 1)}, 30, 500)
+    refined, fit = refine(composed, x, labels, x[:0], labels[:0])
+    test = pooled_images({5: (0, 1), 6: (0, 1)}, 30, 700)
+    assert fit is not None
+    assert accuracy(refined.head, *test) > accuracy(composed.head, *test) + 0.2
 
 
 def card(**more: object) -> Card:

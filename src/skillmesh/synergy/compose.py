@@ -21,8 +21,9 @@ import numpy as np
 
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
-from skillmesh.learning.head import Head
+from skillmesh.learning.head import Head, Labels, calibrate
 from skillmesh.lowrank import Precision
+from skillmesh.synergy.warm import WarmFit, fit_warm
 from skillmesh.tensors import Floats
 
 Form = Literal["blend", "stitch", "closed", "rows"]
@@ -66,6 +67,23 @@ def compose(sources: Sequence[Source], prior: Prior, form: Form = "blend") -> Co
         loudness.append(scale * source.temperature)
         parts.append(_mixed(source, closed, scale, HEADS_SHARE[form]))
     return Composed(_joined(parts), _within_bounds(float(np.exp(np.mean(np.log(loudness))))))
+
+
+def refine(
+    composed: Composed, x: Floats, labels: Labels, val_x: Floats, val_labels: Labels
+) -> tuple[Composed, WarmFit | None]:
+    """Go on with images, as far as they pay: the composed head is the centre of the next one's prior.
+
+    No image has a part in the composed head, so any may judge it. It stays as it is where the images that others
+    are judged on say so, and where a class has but one image: that is too little to better it. The fit is `None`
+    then.
+    """
+    judges = (val_x, val_labels) if len(val_x) else (x, labels)
+    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight)
+    temperature, loss = calibrate(composed.head.logits(judges[0]), judges[1])
+    if warm.loss is None or loss <= warm.loss:
+        return Composed(composed.head, temperature), None
+    return Composed(warm.head, warm.fit.temperature), warm
 
 
 def compose_rows(sources: Sequence[Source]) -> Composed:

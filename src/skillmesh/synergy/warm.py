@@ -39,6 +39,8 @@ class WarmFit:
     fit: Fit
     pull: float
     """By how much the old rows were multiplied to be the centre; 0: nothing was taken over, the head is cold."""
+    loss: float | None = None
+    """Log-loss on held-back images, where some could be."""
 
     @property
     def head(self) -> Head:
@@ -75,17 +77,14 @@ def fit_warm(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, centr
     if len(val_x):
         return _chosen_on_validation(cold, (x, labels), (val_x, val_labels), centre)
     if np.bincount(labels, minlength=len(centre)).min() < 2:
-        if matched == 1:
-            return WarmFit(cold, 0.0)
-        strength = DEFAULT_STRENGTH
+        best, loss = _Candidate(DEFAULT_STRENGTH, warm=matched > 1), None
     else:
-        best = _best_in_folds(x, labels, centre)
-        if not best.warm:
-            return WarmFit(cold, 0.0)
-        strength = best.strength
+        best, loss = _best_in_folds(x, labels, centre)
+    if not best.warm:
+        return WarmFit(cold, 0.0, loss)
     pull = trust(x, labels, centre)
-    head = fit_path(x, labels, len(centre), [strength], centre * pull)[0]
-    return WarmFit(Fit(head, strength, 1.0, None, head), float(pull))
+    head = fit_path(x, labels, len(centre), [best.strength], centre * pull)[0]
+    return WarmFit(Fit(head, best.strength, 1.0, None, head), float(pull), loss)
 
 
 def trust(x: Floats, labels: Labels, centre: Floats) -> np.float32:
@@ -108,16 +107,17 @@ def _chosen_on_validation(
     judged = [calibrate(head.logits(val[0]), val[1]) for head in heads]
     best = min(range(len(heads)), key=lambda i: judged[i][1])
     if judged[best][1] >= loss:
-        return WarmFit(cold, 0.0)
+        return WarmFit(cold, 0.0, loss)
     accuracy = float(np.mean(heads[best].logits(val[0]).argmax(axis=1) == val[1]))
     both = np.concatenate([train[0], val[0]]), np.concatenate([train[1], val[1]])
     pull = trust(*both, centre)
     head = fit_path(*both, len(centre), [WARM_STRENGTHS[best]], centre * pull)[0]
-    return WarmFit(Fit(head, WARM_STRENGTHS[best], judged[best][0], accuracy, heads[best]), float(pull))
+    fit = Fit(head, WARM_STRENGTHS[best], judged[best][0], accuracy, heads[best])
+    return WarmFit(fit, float(pull), judged[best][1])
 
 
-def _best_in_folds(x: Floats, labels: Labels, centre: Floats) -> _Candidate:
-    """The candidate of least log-loss on images held back in turn; a draw is the cold head's."""
+def _best_in_folds(x: Floats, labels: Labels, centre: Floats) -> tuple[_Candidate, float]:
+    """The candidate of least log-loss on images held back in turn, and that; a draw is the cold head's."""
     candidates = [_Candidate(DEFAULT_STRENGTH, False), *(_Candidate(s, True) for s in WARM_STRENGTHS)]
     logits = np.empty((len(candidates), len(x), len(centre)), dtype=np.float32)
     for held in folds(labels, FOLDS):
@@ -127,7 +127,8 @@ def _best_in_folds(x: Floats, labels: Labels, centre: Floats) -> _Candidate:
         for place, head in zip(logits, cold + warm, strict=True):
             place[held] = head.logits(x[held])
     losses = [calibrate(each, labels)[1] for each in logits]
-    return candidates[int(np.argmin(losses))]
+    best = int(np.argmin(losses))
+    return candidates[best], losses[best]
 
 
 def folds(labels: Labels, most: int) -> Iterator[NDArray[np.bool_]]:
