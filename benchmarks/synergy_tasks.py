@@ -38,6 +38,30 @@ def load(paths: Sequence[Path], representation: str) -> tuple[list[Task], Prior]
     return tasks, backbone.calibration.prior(representation, False)
 
 
+def halves(task: Task, seed: int) -> tuple[Task, Task]:
+    """The task twice, with no training or validation image in common; test images are the same."""
+    rng = np.random.default_rng(seed)
+    parts: tuple[dict, dict] = ({}, {})
+    for split in ("train", "val"):
+        labels = task.labels[split]
+        mine = np.zeros(len(labels), dtype=bool)
+        for c in np.unique(labels):
+            of = rng.permutation(np.flatnonzero(labels == c))
+            mine[of[: len(of) // 2]] = True
+        for part, kept in zip(parts, (mine, ~mine), strict=True):
+            part[split] = task.seen[split][kept], labels[kept]
+    old, new = (
+        Task(
+            task.name,
+            task.classes,
+            {name: x for name, (x, _) in part.items()} | {"test": task.seen["test"]},
+            {name: labels for name, (_, labels) in part.items()} | {"test": task.labels["test"]},
+        )
+        for part in parts
+    )
+    return old, new
+
+
 def few(labels: Labels, each: int | None, rng: np.random.Generator) -> np.ndarray:
     """So many images of each class, at random, or all."""
     if each is None:

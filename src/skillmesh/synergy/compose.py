@@ -74,9 +74,9 @@ def refine(
 ) -> tuple[Composed, WarmFit | None]:
     """Go on with images, as far as they pay: the composed head is the centre of the next one's prior.
 
-    No image has a part in the composed head, so any may judge it. It stays as it is where the images that others
-    are judged on say so, and where a class has but one image: that is too little to better it. The fit is `None`
-    then.
+    The images must be new to the sources: they judge the composed head, and what it was made from would praise it.
+    It stays as it is where the images that others are judged on say so, and where a class has but one image, which
+    is too little to better it; the fit is `None` then.
     """
     judges = (val_x, val_labels) if len(val_x) else (x, labels)
     warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight)
