@@ -23,16 +23,16 @@ def test_path_reaches_the_optimum_that_scikit_learn_finds(images: int) -> None:
     """15 images take the road through the Gram matrix, 200 the direct one."""
     x, labels = blobs(0, images)
     x /= np.sqrt(np.square(x - x.mean(axis=0)).mean())
-    ours = head_module._fit_path(x, labels, 3, [0.1])[0]
+    ours = head_module.fit_path(x, labels, 3, [0.1])[0]
     theirs = LogisticRegression(C=1 / (0.1 * images), tol=1e-8, max_iter=2000).fit(x.astype(np.float64), labels)
     np.testing.assert_allclose(softmax(ours.logits(x)), theirs.predict_proba(x), atol=0.02)
 
 
 def test_few_images_in_many_dimensions_give_the_same_head_by_both_roads() -> None:
     x, labels = blobs(0, 30, dim=100)
-    short = head_module._fit_path(x, labels, 3, [0.01])[0]
+    short = head_module.fit_path(x, labels, 3, [0.01])[0]
     doubled = np.concatenate([x, x, x]), np.concatenate([labels, labels, labels])
-    direct = head_module._fit_path(*doubled, 3, [0.01])[0]
+    direct = head_module.fit_path(*doubled, 3, [0.01])[0]
     np.testing.assert_allclose(short.logits(x), direct.logits(x), atol=0.1)
 
 
@@ -66,7 +66,7 @@ def test_one_image_per_class_is_enough_to_tell_them_apart() -> None:
 
 def test_int8_rows_lose_no_label() -> None:
     x, labels = blobs(0, 300)
-    head = head_module._fit_path(x, labels, 3, [0.01])[0]
+    head = head_module.fit_path(x, labels, 3, [0.01])[0]
     stored = Head.read(head.tensors())
     assert np.mean(stored.logits(x).argmax(axis=1) == head.logits(x).argmax(axis=1)) > 0.99
 

@@ -91,14 +91,14 @@ def fit_head(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, class
     over 40 real tasks.
     """
     if not len(val_x):
-        head = _fit_path(x, labels, classes, [DEFAULT_STRENGTH])[0]
+        head = fit_path(x, labels, classes, [DEFAULT_STRENGTH])[0]
         return Fit(head, DEFAULT_STRENGTH, 1.0, None, head)
-    heads = _fit_path(x, labels, classes, STRENGTHS)
-    judged = [_calibrate(head.logits(val_x), val_labels) for head in heads]
+    heads = fit_path(x, labels, classes, STRENGTHS)
+    judged = [calibrate(head.logits(val_x), val_labels) for head in heads]
     best = min(range(len(heads)), key=lambda i: judged[i][1])
     accuracy = float(np.mean(heads[best].logits(val_x).argmax(axis=1) == val_labels))
     both, both_labels = np.concatenate([x, val_x]), np.concatenate([labels, val_labels])
-    head = _fit_path(both, both_labels, classes, [STRENGTHS[best]])[0]
+    head = fit_path(both, both_labels, classes, [STRENGTHS[best]])[0]
     return Fit(head, STRENGTHS[best], judged[best][0], accuracy, heads[best])
 
 
@@ -114,7 +114,7 @@ def fit_large(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, clas
     for strength in LARGE_STRENGTHS:
         solution = _minimise(design, labels, solution, strength, LARGE_ROUNDS)
         logits = _unscaled(solution[:-1], solution[-1], mean, scale).logits(val_x)
-        loss = _calibrate(logits, val_labels)[1] if len(val_x) else 0.0
+        loss = calibrate(logits, val_labels)[1] if len(val_x) else 0.0
         if loss >= best[0]:
             break
         best = loss, solution, strength
@@ -149,12 +149,13 @@ def best_temperature(
     logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None
 ) -> float:
     """Choose the temperature of least log-loss, with a prior around 1 that few images do not overrule."""
-    return _calibrate(logits, labels, weights)[0]
+    return calibrate(logits, labels, weights)[0]
 
 
-def _calibrate(
+def calibrate(
     logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None
 ) -> tuple[float, float]:
+    """The best temperature, and the log-loss at it."""
     if logits.shape[1] == 1:  # nothing to be unsure about
         return 1.0, 0.0
     means = [log_loss(logits / t, labels, weights) for t in TEMPERATURES]
@@ -163,11 +164,16 @@ def _calibrate(
     return float(TEMPERATURES[best]), means[best]
 
 
-def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float]) -> list[Head]:
+def fit_path(
+    x: Floats, labels: Labels, classes: int, strengths: Sequence[float], centre: Floats | None = None
+) -> list[Head]:
     """Fit one head per strength by L-BFGS, each from the last one's solution.
 
     Few images in many dimensions span a small subspace, and the optimum lies in it: the images are then replaced
     by the Cholesky factor of their Gram matrix (n × n), which has the same inner products.
+
+    `centre` holds a row per class to which weights are pulled instead of to zero. What is sought is then how far
+    they are from it, for which all of the above holds; the centre's own logits are added to theirs.
     """
     from scipy.linalg import solve_triangular  # here, since who only carries modules does without its 30 MB
 
@@ -177,13 +183,17 @@ def _fit_path(x: Floats, labels: Labels, classes: int, strengths: Sequence[float
     else:
         triangle = _gram_factor(centred)
         design = triangle.astype(np.float32)
+    middle = None if centre is None else centre.T.astype(np.float64) * scale
+    offset = None if middle is None else (centred @ middle).astype(np.float32)
     solution = np.zeros((design.shape[1] + 1, classes))
     heads = []
     for strength in strengths:
-        solution = _minimise(design, labels, solution, strength)
+        solution = _minimise(design, labels, solution, strength, offset=offset)
         inner: NDArray[np.floating] = solution[:-1]
         if triangle is not None:
             inner = centred.T @ solve_triangular(triangle, inner, lower=True, trans="T")
+        if middle is not None:
+            inner = inner + middle
         heads.append(_unscaled(inner, solution[-1], mean, scale))
     return heads
 
@@ -214,9 +224,14 @@ def _gram_factor(centred: Floats) -> NDArray[np.float64]:
 
 
 def _minimise(
-    design: Floats, labels: Labels, start: NDArray[np.float64], strength: float, rounds: int = 100
+    design: Floats,
+    labels: Labels,
+    start: NDArray[np.float64],
+    strength: float,
+    rounds: int = 100,
+    offset: Floats | None = None,
 ) -> NDArray[np.float64]:
-    """Minimise the mean log-loss + strength/2·‖W‖² over (W; bias), from `start`."""
+    """Minimise the mean log-loss + strength/2·‖W‖² over (W; bias), from `start`; `offset` is added to logits."""
     from scipy.optimize import minimize
 
     rows = np.arange(len(labels))
@@ -225,6 +240,8 @@ def _minimise(
     def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weight, bias = flat.reshape(start.shape)[:-1].astype(np.float32), flat.reshape(start.shape)[-1]
         logits = design @ weight + bias.astype(np.float32)
+        if offset is not None:
+            logits += offset
         logits -= logits.max(axis=1, keepdims=True)
         share = np.exp(logits)
         norm = share.sum(axis=1)

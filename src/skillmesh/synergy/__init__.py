@@ -1,1 +1,1 @@
-"""What one agent knows helps another learn: classes that recur under other names, and what follows from it."""
+"""What one agent knows helps another learn: classes that recur, rows of heads that move, tasks that grow."""
