@@ -2,7 +2,7 @@
 
     skillmesh challenge tune TASKS --method naive,joint,ewc,… --first 4 --out benchmarks/tuned
     python benchmarks/baselines.py TASKS --methods naive joint ewc … --out runs [--workers 14] [--device cuda]
-    python benchmarks/baselines.py --gather runs --json docs/results/baselines.json
+    python benchmarks/baselines.py --gather runs --json docs/results/baselines.json [--remark "…"]
 
 A method that has a file in `benchmarks/tuned` runs with its settings, any other with its own. Runs are those of
 `skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was. Processes take
@@ -83,9 +83,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--gather", type=Path, help="folder of finished runs")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--remark", help="about the machine, beside what was gathered")
     options = parser.parse_args()
     if options.gather:
-        text = json.dumps(gathered(options.gather), indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(gathered(options.gather, options.remark), indent=1, ensure_ascii=False) + "\n"
         options.json.write_text(text) if options.json else print(text)
         return
     paths = tuple(path.resolve() for path in find_tasks(options.tasks))
@@ -98,14 +99,18 @@ def main() -> None:
 # What the docs show.
 
 
-def gathered(folder: Path) -> dict[str, Any]:
+def gathered(folder: Path, remark: str | None) -> dict[str, Any]:
     comparison = collect([folder])
     first = comparison.groups[0].first
-    return {
-        "tasks": sorted(first.settings.names),
-        "methods": {str(group.method["name"]): row(group) for group in comparison.groups},
-        "provenance": dict(first.circumstances.provenance),
+    methods = {str(group.method["name"]): row(group) for group in comparison.groups}
+    made = {
+        "command": f"python benchmarks/baselines.py TASKS --methods {' '.join(methods)} --out runs",
+        "commit": ", ".join(sorted({commit for method in methods.values() for commit in method["commits"]})),
+        "seed": ", ".join(sorted({str(r.settings.seed) for g in comparison.groups for r in g.records})),
+        "date": max(date for method in methods.values() for date in method["dates"]),
     }
+    origin = dict(first.circumstances.provenance) | made | ({"remark": remark} if remark else {})
+    return {"tasks": sorted(first.settings.names), "methods": methods, "provenance": origin}
 
 
 def row(group: Group) -> dict[str, Any]:

@@ -22,6 +22,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "challenge-sweep": challenge.challenge_sweep,
     "challenge-speedup": challenge.challenge_speedup,
     "baselines": baselines.runs,
+    "baselines-paper": baselines.beside_the_paper,
     "baselines-tuning": baselines.tuning,
     "accuracy": agents.accuracy,
     "per-task": agents.per_task,
