@@ -43,8 +43,10 @@ from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
-from skillmesh.names import Adaptation, BiasMode
+from skillmesh.names import Adaptation, BiasMode, Support
 from skillmesh.progress import Progress, begin
+from skillmesh.synergy.class_matches import BankMatches, ClassMatches
+from skillmesh.synergy.remembered import remembered_minilm
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class Agent:
         self._device = device
         self._cache_folder = cache_folder or default_folder()
         self._backbone = backbone
+        self._matches = BankMatches(lambda: self.bank, remembered_minilm)
         self._answering = Answering(self.bank, self.config, lambda: self.prior, lambda: self.backbone)
 
     @classmethod
@@ -320,9 +323,11 @@ class Agent:
         x = self.backbone.represent(described.raw, self.config.representation, self.config.compact)
         return self.answer_described(x, [inputs[i] for i in described.readable]), described.unreadable
 
-    def answer_described(self, x: Floats, images: Sequence[AnyImage]) -> list[Answer]:
-        """Answer images that are described already."""
-        return self._answering.answer_described(x, images)
+    def answer_described(
+        self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
+    ) -> list[Answer]:
+        """Answer images that are described already; `support` is the agent's setting unless it is given."""
+        return self._answering.answer_described(x, images, support)
 
     def mapper(self) -> tuple[list[Module], Mapper]:
         """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
@@ -359,6 +364,10 @@ class Agent:
     def was_asked(self) -> bool:
         """Whether the backbone is loaded: someone has asked or taught this agent something since it was opened."""
         return self._backbone is not None
+
+    def class_matches(self) -> ClassMatches:
+        """Which classes in the bank are one thing by their names, as of now; tasks go by their modules' ids."""
+        return self._matches.now()
 
     def in_use(self) -> list[Module]:
         """The modules that answers come from; a bank that has just changed may hold others."""

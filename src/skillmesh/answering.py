@@ -23,6 +23,8 @@ from skillmesh.learning.head import Head, softmax
 from skillmesh.learning.pattern import Patterned
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Module
+from skillmesh.names import Support
+from skillmesh.synergy.support import Heard, Same, sameness, supported
 from skillmesh.tensors import Floats
 
 GUESSES = 5
@@ -42,13 +44,18 @@ class Answering:
         self._mapper: tuple[list[Module], Mapper] | None = None
         self._heads: dict[str, Head] = {}
         self._biases: dict[str, Floats] = {}
+        self._sameness: dict[Support, Same | None] = {}
 
-    def answer_described(self, x: Floats, images: Sequence[AnyImage]) -> list[Answer]:
+    def answer_described(
+        self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
+    ) -> list[Answer]:
         modules, mapper = self.mapper()
         mapped = mapper.map(x)
-        guesses = self._guesses(x, mapped, modules, images)
+        heard = self._heard(x, mapped, modules, images)
+        same = self._same(support or self._config.support)
+        guesses = [[guess for _, guess in some] if same is None else supported(some, same) for some in heard]
         return [
-            Answer(image.name, bool(unknown), tuple(found), _relative(float(novelty), mapper.threshold))
+            Answer(image.name, bool(unknown), tuple(found[:GUESSES]), _relative(float(novelty), mapper.threshold))
             for image, unknown, found, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
         ]
 
@@ -106,9 +113,14 @@ class Answering:
             return backbone.toes(images, added)
         return backbone.biased(images, added, *as_is)
 
-    def _guesses(
+    def _same(self, support: Support) -> Same | None:
+        if support not in self._sameness:
+            self._sameness[support] = sameness(support)
+        return self._sameness[support]
+
+    def _heard(
         self, x: Floats, mapped: Mapped, modules: list[Module], images: Sequence[AnyImage]
-    ) -> list[list[Guess]]:
+    ) -> list[list[Heard]]:
         """For each image the classes of its likeliest tasks, by p(task)·p(class given task).
 
         The first is the best class of the best task; heads run once per task on all images that want them. A task
@@ -116,7 +128,7 @@ class Answering:
         the rivals of other images it is not heard.
         """
         likely = np.argsort(-mapped.posterior, axis=1, kind="stable")[:, : RIVAL_TASKS + 1]
-        found: list[list[tuple[bool, Guess]]] = [[] for _ in range(len(x))]
+        found: list[list[tuple[bool, Heard]]] = [[] for _ in range(len(x))]
         for index in np.unique(likely):
             module = modules[index]
             rows = np.flatnonzero((likely == index).any(axis=1))
@@ -132,10 +144,10 @@ class Answering:
                     chosen = rank == 0 and likely[row, 0] == index
                     confidence = float(mapped.posterior[row, index] * p[c])
                     guess = Guess(module.card.classes[c], module.card.task, module.card.teacher, confidence)
-                    found[row].append((chosen, guess))
+                    found[row].append((chosen, (int(index), guess)))
         for candidates in found:
-            candidates.sort(key=lambda pair: (not pair[0], -pair[1].confidence))
-        return [[guess for _, guess in candidates[:GUESSES]] for candidates in found]
+            candidates.sort(key=lambda pair: (not pair[0], -pair[1][1].confidence))
+        return [[heard for _, heard in candidates] for candidates in found]
 
 
 def refuse_empty(bank: Bank) -> None:
