@@ -40,7 +40,7 @@ class Corrector:
 
     def __init__(self, said: Sequence[Said], encoder: Encoder) -> None:
         self.encoder = encoder
-        self._said = said
+        self.said = said
         ready = lru_cache(maxsize=None)(lambda name: Encoded.of([name], encoder))
         self._score = lru_cache(maxsize=None)(lambda a, b: float(similarity(ready(a), ready(b))[0, 0]))
 
@@ -48,7 +48,7 @@ class Corrector:
         """All that count as right from this similarity on, the surest first."""
         found = Counter(
             (said.task, label, guess.task, guess.label)
-            for said in self._said
+            for said in self.said
             for label, guess in zip(said.labels, _guesses(said, together), strict=True)
             if guess.task != said.task and self._score(label, guess.label) >= least
         )
@@ -57,7 +57,7 @@ class Corrector:
 
     def accuracy(self, least: float | None = None, together: bool = False) -> dict[str, float]:
         """The share of right answers by task; `None` corrects nothing."""
-        return {said.task: round(float(np.mean(self.right(said, least, together))), 6) for said in self._said}
+        return {said.task: round(float(np.mean(self.right(said, least, together))), 6) for said in self.said}
 
     def right(self, said: Said, least: float | None, together: bool) -> list[bool]:
         return [
@@ -74,7 +74,7 @@ class Corrector:
                 np.array([guess.confidence for guess in _guesses(said, together)], dtype=np.float32),
                 np.array(self.right(said, least, together)),
             )
-            for said in self._said
+            for said in self.said
         ]
         return Evaluation(confidence=stated).confidence_error()
 
@@ -92,6 +92,7 @@ def corrective(said: Sequence[Said], encoder: Encoder, thresholds: Sequence[floa
         "encoder": encoder.name,
         "threshold": encoder.threshold,
         "final_accuracy": macro_average(list(before.values())),
+        "tasks": before,
         "thresholds": {str(least): _at(corrector, least, before) for least in levels},
         "support": _support(corrector, encoder.threshold),
         "corrections": [asdict(correction) for correction in corrector.corrections(levels[0])],
@@ -109,11 +110,13 @@ def _at(corrector: Corrector, least: float, before: dict[str, float]) -> dict[st
 
 def _support(corrector: Corrector, least: float) -> dict[str, Any]:
     """Every task on its own against equivalent classes together: plain and corrected accuracy, calibration."""
-    return {
+    guesses = [guess for said in corrector.said for guess in said.together]
+    figures: dict[str, Any] = {
         name: {
             "final_accuracy": macro_average(list(corrector.accuracy(None, together).values())),
             "corrected_accuracy": macro_average(list(corrector.accuracy(least, together).values())),
             "confidence_error": corrector.confidence_error(least, together),
         }
         for name, together in (("alone", False), ("together", True))
-    } | {"supported": sum(bool(guess.supported_by) for said in corrector._said for guess in said.together)}
+    }
+    return figures | {"images": len(guesses), "supported": sum(bool(guess.supported_by) for guess in guesses)}

@@ -157,7 +157,9 @@ def _print(how: str, found: list[dict[str, Any]], facts: dict[str, Any]) -> None
 
     several = how != "name" or len({(m["learned_task"], m["target_task"]) for m in found}) > 1
     seen = [] if how == "name" else [">images", ">landed", ">agreement"]
-    rows = show.table(None, "class", *["of task"] * several, "class", *["of task"] * several, ">score", *seen)
+    rows = show.table(
+        None, "learned class", *["of task"] * several, "target class", *["of task"] * several, ">score", *seen
+    )
     for m in found:
         tasks = (m["learned_task"], m["target_task"]) if several else ()
         looks = (str(m["images"]), f"{m['share']:.2f}", f"{m['agreement']:.2f}") if seen else ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,15 +44,6 @@ class Encoded:
         forms = [plain(name) for name in classes]
         keys, marks = tuple(map(joined, classes)), tuple(map(telling, forms))
         return cls(tuple(classes), keys, marks, encoder.encode(forms))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Encoded]) -> Encoded:
-        """Several tasks' names, one after the other."""
-        classes, keys, marks = (
-            tuple(chain.from_iterable(getattr(part, name) for part in parts))
-            for name in ("classes", "keys", "marks")
-        )
-        return cls(classes, keys, marks, np.concatenate([part.rows for part in parts if part.classes]))
 
 
 def telling(form: str) -> tuple[str, ...]:

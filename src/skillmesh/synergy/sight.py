@@ -1,8 +1,8 @@
 """Which known class is a new one, by looking at a few of its images.
 
 They go through the mapper and the winning task's head; if most land on one known class, that is the match. Names
-and sight also go together: a name that matches stays a match unless the images speak against it, in the eyes of the
-very task that has the name.
+and sight also go together: a name that matches stays a match unless the images speak against it, in the eyes of
+the very task that has the name.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def by_both(view: View, encoder: Encoder, threshold: float | None = None, fewest
             sighting = view.sighting(place, known, target, score)
             if sighting.images < fewest or sighting.agreement >= sighting.even:
                 found.append(sighting)
-    return sorted(found, key=lambda s: (-(s.name or 0), -s.agreement, s.target, s.learned_task, s.learned))
+    return sorted(found, key=lambda s: (-(s.name or 0), s.learned_task, s.learned, s.target))
 
 
 def _some(labels: Labels, each: int, seed: int) -> Labels:
