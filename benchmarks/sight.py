@@ -17,6 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,9 +25,11 @@ from typing import Any
 import numpy as np
 from overlap_tasks import every_second_class, halves, opened, taught
 
+from skillmesh.challenge.evaluate import show
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import TaskFolder, find_tasks
 from skillmesh.mapper import Mapper
+from skillmesh.names import Support
 from skillmesh.synergy.class_matches import ClassMatches
 from skillmesh.synergy.encoders import Encoder
 from skillmesh.synergy.remembered import remembering
@@ -39,8 +42,11 @@ LEAST = (0.5, 0.6, 0.7, 0.8)
 Pair = tuple[str, str, str, str]
 
 
-def by_construction(folders: list[TaskFolder], home: Path) -> list[dict[str, Any]]:
-    """Precision and recall of sight by the number of images and the share of them that must agree."""
+def by_construction(folders: list[TaskFolder], home: Path, encoder: Encoder) -> dict[str, Any]:
+    """Precision and recall of sight by the number of images and the share of them that must agree.
+
+    Names are all right here, and lose what sight speaks against wrongly: by both, `kept` of the known remain.
+    """
     pairs = [halves(folder) for folder in folders]
     agent = taught(home, (every_second_class(first) for first, _ in pairs))
     known = {(module.card.task, name) for module in agent.bank for name in module.card.classes}
@@ -55,7 +61,9 @@ def by_construction(folders: list[TaskFolder], home: Path) -> list[dict[str, Any
             shares = {"precision": round(right / len(found), 4), "recall": round(right / len(known), 4)}
             rows.append({"images": each, "share": least} | counts | shares)
             print(rows[-1], flush=True)
-    return rows
+    both = [(task, s) for task, view in views for s in by_both(view, encoder)]
+    kept = sum((s.learned_task, s.learned) == (task, s.target) for task, s in both)
+    return {"known": len(known), "kept": kept, "by_share": rows}
 
 
 def in_the_wild(folders: list[TaskFolder], home: Path, encoder: Encoder) -> dict[str, Any]:
@@ -118,6 +126,24 @@ def _key(row: dict[str, Any]) -> Pair:
     return row["learned_task"], row["learned"], row["target_task"], row["target"]
 
 
+def answer_costs(folders: list[TaskFolder], home: Path) -> dict[str, float]:
+    """Milliseconds that an answer takes once the image is described, by the kind of support."""
+    agent = taught(home, folders)
+    folder = max(folders, key=lambda f: len(f.splits["test"]))
+    shown = show(agent, folder)
+    agent.answer_described(shown.x, shown.images, "encoder")  # loads what there is to load
+    kinds: tuple[Support, ...] = ("never", "plain", "encoder")
+    return {
+        how: round(
+            1000
+            * min(_seconds(partial(agent.answer_described, shown.x, shown.images, how)) for _ in range(3))
+            / len(shown),
+            4,
+        )
+        for how in kinds
+    }
+
+
 def at_scale(tasks: int = 1000, classes: int = 49) -> dict[str, Any]:
     """What following a large bank costs once all names are encoded: rows of random names, as wide as MiniLM's."""
     rng = np.random.default_rng(0)
@@ -162,8 +188,9 @@ def main() -> None:
             "most": MOST,
             "fewest": FEWEST,
             "images": IMAGES,
-            "constructed": by_construction(folders, homes / "every-second"),
+            "constructed": by_construction(folders, homes / "every-second", encoder),
             "wild": in_the_wild(folders, homes / "sketch", encoder),
+            "answering": answer_costs(folders, homes / "sketch"),
             "scale": at_scale(),
             "provenance": provenance("python benchmarks/sight.py ../shared/tasks", paths, seed=0),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ class Encoded:
         return cls(tuple(classes), keys, marks, encoder.encode(forms))
 
 
+@lru_cache(maxsize=65536)
 def telling(form: str) -> tuple[str, ...]:
     """Return the words of a plain form that encoders hardly see and that make another class of it.
 
