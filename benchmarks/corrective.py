@@ -59,13 +59,20 @@ def twice_taught(folders: list[TaskFolder], scratch: Path, encoder: Encoder) -> 
     found = {}
     for kind in TWICE:
         home = scratch / f"twice-{kind}"
-        agent = taught(home, (half for pair in pairs for half in pair), **KINDS[kind])
-        found[kind] = measured(agent, [first for first, _ in pairs], encoder)
-        AgentConfig.load(home).model_copy(update={"support": "encoder"}).save(home)
-        encoded = measured(Agent(home, backbone=agent.backbone), [first for first, _ in pairs], encoder)
+        backbone = taught(home, (half for pair in pairs for half in pair), **KINDS[kind]).backbone
+        asked = [first for first, _ in pairs]
+        found[kind], encoded = (
+            measured(Agent(_set(home, support), backbone=backbone), asked, encoder)
+            for support in ("plain", "encoder")
+        )
         found[kind]["support"]["by encoder"] = encoded["support"]["together"]
         print("twice", kind, found[kind]["final_accuracy"], found[kind]["support"], flush=True)
     return found
+
+
+def _set(home: Path, support: str) -> Path:
+    AgentConfig.load(home).model_copy(update={"support": support}).save(home)
+    return home
 
 
 def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
