@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 from skillmesh import validation
 from skillmesh.anchors import KINDS
-from skillmesh.answer import Answer, Guess
+from skillmesh.answer import Answer
+from skillmesh.answering import Answering, refuse_empty
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
 from skillmesh.backbone.cache import default_folder
 from skillmesh.bank import Bank
@@ -38,26 +36,23 @@ from skillmesh.errors import (
 )
 from skillmesh.home import KEY_FILE, create_home, home_folder
 from skillmesh.learning.adaptation import Biases
-from skillmesh.learning.head import Head, softmax
-from skillmesh.learning.pattern import Patterned
+from skillmesh.learning.head import Head
 from skillmesh.learning.trial import Adapting
 from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
-from skillmesh.mapper import Mapped, Mapper
+from skillmesh.mapper import Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
-from skillmesh.names import Adaptation, BiasMode
+from skillmesh.names import Adaptation, BiasMode, Support
 from skillmesh.progress import Progress, begin
+from skillmesh.synergy.class_matches import BankMatches, ClassMatches
+from skillmesh.synergy.remembered import remembered_minilm
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Prior
     from skillmesh.backbone.describe import Unreadable
     from skillmesh.data.inputs import ImageInput
-
-GUESSES = 5
-RIVAL_TASKS = 4
-"""Tasks beside the best whose classes may be among the guesses."""
 
 
 class Agent:
@@ -80,14 +75,11 @@ class Agent:
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
         self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration), self._refuse_unusable)
         self.ledger = Ledger(home / "ledger.sqlite", self.identity.public_key)
-        self.rebuilds_itself = True
-        """Whether an answer waits for the mapper of a changed bank; a node builds it in the background instead."""
         self._device = device
         self._cache_folder = cache_folder or default_folder()
         self._backbone = backbone
-        self._mapper: tuple[list[Module], Mapper] | None = None
-        self._heads: dict[str, Head] = {}
-        self._biases: dict[str, Floats] = {}
+        self._matches = BankMatches(lambda: self.bank, remembered_minilm)
+        self._answering = Answering(self.bank, self.config, lambda: self.prior, lambda: self.backbone)
 
     @classmethod
     def open(cls, home: str | Path | None = None, **options: Any) -> Agent:
@@ -326,128 +318,71 @@ class Agent:
     ) -> tuple[list[Answer], list[Unreadable]]:
         """Answer all images that can be read, and list the others."""
         inputs = [as_image(image, index) for index, image in enumerate(images)]
-        self._refuse_empty_bank()
+        refuse_empty(self.bank)
         described = self.backbone.describe(inputs, begin(progress, "images", len(inputs)))
         x = self.backbone.represent(described.raw, self.config.representation, self.config.compact)
         return self.answer_described(x, [inputs[i] for i in described.readable]), described.unreadable
 
-    def answer_described(self, x: Floats, images: Sequence[AnyImage]) -> list[Answer]:
-        """Answer images that are described already."""
-        modules, mapper = self.mapper()
-        mapped = mapper.map(x)
-        guesses = self._guesses(x, mapped, modules, images)
-        return [
-            Answer(image.name, bool(unknown), tuple(found), _relative(float(novelty), mapper.threshold))
-            for image, unknown, found, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
-        ]
+    def answer_described(
+        self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
+    ) -> list[Answer]:
+        """Answer images that are described already; `support` is the agent's setting unless it is given."""
+        return self._answering.answer_described(x, images, support)
 
     def mapper(self) -> tuple[list[Module], Mapper]:
         """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
-        current = self._mapper
-        if current is not None and not self.rebuilds_itself:
-            return current
-        self._refuse_empty_bank()
-        modules = list(self.bank)
-        if current is None or current[0] != modules:
-            return self.use(modules, Mapper(modules, self.config.mapper, self.prior))
-        return current
+        return self._answering.mapper()
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         """Answer from these modules from now on; answers under way end with those that they began with."""
-        self._mapper = modules, mapper
-        live = {module.id for module in modules}
-        self._heads = {module_id: head for module_id, head in self._heads.items() if module_id in live}
-        self._biases = {module_id: added for module_id, added in self._biases.items() if module_id in live}
-        return modules, mapper
+        return self._answering.use(modules, mapper)
 
     def use_nothing(self) -> None:
         """Answer from no module for now: the bank is empty, or nobody asks and the mapper would only take room."""
-        self._mapper = None
+        self._answering.use_nothing()
+
+    @property
+    def rebuilds_itself(self) -> bool:
+        """Whether an answer waits for the mapper of a changed bank; a node builds it in the background instead."""
+        return self._answering.rebuilds_itself
+
+    @rebuilds_itself.setter
+    def rebuilds_itself(self, does: bool) -> None:
+        self._answering.rebuilds_itself = does
 
     @property
     def outdated(self) -> bool:
         """Whether answers come from other modules than the bank holds now."""
-        return self._mapper is not None and self._mapper[0] != list(self.bank)
+        return self._answering.outdated
 
     @property
     def live(self) -> int:
         """From how many tasks the next answer chooses."""
-        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self.bank)
+        return self._answering.live
 
     @property
     def was_asked(self) -> bool:
         """Whether the backbone is loaded: someone has asked or taught this agent something since it was opened."""
         return self._backbone is not None
 
+    def class_matches(self) -> ClassMatches:
+        """Which classes in the bank are one thing by their names, as of now; tasks go by their modules' ids."""
+        return self._matches.now()
+
     def in_use(self) -> list[Module]:
         """The modules that answers come from; a bank that has just changed may hold others."""
-        return self._mapper[0] if self._mapper else []
+        return self._answering.in_use()
 
     @property
     def prior(self) -> Prior:
         return self.calibration.prior(self.config.representation, self.config.compact)
 
     def head(self, module: Module) -> Head:
-        heads = self._heads
-        if module.id not in heads:
-            heads[module.id] = Head.read(module.tensors)
-        return heads[module.id]
+        return self._answering.head(module)
 
     def seen_by(self, module: Module, x: Floats, images: Sequence[AnyImage]) -> Floats:
         """What a module's head looks at: the images as described already, or a second pass as it adapts them."""
-        if not module.card.adapted:
-            return x
-        card, as_is = module.card, (self.config.representation, self.config.compact)
-        if not self.backbone.fits(card):  # signed, but for no network that there is: its own task answers nonsense
-            return np.zeros((len(images), card.head_dim), dtype=np.float32)
-        if card.pattern is not None:
-            return self.backbone.changed([Patterned(i, module.tensors["pattern"]) for i in images], *as_is)
-        assert card.biases is not None
-        known = self._biases  # a node may put another in its place meanwhile
-        if module.id not in known:
-            known[module.id] = Biases.read(module.tensors, card.biases[0]).added
-        added = known[module.id]
-        if card.toes is not None:
-            return self.backbone.toes(images, added)
-        return self.backbone.biased(images, added, *as_is)
-
-    def _guesses(
-        self, x: Floats, mapped: Mapped, modules: list[Module], images: Sequence[AnyImage]
-    ) -> list[list[Guess]]:
-        """For each image the classes of its likeliest tasks, by p(task)·p(class given task).
-
-        The first is the best class of the best task; heads run once per task on all images that want them. A task
-        that adapts the backbone has a second pass over those images alone that are most probably its own; among
-        the rivals of other images it is not heard.
-        """
-        likely = np.argsort(-mapped.posterior, axis=1, kind="stable")[:, : RIVAL_TASKS + 1]
-        found: list[list[tuple[bool, Guess]]] = [[] for _ in range(len(x))]
-        for index in np.unique(likely):
-            module = modules[index]
-            rows = np.flatnonzero((likely == index).any(axis=1))
-            if module.card.adapted:
-                rows = np.flatnonzero(likely[:, 0] == index)
-            if not len(rows):
-                continue
-            seen = self.seen_by(module, x[rows], [images[int(row)] for row in rows])
-            share = softmax(self.head(module).logits(seen) / module.card.temperature)
-            top = np.argsort(-share, axis=1, kind="stable")[:, :GUESSES]
-            for row, classes, p in zip(rows, top, share, strict=True):
-                for rank, c in enumerate(classes):
-                    chosen = rank == 0 and likely[row, 0] == index
-                    confidence = float(mapped.posterior[row, index] * p[c])
-                    guess = Guess(module.card.classes[c], module.card.task, module.card.teacher, confidence)
-                    found[row].append((chosen, guess))
-        for candidates in found:
-            candidates.sort(key=lambda pair: (not pair[0], -pair[1].confidence))
-        return [[guess for _, guess in candidates[:GUESSES]] for candidates in found]
-
-    def _refuse_empty_bank(self) -> None:
-        if not len(self.bank):
-            raise UnknownTaskError(
-                "this agent knows no task yet; teach it one with `skillmesh learn FOLDER`, or take one in with "
-                "`skillmesh import FILE`"
-            )
+        return self._answering.seen_by(module, x, images)
 
     def _refuse_unusable(self, module: Module) -> None:
         """Let nothing into the bank that the mapper could not pool with the rest."""
@@ -473,13 +408,6 @@ class Agent:
 
 def slot_of(module: Module) -> Slot:
     return Slot(module.card.teacher_key, module.card.task)
-
-
-def _relative(novelty: float, threshold: float) -> float:
-    """Scale novelty so that the threshold is 1, below zero too: gmmc's novelty is a log-likelihood."""
-    if math.isinf(threshold):
-        return 0.0
-    return 1 + (novelty - threshold) / max(abs(threshold), 1e-9)
 
 
 def _settings(representation: str, compact: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -14,6 +14,18 @@ class Guess:
     task: str
     teacher: str
     confidence: float
+    supported_by: tuple[Guess, ...] = ()
+    """What other tasks that know the same thing would say alone; `confidence` counts them in."""
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Guess:
+        """Read what `as_dict` wrote; older releases knew no support."""
+        return cls(**found | {"supported_by": tuple(map(cls.from_dict, found.get("supported_by", ())))})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON would have it; support is told where there is some."""
+        plain = {"label": self.label, "task": self.task, "teacher": self.teacher, "confidence": self.confidence}
+        return plain | ({"supported_by": [g.as_dict() for g in self.supported_by]} if self.supported_by else {})
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,11 @@ class Answer:
         return self.best.confidence
 
     @property
+    def supported_by(self) -> tuple[Guess, ...]:
+        """Other tasks that know what the best guess names, with their own confidence."""
+        return self.best.supported_by
+
+    @property
     def alternatives(self) -> tuple[Guess, ...]:
         """The other guesses, the more probable first."""
         return self.guesses[1:]
@@ -59,7 +76,7 @@ class Answer:
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Answer:
         """Read what `as_dict` wrote."""
-        guesses = tuple(Guess(**guess) for guess in found["guesses"])
+        guesses = tuple(Guess.from_dict(guess) for guess in found["guesses"])
         return cls(found["image"], found["unknown"], guesses, found["novelty"])
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,5 +89,5 @@ class Answer:
             "confidence": round(self.confidence, 4),
             "unknown": self.unknown,
             "novelty": round(self.novelty, 4),
-            "guesses": [asdict(guess) for guess in self.guesses],
+            "guesses": [guess.as_dict() for guess in self.guesses],
         }

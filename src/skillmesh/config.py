@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from skillmesh.errors import AgentError
-from skillmesh.names import AnchorKind, Representation
+from skillmesh.names import AnchorKind, Representation, Support
 
 FILE = "agent.json"
 
@@ -31,6 +31,8 @@ class AgentConfig(BaseModel):
     variance_floor: float = Field(1e-6, ge=1e-9, le=1e3)
     images_per_class: int = Field(5, ge=1, le=255)
     seed: int = Field(0, ge=0)
+    support: Support = "plain"
+    """By what names classes of several tasks support one another in answers; no module depends on it."""
 
     @model_validator(mode="after")
     def _only_descriptors_are_compact(self) -> AgentConfig:

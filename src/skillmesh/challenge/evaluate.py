@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.agent import Agent
+from skillmesh.answer import Guess
 from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import DataError
@@ -61,6 +62,19 @@ class HiddenResult:
     """Share answered "unknown"."""
 
 
+@dataclass(frozen=True)
+class Said:
+    """What an agent says of a learned task's test images when an answer is forced."""
+
+    task: str
+    labels: tuple[str, ...]
+    """The right class of each image."""
+    alone: tuple[Guess, ...]
+    """The best guess for each, every task on its own."""
+    together: tuple[Guess, ...]
+    """The same where equivalent classes of several tasks support one another."""
+
+
 @dataclass
 class Evaluation:
     """Results per task, and what they are on average over tasks."""
@@ -70,6 +84,8 @@ class Evaluation:
     novelty_known: list[Floats] = field(default_factory=list)
     novelty_hidden: list[Floats] = field(default_factory=list)
     confidence: list[tuple[Floats, NDArray[np.bool_]]] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
+    """What was said image by image; kept where it is asked for."""
 
     def summary(self) -> dict[str, Any]:
         """Return the macro averages and the tasks, as JSON would have it."""
@@ -131,6 +147,7 @@ def evaluate(
     learn: bool = True,
     hide: Sequence[str] = (),
     change: Change | None = None,
+    keep_said: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Learn the tasks at `paths` one after the other (or take the agent as it is), then test on all of them.
@@ -142,6 +159,8 @@ def evaluate(
     hide
         Names of tasks that are tested on but never learned. With `learn` off, whatever the agent does not know
         is hidden.
+    keep_said
+        Keep what was said of each image, as corrective evaluation needs it.
     """
     folders = [open_measured(path, agent.config.seed, learn) for path in paths]
     seconds = dict.fromkeys((f.name for f in folders), 0.0)
@@ -156,7 +175,11 @@ def evaluate(
     result = Evaluation()
     for folder in folders:
         if folder.name in index_of:
-            _test_known(agent, folder, index_of[folder.name], seconds[folder.name], change, progress, result)
+            shown = _test_known(
+                agent, folder, index_of[folder.name], seconds[folder.name], change, progress, result
+            )
+            if keep_said:
+                result.said.append(_said(agent, folder, shown))
         else:
             _test_hidden(agent, folder, change, progress, result)
     return result
@@ -184,7 +207,7 @@ def _test_known(
     change: Change | None,
     progress: Progress | None,
     result: Evaluation,
-) -> None:
+) -> Shown:
     modules, mapper = agent.mapper()
     module = modules[index]
     started = time.perf_counter()
@@ -215,6 +238,7 @@ def _test_known(
             confusions={modules[o].card.task: int(n) for o, n in zip(others, counts, strict=True)},
         )
     )
+    return shown
 
 
 def _test_hidden(
@@ -302,6 +326,13 @@ def _confidence(agent: Agent, shown: Shown, mapped: Mapped, modules: list[Module
         share = softmax(agent.head(module).logits(seen) / module.card.temperature)
         stated[rows] = mapped.posterior[rows, index] * share.max(axis=1)
     return stated
+
+
+def _said(agent: Agent, folder: TaskFolder, shown: Shown) -> Said:
+    together = "plain" if agent.config.support == "never" else agent.config.support
+    alone, supported = (agent.answer_described(shown.x, shown.images, how) for how in ("never", together))
+    labels = tuple(folder.classes[label] for label in shown.labels)
+    return Said(folder.name, labels, tuple(a.best for a in alone), tuple(a.best for a in supported))
 
 
 def anchor_bytes(module: Module) -> int:

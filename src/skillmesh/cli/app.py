@@ -62,6 +62,7 @@ def init(
     clusters: options.Clusters = 25,
     variance_floor: options.VarianceFloor = 1e-6,
     images_per_class: options.ImagesPerClass = 5,
+    support: options.Support = "plain",
 ) -> None:
     """Set up an agent: a key of its own, settings, an empty bank."""
     from skillmesh.agent import Agent
@@ -80,6 +81,7 @@ def init(
         clusters=clusters,
         variance_floor=variance_floor,
         images_per_class=images_per_class,
+        support=support,
     )
     agent = Agent(folder)
     typer.echo(f"agent {agent.name!r} at {folder}")
@@ -176,7 +178,8 @@ def ask(
     if json:
         show.print_json({"answers": [a.as_dict() for a in answers], "unreadable": unreadable})
     else:
-        rows = show.table(None, "image", "answer", "task", "taught by", ">confidence", "else")
+        several = any(a.supported_by for a in answers)
+        rows = show.table(None, "image", "answer", "task", "taught by", ">confidence", "else", *["with"] * several)
         for a in answers:
             other = ", ".join(f"{g.label} {show.percent(g.confidence)}" for g in a.alternatives[:2])
             if a.unknown:
@@ -184,7 +187,10 @@ def ask(
                     a.image, show.bold("unknown"), "–", "–", "–", f"nearest: {a.best.label} ({a.best.task})"
                 )
             else:
-                rows.add_row(a.image, a.label, a.task, a.teacher, show.percent(a.confidence), other)
+                support = ", ".join(f"{g.task} ({g.teacher})" for g in a.supported_by)
+                rows.add_row(
+                    a.image, a.label, a.task, a.teacher, show.percent(a.confidence), other, *[support] * several
+                )
         show.console.print(rows)
         for bad in unreadable:
             show.warn(f"skipped: {bad['image']}: {bad['error']}")

@@ -45,19 +45,27 @@ def eval_(
     variance_floor: options.VarianceFloor = 1e-6,
     images_per_class: options.ImagesPerClass = 5,
     seed: options.Seed = 0,
+    corrective: Annotated[
+        bool,
+        typer.Option("--corrective", help="Count an equivalent class of another task as right, too, and list it."),
+    ] = False,
+    encoder: options.NameEncoder = "minilm",
     device: options.Device = None,
 ) -> None:
     """Measure: accuracy with the task given, task recognition, and accuracy with no task given."""
     from skillmesh.agent import Agent
+    from skillmesh.challenge.corrective import corrective as corrected
     from skillmesh.challenge.evaluate import evaluate
     from skillmesh.challenge.provenance import provenance
     from skillmesh.cli import show
     from skillmesh.data.folder import find_tasks
     from skillmesh.home import create_home, home_folder
+    from skillmesh.synergy.remembered import remembering
 
     paths = find_tasks(folders)
     if json is not None and str(json) != "-":
         _refuse_missing_folder(json)
+    names = remembering(encoder) if corrective else None
     with TemporaryDirectory(prefix="skillmesh-eval-") as fresh, show.progress_bar() as bar:
         if learn:
             settings = {
@@ -76,8 +84,9 @@ def eval_(
             create_home(Path(fresh), **settings)
         agent = Agent(Path(fresh) if learn else home_folder(home or context.obj), device=device)
         origin = provenance(show.command_line(), paths, seed)
-        result = evaluate(agent, paths, learn=learn, progress=bar)
-        report = _report(agent, result) | {"provenance": origin}
+        result = evaluate(agent, paths, learn=learn, keep_said=corrective, progress=bar)
+        found = {} if names is None else {"corrective": corrected(result.said, names)}
+        report = _report(agent, result) | found | {"provenance": origin}
     if json is not None and str(json) != "-":
         import json as json_library
 
@@ -119,6 +128,22 @@ def _print_report(report: dict[str, Any]) -> None:
     typer.echo(f"anchor {show.kilobytes(report['anchor_bytes'] or 0)} per task")
     typer.echo(f"learned in {report['learn_seconds']:.1f} s, answered in {report['answer_seconds']:.1f} s")
     typer.echo(f"confidence is off by {show.percent(report['confidence_error'])} on average")
+    if "corrective" in report:
+        _print_corrections(report["corrective"])
+
+
+def _print_corrections(found: dict[str, Any]) -> None:
+    from skillmesh.cli import show
+
+    for least, at in found["thresholds"].items():
+        typer.echo(
+            f"equivalent names count from {least} on: {show.percent(found['final_accuracy'])} → "
+            f"{show.percent(at['final_accuracy'])}, {at['images']} images"
+        )
+    rows = show.table(None, "task", "class", "answered by", "with", ">score", ">images")
+    for c in found["corrections"]:
+        rows.add_row(c["task"], c["label"], c["said_task"], c["said"], f"{c['score']:.3f}", str(c["images"]))
+    show.console.print(rows if found["corrections"] else "nothing was corrected")
 
 
 @app.command()

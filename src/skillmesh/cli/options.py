@@ -38,6 +38,13 @@ Representation = Annotated[
 Compact = Annotated[
     bool, typer.Option("--compact", help="Store modules in the calibration's basis: a third of the bytes.")
 ]
+Support = Annotated[
+    names.Support,
+    typer.Option("--support", help="By what names equivalent classes of several tasks support one another."),
+]
+NameEncoder = Annotated[
+    str, typer.Option("--encoder", help="Of class names: minilm, clip, or letters (spelling alone).")
+]
 Clusters = Annotated[int, typer.Option("--clusters", min=1, max=4096, help="gmmc: Gaussians per task.")]
 VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=1e-9, help="gmmc: added to every variance.")]
 ImagesPerClass = Annotated[

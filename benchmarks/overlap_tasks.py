@@ -1,0 +1,61 @@
+"""Banks with overlap that is known by construction: tasks taught twice from different images, or by half."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from skillmesh.agent import Agent
+from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
+from skillmesh.home import create_home
+
+
+def opened(tasks: Path, seed: int = 0) -> list[TaskFolder]:
+    return [open_task(path, hold_out=("val", "test"), seed=seed) for path in find_tasks([tasks])]
+
+
+def halves(folder: TaskFolder, seed: int = 0) -> tuple[TaskFolder, TaskFolder]:
+    """The task twice, with no training or validation image in common; test images are the same."""
+    rng = np.random.default_rng(seed)
+    parts: tuple[dict[str, Split], dict[str, Split]] = ({}, {})
+    for name in ("train", "val"):
+        split = folder.splits[name]
+        mine = np.zeros(len(split), dtype=bool)
+        for c in np.unique(split.labels):
+            of = rng.permutation(np.flatnonzero(split.labels == c))
+            mine[of[: (len(of) + 1) // 2]] = True
+        for part, kept in zip(parts, (mine, ~mine), strict=True):
+            part[name] = _kept(split, np.flatnonzero(kept))
+    first, second = (
+        TaskFolder(f"{folder.name}-{letter}", folder.classes, part | {"test": folder.splits["test"]}, ())
+        for letter, part in zip("ab", parts, strict=True)
+    )
+    return first, second
+
+
+def every_second_class(folder: TaskFolder) -> TaskFolder:
+    """The task without half of its classes; one of fewer than four keeps all."""
+    if len(folder.classes) < 4:
+        return folder
+    kept = list(range(0, len(folder.classes), 2))
+    splits = {}
+    for name, split in folder.splits.items():
+        some = _kept(split, np.flatnonzero(np.isin(split.labels, kept)))
+        splits[name] = Split(some.files, np.searchsorted(kept, some.labels))
+    return TaskFolder(folder.name, tuple(folder.classes[c] for c in kept), splits, ())
+
+
+def _kept(split: Split, rows: Sequence[int] | np.ndarray) -> Split:
+    return Split(tuple(split.files[row] for row in rows), split.labels[rows])
+
+
+def taught(home: Path, folders: Iterable[TaskFolder], **settings: object) -> Agent:
+    """An agent that learned these tasks; a home that is there already is taken as it is."""
+    if not (home / "agent.json").exists():
+        create_home(home, name="benchmark", **settings)
+        agent = Agent(home)
+        for folder in folders:
+            agent.learn(folder)
+    return Agent(home)

@@ -1,0 +1,165 @@
+"""How an agent answers: the mapper names the likeliest tasks, and their heads the classes.
+
+What an answer needs (the mapper, heads, biases) is made when it is first needed, and kept. What is kept is
+replaced, never changed under an answer: a node puts a new mapper in place while others answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from skillmesh.answer import Answer, Guess
+from skillmesh.backbone.backbone import Backbone
+from skillmesh.backbone.calibration import Prior
+from skillmesh.bank import Bank
+from skillmesh.config import AgentConfig
+from skillmesh.data.inputs import AnyImage
+from skillmesh.errors import UnknownTaskError
+from skillmesh.learning.adaptation import Biases
+from skillmesh.learning.head import Head, softmax
+from skillmesh.learning.pattern import Patterned
+from skillmesh.mapper import Mapped, Mapper
+from skillmesh.module import Module
+from skillmesh.names import Support
+from skillmesh.synergy.support import Heard, Same, sameness, supported
+from skillmesh.tensors import Floats
+
+GUESSES = 5
+RIVAL_TASKS = 4
+"""Tasks beside the best whose classes may be among the guesses."""
+
+
+class Answering:
+    """The answers of one agent, from the modules in its bank."""
+
+    def __init__(
+        self, bank: Bank, config: AgentConfig, prior: Callable[[], Prior], backbone: Callable[[], Backbone]
+    ) -> None:
+        """Prior and backbone are asked for when they are needed: loading them takes time."""
+        self.rebuilds_itself = True
+        self._bank, self._config, self._prior, self._backbone = bank, config, prior, backbone
+        self._mapper: tuple[list[Module], Mapper] | None = None
+        self._heads: dict[str, Head] = {}
+        self._biases: dict[str, Floats] = {}
+        self._sameness: dict[Support, Same | None] = {}
+
+    def answer_described(
+        self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
+    ) -> list[Answer]:
+        modules, mapper = self.mapper()
+        mapped = mapper.map(x)
+        heard = self._heard(x, mapped, modules, images)
+        same = self._same(support or self._config.support)
+        guesses = [[guess for _, guess in some] if same is None else supported(some, same) for some in heard]
+        return [
+            Answer(image.name, bool(unknown), tuple(found[:GUESSES]), _relative(float(novelty), mapper.threshold))
+            for image, unknown, found, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
+        ]
+
+    def mapper(self) -> tuple[list[Module], Mapper]:
+        current = self._mapper
+        if current is not None and not self.rebuilds_itself:
+            return current
+        refuse_empty(self._bank)
+        modules = list(self._bank)
+        if current is None or current[0] != modules:
+            return self.use(modules, Mapper(modules, self._config.mapper, self._prior()))
+        return current
+
+    def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
+        self._mapper = modules, mapper
+        live = {module.id for module in modules}
+        self._heads = {module_id: head for module_id, head in self._heads.items() if module_id in live}
+        self._biases = {module_id: added for module_id, added in self._biases.items() if module_id in live}
+        return modules, mapper
+
+    def use_nothing(self) -> None:
+        self._mapper = None
+
+    @property
+    def outdated(self) -> bool:
+        return self._mapper is not None and self._mapper[0] != list(self._bank)
+
+    @property
+    def live(self) -> int:
+        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self._bank)
+
+    def in_use(self) -> list[Module]:
+        return self._mapper[0] if self._mapper else []
+
+    def head(self, module: Module) -> Head:
+        heads = self._heads
+        if module.id not in heads:
+            heads[module.id] = Head.read(module.tensors)
+        return heads[module.id]
+
+    def seen_by(self, module: Module, x: Floats, images: Sequence[AnyImage]) -> Floats:
+        if not module.card.adapted:
+            return x
+        card, as_is, backbone = module.card, (self._config.representation, self._config.compact), self._backbone()
+        if not backbone.fits(card):  # signed, but for no network that there is: its own task answers nonsense
+            return np.zeros((len(images), card.head_dim), dtype=np.float32)
+        if card.pattern is not None:
+            return backbone.changed([Patterned(i, module.tensors["pattern"]) for i in images], *as_is)
+        assert card.biases is not None
+        known = self._biases  # a node may put another in its place meanwhile
+        if module.id not in known:
+            known[module.id] = Biases.read(module.tensors, card.biases[0]).added
+        added = known[module.id]
+        if card.toes is not None:
+            return backbone.toes(images, added)
+        return backbone.biased(images, added, *as_is)
+
+    def _same(self, support: Support) -> Same | None:
+        if support not in self._sameness:
+            self._sameness[support] = sameness(support)
+        return self._sameness[support]
+
+    def _heard(
+        self, x: Floats, mapped: Mapped, modules: list[Module], images: Sequence[AnyImage]
+    ) -> list[list[Heard]]:
+        """For each image the classes of its likeliest tasks, by p(task)·p(class given task).
+
+        The first is the best class of the best task; heads run once per task on all images that want them. A task
+        that adapts the backbone has a second pass over those images alone that are most probably its own; among
+        the rivals of other images it is not heard.
+        """
+        likely = np.argsort(-mapped.posterior, axis=1, kind="stable")[:, : RIVAL_TASKS + 1]
+        found: list[list[tuple[bool, Heard]]] = [[] for _ in range(len(x))]
+        for index in np.unique(likely):
+            module = modules[index]
+            rows = np.flatnonzero((likely == index).any(axis=1))
+            if module.card.adapted:
+                rows = np.flatnonzero(likely[:, 0] == index)
+            if not len(rows):
+                continue
+            seen = self.seen_by(module, x[rows], [images[int(row)] for row in rows])
+            share = softmax(self.head(module).logits(seen) / module.card.temperature)
+            top = np.argsort(-share, axis=1, kind="stable")[:, :GUESSES]
+            for row, classes, p in zip(rows, top, share, strict=True):
+                for rank, c in enumerate(classes):
+                    chosen = rank == 0 and likely[row, 0] == index
+                    confidence = float(mapped.posterior[row, index] * p[c])
+                    guess = Guess(module.card.classes[c], module.card.task, module.card.teacher, confidence)
+                    found[row].append((chosen, (int(index), guess)))
+        for candidates in found:
+            candidates.sort(key=lambda pair: (not pair[0], -pair[1][1].confidence))
+        return [[heard for _, heard in candidates] for candidates in found]
+
+
+def refuse_empty(bank: Bank) -> None:
+    if not len(bank):
+        raise UnknownTaskError(
+            "this agent knows no task yet; teach it one with `skillmesh learn FOLDER`, or take one in with "
+            "`skillmesh import FILE`"
+        )
+
+
+def _relative(novelty: float, threshold: float) -> float:
+    """Scale novelty so that the threshold is 1, below zero too: gmmc's novelty is a log-likelihood."""
+    if math.isinf(threshold):
+        return 0.0
+    return 1 + (novelty - threshold) / max(abs(threshold), 1e-9)

@@ -1,0 +1,204 @@
+"""Equivalent classes of several tasks support one another in an answer; where there are none, nothing changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from meshes import Mesh, Node, answers, eventually
+
+from skillmesh import Agent, Answer
+from skillmesh.answer import Guess
+from skillmesh.data.demo import write_demo_tasks
+from skillmesh.errors import AgentError, EncoderError
+from skillmesh.synergy import support
+from skillmesh.synergy.encoders import Letters
+from skillmesh.synergy.support import ByEncoder, equal_forms, sameness, supported
+
+NewAgent = Callable[..., Agent]
+
+
+def heard(*said: tuple[int, str, float]) -> list[tuple[int, Guess]]:
+    return [(module, Guess(label, f"task {module}", "t", confidence)) for module, label, confidence in said]
+
+
+class TestGuesses:
+    def test_of_one_thing_pool_their_confidence_and_the_surest_speaks(self):
+        first, *rest = supported(
+            heard((0, "Spring_Rolls", 0.3), (1, "spring roll", 0.4), (2, "pizza", 0.2)), equal_forms
+        )
+        assert (first.label, first.task) == ("spring roll", "task 1")
+        assert first.confidence == pytest.approx(0.7)
+        assert [(g.label, g.confidence) for g in first.supported_by] == [("Spring_Rolls", 0.3)]
+        assert [g.label for g in rest] == ["pizza"]
+
+    def test_together_overrule_one_that_is_surer_than_each(self):
+        found = supported(heard((0, "pizza", 0.36), (1, "roll", 0.3), (2, "rolls", 0.28)), equal_forms)
+        assert [(g.label, round(g.confidence, 2)) for g in found] == [("roll", 0.58), ("pizza", 0.36)]
+
+    def test_do_not_overrule_what_they_are_not_surer_of(self):
+        found = supported(heard((0, "pizza", 0.6), (1, "roll", 0.2), (2, "rolls", 0.2)), equal_forms)
+        assert [g.label for g in found] == ["pizza", "roll"]
+
+    def test_that_stand_alone_stay_as_they_are_whatever_their_order(self):
+        said = heard((0, "pizza", 0.1), (1, "roll", 0.5), (2, "soup", 0.2))
+        assert supported(said, equal_forms) == [guess for _, guess in said]
+
+    def test_of_one_task_never_support_one_another(self):
+        said = heard((0, "digit 1", 0.5), (0, "Digit_1", 0.3))
+        assert supported(said, equal_forms) == [guess for _, guess in said]
+
+    def test_with_next_to_no_confidence_neither_give_nor_get_support(self):
+        said = heard((0, "roll", 0.9), (1, "rolls", support.LEAST / 2))
+        assert supported(said, equal_forms) == [guess for _, guess in said]
+
+    def test_are_never_surer_than_certain(self):
+        assert supported(heard((0, "roll", 0.7), (1, "roll", 0.6)), equal_forms)[0].confidence == 1.0
+
+
+class TestNames:
+    def test_are_compared_by_an_encoder_where_that_is_asked_for(self):
+        same = ByEncoder(Letters())
+        assert same("strawberries", "strawberry")
+        assert same("watermelon slice", "watermelon slices and")
+        assert not same("digit 1", "digit 2")
+
+    def test_are_encoded_once(self):
+        class Counting(Letters):
+            seen = 0
+
+            def encode(self, texts):
+                Counting.seen += len(texts)
+                return super().encode(texts)
+
+        same = ByEncoder(Counting())
+        for _ in range(3):
+            same("apple", "pear")
+        assert Counting.seen == 2
+
+    def test_must_do_where_the_encoder_is_not_installed(self, monkeypatch: pytest.MonkeyPatch):
+        def missing() -> None:
+            raise EncoderError("not installed")
+
+        monkeypatch.setattr("skillmesh.synergy.encoders.load_encoder", missing)
+        assert sameness("encoder") is equal_forms
+        assert sameness("never") is None
+
+
+class TestAnswers:
+    def test_of_older_releases_are_read(self):
+        old = {"label": "roll", "task": "food", "teacher": "anna", "confidence": 0.5}
+        read = Answer.from_dict({"image": "a.jpg", "unknown": False, "novelty": 0.5, "guesses": [old]})
+        assert read.best == Guess(**old)
+        assert read.as_dict()["guesses"] == [old]
+
+    def test_keep_their_support_through_json(self):
+        guess = supported(heard((0, "roll", 0.7), (1, "rolls", 0.2)), equal_forms)[0]
+        answer = Answer("a.jpg", False, (guess,), 0.5)
+        assert Answer.from_dict(json.loads(json.dumps(answer.as_dict()))) == answer
+        assert answer.supported_by[0].task == "task 1"
+
+    def test_of_banks_with_unique_names_are_bit_identical(self, taught: Agent, mixed: list[Path]):
+        images = _images(mixed)
+        x = taught.backbone.represent(taught.backbone.describe(images).raw, taught.config.representation)
+        assert taught.answer_described(x, images, "plain") == taught.answer_described(x, images, "never")
+
+
+def _images(paths: list[Path]) -> list:
+    from skillmesh.data.inputs import as_image
+
+    return [as_image(path, index) for index, path in enumerate(paths)]
+
+
+@pytest.fixture(scope="module")
+def two_dice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One thing under two names: dice, and cubes with other images, whose classes are spelled otherwise."""
+    folders = []
+    for seed, name in enumerate(("dice", "cubes")):
+        folder = tmp_path_factory.mktemp("two-dice")
+        write_demo_tasks(folder, train=8, val=3, test=4, names=["dice"], seed=seed)
+        (folder / "dice").rename(folder / name)
+        folders.append(folder / name)
+    for split in ("train", "val", "test"):
+        for cls in sorted((folders[1] / split).iterdir()):
+            cls.rename(cls.with_name(cls.name.upper()))
+    return folders[0], folders[1]
+
+
+@pytest.fixture(scope="module")
+def twice(new_agent: NewAgent, two_dice: tuple[Path, Path]) -> Agent:
+    agent = new_agent("both")
+    for folder in two_dice:
+        agent.learn(folder)
+    return agent
+
+
+def test_two_teachers_of_one_thing_are_surer_together(twice: Agent, two_dice: tuple[Path, Path]):
+    paths = sorted((two_dice[0] / "test").glob("*/*"))
+    images = _images(paths)
+    x = twice.backbone.represent(twice.backbone.describe(images).raw, twice.config.representation)
+    alone, together = (twice.answer_described(x, images, how) for how in ("never", "plain"))
+    assert sum(bool(a.supported_by) for a in together) > len(paths) / 2
+    assert all(t.confidence >= a.confidence for a, t in zip(alone, together, strict=True))
+    mean = [sum(a.confidence for a in some) / len(some) for some in (alone, together)]
+    assert mean[1] > mean[0] + 0.1
+    right = [
+        sum(equal_forms(a.best.label, p.parent.name) for a, p in zip(some, paths, strict=True))
+        for some in (alone, together)
+    ]
+    assert right[1] >= right[0]
+    for answer in together:
+        tasks = [answer.best.task, *(g.task for g in answer.supported_by)]
+        assert len(tasks) == len(set(tasks))
+
+
+def test_the_command_says_who_supports_an_answer(
+    twice: Agent, two_dice: tuple[Path, Path], command, tmp_path: Path
+):
+    ran = command("ask", two_dice[0] / "test", "--home", twice.home)
+    assert "cubes (both)" in ran.out or "dice (both)" in ran.out
+    found = command("ask", two_dice[0] / "test", "--home", twice.home, "--json").json["answers"]
+    assert any(answer["guesses"][0].get("supported_by") for answer in found)
+
+
+def test_support_is_a_setting(
+    two_dice: tuple[Path, Path], twice: Agent, new_agent: NewAgent, command, tmp_path: Path
+):
+    silent = new_agent("silent", support="never")
+    for name in ("dice", "cubes"):
+        twice.export(name, tmp_path / f"{name}.skill")
+        silent.receive(tmp_path / f"{name}.skill")
+    paths = sorted((two_dice[0] / "test").glob("*/*"))
+    assert not any(answer.supported_by for answer in silent.answer(paths))
+    assert any(answer.supported_by for answer in twice.answer(paths))
+    with pytest.raises(AgentError, match="support"):
+        new_agent(support="sometimes")
+    assert command("init", "--home", tmp_path / "new", "--support", "never").code == 0
+    assert Agent(tmp_path / "new").config.support == "never"
+
+
+@pytest.mark.slow
+def test_answers_are_supported_once_both_teachers_modules_have_arrived(
+    mesh: Mesh, twice: Agent, two_dice: tuple[Path, Path]
+) -> None:
+    nodes = []
+    for name, folder in zip(("anna", "bert"), two_dice, strict=True):
+        home = mesh.home(name=name)
+        Agent(home).learn(folder)
+        nodes.append(Node(home))
+    mesh.nodes += nodes
+    student = mesh.node(name="student")
+    images = sorted((two_dice[0] / "test").glob("*/*"))
+    nodes[0].start()
+    student.start()
+    eventually(lambda: student.live() == {"dice"})
+    before = [Answer.from_dict(found) for found in answers(student, images)]
+    assert not any(answer.supported_by for answer in before), "nobody else knows dice yet"
+    nodes[1].start()
+    eventually(lambda: student.status()["in_use"] == 2)
+    after = [Answer.from_dict(found) for found in answers(student, images)]
+    teachers = {(a.best.teacher, *(g.teacher for g in a.supported_by)) for a in after if a.supported_by}
+    assert teachers <= {("anna", "bert"), ("bert", "anna")}
+    assert sum(bool(a.supported_by) for a in after) > len(images) / 2
