@@ -45,7 +45,8 @@ from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
-from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
+from skillmesh.module.joint import Joint
+from skillmesh.module.notice import Link, Slot, Withdrawal, announce, withdraw
 from skillmesh.names import Adaptation, BiasMode
 from skillmesh.progress import Progress, begin
 from skillmesh.tensors import Floats
@@ -86,6 +87,7 @@ class Agent:
         self._cache_folder = cache_folder or default_folder()
         self._backbone = backbone
         self._mapper: tuple[list[Module], Mapper] | None = None
+        self._arranged: tuple[object, list[Module]] = (None, [])
         self._heads: dict[str, Head] = {}
         self._biases: dict[str, Floats] = {}
 
@@ -267,6 +269,18 @@ class Agent:
             self._remove(held)
         return notice
 
+    def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
+        """Say to everyone that tasks of several teachers are parts of one; they answer as one from now on."""
+        from skillmesh.synergy.linking import make_link
+
+        return make_link(self, tasks, name)
+
+    def unmerge(self, name: str, reason: str | None = None) -> Link:
+        """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
+        from skillmesh.synergy.linking import unmake_link
+
+        return unmake_link(self, name, reason)
+
     # 3. Receive.
 
     def receive(self, path: str | Path) -> Module:
@@ -296,6 +310,14 @@ class Agent:
     def _remove(self, module: Module) -> None:
         self.bank.remove(module)
         validation.remove(self.home / validation.FOLDER, module.id)
+
+    def find(self, task: str) -> Module:
+        """What answers under this name: a merged task, or else a module, as `Bank.find` does."""
+        return next((joint for joint in self.merged() if joint.card.task == task), None) or self.bank.find(task)
+
+    def merged(self) -> list[Joint]:
+        """Return the tasks of several parts, by name."""
+        return sorted((m for m in self.arranged() if isinstance(m, Joint)), key=lambda m: (m.card.task, m.id))
 
     def tasks(self) -> list[Module]:
         """Return what the agent knows, by name."""
@@ -347,10 +369,24 @@ class Agent:
         if current is not None and not self.rebuilds_itself:
             return current
         self._refuse_empty_bank()
-        modules = list(self.bank)
+        modules = self.arranged()
         if current is None or current[0] != modules:
             return self.use(modules, Mapper(modules, self.config.mapper, self.prior))
         return current
+
+    def arranged(self) -> list[Module]:
+        """The bank's tasks in their order: modules that a link joins are one task."""
+        from skillmesh.synergy.linking import acting_links
+
+        modules, links = list(self.bank), acting_links(self)
+        if not links or self.config.mapper != "sketch":
+            return modules
+        state = [module.id for module in modules], [link.digest for link in links]
+        if self._arranged[0] != state:
+            from skillmesh.synergy.joining import arranged
+
+            self._arranged = state, arranged(modules, links, self.prior)
+        return self._arranged[1]
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         """Answer from these modules from now on; answers under way end with those that they began with."""
@@ -367,12 +403,12 @@ class Agent:
     @property
     def outdated(self) -> bool:
         """Whether answers come from other modules than the bank holds now."""
-        return self._mapper is not None and self._mapper[0] != list(self.bank)
+        return self._mapper is not None and self._mapper[0] != self.arranged()
 
     @property
     def live(self) -> int:
         """From how many tasks the next answer chooses."""
-        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self.bank)
+        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self.arranged())
 
     @property
     def was_asked(self) -> bool:

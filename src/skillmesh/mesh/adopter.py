@@ -80,7 +80,7 @@ class Adopter:
 
         A node that was never asked anything only carries modules: it keeps no mapper until the first question.
         """
-        modules = list(self._agent.bank)
+        modules = self._agent.arranged()
         if not modules or not self._agent.was_asked:
             self._agent.use_nothing()
         elif self._agent.in_use() != modules:

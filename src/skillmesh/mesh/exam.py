@@ -18,6 +18,7 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.mapper import Judged, Mapped, Mapper
 from skillmesh.module import Module
+from skillmesh.synergy.names import joined
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
 
@@ -28,7 +29,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Exam:
-    """Images of one task, and what they are called. Names are compared without regard to case."""
+    """Images of one task, and what they are called. Names are compared in their plain form."""
 
     module: Module
     own: bool
@@ -172,4 +173,5 @@ def _said(module: Module, x: Floats) -> Indices:
 
 
 def _names(module: Module) -> Names:
-    return np.array([name.casefold() for name in module.card.classes], dtype=np.object_)
+    """Names as they are compared: a second teacher of `Spring_Rolls` may call them `spring roll`."""
+    return np.array([joined(name) for name in module.card.classes], dtype=np.object_)
