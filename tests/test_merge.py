@@ -91,7 +91,7 @@ def test_without_the_shift_of_the_means_the_scatter_would_be_too_small() -> None
 @pytest.mark.parametrize(
     ("parts", "classes", "places"),
     [
-        ([["cat", "dog"], ["Dogs", "CAT"]], ("cat", "dog"), [[0, 1], [1, 0]]),
+        ([["CAT", "dog"], ["dog", "cats"], ["cats", "dog"]], ("cats", "dog"), [[0, 1], [1, 0], [0, 1]]),
         ([["cat", "dog"], ["dog", "eel"]], ("cat", "dog", "eel"), [[0, 1], [1, 2]]),
         ([["a", "A"], ["A", "b"]], ("a", "A", "b"), [[0, 1], [0, 2]]),
     ],
@@ -137,12 +137,24 @@ def test_two_heads_together_are_better_than_each() -> None:
 
 
 def test_a_head_that_rests_on_more_images_has_more_to_say() -> None:
-    good, bad = taught(10, 40), taught(20, 40)
-    mixed_up = Head(np.roll(bad[0].head.weight, 1, axis=0), np.roll(bad[0].head.bias, 1))
-    liar = Part(mixed_up, bad[0].temperature, bad[0].places, np.full(4, 1.0))
-    few = joined_head([good, (liar, bad[1])], share=1.0)
-    many = joined_head([good, (Part(mixed_up, 1.0, liar.places, np.full(4, 400.0)), bad[1])], share=1.0)
-    assert accuracy(few) > accuracy(many) + 0.3
+    (one, first), (other, second) = taught(10, 40), taught(20, 40)
+    few = joined_head([(one, first), (other, second)], share=1.0)
+    heard = Part(other.head, other.temperature, other.places, np.full(4, 40 * 99.0))
+    much = joined_head([(one, first), (heard, second)], share=1.0)
+    x, _ = images(99, 200)
+
+    def agreement(head: Head) -> float:
+        return float(np.mean(head.logits(x).argmax(axis=1) == other.head.logits(x).argmax(axis=1)))
+
+    assert agreement(much) > 0.97 > agreement(few)
+
+
+def test_a_head_that_contradicts_the_anchors_is_not_heard() -> None:
+    good, (part, statistics) = taught(10, 40), taught(20, 40)
+    mixed_up = Head(np.roll(part.head.weight, 1, axis=0), np.roll(part.head.bias, 1))
+    liar = Part(mixed_up, part.temperature, part.places, part.evidence)
+    assert accuracy(mixed_up) < 0.3
+    assert accuracy(joined_head([good, (liar, statistics)])) > accuracy(good[0].head) - 0.02
 
 
 def test_classes_that_only_one_teacher_knows_are_told_from_all_others() -> None:

@@ -5,9 +5,9 @@ it checks every piece on arrival and knows who sent a wrong one. A *withdrawal* 
 before it, is no longer to be used. A *link* says that modules, whoever taught them, are parts of one task; a later
 one with no parts ends it.
 
-A teacher's task is a *slot*, and so is a maker's link: its name has a slash in it, which no task's can have. Of two
-notices for one slot the one of higher `rank` stands, so agents that have heard the same notices, in whatever order,
-agree on what stands.
+A teacher's task is a *slot*, and so is a maker's link: its name has a slash in it, which no task's can have. Of
+two notices for one slot the one of higher `rank` stands, so agents that have heard the same notices, in whatever
+order, agree on what stands.
 """
 
 from __future__ import annotations

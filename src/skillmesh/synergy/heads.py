@@ -23,6 +23,8 @@ from skillmesh.tensors import Floats
 
 HEADS_SHARE = 0.5
 """What part of a logit is the heads'; the rest is the closed form's."""
+SILENT = 0.0
+"""How loud a head is that contradicts the anchors of all teachers: it has nothing to add."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ def combined(parts: Sequence[Part], closed: Head, means: Floats, share: float = 
         voice = share * part.evidence / seen[part.places]
         weight[part.places] += voice[:, None] * _levelled(part.head.weight, rows.weight, scale)
         bias[part.places] += voice * _levelled(part.head.bias, rows.bias, scale)
-        loudness.append(np.log(scale * part.temperature))
-    temperature = float(np.exp(np.mean(loudness)))
+        loudness += [np.log(scale * part.temperature)] if scale > SILENT else []
+    temperature = float(np.exp(np.mean(loudness))) if loudness else 1.0
     return Head(weight.astype(np.float32), bias.astype(np.float32)), min(max(temperature, 0.01), 100.0)
 
 
@@ -66,8 +68,7 @@ def _scale(part: Part, closed: Head, means: Floats) -> float:
     """κ: by how much the head must be multiplied to be nearest to the closed form at its own classes' means."""
     ours, theirs = (_centred(head.logits(means)) for head in (part.head, closed))
     loud = float(np.vdot(ours, ours))
-    # A head that contradicts its anchor has nothing to add; a trace of it keeps the temperature defined.
-    return max(float(np.vdot(ours, theirs)) / loud, 1e-6) if loud else 1.0
+    return max(float(np.vdot(ours, theirs)) / loud, SILENT) if loud else SILENT
 
 
 def _centred(logits: Floats) -> NDArray[np.float64]:

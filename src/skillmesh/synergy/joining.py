@@ -2,8 +2,8 @@
 
 A link acts where its maker is trusted, two or more of its parts are in the bank, and these fit: heads and anchors
 look at the same numbers, every part shares a class name with another, and classes of one name lie in one place.
-That depends on the link and the parts alone: agents that hold the same join the same, bit by bit, whatever the order
-in which things came. So nobody can join what does not belong together, least of all a stranger.
+That depends on the link and the parts alone: agents that hold the same join the same, bit by bit, whatever the
+order in which things came. So nobody can join what does not belong together, least of all a stranger.
 """
 
 from __future__ import annotations

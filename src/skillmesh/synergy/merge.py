@@ -11,6 +11,7 @@ nothing is rounded, and nothing is cut off. Heads do not add up like that; `head
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -78,27 +79,27 @@ class Union:
 
 
 def union(parts: Sequence[Sequence[str]]) -> Union:
-    """Number the classes of parts in order of first sight; the first spelling of a name is kept.
+    """Number the classes of parts in order of first sight; each is spelled as most of them do.
 
     Names of one part that have one plain form (`a` and `A`) are two classes to its teacher, and stay two: only the
     first of them is the one that others may have too.
     """
-    classes: list[str] = []
+    spellings: list[Counter[str]] = []
     numbers: dict[str, int] = {}
     places = []
     for names in parts:
-        taken: set[int] = set()
-        here = []
+        here: list[int] = []
         for name in names:
             number = numbers.get(joined(name))
-            if number is None or number in taken:
-                number = len(classes)
+            if number is None or number in here:
+                number = len(spellings)
                 numbers.setdefault(joined(name), number)
-                classes.append(name)
-            taken.add(number)
+                spellings.append(Counter())
+            spellings[number][name] += 1
             here.append(number)
         places.append(np.array(here, dtype=np.int64))
-    return Union(tuple(classes), tuple(places))
+    classes = tuple(min(spelled, key=lambda name: (-spelled[name], name)) for spelled in spellings)
+    return Union(classes, tuple(places))
 
 
 def merged(parts: Iterable[tuple[Statistics, Places]], classes: int) -> Statistics:
