@@ -93,7 +93,7 @@ def test_without_the_shift_of_the_means_the_scatter_would_be_too_small() -> None
     [
         ([["CAT", "dog"], ["dog", "cats"], ["cats", "dog"]], ("cats", "dog"), [[0, 1], [1, 0], [0, 1]]),
         ([["cat", "dog"], ["dog", "eel"]], ("cat", "dog", "eel"), [[0, 1], [1, 2]]),
-        ([["a", "A"], ["A", "b"]], ("a", "A", "b"), [[0, 1], [0, 2]]),
+        ([["a", "A"], ["A", "b"]], ("a", "A", "b"), [[0, 1], [1, 2]]),
     ],
 )
 def test_classes_of_one_plain_name_are_one_whatever_their_order(parts, classes, places) -> None:

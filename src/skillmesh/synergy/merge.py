@@ -81,24 +81,18 @@ class Union:
 def union(parts: Sequence[Sequence[str]]) -> Union:
     """Number the classes of parts in order of first sight; each is spelled as most of them do.
 
-    Names of one part that have one plain form (`a` and `A`) are two classes to its teacher, and stay two: only the
-    first of them is the one that others may have too.
+    Where a teacher tells apart what has one plain form (`a` and `A`), such names are compared as they are.
     """
-    spellings: list[Counter[str]] = []
-    numbers: dict[str, int] = {}
+    told_apart = {form for names in parts for form, n in Counter(map(joined, names)).items() if n > 1}
+    spellings: dict[tuple[str, bool], Counter[str]] = {}
     places = []
     for names in parts:
-        here: list[int] = []
-        for name in names:
-            number = numbers.get(joined(name))
-            if number is None or number in here:
-                number = len(spellings)
-                numbers.setdefault(joined(name), number)
-                spellings.append(Counter())
-            spellings[number][name] += 1
-            here.append(number)
-        places.append(np.array(here, dtype=np.int64))
-    classes = tuple(min(spelled, key=lambda name: (-spelled[name], name)) for spelled in spellings)
+        keys = [(name, True) if joined(name) in told_apart else (joined(name), False) for name in names]
+        for key, name in zip(keys, names, strict=True):
+            spellings.setdefault(key, Counter())[name] += 1
+        numbers = {key: number for number, key in enumerate(spellings)}
+        places.append(np.array([numbers[key] for key in keys], dtype=np.int64))
+    classes = tuple(min(spelled, key=lambda name: (-spelled[name], name)) for spelled in spellings.values())
     return Union(classes, tuple(places))
 
 
