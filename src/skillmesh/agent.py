@@ -183,14 +183,42 @@ class Agent:
                 lambda count: begin(progress, f"{folder.name} ({adaptation})", count),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
+        module = self._keep(lesson, older, told)
+        checkpoint.unlink(missing_ok=True)
+        return module, lesson
+
+    def continue_task(
+        self,
+        task: str,
+        more: str | Path | TaskFolder,
+        *,
+        licence: str | None = None,
+        note: str | None = None,
+        tags: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> tuple[Module, Lesson]:
+        """Go on with a task of one's own: more images, more classes, without those that it was learned from.
+
+        The new version takes the old one's place, here and with everyone who hears of it.
+        """
+        from skillmesh.synergy.growing import more_of, own_task, study_on, told_before
+
+        older = own_task(self, task)
+        told = told_before(older, licence=licence, note=note, tags=tuple(sorted(set(tags))) or None)
+        with counted() as costs:
+            lesson = study_on(self, older, more_of(more, task, self.config.seed), progress)
+        lesson = dataclasses.replace(lesson, costs=costs)
+        return self._keep(lesson, older, told), lesson
+
+    def _keep(self, lesson: Lesson, older: Module | None, told: dict[str, Any]) -> Module:
+        """Sign what was learned, put it in an older version's place, and announce it."""
         _, data = self.sign(lesson, **told)
         module = self.bank.add(data)
-        checkpoint.unlink(missing_ok=True)
         if older is not None:
             validation.remove(self.home / validation.FOLDER, older.id)
         self.ledger.remember(slot_of(module))
         self.ledger.merge([announce(module.card, module.id, data, self.identity)], self.identity.public_key)
-        return module, lesson
+        return module
 
     def sign(self, lesson: Lesson, **told: Any) -> tuple[Module, bytes]:
         """Make a module of a lesson that was studied with this agent's settings, wherever that was.

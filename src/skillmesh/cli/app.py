@@ -97,6 +97,7 @@ def learn(
         str | None, typer.Option("--name", show_default=False, help="The task's name; default the folder's.")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Learn a task of this name again.")] = False,
+    continued: options.Continue = None,
     licence: Annotated[
         str | None, typer.Option(show_default=False, help="Licence of the images, for the card.")
     ] = None,
@@ -123,22 +124,28 @@ def learn(
 
     started = time.perf_counter()
     agent = Agent.open(home_folder(home or context.obj), device=device)
-    with show.progress_bar() as bar:
-        module, lesson = agent.learn(
-            folder,
-            name=name,
-            replace=replace,
-            licence=licence,
-            note=note,
-            tags=tag or (),
-            biases=biases,
-            adaptation=adaptation,
-            layers=layers,
-            epochs=epochs,
-            mirrored=mirrored,
-            warm=warm,
-            progress=bar,
+    said: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
+    if continued is not None and (name is not None or replace or biases != "never"):
+        raise AgentError(
+            "--continue keeps a task's name and plain head; leave --name, --replace and --biases away"
         )
+    with show.progress_bar() as bar:
+        if continued is not None:
+            module, lesson = agent.continue_task(continued, folder, **said, progress=bar)
+        else:
+            module, lesson = agent.learn(
+                folder,
+                name=name,
+                replace=replace,
+                **said,
+                biases=biases,
+                adaptation=adaptation,
+                layers=layers,
+                epochs=epochs,
+                mirrored=mirrored,
+                warm=warm,
+                progress=bar,
+            )
     seconds = time.perf_counter() - started
     if json:
         facts = _facts(module) | {
@@ -159,7 +166,7 @@ def learn(
         f"{show.percent(card.validation_accuracy)}, {show.kilobytes(module.size)}, {seconds:.1f} s"
     )
     if card.trial is not None:
-        typer.echo(f"tried {card.trial}")
+        typer.echo(card.trial if continued else f"tried {card.trial}")
 
 
 @app.command()
