@@ -56,3 +56,21 @@ def test_two_teach_a_third_links_and_all_answer_the_same(
     assert nodes[2].run("merge", "--undo", "figures").returncode == 0
     eventually(lambda: all(merged(node) == [] for node in (*nodes, late)))
     eventually(lambda: in_use(late) == 3)
+
+
+@pytest.mark.slow
+def test_a_task_that_goes_on_replaces_its_older_version_on_every_agent(mesh: Mesh, demo_tasks: Path) -> None:
+    ann, bob = mesh.node(name="ann"), mesh.node(name="bob")
+    agent = Agent(ann.home)
+    agent.learn(demo_tasks / "dice")
+    for node in (ann, bob):
+        node.start()
+    eventually(lambda: mesh.converged(tasks=1))
+    assert ann.run("learn", demo_tasks / "latin", "--continue", "dice").returncode == 0
+
+    def held() -> list[tuple[int, int]]:
+        return [(m.card.version, len(m.card.classes)) for m in Agent(bob.home).bank]
+
+    (module,) = Agent(ann.home).bank
+    eventually(lambda: held() == [(2, len(module.card.classes))])
+    assert mesh.converged(tasks=1)
