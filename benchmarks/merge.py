@@ -294,7 +294,8 @@ def main() -> None:
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
     bank, others = paths[:: options.every], [p for i, p in enumerate(paths) if i % options.every]
-    origin = provenance("python benchmarks/merge.py ../shared/tasks", bank, seed=options.seed)
+    wanted = "" if options.every == EVERY else f" --every {options.every} --no-choice"
+    origin = provenance(f"python benchmarks/merge.py ../shared/tasks{wanted}", bank, seed=options.seed)
     tasks = [open_task(path, hold_out=("val", "test"), seed=options.seed) for path in bank]
     with TemporaryDirectory() as scratch, threadpool_limits(1, "blas"):
         report = measured(tasks, Path(scratch), options.seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,21 @@ def test_a_dishonest_second_teacher_with_swapped_labels_is_held(
     newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], swapped.__getitem__))
     (held,) = judged(first, newcomer).held
     assert "own validation images" in held.reason
+
+
+def test_swapped_labels_are_held_where_errors_prove_nothing(
+    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path
+) -> None:
+    """A first teacher whose own head is wrong half of the time by its card excuses many errors of a second."""
+    agent = new_agent("first")
+    _, lesson = agent.learn(dealt(shapes, 2)[0])
+    unsure = replace(lesson, facts=lesson.facts | {"validation_accuracy": 0.3})
+    agent.bank.add(agent.sign(unsure)[1])
+    agent.learn(demo_tasks / "dice")
+    swapped = {name: shapes.classes[i - 1] for i, name in enumerate(shapes.classes)}
+    (held,) = judged(agent, second(new_agent, renamed(dealt(shapes, 2)[1], swapped.__getitem__))).held
+    assert "names of the agent's own 'shapes' for other classes" in held.reason
+    assert judged(agent, second(new_agent, dealt(shapes, 2)[1])).accepted
 
 
 def test_one_who_calls_the_same_images_something_else_is_held(

@@ -69,7 +69,7 @@ def misfit(parts: Sequence[Module], prior: Prior) -> str | None:
             f"{card.task!r} by {card.teacher} has no class in common with the others, expected one or more; to "
             "put different classes together, use `skillmesh compose`"
         )
-    compared, astray = _disagreement(parts, classes, prior)
+    compared, astray = disagreement(parts, prior)
     if astray > ASTRAY * compared:
         return (
             f"classes of one name do not look alike: {astray} of {compared} lie nearer to another class of the "
@@ -140,8 +140,9 @@ def _unconnected(classes: Union) -> int | None:
         known |= {number for i in near for number in classes.places[i].tolist()}
 
 
-def _disagreement(parts: Sequence[Module], classes: Union, prior: Prior) -> tuple[int, int]:
+def disagreement(parts: Sequence[Module], prior: Prior) -> tuple[int, int]:
     """Of all pairs of classes of one name, how many there are, and how many lie nearer to a class of another."""
+    classes = union([part.card.classes for part in parts])
     anchors = [SketchAnchor.read(part.tensors) for part in parts]
     precision = pooled_precision(anchors, prior)
     compared = astray = 0
