@@ -104,17 +104,23 @@ def _candidates(
     together = continuing._together(old, places, parts[1], vals[1], statistics, prior)
     rows = np.zeros_like(together.weight)
     rows[places] = old.head.weight / np.float32(old.temperature)
-    images = joined(joined(parts[1], vals[1]), joined(vals[0], continuing._drawn(old, places, seed)))
-    found = {"new images alone, around the old head": fit_path(*parts[1], classes, [0.1], rows)[0]}
-    found["both heads and anchor, no fit"] = together
-    for strength in STRENGTHS:
-        for name, centre in (
-            ("nothing", None),
-            ("the old head", rows),
-            ("both heads and anchor", together.weight),
-        ):
-            found[f"around {name}, strength {strength:g}"] = fit_path(*images, classes, [strength], centre)[0]
-    return found
+    drawn = continuing._drawn(old, places, seed)
+    images = joined(joined(parts[1], vals[1]), joined(vals[0], drawn))
+    ways = [
+        (name, centre, strength)
+        for strength in STRENGTHS
+        for name, centre in (("nothing", None), ("the old head", rows), ("both heads and anchor", together.weight))
+    ]
+    found = {
+        "new images alone, around the old head": fit_path(*parts[1], classes, [0.1], rows)[0],
+        "both heads and anchor, no fit": together,
+    }
+    for name, centre, strength in ways:
+        found[f"around {name}, strength {strength:g}"] = fit_path(*images, classes, [strength], centre)[0]
+    before = [fit_path(*joined(parts[1], drawn), classes, [s], centre)[0] for _, centre, s in ways]
+    losses = [_judged(head, *joined(vals[0], vals[1]))[1] for head in before]
+    name, _, strength = ways[int(np.argmin(losses))]
+    return found | {"what the kept images would choose": found[f"around {name}, strength {strength:g}"]}
 
 
 def _turn(labels: Labels) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tables import adapting, agents, baselines, challenge, mesh, paper, synergy
+from tables import adapting, agents, baselines, challenge, merge, mesh, paper, synergy
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -55,6 +55,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "study-difficulty": partial(paper.study, "difficulty"),
     "class-pairs": synergy.paper_pairs,
     "class-matches": synergy.matches,
+    "merge": merge.tasks,
+    "merge-choice": merge.choice,
     "simulate": challenge.simulate,
     "simulate-check": challenge.simulate_check,
 }

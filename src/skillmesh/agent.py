@@ -436,7 +436,7 @@ class Agent:
     @property
     def live(self) -> int:
         """From how many tasks the next answer chooses."""
-        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self.arranged())
+        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self.bank)
 
     @property
     def was_asked(self) -> bool:

@@ -99,18 +99,20 @@ def union(parts: Sequence[Sequence[str]]) -> Union:
 def merged(parts: Iterable[tuple[Statistics, Places]], classes: int) -> Statistics:
     """Add statistics up, in the order given: what comes out differs with it by rounding only."""
     counts, means, diagonal = np.zeros(classes), np.zeros(0), np.zeros(0)
-    rows: list[Factor] = []
+    factor: Factor = np.zeros((0, 0))
     for part, places in parts:
         if not len(diagonal):
             means, diagonal = np.zeros((classes, part.scatter.dim)), np.zeros(part.scatter.dim)
+            factor = np.zeros((0, part.scatter.dim))
         old, new = counts[places], part.counts
         both = np.maximum(old + new, 1)
         shift = part.means - means[places]
-        rows += [part.scatter.factor, (np.sqrt(old * new / both)[:, None] * shift)[(old > 0) & (new > 0)]]
+        apart = (np.sqrt(old * new / both)[:, None] * shift)[(old > 0) & (new > 0)]
+        factor = _folded(np.concatenate([factor, part.scatter.factor, apart]))
         means[places] += (new / both)[:, None] * shift
         counts[places] = old + new
         diagonal = diagonal + part.scatter.diagonal
-    return Statistics(counts, means, LowRank(diagonal, _folded(np.concatenate(rows))))
+    return Statistics(counts, means, LowRank(diagonal, factor))
 
 
 def _folded(factor: Factor) -> Factor:
