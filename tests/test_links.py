@@ -318,6 +318,8 @@ def test_merge_tasks_and_show_by_command(
     assert "(merged)" in listed
     (facts,) = command("tasks", "--home", agent.home, "--json").json["merged"]
     assert facts["teachers"] == ["ann", "bob"]
+    (listed,) = command("status", "--home", agent.home, "--json").json["links"]
+    assert listed == {"task": "figures", "maker": "stu", "parts": 2, "acts": True}
     shown = command("show", "--home", agent.home, "figures", "--json").json
     assert shown["parts"].keys() == {"shapes@ann", "shapes@bob"}
     assert "no longer merged everywhere" in command("merge", "--home", agent.home, "--undo", "figures").out
