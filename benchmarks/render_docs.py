@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tables import adapting, agents, baselines, challenge, corrective, mesh, paper, synergy
+from tables import adapting, agents, baselines, challenge, corrective, merge, mesh, paper, synergy
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -62,6 +62,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "sight-constructed": corrective.constructed,
     "sight-wild": corrective.wild,
     "sight-costs": corrective.costs,
+    "merge": merge.tasks,
+    "merge-choice": merge.choice,
     "simulate": challenge.simulate,
     "simulate-check": challenge.simulate_check,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -25,7 +26,7 @@ from notices import ALICE, BOB, EVE, announced
 from skillmesh import ledger as ledger_module
 from skillmesh.errors import AgentError
 from skillmesh.ledger import Ledger, View, root_of
-from skillmesh.module.notice import Announcement, Notice, Slot, withdraw
+from skillmesh.module.notice import Announcement, Notice, Slot, link, withdraw
 
 DICE = Slot(ALICE.public_key, "dice")
 MODULE = "ab" * 32
@@ -437,3 +438,28 @@ def test_a_notice_in_the_ledger_is_checked_once(ledger: Ledger, monkeypatch: pyt
     monkeypatch.setattr(ledger_module, "decode", lambda _: pytest.fail("once more"))
     ledger.forget(DICE)
     assert all(isinstance(notice, Announcement) for notice in ledger.view().known.values())
+
+
+def test_a_ledger_of_an_older_release_opens_and_takes_links(tmp_path: Path) -> None:
+    """That release has no table for them; and one that it opens again shows it nothing that it does not know."""
+    path = tmp_path / "ledger.sqlite"
+    old = Ledger(path, ALICE.public_key)
+    old.merge([announced(ALICE)], "alice")
+    root = old.view().root
+    old._database.execute("DROP TABLE links")
+    old.close()
+    new = Ledger(path, ALICE.public_key)
+    made = link("dice", 1, ["a" * 64, "b" * 64], ALICE)
+    assert new.merge([made], "alice") == [made]
+    assert list(new.view().links.values()) == [made]
+    assert new.view().root == root
+    kinds = [json.loads(data)["kind"] for (data,) in new._database.execute("SELECT data FROM notices")]
+    assert kinds == ["announcement"]
+
+
+def test_strangers_links_count_among_strangers_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MAX_SEEN", 3)
+    ledger = Ledger(tmp_path / "ledger.sqlite", ALICE.public_key)
+    ledger.merge([link(f"task {i}", 1, ["a" * 64, "b" * 64], EVE) for i in range(5)], "eve")
+    assert len(ledger.view().seen_links) == 3
+    assert ledger.view().links == {}

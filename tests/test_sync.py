@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from notices import ALICE, BOB, announced
 
-from skillmesh.ledger import Ledger
+from skillmesh.ledger import Ledger, View
 from skillmesh.mesh.peers import Peers
+from skillmesh.mesh.protocol import Hello, read_digest, short
 from skillmesh.mesh.sync import HEARD_AT_ONCE, Sync
-from skillmesh.module.notice import withdraw
+from skillmesh.module import notice as notice_module
+from skillmesh.module.notice import link, withdraw
 
 
 @pytest.fixture
@@ -69,3 +71,46 @@ def test_in_a_flood_most_is_dropped(sync: Sync) -> None:
     assert sync.take_heard() == []
     sync.hear(ALICE.public_key, announced(ALICE).encode())
     assert len(sync.take_heard()) == 1
+
+
+# Links, beside agents of releases that have never heard of them.
+
+
+PAIR = ["a" * 64, "b" * 64]
+
+
+def hello(view: View) -> Hello:
+    return Hello(name="ann", root=view.root, live=0, same=False)
+
+
+def listing(ledger: Ledger) -> Sync:
+    return Sync(lambda: pytest.fail("nobody is asked"), ledger, Peers(), hello, lambda: None)
+
+
+def test_an_older_release_is_told_of_modules_only_since_it_would_take_a_link_for_a_lie(ledger: Ledger) -> None:
+    module, made = announced(ALICE), link("dice", 1, PAIR, BOB)
+    ledger.merge([module, made], "someone")
+    view = ledger.view()
+    asks_once, asks_both = bytes(32), bytes(64)
+    sync = listing(ledger)
+    assert read_digest(sync.answer_digest(asks_once)).inventory == {short(module)}
+    assert read_digest(sync.answer_digest(asks_both)).inventory == {short(module), short(made)}
+    old, new = bytes.fromhex(view.root), bytes.fromhex(view.root + view.links_root)
+    assert read_digest(sync.answer_digest(old)).hello.same
+    assert read_digest(sync.answer_digest(new)).hello.same
+    assert not read_digest(sync.answer_digest(old + bytes(32))).hello.same
+    assert sync.answer_notices(short(made)) == made.encode()
+
+
+def test_a_link_is_heard_and_an_older_release_lets_it_pass(
+    sync: Sync, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = link("dice", 1, PAIR, ALICE)
+    with monkeypatch.context() as older:
+        older.delitem(notice_module._KINDS, "link")
+        sync.hear(ALICE.public_key, made.encode())
+        assert sync.take_heard() == []
+    sync.hear(ALICE.public_key, made.encode())
+    assert sync.take_heard() == [made]
+    assert list(ledger.view().links.values()) == [made]
+    assert ledger.view().bans == {}

@@ -42,7 +42,8 @@ from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
-from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
+from skillmesh.module.joint import Joint
+from skillmesh.module.notice import Link, Slot, Withdrawal, announce, withdraw
 from skillmesh.names import Adaptation, BiasMode, Support
 from skillmesh.progress import Progress, begin
 from skillmesh.synergy.class_matches import BankMatches, ClassMatches
@@ -79,7 +80,8 @@ class Agent:
         self._cache_folder = cache_folder or default_folder()
         self._backbone = backbone
         self._matches = BankMatches(lambda: self.bank, remembered_minilm)
-        self._answering = Answering(self.bank, self.config, lambda: self.prior, lambda: self.backbone)
+        self._arranged: tuple[object, list[Module]] = (None, [])
+        self._answering = Answering(self.arranged, self.config, lambda: self.prior, lambda: self.backbone)
 
     @classmethod
     def open(cls, home: str | Path | None = None, **options: Any) -> Agent:
@@ -173,14 +175,42 @@ class Agent:
                 lambda count: begin(progress, f"{folder.name} ({adaptation})", count),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
+        module = self._keep(lesson, older, told)
+        checkpoint.unlink(missing_ok=True)
+        return module, lesson
+
+    def continue_task(
+        self,
+        task: str,
+        more: str | Path | TaskFolder,
+        *,
+        licence: str | None = None,
+        note: str | None = None,
+        tags: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> tuple[Module, Lesson]:
+        """Go on with a task of one's own: more images, more classes, without those that it was learned from.
+
+        The new version takes the old one's place, here and with everyone who hears of it.
+        """
+        from skillmesh.synergy.growing import more_of, own_task, study_on, told_before
+
+        older = own_task(self, task)
+        told = told_before(older, licence=licence, note=note, tags=tuple(sorted(set(tags))) or None)
+        with counted() as costs:
+            lesson = study_on(self, older, more_of(more, task, self.config.seed), progress)
+        lesson = dataclasses.replace(lesson, costs=costs)
+        return self._keep(lesson, older, told), lesson
+
+    def _keep(self, lesson: Lesson, older: Module | None, told: dict[str, Any]) -> Module:
+        """Sign what was learned, put it in an older version's place, and announce it."""
         _, data = self.sign(lesson, **told)
         module = self.bank.add(data)
-        checkpoint.unlink(missing_ok=True)
         if older is not None:
             validation.remove(self.home / validation.FOLDER, older.id)
         self.ledger.remember(slot_of(module))
         self.ledger.merge([announce(module.card, module.id, data, self.identity)], self.identity.public_key)
-        return module, lesson
+        return module
 
     def sign(self, lesson: Lesson, **told: Any) -> tuple[Module, bytes]:
         """Make a module of a lesson that was studied with this agent's settings, wherever that was.
@@ -259,6 +289,18 @@ class Agent:
             self._remove(held)
         return notice
 
+    def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
+        """Say to everyone that tasks of several teachers are parts of one; they answer as one from now on."""
+        from skillmesh.synergy.linking import make_link
+
+        return make_link(self, tasks, name)
+
+    def unmerge(self, name: str, reason: str | None = None) -> Link:
+        """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
+        from skillmesh.synergy.linking import unmake_link
+
+        return unmake_link(self, name, reason)
+
     # 3. Receive.
 
     def receive(self, path: str | Path) -> Module:
@@ -288,6 +330,14 @@ class Agent:
     def _remove(self, module: Module) -> None:
         self.bank.remove(module)
         validation.remove(self.home / validation.FOLDER, module.id)
+
+    def find(self, task: str) -> Module:
+        """What answers under this name: a merged task, or else a module, as `Bank.find` does."""
+        return next((joint for joint in self.merged() if joint.card.task == task), None) or self.bank.find(task)
+
+    def merged(self) -> list[Joint]:
+        """Return the tasks of several parts, by name."""
+        return sorted((m for m in self.arranged() if isinstance(m, Joint)), key=lambda m: (m.card.task, m.id))
 
     def tasks(self) -> list[Module]:
         """Return what the agent knows, by name."""
@@ -332,6 +382,20 @@ class Agent:
     def mapper(self) -> tuple[list[Module], Mapper]:
         """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
         return self._answering.mapper()
+
+    def arranged(self) -> list[Module]:
+        """The bank's tasks in their order: modules that a link joins are one task."""
+        from skillmesh.synergy.linking import acting_links
+
+        modules, links = list(self.bank), acting_links(self)
+        if not links or self.config.mapper != "sketch":
+            return modules
+        state = [module.id for module in modules], [link.digest for link in links]
+        if self._arranged[0] != state:
+            from skillmesh.synergy.joining import arranged
+
+            self._arranged = state, arranged(modules, links, self.prior)
+        return self._arranged[1]
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         """Answer from these modules from now on; answers under way end with those that they began with."""

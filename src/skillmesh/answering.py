@@ -7,14 +7,13 @@ replaced, never changed under an answer: a node puts a new mapper in place while
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 
 import numpy as np
 
 from skillmesh.answer import Answer, Guess
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import Prior
-from skillmesh.bank import Bank
 from skillmesh.config import AgentConfig
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import UnknownTaskError
@@ -36,11 +35,15 @@ class Answering:
     """The answers of one agent, from the modules in its bank."""
 
     def __init__(
-        self, bank: Bank, config: AgentConfig, prior: Callable[[], Prior], backbone: Callable[[], Backbone]
+        self,
+        tasks: Callable[[], list[Module]],
+        config: AgentConfig,
+        prior: Callable[[], Prior],
+        backbone: Callable[[], Backbone],
     ) -> None:
-        """Prior and backbone are asked for when they are needed: loading them takes time."""
+        """All are asked for when they are needed: tasks change, and loading a backbone takes time."""
         self.rebuilds_itself = True
-        self._bank, self._config, self._prior, self._backbone = bank, config, prior, backbone
+        self._tasks, self._config, self._prior, self._backbone = tasks, config, prior, backbone
         self._mapper: tuple[list[Module], Mapper] | None = None
         self._heads: dict[str, Head] = {}
         self._biases: dict[str, Floats] = {}
@@ -63,8 +66,8 @@ class Answering:
         current = self._mapper
         if current is not None and not self.rebuilds_itself:
             return current
-        refuse_empty(self._bank)
-        modules = list(self._bank)
+        modules = self._tasks()
+        refuse_empty(modules)
         if current is None or current[0] != modules:
             return self.use(modules, Mapper(modules, self._config.mapper, self._prior()))
         return current
@@ -81,11 +84,11 @@ class Answering:
 
     @property
     def outdated(self) -> bool:
-        return self._mapper is not None and self._mapper[0] != list(self._bank)
+        return self._mapper is not None and self._mapper[0] != self._tasks()
 
     @property
     def live(self) -> int:
-        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self._bank)
+        return len(self._mapper[0]) if self._mapper and not self.rebuilds_itself else len(self._tasks())
 
     def in_use(self) -> list[Module]:
         return self._mapper[0] if self._mapper else []
@@ -150,8 +153,8 @@ class Answering:
         return [[heard for _, heard in candidates] for candidates in found]
 
 
-def refuse_empty(bank: Bank) -> None:
-    if not len(bank):
+def refuse_empty(tasks: Sized) -> None:
+    if not len(tasks):
         raise UnknownTaskError(
             "this agent knows no task yet; teach it one with `skillmesh learn FOLDER`, or take one in with "
             "`skillmesh import FILE`"

@@ -6,6 +6,7 @@ processes may use one ledger at once: a node that runs, and commands beside it.
 
 *Known* are the standing notices of trusted teachers. The root hash is over them and nothing else, so two agents
 that trust the same teachers and have heard the same notices have the same root, whatever each of them decided.
+Links have a table and a root of their own: older releases know nothing of them, and their roots stay comparable.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from skillmesh.errors import AgentError, FormatVersionError, ModuleError
 from skillmesh.module.card import now
-from skillmesh.module.notice import Announcement, Notice, Slot, decode
+from skillmesh.module.notice import LINK, Announcement, Link, Notice, Slot, decode
 
 WAIT = 60.0
 """Seconds to wait for other processes that change the ledger."""
@@ -38,6 +39,9 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS notices (
     teacher_key TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, order_key TEXT NOT NULL,
     data BLOB NOT NULL, heard_from TEXT NOT NULL, PRIMARY KEY (teacher_key, task)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS links (
+    teacher_key TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, order_key TEXT NOT NULL,
+    data BLOB NOT NULL, heard_from TEXT NOT NULL, PRIMARY KEY (teacher_key, task)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS trusted (key TEXT PRIMARY KEY, name TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS forgotten (
     teacher_key TEXT NOT NULL, task TEXT NOT NULL, since TEXT NOT NULL,
@@ -49,6 +53,9 @@ CREATE TABLE IF NOT EXISTS addresses (
     agent TEXT NOT NULL, locator TEXT NOT NULL, since TEXT NOT NULL,
     PRIMARY KEY (agent, locator)) WITHOUT ROWID;
 """
+
+
+TABLES = ("notices", "links")
 
 
 class Chosen(NamedTuple):
@@ -73,10 +80,24 @@ class View:
     choices: Mapping[str, Chosen]
     bans: Mapping[str, str]
     """Reasons by agent."""
+    links: Mapping[Slot, Link] = field(default_factory=dict)
+    """Of makers that are trusted, withdrawn ones too."""
+    seen_links: Mapping[Slot, Link] = field(default_factory=dict)
+    links_root: str = ""
 
     def at(self, slot: Slot) -> Notice | None:
         """What stands in a slot, whether or not its teacher is trusted."""
-        return self.known.get(slot) or self.seen.get(slot)
+        return self.known.get(slot) or self.seen.get(slot) or self.links.get(slot) or self.seen_links.get(slot)
+
+    @property
+    def believed(self) -> list[Notice]:
+        """All that is passed on: modules' notices first, then links."""
+        return [*self.known.values(), *self.links.values()]
+
+    @property
+    def heard(self) -> list[Notice]:
+        """All that is kept, of strangers too."""
+        return [*self.believed, *self.seen.values(), *self.seen_links.values()]
 
 
 class Ledger:
@@ -239,23 +260,25 @@ class Ledger:
         if standing is None and self._is_full(notice.teacher_key, trusted):
             return False
         row = (*notice.slot, notice.digest, _order_key(notice.slot), notice.encode(), heard_from)
-        self._database.execute("INSERT OR REPLACE INTO notices VALUES (?, ?, ?, ?, ?, ?)", row)
+        self._database.execute(f"INSERT OR REPLACE INTO {_table(notice.slot)} VALUES (?, ?, ?, ?, ?, ?)", row)
         return trusted
 
     def _thin(self, teacher: str) -> None:
         if self.per_teacher is None or teacher == self.own_key:
             return
-        self._database.execute(
-            "DELETE FROM notices WHERE teacher_key = ?1 AND order_key NOT IN "
-            "(SELECT order_key FROM notices WHERE teacher_key = ?1 ORDER BY order_key LIMIT ?2)",
-            (teacher, self.per_teacher),
-        )
+        for table in TABLES:
+            self._database.execute(
+                f"DELETE FROM {table} WHERE teacher_key = ?1 AND order_key NOT IN "
+                f"(SELECT order_key FROM {table} WHERE teacher_key = ?1 ORDER BY order_key LIMIT ?2)",
+                (teacher, self.per_teacher),
+            )
 
     def _standing(self) -> set[str]:
-        return {digest for (digest,) in self._database.execute("SELECT digest FROM notices")}
+        both = "SELECT digest FROM notices UNION ALL SELECT digest FROM links"
+        return {digest for (digest,) in self._database.execute(both)}
 
     def _at(self, slot: Slot) -> Notice | None:
-        query = "SELECT digest, data FROM notices WHERE teacher_key = ? AND task = ?"
+        query = f"SELECT digest, data FROM {_table(slot)} WHERE teacher_key = ? AND task = ?"
         row = self._database.execute(query, slot).fetchone()
         return self._decode(*row) if row else None
 
@@ -272,21 +295,19 @@ class Ledger:
         return self._count_unlisted() >= (MAX_KNOWN if trusted else MAX_SEEN)
 
     def _count_unlisted(self) -> int:
-        query = (
-            "SELECT count(*) FROM notices WHERE teacher_key != ? AND teacher_key NOT IN (SELECT key FROM trusted)"
-        )
-        return int(self._database.execute(query, (self.own_key,)).fetchone()[0])
+        others = "WHERE teacher_key != ? AND teacher_key NOT IN (SELECT key FROM trusted)"
+        counts = [
+            self._database.execute(f"SELECT count(*) FROM {table} {others}", (self.own_key,)).fetchone()[0]
+            for table in TABLES
+        ]
+        return int(sum(counts))
 
     def _read(self) -> View:
         execute = self._database.execute
         trusted = dict(execute("SELECT key, name FROM trusted ORDER BY name, key").fetchall())
-        known: dict[Slot, Notice] = {}
-        seen: dict[Slot, Notice] = {}
         decoded: dict[str, Notice] = {}
-        for digest, data in execute("SELECT digest, data FROM notices ORDER BY teacher_key, task"):
-            notice = decoded[digest] = self._decode(digest, data)
-            believed = self.open_trust or notice.teacher_key == self.own_key or notice.teacher_key in trusted
-            (known if believed else seen)[notice.slot] = notice
+        known, seen = self._sorted("notices", trusted, decoded)
+        links, seen_links = self._sorted("links", trusted, decoded)
         self._decoded = decoded
         choices = execute("SELECT id, choice, reason, since FROM choices")
         return View(
@@ -297,7 +318,22 @@ class Ledger:
             forgotten=frozenset(Slot(*row) for row in execute("SELECT teacher_key, task FROM forgotten")),
             choices={module_id: Chosen(*rest) for module_id, *rest in choices},
             bans=dict(execute("SELECT agent, reason FROM bans").fetchall()),
+            links=_only_links(links),
+            seen_links=_only_links(seen_links),
+            links_root=root_of(links.values()),
         )
+
+    def _sorted(
+        self, table: str, trusted: Mapping[str, str], decoded: dict[str, Notice]
+    ) -> tuple[dict[Slot, Notice], dict[Slot, Notice]]:
+        """A table's notices: those of the believed, and the rest."""
+        known: dict[Slot, Notice] = {}
+        seen: dict[Slot, Notice] = {}
+        for digest, data in self._database.execute(f"SELECT digest, data FROM {table} ORDER BY teacher_key, task"):
+            notice = decoded[digest] = self._decode(digest, data)
+            believed = self.open_trust or notice.teacher_key == self.own_key or notice.teacher_key in trusted
+            (known if believed else seen)[notice.slot] = notice
+        return known, seen
 
     def _decode(self, digest: str, data: bytes) -> Notice:
         """Notices are checked once more as they are read, but only the first time: a signature takes 0.1 ms."""
@@ -340,6 +376,14 @@ def root_of(notices: Iterable[Notice]) -> str:
     """One hash over a set of notices, whatever their order."""
     digests = sorted(notice.digest for notice in notices)
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _table(slot: Slot) -> str:
+    return "links" if slot.task.startswith(LINK) else "notices"
+
+
+def _only_links(found: Mapping[Slot, Notice]) -> dict[Slot, Link]:
+    return {slot: notice for slot, notice in found.items() if isinstance(notice, Link)}
 
 
 def _order_key(slot: Slot) -> str:

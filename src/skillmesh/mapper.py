@@ -20,6 +20,7 @@ from skillmesh.costs import spend
 from skillmesh.learning.head import best_temperature, softmax
 from skillmesh.learning.probes import SHARES, probe_weights, read_probes
 from skillmesh.module import Module
+from skillmesh.module.joint import parts_of
 from skillmesh.tensors import Floats
 
 KNOWN = 0.975
@@ -72,7 +73,7 @@ class Mapper:
         self._modules = modules
         self._scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
         asked = range(0, len(modules), -(-len(modules) // ASKED_MODULES))
-        voices = [probe_weights(modules[i].card.validation_images) for i in asked]
+        voices = [_voices(modules[i]) for i in asked]
         owners, weights = np.repeat(asked, [len(v) for v in voices]), np.concatenate(voices)
         scores = Scores.joined([self._scorer.score(x) for x in _some_probes([modules[i] for i in asked])])
         spend("probes", len(owners) * self._scorer.macs)
@@ -104,6 +105,12 @@ class Mapper:
     def _mapped(self, scores: Scores) -> Mapped:
         posterior = softmax(scores.task / self.temperature)
         return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
+
+
+def _voices(module: Module) -> NDArray[np.float64]:
+    """What each of a task's probes stands for: one task one voice, of however many parts."""
+    parts = parts_of(module)
+    return np.concatenate([probe_weights(part.card.validation_images) for part in parts]) / len(parts)
 
 
 def _some_probes(modules: Sequence[Module]) -> Iterator[Floats]:

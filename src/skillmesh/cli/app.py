@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from skillmesh.agent import Agent
     from skillmesh.answer import Answer
     from skillmesh.module import Module
+    from skillmesh.module.joint import Joint
 
 app = typer.Typer(
     help="Teach one agent, and every agent knows: learn folders of images, answer with no task label.",
@@ -98,6 +99,7 @@ def learn(
         str | None, typer.Option("--name", show_default=False, help="The task's name; default the folder's.")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Learn a task of this name again.")] = False,
+    continued: options.Continue = None,
     licence: Annotated[
         str | None, typer.Option(show_default=False, help="Licence of the images, for the card.")
     ] = None,
@@ -124,22 +126,28 @@ def learn(
 
     started = time.perf_counter()
     agent = Agent.open(home_folder(home or context.obj), device=device)
-    with show.progress_bar() as bar:
-        module, lesson = agent.learn(
-            folder,
-            name=name,
-            replace=replace,
-            licence=licence,
-            note=note,
-            tags=tag or (),
-            biases=biases,
-            adaptation=adaptation,
-            layers=layers,
-            epochs=epochs,
-            mirrored=mirrored,
-            warm=warm,
-            progress=bar,
+    said: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
+    if continued is not None and (name is not None or replace or biases != "never"):
+        raise AgentError(
+            "--continue keeps a task's name and plain head; leave --name, --replace and --biases away"
         )
+    with show.progress_bar() as bar:
+        if continued is not None:
+            module, lesson = agent.continue_task(continued, folder, **said, progress=bar)
+        else:
+            module, lesson = agent.learn(
+                folder,
+                name=name,
+                replace=replace,
+                **said,
+                biases=biases,
+                adaptation=adaptation,
+                layers=layers,
+                epochs=epochs,
+                mirrored=mirrored,
+                warm=warm,
+                progress=bar,
+            )
     seconds = time.perf_counter() - started
     if json:
         facts = _facts(module) | {
@@ -160,7 +168,7 @@ def learn(
         f"{show.percent(card.validation_accuracy)}, {show.kilobytes(module.size)}, {seconds:.1f} s"
     )
     if card.trial is not None:
-        typer.echo(f"tried {card.trial}")
+        typer.echo(card.trial if continued else f"tried {card.trial}")
 
 
 @app.command()
@@ -227,17 +235,22 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     from skillmesh.cli import show
 
     agent = open_agent(home or context.obj)
-    modules = agent.tasks()
+    modules, merged = agent.tasks(), agent.merged()
     if json:
         damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
-        show.print_json({"tasks": [_facts(m) for m in modules], "damaged": damaged})
+        facts = {"tasks": [_facts(m) for m in modules], "merged": [merged_facts(m) for m in merged]}
+        show.print_json(facts | {"damaged": damaged})
         return
     rows = show.table(None, "task", ">classes", ">images", ">validation", ">size", "taught by", "learned")
-    for m in modules:
+    parts = {part.id for m in merged for part in m.parts}
+    listed = [(m.card.task, m) for m in modules if m.id not in parts]
+    for joint in merged:
+        listed += [(f"{joint.card.task} (merged)", joint), *((f"  of {p.card.task}", p) for p in joint.parts)]
+    for name, m in listed:
         c = m.card
         accuracy = show.percent(c.validation_accuracy)
         size = show.kilobytes(m.size)
-        rows.add_row(c.task, str(len(c.classes)), str(sum(c.counts)), accuracy, size, c.teacher, c.created)
+        rows.add_row(name, str(len(c.classes)), str(sum(c.counts)), accuracy, size, c.teacher, c.created)
     show.console.print(rows if modules else "no tasks yet; teach one with `skillmesh learn FOLDER`")
     for d in agent.bank.damaged:
         show.warn(f"cannot be used: {d.path}: {d.error}")
@@ -252,13 +265,17 @@ def show(
 ) -> None:
     """Show everything that a module says about itself."""
     from skillmesh.cli import show as shown
+    from skillmesh.module.joint import Joint
 
-    module = open_agent(home or context.obj).bank.find(task)
-    facts = _facts(module) | {"classes": dict(zip(module.card.classes, module.card.counts, strict=True))}
-    facts["tensors"] = {
-        name: f"{tensor.dtype} {list(tensor.shape)} {tensor.nbytes:,} bytes"
-        for name, tensor in module.tensors.items()
+    module = open_agent(home or context.obj).find(task)
+    facts = (merged_facts(module) if isinstance(module, Joint) else _facts(module)) | {
+        "classes": dict(zip(module.card.classes, module.card.counts, strict=True))
     }
+    if not isinstance(module, Joint):
+        facts["tensors"] = {
+            name: f"{tensor.dtype} {list(tensor.shape)} {tensor.nbytes:,} bytes"
+            for name, tensor in module.tensors.items()
+        }
     if json:
         shown.print_json(facts)
         return
@@ -356,3 +373,18 @@ def _image_files(paths: list[Path]) -> list[Path]:
 
 def _facts(module: Module) -> dict[str, Any]:
     return module.card.model_dump() | {"id": module.id, "bytes": module.size}
+
+
+def merged_facts(joint: Joint) -> dict[str, Any]:
+    """What there is to say of a merged task."""
+    card = joint.card
+    return {
+        "task": card.task,
+        "classes": list(card.classes),
+        "counts": list(card.counts),
+        "teachers": sorted({part.card.teacher for part in joint.parts}),
+        "parts": {f"{p.card.task}@{p.card.teacher}": p.id for p in joint.parts},
+        "linked_by": joint.link.teacher,
+        "link_version": joint.link.version,
+        "bytes": joint.size,
+    }

@@ -50,6 +50,12 @@ VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=1e-9, help
 ImagesPerClass = Annotated[
     int, typer.Option("--images-per-class", min=1, max=255, help="maha: samples per class.")
 ]
+Continue = Annotated[
+    str | None,
+    typer.Option(
+        "--continue", metavar="TASK", show_default=False, help="Add images or classes to a task of your own."
+    ),
+]
 Biases = Annotated[
     names.BiasMode,
     typer.Option("--biases", help="Train biases for the backbone; auto keeps them where they pay."),

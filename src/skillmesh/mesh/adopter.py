@@ -80,10 +80,9 @@ class Adopter:
 
         A node that was never asked anything only carries modules: it keeps no mapper until the first question.
         """
-        modules = list(self._agent.bank)
-        if not modules or not self._agent.was_asked:
+        if not len(self._agent.bank) or not self._agent.was_asked:
             self._agent.use_nothing()
-        elif self._agent.in_use() != modules:
+        elif self._agent.in_use() != (modules := self._agent.arranged()):
             self._agent.use(modules, self._tried_mapper(modules))
         self._tried = [], None
 

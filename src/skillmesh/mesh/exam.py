@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.mapper import Judged, Mapped, Mapper
 from skillmesh.module import Module
+from skillmesh.synergy.names import joined
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
 
@@ -28,7 +29,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Exam:
-    """Images of one task, and what they are called. Names are compared without regard to case."""
+    """Images of one task, and what they are called. Names are compared in their plain form."""
 
     module: Module
     own: bool
@@ -83,6 +84,9 @@ class Sitting:
     """By a teacher's key, and whether it is taken from the agent's own images."""
     claims: Indices
     """For each background image the index of the module that claims it, −1 where it is unknown."""
+    met: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By a module's id and that of one of the agent's own tasks: images of the task that the other module answers
+    with one of the task's names, right or wrong."""
 
 
 class Examiner:
@@ -105,13 +109,14 @@ class Examiner:
         kept = iter(_split(own, [len(exam.x) for exam in exams if exam.own]))
         results: dict[bool, dict[str, Result]] = {True: {}, False: {}}
         taken: dict[tuple[str, bool], Taken] = defaultdict(Taken)
+        met: dict[tuple[str, str], int] = {}
         for exam in exams:
             on_probes = next(probed)  # the mapper has been asked about these while it was built
             won, unsaid = next(kept) if exam.own else on_probes
-            results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken)
+            results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken, met)
         claimants, strange = next(kept)
         claims = np.where(strange, -1, claimants)
-        return Sitting(modules, mapper, results[True], results[False], dict(taken), claims)
+        return Sitting(modules, mapper, results[True], results[False], dict(taken), claims, met)
 
     def _exam(self, module: Module) -> Exam:
         kept = self._own.get(module.id)
@@ -133,7 +138,12 @@ def _probes(module: Module) -> int:
 
 
 def _marked(
-    exam: Exam, modules: list[Module], winners: Indices, unknown: Flags, taken: dict[tuple[str, bool], Taken]
+    exam: Exam,
+    modules: list[Module],
+    winners: Indices,
+    unknown: Flags,
+    taken: dict[tuple[str, bool], Taken],
+    met: dict[tuple[str, str], int],
 ) -> Result:
     """Mark one exam, and put wrong answers down to the other teachers who gave them."""
     right, excused = 0, 0.0
@@ -152,6 +162,8 @@ def _marked(
             account = taken[winner.card.teacher_key, exam.own]
             account.wrong += count - hits
             account.excused += exam.error * equivalent
+            if exam.own:
+                met[winner.id, exam.module.id] = equivalent
     return Result(len(winners), right, int(np.sum(~unknown)), excused)
 
 
@@ -172,4 +184,5 @@ def _said(module: Module, x: Floats) -> Indices:
 
 
 def _names(module: Module) -> Names:
-    return np.array([name.casefold() for name in module.card.classes], dtype=np.object_)
+    """Names as they are compared: a second teacher of `Spring_Rolls` may call them `spring roll`."""
+    return np.array([joined(name) for name in module.card.classes], dtype=np.object_)

@@ -69,7 +69,7 @@ class Node:
         """The ledger when it was last looked at."""
         before = agent.ledger.view()
         self._trusted = before.trusted
-        self._told = {notice.digest for notice in before.known.values() if notice.teacher_key == self._own}
+        self._told = {notice.digest for notice in before.believed if notice.teacher_key == self._own}
         self._announced: set[str] = set()
         self._heard: dict[str, dict[str, float]] = {}
         """For each teacher, what it has announced in the last hour, and when."""
@@ -180,7 +180,7 @@ class Node:
 
     def _tell(self, view: View) -> None:
         """Tell everyone about this agent's notices that are new since the node began."""
-        for notice in view.known.values():
+        for notice in view.believed:
             if notice.teacher_key == self._own and notice.digest not in self._told:
                 self._told.add(notice.digest)
                 with contextlib.suppress(NoReplyError):  # whoever meets this node later asks for it

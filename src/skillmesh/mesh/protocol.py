@@ -1,6 +1,6 @@
 """The three questions that agents put to each other, as bytes, and what is a possible answer to each.
 
-    digest    my root hash            → who I am and "the same", or the short ids of all notices that I know
+    digest    my root hashes          → who I am and "the same", or the short ids of all notices that I know
     notices   short ids               → these notices
     piece     announcement, offset, length  → that part of the announced file, or "not here"
 

@@ -22,8 +22,14 @@ from skillmesh.mesh.exam import Examiner, Sitting
 from skillmesh.mesh.harm import harm
 from skillmesh.module import Module
 from skillmesh.names import Representation
+from skillmesh.synergy.joining import disagreement
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
+
+MET_IMAGES, MET_SHARE = 3, 0.1
+"""A second teacher of a task takes so many of its images at least, and such a share of them."""
+MISNAMED = 0.5
+"""So many of the names that it shares with the first may be nearer to other classes of the first."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Quarantine:
         if not newcomers:
             return [], [], before
         after = self._examiner.sit(_ordered(before.modules + newcomers))
-        complaint = harm(before, after, newcomers, self._max_claim)
+        complaint = harm(before, after, newcomers, self._max_claim) or self._misnamed(after, newcomers)
         if complaint is None:
             return newcomers, [], after
         if len(newcomers) == 1:
@@ -112,6 +118,29 @@ class Quarantine:
         first, first_held, between = self._admit(before, newcomers[:middle])
         second, second_held, last = self._admit(between, newcomers[middle:])
         return first + second, first_held + second_held, last
+
+    def _misnamed(self, after: Sitting, newcomers: list[Module]) -> str | None:
+        """Say which of the agent's own tasks a newcomer teaches under the same names, put to other classes.
+
+        Where an agent has few images, or knows few of them itself, wrong answers could be bad luck; that classes
+        lie in each other's places cannot. A task whose names are the same and that looks another way (written and
+        signed digits) takes no images and is not meant.
+        """
+        if self._examiner.kind != "sketch":
+            return None
+        by_id = {module.id: module for module in after.modules}
+        for (newcomer, own), images in sorted(after.met.items()):
+            few = images < max(MET_IMAGES, MET_SHARE * after.own[own].images)
+            if few or newcomer not in {module.id for module in newcomers}:
+                continue
+            compared, astray = disagreement([by_id[own], by_id[newcomer]], self._examiner.prior)
+            if astray > MISNAMED * compared:
+                return (
+                    f"it has names of the agent's own {by_id[own].card.task!r} for other classes than these: "
+                    f"{astray} of {compared} lie nearer to a class of another name, expected at most "
+                    f"{int(MISNAMED * compared)}"
+                )
+        return None
 
 
 def background_of(calibration: Calibration, representation: Representation, compact: bool) -> Floats:

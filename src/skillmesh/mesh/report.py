@@ -101,6 +101,16 @@ def status(agent: Agent) -> dict[str, Any]:
             for notice in view.seen.values()
             if isinstance(notice, Announcement)
         ],
+        "links": [
+            {
+                "task": link.task,
+                "maker": link.teacher,
+                "parts": len(link.parts),
+                "acts": link.digest in {joint.link.digest for joint in agent.merged()},
+            }
+            for link in view.links.values()
+            if not link.withdrawn
+        ],
         "bans": [{"agent": banned, "reason": reason} for banned, reason in view.bans.items()],
         "damaged": [{"file": d.path.name, "error": str(d.error)} for d in agent.bank.damaged],
     }

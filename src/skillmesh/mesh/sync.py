@@ -48,6 +48,7 @@ MAX_EMPTY = 1_000
 MAX_USELESS = 100_000
 HEARD_AT_ONCE = 256
 """Announcements that wait to be taken in."""
+ROOT_BYTES = 32
 
 
 class Greeting(NamedTuple):
@@ -83,21 +84,22 @@ class Sync:
     def answer_digest(self, body: bytes) -> bytes:
         view = self._ledger.view()
         hello = self._hello(view)
-        if body.hex() == view.root:
+        knows_links = len(body) == 2 * ROOT_BYTES
+        if body == _roots(view) if knows_links else body.hex() == view.root:
             hello = hello.model_copy(update={"same": True})
-        return write_digest(hello, view.known.values())
+        return write_digest(hello, view.believed if knows_links else view.known.values())
 
     def answer_notices(self, body: bytes) -> bytes:
         view = self._ledger.view()
-        return write_notices(body, {short(notice): notice for notice in view.known.values()})
+        return write_notices(body, {short(notice): notice for notice in view.believed})
 
     # What this agent asks and hears.
 
     def greet(self, agent: str, replied: Callable[[Greeting], None]) -> None:
         """Ask one peer what it knows; `replied` is called when it has said so, or will not."""
-        root = self._ledger.view().root
-        pending = self._wire().ask(agent, DIGEST, bytes.fromhex(root), TIMEOUT, MAX_DIGEST)
-        pending.then(partial(replied, Greeting(root, pending)))
+        view = self._ledger.view()
+        pending = self._wire().ask(agent, DIGEST, _roots(view), TIMEOUT, MAX_DIGEST)
+        pending.then(partial(replied, Greeting(view.root, pending)))
 
     def exchange(self, agent: str, greeting: Greeting) -> list[Notice]:
         """Take from a peer that replied what is news."""
@@ -114,8 +116,7 @@ class Sync:
         return news
 
     def _unknown(self, inventory: Iterable[bytes]) -> list[bytes]:
-        view = self._ledger.view()
-        had = {short(notice) for notice in (*view.known.values(), *view.seen.values())}
+        had = {short(notice) for notice in self._ledger.view().heard}
         return [item for item in inventory if item not in had and item not in self._useless]
 
     @contextmanager
@@ -173,11 +174,11 @@ class Sync:
     def take_heard(self) -> list[Notice]:
         """Take in what was announced, in one go; return what was new."""
         view = self._ledger.view()
-        known = {notice.digest for notice in (*view.known.values(), *view.seen.values())}
+        known = {notice.digest for notice in view.heard}
         notices: list[Notice] = []
         for _ in range(len(self._announcements)):  # those that come meanwhile wait for the next time
             sender, data = self._announcements.popleft()
-            full = len(view.seen) >= MAX_SEEN and not self._ledger.trusts(sender)
+            full = len(view.seen) + len(view.seen_links) >= MAX_SEEN and not self._ledger.trusts(sender)
             if sender not in view.bans and not full:
                 notices += self._announced(sender, data, view, known)
         if notices:
@@ -203,3 +204,12 @@ class Sync:
     def reconsider(self) -> None:
         """Look at everything again: the user trusts other teachers now."""
         self._useless.clear()
+
+
+def _roots(view: View) -> bytes:
+    """What this agent knows, in two hashes: that of modules, and behind it that of links.
+
+    An older release asks with the first alone and is told of no links, since it would take one for a lie; asked
+    with both it answers as if they differed, and lists what it has.
+    """
+    return bytes.fromhex(view.root) + bytes.fromhex(view.links_root)

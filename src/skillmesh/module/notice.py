@@ -2,15 +2,18 @@
 
 An *announcement* says that a version of a task exists and what its file looks like, leaf by leaf: whoever fetches
 it checks every piece on arrival and knows who sent a wrong one. A *withdrawal* says that a version, and every one
-before it, is no longer to be used.
+before it, is no longer to be used. A *link* says that modules, whoever taught them, are parts of one task; a later
+one with no parts ends it.
 
-A teacher's task is a *slot*. Of two notices for one slot the one of higher `rank` stands, so agents that have
-heard the same notices, in whatever order, agree on what stands.
+A teacher's task is a *slot*, and so is a maker's link: its name has a slash in it, which no task's can have. Of
+two notices for one slot the one of higher `rank` stands, so agents that have heard the same notices, in whatever
+order, agree on what stands.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -27,17 +30,21 @@ LEAF = 32_768
 """Bytes of a file that one hash in its announcement covers."""
 MAX_NOTICE = 200_000
 """Bytes; the announcement of the largest module that may be has fewer."""
+MAX_PARTS = 16
+"""Of one link."""
+LINK = "link/"
+"""What a link's slot begins with."""
 
 
 class Slot(NamedTuple):
-    """One teacher's task, in whatever version."""
+    """One teacher's task, or one maker's link, in whatever version."""
 
     teacher_key: str
     task: str
 
 
 class _Signed(BaseModel):
-    """What both kinds of notice have: a slot, a version, and the teacher's signature over all fields."""
+    """What all kinds of notice have: a slot, a version, and the teacher's signature over all fields."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
     kind: ClassVar[str]
@@ -116,10 +123,41 @@ class Withdrawal(_Signed):
     reason: Line | None = Field(None, min_length=1, max_length=200)
 
 
-Notice = Announcement | Withdrawal
-_KINDS: dict[Any, type[Announcement] | type[Withdrawal]] = {
+class Link(_Signed):
+    """Modules that are parts of one task. It holds none of their numbers: whoever has the parts adds them up."""
+
+    kind: ClassVar[str] = "link"
+
+    parts: tuple[Hex, ...] = Field(max_length=MAX_PARTS)
+    """The modules' ids in ascending order; none: the link is withdrawn."""
+    reason: Line | None = Field(None, min_length=1, max_length=200)
+
+    @model_validator(mode="after")
+    def _several_in_order(self) -> Self:
+        if list(self.parts) != sorted(set(self.parts)) or len(self.parts) == 1:
+            raise ValueError(
+                f"{len(self.parts)} parts, expected none or two to {MAX_PARTS} ids in order, each once"
+            )
+        return self
+
+    @property
+    def slot(self) -> Slot:
+        return Slot(self.teacher_key, LINK + self.task)
+
+    @property
+    def withdrawn(self) -> bool:
+        return not self.parts
+
+    @property
+    def rank(self) -> tuple[int, bool, str, str]:
+        return self.version, self.withdrawn, "", self.digest
+
+
+Notice = Announcement | Withdrawal | Link
+_KINDS: dict[Any, type[Announcement] | type[Withdrawal] | type[Link]] = {
     "announcement": Announcement,
     "withdrawal": Withdrawal,
+    "link": Link,
 }
 
 
@@ -146,6 +184,22 @@ def withdraw(task: str, version: int, identity: Identity, reason: str | None = N
         )
     except ValidationError as error:
         raise NoticeError(f"the withdrawal is not sound: {_first(error)}; mend it and try again") from None
+    return made.signed(identity)
+
+
+def link(name: str, version: int, parts: Iterable[str], identity: Identity, reason: str | None = None) -> Link:
+    """Say that these modules, by their ids, are parts of one task; no parts: that they no longer are."""
+    try:
+        made = Link(
+            task=name,
+            version=version,
+            teacher=identity.name,
+            teacher_key=identity.public_key,
+            parts=tuple(sorted(set(parts))),
+            reason=reason,
+        )
+    except ValidationError as error:
+        raise NoticeError(f"the link is not sound: {_first(error)}; mend it and try again") from None
     return made.signed(identity)
 
 

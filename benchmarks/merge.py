@@ -1,0 +1,317 @@
+"""Two teachers, one task, and tasks that go on: real agents with half of the images each, against one with all.
+
+    python benchmarks/merge.py ../shared/tasks
+
+The bank is every fourth task by name. Each task's training and validation images are cut in two, class by class.
+Ann learns one half, Bob the other; a student takes in both and links them. Whoever goes on learns one half of the
+images, or of the classes, and then the other without the first. Every agent answers the test images of all tasks
+with no task told: an answer counts if task and class are right. The tasks that are not in the bank chose how heads
+are put together, on their validation images and held-back training images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from merge_choice import chosen_on_others
+from threadpoolctl import threadpool_limits
+
+from skillmesh import validation
+from skillmesh.agent import Agent
+from skillmesh.challenge.provenance import provenance
+from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
+from skillmesh.home import create_home
+from skillmesh.mesh.quarantine import Quarantine, background_of
+from skillmesh.module import Module
+from skillmesh.synergy.joining import misfit
+from skillmesh.synergy.merge import Statistics, merged
+from skillmesh.tensors import Floats
+
+HERE = Path(__file__).parent
+EVERY = 4
+LEAST_CLASSES = 3
+"""A task of fewer cannot be cut in two by classes: two are the least to begin with."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task's test images, described."""
+
+    folder: TaskFolder
+    x: Floats
+    labels: np.ndarray
+    images: Sequence[Any]
+
+
+def cut(split: Split, seed: int) -> tuple[Split, Split]:
+    """Every class's images in two halves, at random."""
+    rng, mine = np.random.default_rng(seed), np.zeros(len(split), dtype=bool)
+    for c in np.unique(split.labels):
+        of = rng.permutation(np.flatnonzero(split.labels == c))
+        mine[of[: (len(of) + 1) // 2]] = True
+    return _rows(split, mine), _rows(split, ~mine)
+
+
+def by_images(task: TaskFolder, seed: int) -> tuple[TaskFolder, TaskFolder]:
+    train, val = cut(task.splits["train"], seed), cut(task.splits["val"], seed)
+    first, second = (
+        replace(task, splits=task.splits | {"train": t, "val": v}) for t, v in zip(train, val, strict=True)
+    )
+    return first, second
+
+
+def by_classes(task: TaskFolder) -> tuple[TaskFolder, TaskFolder]:
+    middle = max(2, len(task.classes) // 2)
+    halves = []
+    for kept in (range(middle), range(middle, len(task.classes))):
+        splits = {}
+        for name, split in task.splits.items():
+            some = _rows(split, np.isin(split.labels, list(kept)))
+            splits[name] = Split(some.files, some.labels - kept[0])
+        halves.append(replace(task, classes=tuple(task.classes[c] for c in kept), splits=splits))
+    return halves[0], halves[1]
+
+
+def _rows(split: Split, kept: np.ndarray) -> Split:
+    return Split(tuple(f for f, k in zip(split.files, kept, strict=True) if k), split.labels[kept])
+
+
+class Crew:
+    """Agents in fresh homes that share one backbone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._backbone = folder, None
+
+    def agent(self, name: str) -> Agent:
+        create_home(self._folder / name, name=name)
+        agent = Agent(self._folder / name, backbone=self._backbone)
+        self._backbone = agent.backbone
+        return agent
+
+    def taught(self, name: str, tasks: Sequence[TaskFolder]) -> Agent:
+        agent = self.agent(name)
+        for task in tasks:
+            agent.learn(task)
+        print(f"{name} has learned {len(tasks)} tasks", flush=True)
+        return agent
+
+    def student(self, name: str, files: Sequence[bytes], maker: Agent | None = None) -> Agent:
+        agent = self.agent(name)
+        if maker is not None:
+            agent.ledger.trust(maker.identity.public_key, maker.name)
+            agent.ledger.merge(maker.ledger.view().links.values(), maker.identity.public_key)
+        for data in files:
+            agent.take(data)
+        return agent
+
+
+def files_of(*agents: Agent) -> list[bytes]:
+    return [agent.bank.file_of(module) for agent in agents for module in agent.bank]
+
+
+def asked(agent: Agent, task: TaskFolder) -> Asked:
+    split = task.splits["test"]
+    described = agent.backbone.describe(split.files)
+    x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
+    return Asked(task, x, split.labels[described.readable], [split.files[i] for i in described.readable])
+
+
+def final(agent: Agent, exams: Sequence[Asked]) -> dict[str, float]:
+    """For each task how often task and class are right, in per cent."""
+    found = {}
+    for exam in exams:
+        answers = agent.answer_described(exam.x, exam.images)
+        right = [
+            (a.best.task, a.best.label) == (exam.folder.name, exam.folder.classes[label])
+            for a, label in zip(answers, exam.labels, strict=True)
+        ]
+        found[exam.folder.name] = 100 * float(np.mean(right))
+    return found
+
+
+# 1. The sums themselves.
+
+
+def exactness(agent: Agent, tasks: Sequence[TaskFolder], seed: int) -> dict[str, float]:
+    """Unquantised statistics of two halves against those of the whole, relative to the largest number."""
+    worst = {"mean": 0.0, "scatter": 0.0}
+    for task in tasks:
+        parts = [_statistics(agent, half) for half in by_images(task, seed)]
+        whole, places = _statistics(agent, task), np.arange(len(task.classes))
+        both = merged([(part, places) for part in parts], len(places))
+        assert np.array_equal(both.counts, whole.counts)
+        ours, theirs = (each.scatter.factor.T @ each.scatter.factor for each in (both, whole))
+        apart = np.abs(both.means - whole.means).max() / np.abs(whole.means).max()
+        worst["mean"] = max(worst["mean"], float(apart))
+        worst["scatter"] = max(worst["scatter"], float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
+    return worst
+
+
+def _statistics(agent: Agent, task: TaskFolder) -> Statistics:
+    described = agent.backbone.describe(task.splits["train"].files)
+    x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
+    return Statistics.of(x, task.splits["train"].labels[described.readable], len(task.classes))
+
+
+# 2. Merged tasks.
+
+
+def linked(agent: Agent) -> Agent:
+    for task in sorted({module.card.task for module in agent.bank}):
+        agent.merge([f"{task}@ann", f"{task}@bob"])
+    return agent
+
+
+def any_order(crew: Crew, maker: Agent, files: list[bytes], exams: Sequence[Asked], seed: int) -> dict[str, Any]:
+    """Three more agents take in the same in orders of their own."""
+    rng, same = np.random.default_rng(seed), []
+    said = [_bits(maker, exam) for exam in exams]
+    for number in range(3):
+        shuffled = [files[i] for i in rng.permutation(len(files))]
+        agent = crew.student(f"order{number}", shuffled, maker)
+        same.append([_bits(agent, exam) for exam in exams] == said)
+    return {"agents": len(same), "bit_identical": sum(same), "images": sum(len(e.x) for e in exams)}
+
+
+def _bits(agent: Agent, exam: Asked) -> bytes:
+    """Scores of the mapper and answers with raw confidences."""
+    scores = agent.mapper()[1].map(exam.x)
+    answers = agent.answer_described(exam.x, exam.images)
+    return scores.posterior.tobytes() + scores.novelty.tobytes() + repr(answers).encode()
+
+
+# 3. Second teachers before quarantine.
+
+
+def second_teachers(first: Agent, second: Agent) -> dict[str, Any]:
+    """Each task's second teacher before the first, who knows all tasks; then the same with names moved by one."""
+    config = first.config
+    background = background_of(first.calibration, config.representation, config.compact)
+    own = validation.load(first.home / validation.FOLDER, list(first.bank))
+    found: dict[str, Any] = {
+        "tried": 0,
+        "honest_held": [],
+        "swapped_held": 0,
+        "honest_links": 0,
+        "swapped_links": 0,
+    }
+    for newcomer in second.bank:
+        quarantine = Quarantine(first.prior, config.mapper, background, own)
+        mine = first.bank.held(newcomer.card.task, first.identity.public_key)
+        assert mine is not None
+        liar = _swapped(newcomer, second)
+        found["tried"] += 1
+        for held in quarantine.judge(list(first.bank), [newcomer]).held:
+            found["honest_held"].append(f"{newcomer.card.task}: {held.reason}")
+        found["swapped_held"] += len(quarantine.judge(list(first.bank), [liar]).held)
+        found["honest_links"] += misfit([mine, newcomer], first.prior) is None
+        found["swapped_links"] += misfit([mine, liar], first.prior) is None
+    return found
+
+
+def _swapped(module: Module, teacher: Agent) -> Module:
+    """As if every class had been taught under the name of the next."""
+    classes = (*module.card.classes[1:], module.card.classes[0])
+    return Module.create(module.card.model_copy(update={"classes": classes}), module.tensors, teacher.identity)[0]
+
+
+# 4. Tasks that go on.
+
+
+def gone_on(
+    crew: Crew,
+    name: str,
+    tasks: Sequence[TaskFolder],
+    halves: Callable[[TaskFolder], tuple[TaskFolder, TaskFolder]],
+) -> Agent:
+    agent = crew.agent(name)
+    for task in tasks:
+        first, second = halves(task)
+        agent.learn(first)
+        agent.continue_task(task.name, second)
+    print(f"{name} has gone on with {len(tasks)} tasks", flush=True)
+    return agent
+
+
+def measured(tasks: list[TaskFolder], scratch: Path, seed: int) -> dict[str, Any]:
+    crew = Crew(scratch)
+    whole = crew.taught("whole", tasks)
+    exams = [asked(whole, task) for task in tasks]
+    halves = [by_images(task, seed) for task in tasks]
+    ann, bob = (crew.taught(name, [h[i] for h in halves]) for i, name in enumerate(("ann", "bob")))
+    files = files_of(ann, bob)
+    apart, joint = crew.student("apart", files), linked(crew.student("joint", files))
+    divisible = [task for task in tasks if len(task.classes) >= LEAST_CLASSES]
+    more_images = gone_on(crew, "more-images", tasks, lambda task: by_images(task, seed))
+    more_classes = gone_on(crew, "more-classes", divisible, by_classes)
+    for data in (whole.bank.file_of(m) for m in whole.bank if m.card.task not in {t.name for t in divisible}):
+        more_classes.take(data)
+    agents = {
+        "whole": whole,
+        "half": ann,
+        "other half": bob,
+        "both, not linked": apart,
+        "merged": joint,
+        "half the images, then the others": more_images,
+        "half the classes, then the others": more_classes,
+    }
+    finals = {name: final(agent, exams) for name, agent in agents.items()}
+    return {
+        "tasks": [
+            {"task": t.name, "classes": len(t.classes), "images": len(t.splits["train"])}
+            | {name: found[t.name] for name, found in finals.items()}
+            for t in tasks
+        ],
+        "final": {name: _against(found, finals["whole"]) for name, found in finals.items()},
+        "classes_cut": [task.name for task in divisible],
+        "exactness": exactness(whole, tasks, seed),
+        "any_order": any_order(crew, joint, files, exams, seed),
+        "second_teachers": [second_teachers(ann, bob), second_teachers(bob, ann)],
+        "joint_rows": {j.card.task: len(j.tensors["sketch.factor"]) for j in joint.merged()},
+    }
+
+
+def _against(found: dict[str, float], whole: dict[str, float]) -> dict[str, float]:
+    apart = [found[name] - whole[name] for name in whole]
+    return {"mean": fmean(found.values()), "difference": fmean(apart), "worst": min(apart), "best": max(apart)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", type=int, default=EVERY, help="every so manieth task is in the bank")
+    parser.add_argument("--choice", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "merge.json")
+    options = parser.parse_args()
+    paths = find_tasks([options.tasks])
+    bank, others = paths[:: options.every], [p for i, p in enumerate(paths) if i % options.every]
+    wanted = "" if options.every == EVERY else f" --every {options.every} --no-choice"
+    origin = provenance(f"python benchmarks/merge.py ../shared/tasks{wanted}", bank, seed=options.seed)
+    tasks = [open_task(path, hold_out=("val", "test"), seed=options.seed) for path in bank]
+    with TemporaryDirectory() as scratch, threadpool_limits(1, "blas"):
+        report = measured(tasks, Path(scratch), options.seed)
+        report["choice"] = chosen_on_others(others, options.seed) if options.choice and others else None
+    report["provenance"] = origin
+    options.out.write_text(json.dumps(_rounded(report), indent=1, ensure_ascii=False) + "\n")
+    print(json.dumps(_rounded(report["final"]), indent=1))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""How heads were chosen to be put together: measured on tasks that are not in the bank, never on test images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from synergy_tasks import Task, halves, load
+
+from skillmesh.anchors import AnchorSettings
+from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
+from skillmesh.backbone.calibration import Prior
+from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
+from skillmesh.synergy import continuing
+from skillmesh.synergy.compose import closed_form
+from skillmesh.synergy.continuing import Images, Known, joined
+from skillmesh.synergy.heads import Part, combined
+from skillmesh.synergy.merge import Statistics, merged
+from skillmesh.tensors import Floats
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+STRENGTHS = (1.0, 0.1, 0.01)
+HOLD_BACK = 4
+"""Every so manieth training image judges tasks that go on."""
+
+
+def chosen_on_others(paths: Sequence[Path], seed: int) -> dict[str, Any]:
+    """All figures of the choice: for tasks merged, and for every third of them gone on with."""
+    tasks, prior = load(paths, "descriptor")
+    merging = [_shares(task, prior, seed) for task in tasks if len(task.labels["val"])]
+    going = [_ways(task, prior, seed) for task in tasks[1::3]]
+    return {"merge": _averaged(merging), "continue": _averaged([found for some in going for found in some])}
+
+
+def _averaged(found: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
+    return {
+        name: {
+            "tasks": len(some),
+            "accuracy": fmean(accuracy for accuracy, _ in some),
+            "log_loss": fmean(loss for _, loss in some),
+        }
+        for name in dict.fromkeys(name for each in found for name in each)
+        for some in [[each[name] for each in found if name in each]]
+    }
+
+
+def _judged(head: Head, x: Floats, labels: Labels) -> tuple[float, float]:
+    """Accuracy, and the log-loss at the best temperature."""
+    logits = head.logits(x)
+    return 100 * float(np.mean(logits.argmax(axis=1) == labels)), calibrate(logits, labels)[1]
+
+
+def _learned(train: Images, val: Images, classes: int) -> tuple[Fit, SketchAnchor, np.ndarray]:
+    """As a module carries it, but for the last fit, in which validation images join."""
+    fit = fit_head(*train, *val, classes)
+    anchor = SketchAnchor.read(SketchAnchor.fit(*train, classes, AnchorSettings()).tensors())
+    return fit, anchor, np.bincount(train[1], minlength=classes).astype(np.float64)
+
+
+def _shares(task: Task, prior: Prior, seed: int) -> dict[str, tuple[float, float]]:
+    """Two halves put together with several shares of heads and closed form, on the validation images."""
+    classes, val = len(task.classes), task.split("val")
+    places = np.arange(classes)
+    known = [_learned(half.split("train"), half.split("val"), classes) for half in halves(task, seed)]
+    anchor = merged([(Statistics.of_anchor(a, n), places) for _, a, n in known], classes).anchor()
+    closed = closed_form(anchor.means, pooled_precision([anchor], prior))
+    parts = [Part(Head.read(fit.before.tensors()), fit.temperature, places, n) for fit, _, n in known]
+    found = {f"{s:g} heads": _judged(combined(parts, closed, anchor.means, s)[0], *val) for s in SHARES}
+    whole = _learned(task.split("train"), val, classes)[0]
+    return {"whole": _judged(whole.before, *val), "half": _judged(parts[0].head, *val)} | found
+
+
+def _ways(task: Task, prior: Prior, seed: int) -> list[dict[str, tuple[float, float]]]:
+    """Ways to go on, by images and by classes, on training images that were held back."""
+    classes, (x, labels), (val, val_labels) = len(task.classes), task.split("train"), task.split("val")
+    back = _turn(labels) % HOLD_BACK == HOLD_BACK - 1
+    judges, kept = (x[back], labels[back]), (x[~back], labels[~back])
+    if np.bincount(kept[1], minlength=classes).min() < 2 or not len(judges[0]):
+        return []
+    whole = fit_head(*kept, val, val_labels, classes).head
+    cuts = {"images": (_turn(kept[1]) % 2 == 0, _turn(val_labels) % 2 == 0, np.arange(classes))}
+    if classes > 3:
+        old = np.arange(classes // 2)
+        cuts["classes"] = np.isin(kept[1], old), np.isin(val_labels, old), old
+    found = []
+    for name, (mine, mine_val, places) in cuts.items():
+        parts = [(kept[0][m], kept[1][m]) for m in (mine, ~mine)]
+        vals = [(val[m], val_labels[m]) for m in (mine_val, ~mine_val)]
+        heads = _candidates(parts, vals, places, classes, prior, seed)
+        row = {"whole": whole} | heads
+        found.append({f"{name}: {way}": _judged(head, *judges) for way, head in row.items()})
+    return found
+
+
+def _candidates(
+    parts: list[Images], vals: list[Images], places: np.ndarray, classes: int, prior: Prior, seed: int
+) -> dict[str, Head]:
+    fit, anchor, counts = _learned(parts[0], vals[0], len(places))
+    old = Known(Head.read(fit.head.tensors()), fit.temperature, anchor, counts, vals[0])
+    statistics = merged(continuing._statistics(old, places, parts[1]), classes)
+    together = continuing._together(old, places, parts[1], vals[1], statistics, prior)
+    rows = np.zeros_like(together.weight)
+    rows[places] = old.head.weight / np.float32(old.temperature)
+    drawn = continuing._drawn(old, places, seed)
+    images = joined(joined(parts[1], vals[1]), joined(vals[0], drawn))
+    ways = [
+        (name, centre, strength)
+        for strength in STRENGTHS
+        for name, centre in (("nothing", None), ("the old head", rows), ("both heads and anchor", together.weight))
+    ]
+    found = {
+        "new images alone, around the old head": fit_path(*parts[1], classes, [0.1], rows)[0],
+        "both heads and anchor, no fit": together,
+    }
+    for name, centre, strength in ways:
+        found[f"around {name}, strength {strength:g}"] = fit_path(*images, classes, [strength], centre)[0]
+    before = [fit_path(*joined(parts[1], drawn), classes, [s], centre)[0] for _, centre, s in ways]
+    losses = [_judged(head, *joined(vals[0], vals[1]))[1] for head in before]
+    name, _, strength = ways[int(np.argmin(losses))]
+    return found | {"what the kept images would choose": found[f"around {name}, strength {strength:g}"]}
+
+
+def _turn(labels: Labels) -> np.ndarray:
+    """How many images of its class come before each."""
+    turn = np.zeros(len(labels), dtype=np.int64)
+    for c in np.unique(labels):
+        turn[labels == c] = np.arange(int((labels == c).sum()))
+    return turn

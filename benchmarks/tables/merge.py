@@ -1,0 +1,85 @@
+"""Two teachers of one task, and tasks that go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables import read, source, table
+
+BANK, TWICE = "merge", "merge-20"
+COLUMNS = (
+    "whole",
+    "half",
+    "other half",
+    "both, not linked",
+    "merged",
+    "half the images, then the others",
+    "half the classes, then the others",
+)
+
+
+def tasks() -> str:
+    """Final accuracy of every task in the bank, and the averages with what they lie apart from the whole."""
+    r = read(BANK)
+    rows = [
+        [t["task"], str(t["classes"]), str(t["images"]), *(_cell(t, name, r) for name in COLUMNS)]
+        for t in r["tasks"]
+    ]
+    for label, key in (("average", "mean"), ("less the whole", "difference"), ("worst task", "worst")):
+        figures = [_signed(r["final"][name][key], key != "mean") for name in COLUMNS]
+        rows.append([f"**{label}**", "", "", *figures])
+    again = read(TWICE)
+    rows.append(
+        [
+            "**less the whole, every second task**",
+            "",
+            "",
+            *(_signed(again["final"][n]["difference"]) for n in COLUMNS),
+        ]
+    )
+    head = (
+        "task | classes | images | all at once | one half | other half | both, not linked | **merged** | "
+        "more images | more classes"
+    )
+    facts = f"{_facts(r)} With every second task in the bank: {_facts(again)}"
+    return f"{table(head, rows)}\n\n{facts}\n\n{source(BANK, TWICE)}"
+
+
+def _cell(task: dict[str, Any], name: str, r: dict[str, Any]) -> str:
+    if name == COLUMNS[-1] and task["task"] not in r["classes_cut"]:
+        return "–"
+    return f"{task[name]:.1f}"
+
+
+def _signed(value: float, sign: bool = True) -> str:
+    return f"{value:+.2f}" if sign else f"{value:.1f}"
+
+
+def _facts(r: dict[str, Any]) -> str:
+    order, exact, tried = r["any_order"], r["exactness"], r["second_teachers"]
+    held, swapped, count, joined, hijacked = (
+        sum(_count(one[name]) for one in tried)
+        for name in ("honest_held", "swapped_held", "tried", "honest_links", "swapped_links")
+    )
+    return (
+        f"Unquantised, merged halves differ from the whole by {exact['mean']:.0e} (means) and "
+        f"{exact['scatter']:.0e} (scatter), relative to the largest number. Of {order['agents']} more agents that "
+        f"took in everything in orders of their own, {order['bit_identical']} had bit-identical scores and "
+        f"answers on {order['images']:,} images. Quarantine held {held} of {count} honest second teachers and "
+        f"{swapped} of {count} with names moved by one class; links would join {joined} and {hijacked} of them."
+    )
+
+
+def _count(value: int | list[str]) -> int:
+    return value if isinstance(value, int) else len(value)
+
+
+def choice() -> str:
+    """What the other tasks said about putting heads together."""
+    found = read(BANK)["choice"]
+    rows = [_row(name, figures) for part in ("merge", "continue") for name, figures in found[part].items()]
+    return f"{table('two halves, or how to go on | tasks | accuracy | log-loss', rows)}\n\n{source(BANK)}"
+
+
+def _row(name: str, figures: dict[str, float]) -> list[str]:
+    return [name, str(figures["tasks"]), f"{figures['accuracy']:.1f}", f"{figures['log_loss']:.3f}"]

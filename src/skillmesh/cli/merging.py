@@ -1,0 +1,51 @@
+"""The command that makes one task of what several teachers taught."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from skillmesh.cli import options
+from skillmesh.cli.app import app, merged_facts, open_agent
+
+
+@app.command()
+def merge(
+    context: typer.Context,
+    tasks: Annotated[
+        list[str],
+        typer.Argument(metavar="TASK@TEACHER …", help="Tasks that are one; or with --undo a merged one."),
+    ],
+    home: options.Home = None,
+    name: Annotated[
+        str | None, typer.Option("--name", show_default=False, help="The merged task's name; default the first's.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take merged tasks apart again.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Make one task of what several teachers taught; a signed link says so to every agent."""
+    from skillmesh.cli import show
+    from skillmesh.errors import AgentError
+
+    agent = open_agent(home or context.obj)
+    if undo:
+        if name is not None:
+            raise AgentError("--name is for merging, expected none with --undo; leave it away")
+        ended = [agent.unmerge(task) for task in tasks]
+        if json:
+            show.print_json({"undone": [{"task": link.task, "everywhere": link.withdrawn} for link in ended]})
+            return
+        for link in ended:
+            where = "everywhere" if link.withdrawn else f"here; {link.teacher}'s link stands elsewhere"
+            typer.echo(f"{link.task!r} is no longer merged {where}")
+        return
+    link = agent.merge(tasks, name)
+    joint = next(joint for joint in agent.merged() if joint.link.digest == link.digest)
+    if json:
+        show.print_json(merged_facts(joint))
+        return
+    typer.echo(
+        f"merged {joint.card.task!r}: {len(joint.parts)} parts by {joint.card.teacher}, "
+        f"{len(joint.card.classes)} classes, {sum(joint.card.counts)} training images"
+    )

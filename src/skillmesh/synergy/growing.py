@@ -1,0 +1,163 @@
+"""A new version of one's own task from more images: of its classes, of new ones, or both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from skillmesh import validation
+from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.data.folder import Split, TaskFolder, survey_task
+from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
+from skillmesh.learning.head import Head
+from skillmesh.learning.probes import choose_probes, probe_tensors
+from skillmesh.lesson import Lesson
+from skillmesh.progress import Progress, begin
+from skillmesh.synergy.continuing import Continued, Images, Known, go_on, joined
+from skillmesh.synergy.merge import Places, union
+from skillmesh.synergy.portable import refuse_unportable
+from skillmesh.tensors import Floats
+
+if TYPE_CHECKING:
+    from skillmesh.agent import Agent
+    from skillmesh.backbone.describe import Described
+    from skillmesh.module import Module
+    from skillmesh.progress import Advance
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """The old classes as they were, then the new ones."""
+
+    names: tuple[str, ...]
+    places: Places
+    """Of the folder's classes."""
+
+
+def own_task(agent: Agent, task: str) -> Module:
+    """The module that can be gone on with: the agent's own, of a kind that adds up."""
+    older = agent.bank.held(task, agent.identity.public_key)
+    if older is None:
+        own = sorted(m.card.task for m in agent.bank if m.card.teacher_key == agent.identity.public_key)
+        raise UnknownTaskError(
+            f"this agent has taught no task {task!r}, and can go on with its own only; these are: "
+            f"{', '.join(own) or 'none'}; learn the images as a task of your own and use `skillmesh merge`"
+        )
+    refuse_unportable(older.card)
+    if agent.config.mapper != "sketch":
+        raise SettingsMismatchError(
+            f"this agent's anchors are {agent.config.mapper}, expected sketch: only these can be added to; learn "
+            "the task again from all images, with --replace"
+        )
+    return older
+
+
+def more_of(more: str | Path | TaskFolder, task: str, seed: int) -> TaskFolder:
+    """The new images; a single class is enough, since there are others already."""
+    folder = more if isinstance(more, TaskFolder) else survey_task(more, name=task, seed=seed)
+    if not folder.classes:
+        raise DataError(
+            f"{more} holds no class folders with images; expected class/image.jpg or train/class/image.jpg inside"
+        )
+    return folder
+
+
+def study_on(agent: Agent, older: Module, folder: TaskFolder, progress: Progress | None = None) -> Lesson:
+    """Learn the task anew from what the old module says and the images in `folder`, without the old ones."""
+    classes = _classes(older, folder)
+    images = len(folder.splits["train"]) + len(folder.splits["val"])
+    advance = begin(progress, older.card.task, images)
+    train, seen = _described(agent, folder.splits["train"], classes, advance)
+    val, also_seen = _described(agent, folder.splits["val"], classes, advance)
+    counts = np.bincount(train[1], minlength=len(classes.names))
+    _refuse_nothing_new(older, classes, counts)
+    kept = _kept(agent, older)
+    old = Known(
+        Head.read(older.tensors),
+        older.card.temperature,
+        SketchAnchor.read(older.tensors),
+        np.asarray(older.card.counts, dtype=np.float64),
+        kept,
+    )
+    places = np.arange(len(older.card.classes))
+    with threadpool_limits(1, "blas"):  # as in `lesson.study`
+        found = go_on(
+            old, places, train, val, len(classes.names), agent.prior, agent.config.rank, agent.config.seed
+        )
+        judges = _by_class(joined(val, kept))
+        alone = SketchAnchor.pool([SketchAnchor.read(found.anchor.tensors())], agent.prior)
+        probes = choose_probes(judges[0], alone.score(judges[0]).novelty)
+    counts[: len(places)] += np.asarray(older.card.counts)
+    facts = {
+        "task": older.card.task,
+        "classes": classes.names,
+        "dim": older.card.dim,
+        "anchors": ("sketch",),
+        "counts": tuple(int(n) for n in counts),
+        "validation_images": len(judges[0]),
+        "validation_accuracy": _accuracy(older, found, val, kept),
+        "temperature": found.fit.temperature,
+        "trial": f"went on from version {older.card.version} with {len(train[0])} more images",
+    }
+    tensors = found.fit.head.tensors() | found.anchor.tensors() | probe_tensors(probes)
+    unreadable, fresh = seen.unreadable + also_seen.unreadable, seen.fresh + also_seen.fresh
+    return Lesson(tensors, facts, unreadable, folder.notes, *judges, fresh)
+
+
+def told_before(older: Module, **told: Any) -> dict[str, Any]:
+    """Licence, note and tags stay what they were where nothing new is said."""
+    return {name: value or getattr(older.card, name) for name, value in told.items()}
+
+
+def _classes(older: Module, folder: TaskFolder) -> _Classes:
+    both = union([older.card.classes, folder.classes])
+    known = len(older.card.classes)
+    new = {int(place): name for name, place in zip(folder.classes, both.places[1], strict=True) if place >= known}
+    return _Classes((*older.card.classes, *(new[place] for place in sorted(new))), both.places[1])
+
+
+def _described(agent: Agent, split: Split, classes: _Classes, advance: Advance | None) -> tuple[Images, Described]:
+    described = agent.backbone.describe(split.files, advance)
+    x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
+    return (x, classes.places[split.labels[described.readable]]), described
+
+
+def _refuse_nothing_new(older: Module, classes: _Classes, counts: Places) -> None:
+    empty = [classes.names[c] for c in range(len(older.card.classes), len(classes.names)) if not counts[c]]
+    if empty or not counts.sum():
+        what = f"of {', '.join(map(repr, empty[:5]))}" if empty else "at all"
+        raise DataError(f"no training image {what} can be read; mend or remove the class folder(s)")
+
+
+def _kept(agent: Agent, older: Module) -> Images:
+    """The validation images of the old task that are still here, with labels that are certain."""
+    (own,) = validation.load(agent.home / validation.FOLDER, [older])
+    if own.labels is None:
+        return np.empty((0, older.card.dim), dtype=np.float32), np.empty(0, dtype=np.int64)
+    return own.x, own.labels
+
+
+def _by_class(images: Images) -> Images:
+    """Class by class, as validation images are kept."""
+    order = np.argsort(images[1], kind="stable")
+    return images[0][order], images[1][order]
+
+
+def _accuracy(older: Module, found: Continued, val: Images, kept: Images) -> float | None:
+    """On validation images, before they joined the training.
+
+    The old head has seen the old ones: of these it is not believed to know more than its card says.
+    """
+    new, old = (_right(found.fit.before, *images) for images in (val, kept))
+    if older.card.validation_accuracy is not None:
+        old = min(old, older.card.validation_accuracy * len(kept[0]))
+    images = len(val[0]) + len(kept[0])
+    return (new + old) / images if images else None
+
+
+def _right(head: Head, x: Floats, labels: Places) -> float:
+    return float(np.sum(head.logits(x).argmax(axis=1) == labels))

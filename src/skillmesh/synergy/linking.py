@@ -1,0 +1,75 @@
+"""Links: who may say that modules are parts of one task, and how an agent says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from skillmesh.errors import SettingsMismatchError, UnknownTaskError
+from skillmesh.module.joint import parts_of
+from skillmesh.module.notice import LINK, Link, Slot, link
+
+if TYPE_CHECKING:
+    from skillmesh.agent import Agent
+    from skillmesh.module import Module
+
+
+def acting_links(agent: Agent) -> list[Link]:
+    """The links that may act here: of makers that the agent trusts, neither withdrawn nor put away by its user."""
+    view = agent.ledger.view()
+    links = dict(view.links)
+    if view.seen_links and _trusts_everyone(agent):
+        links |= view.seen_links
+    return [made for slot, made in links.items() if not made.withdrawn and slot not in view.forgotten]
+
+
+def make_link(agent: Agent, tasks: Sequence[str], name: str | None = None) -> Link:
+    """Link tasks that the agent holds; a task that is merged already brings all its parts."""
+    from skillmesh.synergy.joining import misfit
+
+    parts = {part.id: part for task in tasks for part in parts_of(agent.find(task))}
+    if len(parts) < 2:
+        raise UnknownTaskError(
+            f"{', '.join(map(repr, tasks)) or 'nothing'} is one module, expected two or more of different "
+            "teachers; name them as TASK@TEACHER"
+        )
+    if agent.config.mapper != "sketch":
+        raise SettingsMismatchError(
+            f"this agent's mapper is {agent.config.mapper}, expected sketch: only its anchors add up; merge with "
+            "an agent that was set up with --mapper sketch"
+        )
+    reason = misfit(_in_order(parts.values()), agent.prior)
+    if reason is not None:
+        raise SettingsMismatchError(f"these modules are no parts of one task: {reason}")
+    called = name or agent.find(tasks[0]).card.task
+    slot = Slot(agent.identity.public_key, LINK + called)
+    made = link(called, agent.ledger.latest_version(slot) + 1, parts, agent.identity)
+    agent.ledger.remember(slot)
+    agent.ledger.merge([made], agent.identity.public_key)
+    return made
+
+
+def unmake_link(agent: Agent, name: str, reason: str | None = None) -> Link:
+    """End a link of one's own for everyone; another's is only put away here."""
+    merged = [joint for joint in agent.merged() if joint.card.task == name]
+    own = agent.ledger.view().links.get(Slot(agent.identity.public_key, LINK + name))
+    if own is not None and not own.withdrawn:
+        ended = link(name, own.version + 1, (), agent.identity, reason)
+        agent.ledger.merge([ended], agent.identity.public_key)
+        return ended
+    if not merged:
+        known = ", ".join(joint.card.task for joint in agent.merged()) or "none"
+        raise UnknownTaskError(f"there is no merged task {name!r} here; merged tasks: {known}")
+    agent.ledger.forget(merged[0].link.slot)
+    return merged[0].link
+
+
+def _in_order(modules: Iterable[Module]) -> list[Module]:
+    return sorted(modules, key=lambda m: (m.content_id, m.id))
+
+
+def _trusts_everyone(agent: Agent) -> bool:
+    """As its node does: commands beside it, whose ledger is opened for listed teachers, must say the same."""
+    from skillmesh.mesh.settings import MeshSettings
+
+    return agent.ledger.open_trust or MeshSettings.load(agent.home).trust == "open"

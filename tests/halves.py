@@ -1,0 +1,48 @@
+"""Tasks dealt out to several teachers, for tests: no image is in two of the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from skillmesh.data.folder import Split, TaskFolder
+
+
+def dealt(task: TaskFolder, parts: int) -> list[TaskFolder]:
+    """Every class's training and validation images, dealt out in turn; test images stay."""
+    return [
+        replace(task, splits={name: _share(s, name, part, parts) for name, s in task.splits.items()})
+        for part in range(parts)
+    ]
+
+
+def only(task: TaskFolder, classes: Sequence[str]) -> TaskFolder:
+    """The task with some of its classes, in the order given."""
+    return replace(
+        task, classes=tuple(classes), splits={n: _chosen(s, task, classes) for n, s in task.splits.items()}
+    )
+
+
+def renamed(task: TaskFolder, name: Callable[[str], str], backwards: bool = False) -> TaskFolder:
+    """The task with other names for its classes, in their order or the other way round."""
+    order = task.classes[::-1] if backwards else task.classes
+    return replace(only(task, order), classes=tuple(map(name, order)))
+
+
+def _share(split: Split, name: str, part: int, parts: int) -> Split:
+    if name == "test":
+        return split
+    turn = np.concatenate([np.arange(n) % parts for n in np.bincount(split.labels)]) if len(split) else np.zeros(0)
+    rows = np.flatnonzero(turn == part)  # images come class by class
+    return Split(tuple(split.files[i] for i in rows), split.labels[rows])
+
+
+def _chosen(split: Split, task: TaskFolder, classes: Sequence[str]) -> Split:
+    files, labels = [], []
+    for number, name in enumerate(classes):
+        rows = np.flatnonzero(split.labels == task.classes.index(name))
+        files += [split.files[i] for i in rows]
+        labels += [number] * len(rows)
+    return Split(tuple(files), np.array(labels, dtype=np.int64))

@@ -1,0 +1,76 @@
+"""Links between real nodes: two teach halves of a task, a third links them, and all three answer the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from halves import dealt
+from meshes import Mesh, Node, answers, eventually
+
+from skillmesh.agent import Agent
+from skillmesh.data.folder import open_task
+
+NewAgent = Callable[..., Agent]
+
+
+def merged(node: Node) -> list[tuple[str, int]]:
+    agent = Agent(node.home)
+    return [(joint.card.task, len(joint.parts)) for joint in agent.merged()]
+
+
+def in_use(node: Node) -> int:
+    return int(node.status()["in_use"])
+
+
+@pytest.mark.slow
+def test_two_teach_a_third_links_and_all_answer_the_same(
+    mesh: Mesh, new_agent: NewAgent, demo_tasks: Path, mixed: list[Path]
+) -> None:
+    nodes = [mesh.node(name=name) for name in ("ann", "bob", "cyd")]
+    for node, half in zip(nodes, dealt(open_task(demo_tasks / "shapes"), 2), strict=False):
+        Agent(node.home).learn(half)
+    Agent(nodes[2].home).learn(demo_tasks / "dice")
+    for node in nodes:
+        node.start()
+    eventually(lambda: mesh.converged(tasks=3))
+    images = mixed[:12]
+    for node in nodes:
+        answers(node, images)  # from now on it has a mapper, which follows bank and links
+    assert nodes[2].run("merge", "shapes@ann", "shapes@bob", "--name", "figures").returncode == 0
+    eventually(lambda: all(in_use(node) == 2 for node in nodes))
+    said = [json.dumps(answers(node, images)) for node in nodes]
+    assert said[0] == said[1] == said[2]
+    assert "ann + bob" in said[0]
+    assert all(merged(node) == [("figures", 2)] for node in nodes)
+
+    late = mesh.node(name="late").start()  # hears of the link from whoever is there, not from its maker
+    nodes[2].stop()
+    eventually(lambda: late.status()["live"] == 3)
+    eventually(lambda: merged(late) == [("figures", 2)])
+    assert json.dumps(answers(late, images)) == said[0]
+
+    nodes[2].start()
+    assert nodes[2].run("merge", "--undo", "figures").returncode == 0
+    eventually(lambda: all(merged(node) == [] for node in (*nodes, late)))
+    eventually(lambda: in_use(late) == 3)
+
+
+@pytest.mark.slow
+def test_a_task_that_goes_on_replaces_its_older_version_on_every_agent(mesh: Mesh, demo_tasks: Path) -> None:
+    ann, bob = mesh.node(name="ann"), mesh.node(name="bob")
+    agent = Agent(ann.home)
+    agent.learn(demo_tasks / "dice")
+    for node in (ann, bob):
+        node.start()
+    eventually(lambda: mesh.converged(tasks=1))
+    assert ann.run("learn", demo_tasks / "latin", "--continue", "dice").returncode == 0
+
+    def held() -> list[tuple[int, int]]:
+        return [(m.card.version, len(m.card.classes)) for m in Agent(bob.home).bank]
+
+    (module,) = Agent(ann.home).bank
+    eventually(lambda: held() == [(2, len(module.card.classes))])
+    assert mesh.converged(tasks=1)
