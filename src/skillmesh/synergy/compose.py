@@ -21,7 +21,7 @@ import numpy as np
 
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
-from skillmesh.learning.head import Head, Labels, calibrate
+from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
 from skillmesh.lowrank import Precision
 from skillmesh.synergy.warm import WarmFit, fit_warm
 from skillmesh.tensors import Floats
@@ -70,7 +70,12 @@ def compose(sources: Sequence[Source], prior: Prior, form: Form = "blend") -> Co
 
 
 def refine(
-    composed: Composed, x: Floats, labels: Labels, val_x: Floats, val_labels: Labels
+    composed: Composed,
+    x: Floats,
+    labels: Labels,
+    val_x: Floats,
+    val_labels: Labels,
+    rounds: int = ROUNDS,
 ) -> tuple[Composed, WarmFit | None]:
     """Go on with images, as far as they pay: the composed head is the centre of the next one's prior.
 
@@ -79,7 +84,7 @@ def refine(
     is too little to better it; the fit is `None` then.
     """
     judges = (val_x, val_labels) if len(val_x) else (x, labels)
-    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight)
+    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight, composed.head.bias, rounds)
     temperature, loss = calibrate(composed.head.logits(judges[0]), judges[1])
     if warm.loss is None or loss <= warm.loss:
         return Composed(composed.head, temperature), None
