@@ -4,13 +4,13 @@
 
 As the paper's section 6: all 190 pairs of 20 tasks (every second by name), each pair one task with the classes of
 both. Ours come from modules (int8 heads and anchors) and need no image; the paper's are rows trained with W′x and
-put beside each other. Both then go on with images, against a random start. An epoch of ours is a round of L-BFGS at
-each strength that is tried; in a round every image is looked at about once.
+put beside each other. Both then go on with images, against a random start. An epoch of ours is a round of L-BFGS
+at each strength that is tried; in a round every image is looked at about once.
 
 Each task is cut in two: one half of its training and validation images is for what is known of it, the other for
 whoever goes on. On the same images (`--same-images`, as the paper seems to have it) a composed head is judged by
-what it was made from. Accuracies are the average of the two tasks' test images, with no task told, but for `given`,
-where each image is answered by its own task's head.
+what it was made from. Accuracies are the average of the two tasks' test images, with no task told, but for
+`given`, where each image is answered by its own task's head.
 """
 
 from __future__ import annotations
