@@ -10,3 +10,5 @@ BiasMode = Literal["auto", "always", "never"]
 Adaptation = Literal["biases", "head2toe", "reprogramming"]
 Network = Literal["machine", "lan", "fixed", "client"]
 Trust = Literal["listed", "open"]
+Refining = Literal["prior", "two", "infinity"]
+"""How a composed head goes on with images: by its prior, or as the paper does, with rows of one 2- or ∞-norm."""

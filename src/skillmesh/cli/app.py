@@ -140,7 +140,7 @@ def learn(
         )
     seconds = time.perf_counter() - started
     if json:
-        facts = _facts(module) | {
+        facts = facts_of(module) | {
             "seconds": round(seconds, 3),
             "macs": lesson.costs.spent,
             "notes": list(lesson.notes),
@@ -224,7 +224,7 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     modules = agent.tasks()
     if json:
         damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
-        show.print_json({"tasks": [_facts(m) for m in modules], "damaged": damaged})
+        show.print_json({"tasks": [facts_of(m) for m in modules], "damaged": damaged})
         return
     rows = show.table(None, "task", ">classes", ">images", ">validation", ">size", "taught by", "learned")
     for m in modules:
@@ -248,7 +248,7 @@ def show(
     from skillmesh.cli import show as shown
 
     module = open_agent(home or context.obj).bank.find(task)
-    facts = _facts(module) | {"classes": dict(zip(module.card.classes, module.card.counts, strict=True))}
+    facts = facts_of(module) | {"classes": dict(zip(module.card.classes, module.card.counts, strict=True))}
     facts["tensors"] = {
         name: f"{tensor.dtype} {list(tensor.shape)} {tensor.nbytes:,} bytes"
         for name, tensor in module.tensors.items()
@@ -299,7 +299,7 @@ def import_(
         except SkillmeshError as error:
             refused.append({"file": str(file), "error": type(error).__name__, "reason": str(error)})
     if json:
-        print_json({"imported": [_facts(m) for m in received], "refused": refused})
+        print_json({"imported": [facts_of(m) for m in received], "refused": refused})
     else:
         for module in received:
             typer.echo(
@@ -348,5 +348,5 @@ def _image_files(paths: list[Path]) -> list[Path]:
     return files
 
 
-def _facts(module: Module) -> dict[str, Any]:
+def facts_of(module: Module) -> dict[str, Any]:
     return module.card.model_dump() | {"id": module.id, "bytes": module.size}

@@ -51,8 +51,8 @@ class Composed:
     """A head over the chosen classes, source by source in the order given."""
 
     head: Head
-    temperature: float
-    """Divides the logits; from the sources' own, since there is no image to find it on."""
+    temperature: float = 1.0
+    """Divides the logits. Without an image to find it on it is 1: they are as sure as the sources' were right."""
 
 
 def compose(sources: Sequence[Source], prior: Prior, form: Form = "blend") -> Composed:
@@ -66,7 +66,7 @@ def compose(sources: Sequence[Source], prior: Prior, form: Form = "blend") -> Co
         scale = _scale(source, closed)
         loudness.append(scale * source.temperature)
         parts.append(_mixed(source, closed, scale, HEADS_SHARE[form]))
-    return Composed(_joined(parts), _within_bounds(float(np.exp(np.mean(np.log(loudness))))))
+    return Composed(_joined(parts, np.float32(np.exp(-np.mean(np.log(loudness))))))
 
 
 def refine(
@@ -100,7 +100,7 @@ def compose_rows(sources: Sequence[Source]) -> Composed:
         )
         for source in sources
     ]
-    return Composed(_joined(parts), 1.0)
+    return Composed(_joined(parts))
 
 
 def closed_form(means: Floats, precision: Precision) -> Head:
@@ -134,10 +134,6 @@ def _centred(logits: Floats) -> Floats:
     return np.asarray(logits - logits.mean(axis=1, keepdims=True))
 
 
-def _joined(parts: Sequence[Head]) -> Head:
-    return Head(np.concatenate([part.weight for part in parts]), np.concatenate([part.bias for part in parts]))
-
-
-def _within_bounds(temperature: float) -> float:
-    """As a card wants it."""
-    return min(max(temperature, 0.01), 100.0)
+def _joined(parts: Sequence[Head], scale: np.float32 | float = 1.0) -> Head:
+    weight, bias = (np.concatenate(rows) for rows in zip(*((p.weight, p.bias) for p in parts), strict=True))
+    return Head(weight * np.float32(scale), bias * np.float32(scale))
