@@ -107,6 +107,8 @@ class Examiner:
         taken: dict[tuple[str, bool], Taken] = defaultdict(Taken)
         for exam in exams:
             on_probes = next(probed)  # the mapper has been asked about these while it was built
+            if exam.module.card.composed is not None and not exam.own:
+                continue  # its probes are its sources', who may call them by other names
             won, unsaid = next(kept) if exam.own else on_probes
             results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken)
         claimants, strange = next(kept)
