@@ -42,6 +42,8 @@ from skillmesh.tensors import Floats
 HERE = Path(__file__).parent
 EPOCHS = (0, 1, 2, 5, 10, 20, 30)
 """After which accuracy is told."""
+ROUNDS = {"ours, from blend": (0, 1, 2, 5, 10, 30), "ours, from nothing": (0, 1, 5, 30)}
+"""The same for ours, each of which is a fit of its own."""
 MOST = 50
 """Training images of a class in each half, at most: 190 pairs of all images would take hours."""
 SHOWN: tuple[Norm, ...] = ("two", "infinity")
@@ -124,14 +126,13 @@ def ours(both: Both, prior: Prior) -> dict[str, list[float]]:
     """The composed head, refined by its prior, and today's head from nothing, after so many rounds."""
     composed = compose(both.sources, prior)
     parts, test = (*both.split("train"), *both.split("val")), both.split("test")[0]
+    blended = [composed.head] + [refine(composed, *parts, n)[0].head for n in ROUNDS["ours, from blend"][1:]]
+    cold = [fit_head(*parts, both.classes, n).head for n in ROUNDS["ours, from nothing"][1:]]
     chance = 100 / both.classes
-    found = {"ours, from blend": [both.accuracy(composed.head.logits(test))], "ours, from nothing": [chance]}
-    for rounds in EPOCHS[1:]:
-        refined = refine(composed, *parts, rounds)[0].head
-        found["ours, from blend"].append(both.accuracy(refined.logits(test)))
-        cold = fit_head(*parts, both.classes, rounds).head
-        found["ours, from nothing"].append(both.accuracy(cold.logits(test)))
-    return found
+    return {
+        "ours, from blend": [both.accuracy(head.logits(test)) for head in blended],
+        "ours, from nothing": [chance] + [both.accuracy(head.logits(test)) for head in cold],
+    }
 
 
 def the_papers(both: Both, norm: Norm) -> dict[str, list[float]]:
@@ -176,20 +177,25 @@ def over_tasks(values: Sequence[float], pairs: Sequence[Sequence[str]]) -> dict[
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Averages over pairs, and how much better ours is than each other way, at every epoch."""
+    """Averages over pairs, by epoch, and how much better ours is than each other way where both were told."""
     pairs = [pair["tasks"] for pair in found]
     curves = {name: np.array([pair["epochs"][name] for pair in found]) for name in found[0]["epochs"]}
 
-    def along(values: np.ndarray) -> list[dict[str, float | int]]:
-        return [over_tasks(list(column), pairs) for column in values.T]
+    def told(name: str) -> dict[int, np.ndarray]:
+        return dict(zip(ROUNDS.get(name, EPOCHS), curves[name].T, strict=True))
+
+    def less(name: str) -> dict[int, np.ndarray]:
+        best, other = told("ours, from blend"), told(name)
+        return {epoch: best[epoch] - other[epoch] for epoch in best if epoch in other}
+
+    def along(values: dict[int, np.ndarray]) -> dict[int, dict[str, float | int]]:
+        return {epoch: over_tasks(list(column), pairs) for epoch, column in values.items()}
 
     at_once = {name: [pair["without images"][name] for pair in found] for name in found[0]["without images"]}
-    best = curves["ours, from blend"]
     return {
         "without images": {name: over_tasks(values, pairs) for name, values in at_once.items()},
-        "at": list(EPOCHS),
-        "epochs": {name: along(values) for name, values in curves.items()},
-        "ours less": {name: along(best - values) for name, values in curves.items() if values is not best},
+        "epochs": {name: along(told(name)) for name in curves},
+        "ours less": {name: along(less(name)) for name in curves if name != "ours, from blend"},
     }
 
 
@@ -230,8 +236,10 @@ def main() -> None:
         for task in tasks:
             old, new = (thinned(half, options.seed) for half in halves(task, options.seed))
             _known.append(learned(old, old if options.same_images else new))
-    found = list(_all_pairs(options))
-    write({"summary": summary(found), "provenance": origin}, found, options.out)
+    found = []
+    for pair in _all_pairs(options):
+        found.append(pair)
+        write({"summary": summary(found), "provenance": origin}, found, options.out)
 
 
 def write(report: dict[str, Any], pairs: list[dict[str, Any]], out: Path) -> None:
