@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tables import adapting, agents, baselines, challenge, mesh, paper, synergy
+from tables import adapting, agents, baselines, challenge, composition, mesh, paper, synergy
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -55,6 +55,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "study-difficulty": partial(paper.study, "difficulty"),
     "class-pairs": synergy.paper_pairs,
     "class-matches": synergy.matches,
+    "composition": composition.without_images,
+    "composition-epochs": composition.epochs,
+    "composed-beside": composition.beside,
     "simulate": challenge.simulate,
     "simulate-check": challenge.simulate_check,
 }
