@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tables import adapting, agents, baselines, challenge, corrective, merge, mesh, paper, synergy
+from tables import adapting, agents, baselines, challenge, composition, corrective, merge, mesh, paper, synergy
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -64,6 +64,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "sight-costs": corrective.costs,
     "merge": merge.tasks,
     "merge-choice": merge.choice,
+    "composition": composition.without_images,
+    "composition-epochs": composition.epochs,
+    "composed-beside": composition.beside,
     "simulate": challenge.simulate,
     "simulate-check": challenge.simulate_check,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -39,12 +40,12 @@ from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head
 from skillmesh.learning.trial import Adapting
 from skillmesh.ledger import Ledger
-from skillmesh.lesson import Lesson, study
+from skillmesh.lesson import Lesson, anchor_settings, study
 from skillmesh.mapper import Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.module.joint import Joint
 from skillmesh.module.notice import Link, Slot, Withdrawal, announce, withdraw
-from skillmesh.names import Adaptation, BiasMode, Support
+from skillmesh.names import Adaptation, BiasMode, Refining, Support
 from skillmesh.progress import Progress, begin
 from skillmesh.synergy.class_matches import BankMatches, ClassMatches
 from skillmesh.synergy.remembered import remembered_minilm
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Prior
     from skillmesh.backbone.describe import Unreadable
     from skillmesh.data.inputs import ImageInput
+    from skillmesh.synergy.picking import Pick
 
 
 class Agent:
@@ -153,14 +155,9 @@ class Agent:
             How an adaptation is trained: for how long, on images mirrored at random, and beginning with the plain
             head instead of a random one.
         """
-        told: dict[str, Any] = {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
+        told = _told(licence, note, tags)
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
-        older = self.bank.held(folder.name, self.identity.public_key)
-        if older is not None and not replace:
-            raise TaskExistsError(
-                f"the task {folder.name!r} is learned already; give another name with --name, or learn it again "
-                "with --replace"
-            )
+        self._refuse_learned(folder.name, replace)
         self._refuse_bad_names(folder, told)
         images = len(folder.splits["train"]) + len(folder.splits["val"])
         checkpoint = self.home / f"training-{hashlib.sha256(folder.name.encode()).hexdigest()[:16]}.pt"
@@ -175,7 +172,7 @@ class Agent:
                 lambda count: begin(progress, f"{folder.name} ({adaptation})", count),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
-        module = self._keep(lesson, older, told)
+        module = self._keep(lesson, told)
         checkpoint.unlink(missing_ok=True)
         return module, lesson
 
@@ -196,14 +193,61 @@ class Agent:
         from skillmesh.synergy.growing import more_of, own_task, study_on, told_before
 
         older = own_task(self, task)
-        told = told_before(older, licence=licence, note=note, tags=tuple(sorted(set(tags))) or None)
+        told = told_before(older, **_told(licence, note, tags))
         with counted() as costs:
             lesson = study_on(self, older, more_of(more, task, self.config.seed), progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._keep(lesson, older, told), lesson
+        return self._keep(lesson, told), lesson
 
-    def _keep(self, lesson: Lesson, older: Module | None, told: dict[str, Any]) -> Module:
-        """Sign what was learned, put it in an older version's place, and announce it."""
+    def compose(
+        self,
+        name: str,
+        classes: Sequence[str | Pick],
+        *,
+        images: str | Path | TaskFolder | None = None,
+        form: Refining = "prior",
+        epochs: int | None = None,
+        replace: bool = False,
+        licence: str | None = None,
+        note: str | None = None,
+        tags: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> tuple[Module, Lesson]:
+        """Make a task of classes that the bank knows, own or received, without an image, and keep it as a module.
+
+        Parameters
+        ----------
+        classes
+            Each as `task:class`, `task:*` for all of a task, or `task:class=new name`; or a `Pick`.
+        images
+            A folder or zip of images of these classes, by their new names, to go on with. They must be new to
+            whoever taught the classes.
+        form, epochs
+            How to go on, and for how long: `prior` as far as it pays, the paper's `two` and `infinity` for 10
+            epochs, where nothing is said.
+        """
+        from skillmesh.synergy.composed_lesson import Further, lesson_of, lesson_with_images
+        from skillmesh.synergy.composing import composed_task
+        from skillmesh.synergy.picking import pick
+
+        name = unicodedata.normalize("NFC", name)
+        self._refuse_learned(name, replace)
+        told = {key: value for key, value in _told(licence, note, tags).items() if value is not None}
+        with counted() as costs:
+            task = composed_task(
+                pick(self.bank, classes), self.config.mapper, self.prior, anchor_settings(self.config)
+            )
+            lesson = lesson_of(name, task, self.config.mapper)
+            self._card(lesson.facts | told, version=1)  # a name that it refuses should not cost a forward pass
+            if images is not None:
+                further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
+                lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
+        lesson = dataclasses.replace(lesson, costs=costs)
+        return self._keep(lesson, told), lesson
+
+    def _keep(self, lesson: Lesson, told: dict[str, Any]) -> Module:
+        """Sign a lesson, put it into the bank in place of the older version, and announce it."""
+        older = self.bank.held(lesson.facts["task"], self.identity.public_key)
         _, data = self.sign(lesson, **told)
         module = self.bank.add(data)
         if older is not None:
@@ -211,6 +255,13 @@ class Agent:
         self.ledger.remember(slot_of(module))
         self.ledger.merge([announce(module.card, module.id, data, self.identity)], self.identity.public_key)
         return module
+
+    def _refuse_learned(self, task: str, replace: bool) -> None:
+        if not replace and self.bank.held(task, self.identity.public_key) is not None:
+            raise TaskExistsError(
+                f"the task {task!r} is learned already; give another name with --name, or learn it again "
+                "with --replace"
+            )
 
     def sign(self, lesson: Lesson, **told: Any) -> tuple[Module, bytes]:
         """Make a module of a lesson that was studied with this agent's settings, wherever that was.
@@ -468,6 +519,11 @@ class Agent:
         KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
         if card.biases is not None:
             Biases.read(module.tensors, card.biases[0])
+
+
+def _told(licence: str | None, note: str | None, tags: Sequence[str]) -> dict[str, Any]:
+    """The card's fields that the user gives."""
+    return {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
 
 
 def slot_of(module: Module) -> Slot:

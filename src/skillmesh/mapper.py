@@ -32,6 +32,9 @@ PSEUDO_PROBES = 4
 ASKED_MODULES = 512
 """About so many modules' probes set temperature and threshold, or all: more would tell nothing new."""
 PROBES_AT_ONCE = 512
+YIELD = 0.1
+"""By so much, in log-odds, a composed task steps back: an image of a class that it shares with a source fits both
+equally, and is the source's wherever that is. To compose a task changes nobody's answers."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Mapper:
     def _build(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
         anchor_type = KINDS[kind]
         self._modules = modules
+        self._yields = np.array([YIELD * (m.card.composed is not None) for m in modules], dtype=np.float32)
         self._scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
         asked = range(0, len(modules), -(-len(modules) // ASKED_MODULES))
         voices = [_voices(modules[i]) for i in asked]
@@ -103,7 +107,7 @@ class Mapper:
         return self._scorer.agreement(x) if isinstance(self._scorer, ShortlistScorer) else 1.0
 
     def _mapped(self, scores: Scores) -> Mapped:
-        posterior = softmax(scores.task / self.temperature)
+        posterior = softmax(scores.task / self.temperature - self._yields)
         return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
 
 

@@ -12,3 +12,5 @@ Network = Literal["machine", "lan", "fixed", "client"]
 Trust = Literal["listed", "open"]
 Support = Literal["plain", "encoder", "never"]
 MatchBy = Literal["name", "sight", "both"]
+Refining = Literal["prior", "two", "infinity"]
+"""How a composed head goes on with images: by its prior, or as the paper does, with rows of one 2- or ∞-norm."""

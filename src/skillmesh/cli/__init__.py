@@ -34,7 +34,7 @@ def main() -> None:
     from skillmesh.errors import SkillmeshError
 
     try:
-        from skillmesh.cli import app, classes, measure, merging, mesh, trust  # noqa: F401  (each adds its commands)
+        from skillmesh.cli import app, classes, compose, measure, merging, mesh, trust  # noqa: F401  (commands)
         from skillmesh.cli.challenge import data, paper, report, run, simulate, tune  # noqa: F401
 
         app.app()

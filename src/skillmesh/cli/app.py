@@ -150,7 +150,7 @@ def learn(
             )
     seconds = time.perf_counter() - started
     if json:
-        facts = _facts(module) | {
+        facts = facts_of(module) | {
             "seconds": round(seconds, 3),
             "macs": lesson.costs.spent,
             "notes": list(lesson.notes),
@@ -238,7 +238,7 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     modules, merged = agent.tasks(), agent.merged()
     if json:
         damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
-        facts = {"tasks": [_facts(m) for m in modules], "merged": [merged_facts(m) for m in merged]}
+        facts = {"tasks": [facts_of(m) for m in modules], "merged": [merged_facts(m) for m in merged]}
         show.print_json(facts | {"damaged": damaged})
         return
     rows = show.table(None, "task", ">classes", ">images", ">validation", ">size", "taught by", "learned")
@@ -268,7 +268,7 @@ def show(
     from skillmesh.module.joint import Joint
 
     module = open_agent(home or context.obj).find(task)
-    facts = (merged_facts(module) if isinstance(module, Joint) else _facts(module)) | {
+    facts = (merged_facts(module) if isinstance(module, Joint) else facts_of(module)) | {
         "classes": dict(zip(module.card.classes, module.card.counts, strict=True))
     }
     if not isinstance(module, Joint):
@@ -322,7 +322,7 @@ def import_(
         except SkillmeshError as error:
             refused.append({"file": str(file), "error": type(error).__name__, "reason": str(error)})
     if json:
-        print_json({"imported": [_facts(m) for m in received], "refused": refused})
+        print_json({"imported": [facts_of(m) for m in received], "refused": refused})
     else:
         for module in received:
             typer.echo(
@@ -371,7 +371,7 @@ def _image_files(paths: list[Path]) -> list[Path]:
     return files
 
 
-def _facts(module: Module) -> dict[str, Any]:
+def facts_of(module: Module) -> dict[str, Any]:
     return module.card.model_dump() | {"id": module.id, "bytes": module.size}
 
 

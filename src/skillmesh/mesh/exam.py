@@ -112,6 +112,8 @@ class Examiner:
         met: dict[tuple[str, str], int] = {}
         for exam in exams:
             on_probes = next(probed)  # the mapper has been asked about these while it was built
+            if exam.module.card.composed is not None and not exam.own:
+                continue  # its probes are its sources', who may call them by other names
             won, unsaid = next(kept) if exam.own else on_probes
             results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken, met)
         claimants, strange = next(kept)

@@ -25,6 +25,7 @@ MAX_CHANNELS = 10_000_000
 MAX_PATTERN = 2048
 _MAX_INT = 2**31
 _TAG = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+_ORIGIN = re.compile(r"[0-9a-f]{64}:.", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 Count = Annotated[int, Field(ge=1, le=_MAX_INT)]
@@ -99,6 +100,12 @@ def _toes(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return numbers
 
 
+def _origin(text: str) -> str:
+    if not _ORIGIN.match(text) or len(text) > 65 + 200:
+        raise ValueError(show(text))
+    return _line(text)
+
+
 def _tag(text: str) -> str:
     if not _TAG.fullmatch(text):
         raise ValueError(show(text))
@@ -154,6 +161,12 @@ class Card(BaseModel):
     pattern: int | None = Field(
         None, ge=1, le=MAX_PATTERN, description=f"an integer from 1 to {MAX_PATTERN:,}, the width of the pattern"
     )
+    composed: tuple[Annotated[str, AfterValidator(_origin)], ...] | None = Field(
+        None,
+        min_length=2,
+        max_length=MAX_CLASSES,
+        description="for each class the id of the module that it comes from, ':' and its name there",
+    )
     trial: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     licence: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     tags: Tags | None = Field(
@@ -189,12 +202,19 @@ class Card(BaseModel):
     def _one_count_per_class(self) -> Card:
         if len(self.counts) != len(self.classes):
             raise ValueError(f"counts: found {len(self.counts)}, expected {len(self.classes)}, one per class")
+        if self.composed is not None and len(self.composed) != len(self.classes):
+            raise ValueError(f"composed: found {len(self.composed)}, expected {len(self.classes)}, one per class")
         return self
 
     @property
     def adapted(self) -> bool:
         """Whether the head looks at another pass than the mapper."""
         return self.biases is not None or self.pattern is not None
+
+    @property
+    def origins(self) -> tuple[tuple[str, str], ...]:
+        """Of a composed task, the module id and the name there of each class; of any other, none."""
+        return tuple((origin[:64], origin[65:]) for origin in self.composed or ())
 
     @property
     def head_dim(self) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
-from skillmesh.learning.head import Head, Labels, calibrate
+from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
 from skillmesh.lowrank import Precision
 from skillmesh.synergy.warm import WarmFit, fit_warm
 from skillmesh.tensors import Floats
@@ -51,8 +51,8 @@ class Composed:
     """A head over the chosen classes, source by source in the order given."""
 
     head: Head
-    temperature: float
-    """Divides the logits; from the sources' own, since there is no image to find it on."""
+    temperature: float = 1.0
+    """Divides the logits. Without an image to find it on it is 1: they are as sure as the sources' were right."""
 
 
 def compose(sources: Sequence[Source], prior: Prior, form: Form = "blend") -> Composed:
@@ -66,11 +66,16 @@ def compose(sources: Sequence[Source], prior: Prior, form: Form = "blend") -> Co
         scale = _scale(source, closed)
         loudness.append(scale * source.temperature)
         parts.append(_mixed(source, closed, scale, HEADS_SHARE[form]))
-    return Composed(_joined(parts), _within_bounds(float(np.exp(np.mean(np.log(loudness))))))
+    return Composed(_joined(parts, np.float32(np.exp(-np.mean(np.log(loudness))))))
 
 
 def refine(
-    composed: Composed, x: Floats, labels: Labels, val_x: Floats, val_labels: Labels
+    composed: Composed,
+    x: Floats,
+    labels: Labels,
+    val_x: Floats,
+    val_labels: Labels,
+    rounds: int = ROUNDS,
 ) -> tuple[Composed, WarmFit | None]:
     """Go on with images, as far as they pay: the composed head is the centre of the next one's prior.
 
@@ -79,7 +84,7 @@ def refine(
     is too little to better it; the fit is `None` then.
     """
     judges = (val_x, val_labels) if len(val_x) else (x, labels)
-    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight)
+    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight, composed.head.bias, rounds)
     temperature, loss = calibrate(composed.head.logits(judges[0]), judges[1])
     if warm.loss is None or loss <= warm.loss:
         return Composed(composed.head, temperature), None
@@ -95,7 +100,7 @@ def compose_rows(sources: Sequence[Source]) -> Composed:
         )
         for source in sources
     ]
-    return Composed(_joined(parts), 1.0)
+    return Composed(_joined(parts))
 
 
 def closed_form(means: Floats, precision: Precision) -> Head:
@@ -129,10 +134,6 @@ def _centred(logits: Floats) -> Floats:
     return np.asarray(logits - logits.mean(axis=1, keepdims=True))
 
 
-def _joined(parts: Sequence[Head]) -> Head:
-    return Head(np.concatenate([part.weight for part in parts]), np.concatenate([part.bias for part in parts]))
-
-
-def _within_bounds(temperature: float) -> float:
-    """As a card wants it."""
-    return min(max(temperature, 0.01), 100.0)
+def _joined(parts: Sequence[Head], scale: np.float32 | float = 1.0) -> Head:
+    weight, bias = (np.concatenate(rows) for rows in zip(*((p.weight, p.bias) for p in parts), strict=True))
+    return Head(weight * np.float32(scale), bias * np.float32(scale))

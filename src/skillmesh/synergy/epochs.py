@@ -43,16 +43,26 @@ class _Adam:
 
     rate: float
     steps: int = 0
-    first: NDArray[np.floating] = field(default_factory=lambda: np.zeros(1))
-    second: NDArray[np.floating] = field(default_factory=lambda: np.zeros(1))
+    first: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    second: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
-    def step(self, weight: Floats, gradient: Floats) -> Floats:
+    def step(self, weight: Floats, gradient: Floats) -> None:
+        """Move `weight` where it lies. The gradient is used up: passes over memory are most of the time."""
+        if not self.steps:
+            self.first, self.second = np.zeros_like(weight), np.zeros_like(weight)
         self.steps += 1
-        self.first = 0.9 * self.first + 0.1 * gradient
-        self.second = 0.999 * self.second + 0.001 * np.square(gradient)
-        mean = self.first / (1 - 0.9**self.steps)
-        square = self.second / (1 - 0.999**self.steps)
-        return np.asarray(weight - self.rate * mean / (np.sqrt(square) + 1e-8), dtype=np.float32)
+        self.first *= np.float32(0.9)
+        self.first += np.float32(0.1) * gradient
+        self.second *= np.float32(0.999)
+        np.square(gradient, out=gradient)
+        gradient *= np.float32(0.001)
+        self.second += gradient
+        spread = np.divide(self.second, np.float32(1 - 0.999**self.steps), out=gradient)
+        np.sqrt(spread, out=spread)
+        spread += np.float32(1e-8)
+        np.divide(self.first, spread, out=spread)
+        spread *= np.float32(self.rate / (1 - 0.9**self.steps))
+        weight -= spread
 
 
 def random_rows(classes: int, dim: int, seed: int) -> Floats:
@@ -78,7 +88,7 @@ def train_rows(
     x: Floats, labels: Labels, start: Floats, settings: EpochSettings, watch: Watch | None = None
 ) -> Floats:
     """Train for a fixed number of epochs and return W′: the last state is taken, whatever it is worth."""
-    weight, adam = start.astype(np.float32), _Adam(settings.rate)
+    weight, adam = start.astype(np.float32), _Adam(settings.rate)  # a copy
     rng = np.random.default_rng(settings.seed)
     for epoch in range(settings.epochs + 1):
         if watch is not None:
@@ -86,21 +96,29 @@ def train_rows(
         if epoch == settings.epochs:
             break
         for some in _batches(len(x), settings.batch, rng):
-            weight = adam.step(weight, row_gradient(weight, x[some], labels[some], settings.norm))
+            adam.step(weight, row_gradient(weight, x[some], labels[some], settings.norm))
     spend("head", head_macs(len(x), x.shape[1], len(start), settings.epochs))
     return normed(weight, settings.norm)
 
 
 def row_gradient(weight: Floats, x: Floats, labels: Labels, norm: Norm) -> Floats:
     """Of the mean log-loss of W′x by W. With w′ = w/‖w‖ and g the gradient by w′, it is (g − (g·w′)∂‖w‖)/‖w‖."""
-    acting, lengths = normed(weight, norm), _lengths(weight, norm)
+    lengths = _lengths(weight, norm)[:, None]
+    acting: Floats = weight / lengths
     share = softmax(x @ acting.T)
     share[np.arange(len(labels)), labels] -= 1
-    gradient: Floats = np.asarray(share.T @ x / len(labels), dtype=np.float32)
+    share /= np.float32(len(labels))
+    gradient: Floats = np.asarray(share.T @ x, dtype=np.float32)
     if norm == "plain":
         return gradient
-    along = np.einsum("ij,ij->i", gradient, acting)[:, None]
-    return np.asarray((gradient - along * _slope(acting, norm)) / lengths[:, None], dtype=np.float32)
+    along = np.einsum("ij,ij->i", gradient, acting)
+    if norm == "two":  # the norm's derivative is the row itself
+        gradient -= along[:, None] * acting
+    else:  # it is the sign at the row's largest weight
+        largest = np.arange(len(acting)), np.abs(acting).argmax(axis=1)
+        gradient[largest] -= along * np.sign(acting[largest])
+    gradient /= lengths
+    return gradient
 
 
 def _lengths(weight: Floats, norm: Norm) -> Floats:
@@ -108,16 +126,6 @@ def _lengths(weight: Floats, norm: Norm) -> Floats:
         return np.ones(len(weight), dtype=np.float32)
     lengths = np.linalg.norm(weight, ord=2 if norm == "two" else np.inf, axis=1)
     return np.asarray(np.maximum(lengths, 1e-12), dtype=np.float32)
-
-
-def _slope(acting: Floats, norm: Norm) -> Floats:
-    """The derivative of each row's norm: the row itself, or the sign at its largest weight."""
-    if norm == "two":
-        return acting
-    slope = np.zeros_like(acting)
-    largest = np.arange(len(acting)), np.abs(acting).argmax(axis=1)
-    slope[largest] = np.sign(acting[largest])
-    return slope
 
 
 def _batches(images: int, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:

@@ -1,0 +1,134 @@
+"""What an agent makes of known classes: a lesson like that of a learned task, to be signed and shared as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from skillmesh.anchors import KINDS
+from skillmesh.backbone.backbone import Backbone
+from skillmesh.config import AgentConfig
+from skillmesh.data.folder import Split, TaskFolder, open_task
+from skillmesh.errors import AgentError, DataError
+from skillmesh.learning.probes import choose_probes, probe_tensors
+from skillmesh.lesson import Lesson, anchor_settings
+from skillmesh.names import Refining
+from skillmesh.progress import Progress, begin
+from skillmesh.synergy.composing import Task
+from skillmesh.synergy.further import Images, go_on, widened
+from skillmesh.tensors import Floats
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.calibration import Prior
+    from skillmesh.backbone.describe import Described
+
+
+@dataclass(frozen=True)
+class Further:
+    """With which images a composed task goes on, and how."""
+
+    folder: TaskFolder
+    form: Refining = "prior"
+    epochs: int | None = None
+
+    @classmethod
+    def opened(cls, path: str | Path | TaskFolder, classes: tuple[str, ...], seed: int, **how: Any) -> Further:
+        folder = path if isinstance(path, TaskFolder) else open_task(path, seed=seed)
+        missing, strange = sorted(set(classes) - set(folder.classes)), sorted(set(folder.classes) - set(classes))
+        if missing or strange:
+            raise DataError(
+                f"the images are of other classes: {_some(missing)} missing, {_some(strange)} unexpected; "
+                "expected a folder for each composed class, by its new name, and no other"
+            )
+        if how.get("epochs") is not None and how["epochs"] < 1:
+            raise AgentError(f"found {how['epochs']} epochs, expected 1 or more; without images there is none")
+        return cls(folder, **how)
+
+
+def lesson_of(name: str, task: Task, kind: str) -> Lesson:
+    """A composed task as it is, without an image."""
+    dim = task.composed.head.weight.shape[1]
+    facts = {
+        "task": name,
+        "dim": dim,
+        "anchors": (kind,),
+        "validation_images": task.validation_images,
+        "temperature": task.composed.temperature,
+    }
+    tensors = task.composed.head.tensors() | task.anchor.tensors() | probe_tensors(task.probes)
+    nothing: Floats = np.empty((0, dim), dtype=np.float32)
+    return Lesson(tensors, task.facts | facts, [], (), nothing, np.empty(0, dtype=np.int64))
+
+
+def lesson_with_images(
+    name: str, task: Task, further: Further, backbone: Backbone, config: AgentConfig, progress: Progress | None
+) -> Lesson:
+    """A composed task that went on with images of its classes."""
+    folder, settings = further.folder, anchor_settings(config)
+    advance = begin(progress, name, len(folder.splits["train"]) + len(folder.splits["val"]))
+    seen = {split: backbone.describe(folder.splits[split].files, advance) for split in ("train", "val")}
+    images = _images(task.facts["classes"], folder, seen, backbone, config)
+    with threadpool_limits(1, "blas"):
+        refined = go_on(task.composed, images, further.form, further.epochs)
+        anchor = widened(task.anchor, task.facts["counts"], images, settings)
+        grown = replace(task, composed=refined.composed, anchor=anchor)
+        if len(images.val_x):
+            prior = backbone.calibration.prior(config.representation, config.compact)
+            grown = replace(grown, probes=_own_probes(grown, images, config, prior))
+    new = np.bincount(images.labels, minlength=len(task.facts["counts"]))
+    lesson = lesson_of(name, grown, config.mapper)
+    facts = {
+        "counts": tuple(int(n + more) for n, more in zip(task.facts["counts"], new, strict=True)),
+        "validation_images": len(images.val_x) or task.validation_images,
+        "validation_accuracy": refined.accuracy,
+        "trial": refined.words,
+    }
+    return replace(
+        lesson,
+        facts=lesson.facts | facts,
+        unreadable=seen["train"].unreadable + seen["val"].unreadable,
+        notes=folder.notes,
+        validation=images.val_x,
+        validation_labels=images.val_labels,
+        fresh=seen["train"].fresh + seen["val"].fresh,
+    )
+
+
+def _images(
+    classes: tuple[str, ...],
+    folder: TaskFolder,
+    seen: dict[str, Described],
+    backbone: Backbone,
+    config: AgentConfig,
+) -> Images:
+    """Described images with the new task's labels; each class must have one to train on that can be read."""
+    places = np.array([classes.index(label) for label in folder.classes])
+
+    def part(split: Split, described: Described) -> tuple[Floats, Any]:
+        x = backbone.represent(described.raw, config.representation, config.compact)
+        return x, places[split.labels[described.readable]]
+
+    images = Images(*part(folder.splits["train"], seen["train"]), *part(folder.splits["val"], seen["val"]))
+    counts = np.bincount(images.labels, minlength=len(classes))
+    if not counts.all():
+        empty = [classes[i] for i in np.flatnonzero(counts == 0)]
+        raise DataError(
+            f"no training image of {_some(empty)} can be read; mend the folder(s), or go without images"
+        )
+    return images
+
+
+def _own_probes(task: Task, images: Images, config: AgentConfig, prior: Prior) -> Floats:
+    kind = KINDS[config.mapper]
+    alone = kind.pool([kind.read(task.anchor.tensors())], prior)
+    return choose_probes(images.val_x, alone.score(images.val_x).novelty)
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "none"
+    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

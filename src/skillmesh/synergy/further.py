@@ -1,0 +1,139 @@
+"""A composed task goes on with images: the head as far as they pay, the anchor by what they add.
+
+The images must be new to the sources' teachers: they judge the composed head, and what it was made from would
+praise it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.anchors import Anchor, AnchorSettings
+from skillmesh.anchors.maha import MahaAnchor
+from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
+from skillmesh.lowrank import LowRank
+from skillmesh.names import Refining
+from skillmesh.synergy.compose import Composed, refine
+from skillmesh.synergy.composing import thinned
+from skillmesh.synergy.epochs import EpochSettings, train_rows
+from skillmesh.tensors import Floats
+
+EPOCHS = 10
+"""Of the paper's forms, where nobody says how many."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Described images of the composed classes, labelled as the new task counts them."""
+
+    x: Floats
+    labels: Labels
+    val_x: Floats
+    val_labels: Labels
+
+    @property
+    def judges(self) -> tuple[Floats, Labels]:
+        return (self.val_x, self.val_labels) if len(self.val_x) else (self.x, self.labels)
+
+
+@dataclass(frozen=True)
+class Refined:
+    """What became of the head."""
+
+    composed: Composed
+    accuracy: float | None
+    """On the validation images."""
+    words: str
+    """What was tried and whether it was kept, for the card."""
+
+
+def go_on(composed: Composed, images: Images, form: Refining, epochs: int | None) -> Refined:
+    """Go on for so many epochs; the composed head stays where the images that judge find it as good."""
+    tried = _by_prior if form == "prior" else _by_rows
+    temperature, old = calibrate(composed.head.logits(images.judges[0]), images.judges[1])
+    better = tried(composed, images, form, epochs)
+    words = f"{form} form on {len(images.x)} images" + (f", {epochs} epochs" if epochs else "")
+    if better is None or better.loss >= old:
+        accuracy = _accuracy(composed.head, images)
+        return Refined(Composed(composed.head, temperature), accuracy, f"{words}: no better, not kept")
+    return Refined(better.composed, better.accuracy, f"{words}: log-loss {old:.3f} to {better.loss:.3f}, kept")
+
+
+@dataclass(frozen=True)
+class _Better:
+    composed: Composed
+    loss: float
+    accuracy: float | None
+
+
+def _by_prior(composed: Composed, images: Images, _: Refining, epochs: int | None) -> _Better | None:
+    found, fit = refine(composed, images.x, images.labels, images.val_x, images.val_labels, epochs or ROUNDS)
+    if fit is None or fit.loss is None:
+        return None
+    return _Better(found, fit.loss, fit.fit.accuracy)
+
+
+def _by_rows(composed: Composed, images: Images, form: Refining, epochs: int | None) -> _Better | None:
+    """The paper's way, with W′x in the forward pass and no bias; without validation images nothing judges it."""
+    if not len(images.val_x) or form == "prior":
+        return None
+    settings = EpochSettings(epochs or EPOCHS, norm=form)
+    rows = train_rows(images.x, images.labels, composed.head.weight, settings)
+    head = Head(rows, np.zeros(len(rows), dtype=np.float32))
+    temperature, loss = calibrate(head.logits(images.val_x), images.val_labels)
+    return _Better(Composed(head, temperature), loss, _accuracy(head, images))
+
+
+def _accuracy(head: Head, images: Images) -> float | None:
+    if not len(images.val_x):
+        return None
+    return float(np.mean(head.logits(images.val_x).argmax(axis=1) == images.val_labels))
+
+
+def widened(anchor: Anchor, counts: Sequence[int], images: Images, settings: AnchorSettings) -> Anchor:
+    """The anchor of both: what the sources knew, from so many images of each class, and the new images."""
+    own = type(anchor).fit(images.x, images.labels, len(counts), settings)
+    old, new = np.array(counts, dtype=np.float64), np.bincount(images.labels, minlength=len(counts))
+    if isinstance(anchor, MahaAnchor) and isinstance(own, MahaAnchor):
+        return _joined_maha(anchor, own, old, new)
+    assert isinstance(anchor, SketchAnchor)
+    assert isinstance(own, SketchAnchor)
+    return SketchAnchor.read(_joined_sketch(anchor, own, old, new, settings.rank).tensors())
+
+
+def _joined_sketch(
+    first: SketchAnchor, second: SketchAnchor, old: NDArray[np.float64], new: NDArray[np.int64], rank: int
+) -> SketchAnchor:
+    """Sums with the shift of the means: S = S₁ + S₂ + n₁n₂/(n₁+n₂)·(μ₁−μ₂)(μ₁−μ₂)ᵀ per class."""
+    freedom = first.freedom + second.freedom + len(old)
+    shift = np.sqrt(old * new / (old + new) / freedom)[:, None] * (first.means - second.means)
+    scatters = [
+        first.scatter.scaled(first.freedom / freedom),
+        second.scatter.scaled(second.freedom / freedom),
+        LowRank(np.zeros(first.scatter.dim), shift),
+    ]
+    return SketchAnchor(_mean(first.means, second.means, old, new), thinned(scatters, rank), freedom)
+
+
+def _joined_maha(
+    first: MahaAnchor, second: MahaAnchor, old: NDArray[np.float64], new: NDArray[np.int64]
+) -> MahaAnchor:
+    """All samples, as many of a class as its count can say."""
+    rows = [
+        np.concatenate(pair)[:255]
+        for pair in zip(
+            *(np.split(a.samples, np.cumsum(a.counts, dtype=np.int64)[:-1]) for a in (first, second)), strict=True
+        )
+    ]
+    counts = np.array([len(samples) for samples in rows], dtype=np.uint8)
+    return MahaAnchor(_mean(first.means, second.means, old, new), np.concatenate(rows), counts)
+
+
+def _mean(first: Floats, second: Floats, old: NDArray[np.float64], new: NDArray[np.int64]) -> Floats:
+    share = (old / (old + new))[:, None]
+    return np.asarray(share * first + (1 - share) * second, dtype=np.float32)

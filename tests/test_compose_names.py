@@ -1,0 +1,180 @@
+"""How classes are named for a composed task: every sign may be part of a name, and nothing is guessed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from skillmesh.agent import Agent
+from skillmesh.errors import AgentError, SettingsMismatchError, TaskExistsError, UnknownTaskError
+from skillmesh.synergy.picking import Pick, pick
+
+
+class Bank:
+    """Tasks by name, as a bank finds them."""
+
+    def __init__(self, **tasks: list[str]) -> None:
+        self.tasks = {name.replace("_colon_", ":"): classes for name, classes in tasks.items()}
+
+    def find(self, task: str):
+        if task not in self.tasks:
+            raise UnknownTaskError(f"there is no task {task!r} here; known tasks: {', '.join(self.tasks)}")
+        return SimpleNamespace(id=task, card=SimpleNamespace(task=task, classes=tuple(self.tasks[task])))
+
+
+ANIMALS = Bank(
+    pets=["cat", "dog"],
+    a=["b:c", "x"],
+    a_colon_b=["c", "d"],
+    signs=["=", "a=b", "a", "*", ":"],
+    wild=["cat", "big cat"],
+)
+
+
+def read(*words: str) -> list[tuple[str, str, str]]:
+    found = pick(ANIMALS, [*words, Pick("pets", "dog", "filler")])[:-1]  # a task has two classes at least
+    return [(p.module.card.task, p.module.card.classes[p.index], p.name) for p in found]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("pets:cat", ("pets", "cat", "cat")),
+        ("pets:cat=my tiger", ("pets", "cat", "my tiger")),
+        ("a:x", ("a", "x", "x")),
+        ("a:b:d", ("a:b", "d", "d")),
+        (r"a\:b:c", ("a:b", "c", "c")),
+        (r"a:b\:c", ("a", "b:c", "b:c")),
+        ("a:b:d=e:f=g", ("a:b", "d", "e:f=g")),
+        ("signs::", ("signs", ":", ":")),
+        ("signs:==is", ("signs", "=", "is")),
+        (r"signs:a\=b", ("signs", "a=b", "a=b")),
+        (r"signs:\*", ("signs", "*", "*")),
+    ],
+)
+def test_a_word_names_one_class(word: str, expected: tuple[str, str, str]) -> None:
+    assert read(word) == [expected]
+
+
+def test_a_star_names_all_classes() -> None:
+    assert [label for _, label, _ in read("a:b:*")] == ["c", "d"]
+
+
+@pytest.mark.parametrize("word", ["a:b:c", "signs:a=b", "signs:*"])
+def test_what_can_be_read_twice_is_refused_with_both_readings(word: str) -> None:
+    with pytest.raises(AgentError, match=r" or .*backslash") as caught:
+        read(word)
+    assert "can mean" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("birds:crow", "no task 'birds'"),
+        ("pets:crow", "'pets' has no class 'crow'; its classes are 'cat', 'dog'"),
+        ("pets:crow=x", "'pets' has no class"),
+        ("pets:cat=", "'pets' has no class"),
+        ("pets", "expected task:class"),
+        ("wild:cat", None),
+    ],
+)
+def test_what_is_not_there_is_said(word: str, reason: str | None) -> None:
+    if reason is None:
+        assert read(word)
+        return
+    with pytest.raises(AgentError, match=reason):
+        read(word)
+
+
+def test_each_class_and_each_name_comes_once() -> None:
+    with pytest.raises(AgentError, match="'cat' of 'pets' was named twice"):
+        pick(ANIMALS, ["pets:*", "pets:cat=tiger"])
+    with pytest.raises(AgentError, match=r"two classes would be called 'cat'.*'wild:cat=another name'"):
+        pick(ANIMALS, ["pets:cat", "wild:cat"])
+    assert len(pick(ANIMALS, ["pets:cat", "wild:cat=lynx"])) == 2
+
+
+def test_one_class_is_no_task() -> None:
+    with pytest.raises(AgentError, match="1 class was named, expected two"):
+        pick(ANIMALS, ["pets:cat"])
+
+
+@pytest.fixture(scope="module")
+def tina(new_agent: Callable[..., Agent], skill_files: dict[str, Path]) -> Agent:
+    agent = new_agent("tom")
+    for path in skill_files.values():
+        agent.receive(path)
+    return agent
+
+
+def test_tasks_and_classes_with_signs_are_composed(tina: Agent, tiny_tasks: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "signs"
+    for split in ("train", "val"):
+        for old, new in zip(sorted((tiny_tasks / "snowflakes" / split).iterdir()), ("a:b", "c=d"), strict=True):
+            shutil.copytree(old, folder / split / new)
+    tina.learn(folder, name="snow:flakes")
+    dice = tina.bank.find("dice").card.classes[0]
+    module, _ = tina.compose("new:one", ["snow:flakes:*", f"dice:{dice}=x=y:z"])
+    assert module.card.classes == ("a:b", "c=d", "x=y:z")
+    assert [label for _, label in module.card.origins] == ["a:b", "c=d", dice]
+
+
+def test_a_name_that_is_taken_needs_replace(tina: Agent) -> None:
+    first, _ = tina.compose("twice", ["dice:*", "greek:*"])
+    with pytest.raises(TaskExistsError, match="--replace"):
+        tina.compose("twice", ["dice:*", "greek:*"])
+    second, _ = tina.compose("twice", ["dice:*"], replace=True)
+    assert (first.card.version, second.card.version) == (1, 2)
+    assert tina.bank.find("twice") == second
+
+
+def test_two_teachers_of_one_name_must_be_told_apart(
+    new_agent: Callable[..., Agent], skill_files: dict[str, Path], tiny_tasks: Path
+) -> None:
+    agent = new_agent("theo")
+    agent.receive(skill_files["dice"])
+    agent.learn(tiny_tasks / "dice")
+    with pytest.raises(UnknownTaskError, match="say which"):
+        agent.compose("mine", ["dice:*"])
+    module, _ = agent.compose("mine", ["dice@theo:*"])
+    assert {source for source, _ in module.card.origins} == {agent.bank.held("dice", agent.identity.public_key).id}
+
+
+def test_a_bad_name_is_refused(tina: Agent) -> None:
+    with pytest.raises(ValueError, match="card field 'task'"):
+        tina.compose("a/b", ["dice:*"])
+
+
+def test_adapted_heads_are_refused_with_the_reason(
+    new_agent: Callable[..., Agent], skill_files: dict[str, Path], tiny_tasks: Path
+) -> None:
+    agent = new_agent("ben")
+    agent.receive(skill_files["dice"])
+    agent.learn(tiny_tasks / "shapes", biases="always", epochs=1)
+    with pytest.raises(SettingsMismatchError, match=r"'shapes' cannot be used in another head.*biases"):
+        agent.compose("mixed", ["shapes:*", "dice:*"])
+
+
+def test_clusters_of_whole_tasks_are_refused(new_agent: Callable[..., Agent], tiny_tasks: Path) -> None:
+    agent = new_agent("gus", mapper="gmmc", clusters=2)
+    agent.learn(tiny_tasks / "dice")
+    with pytest.raises(SettingsMismatchError, match="gmmc anchors"):
+        agent.compose("mixed", ["dice:*"])
+
+
+def test_samples_of_classes_are_composed(new_agent: Callable[..., Agent], demo_tasks: Path) -> None:
+    agent = new_agent("mia", mapper="maha")
+    for task in ("dice", "shapes"):
+        agent.learn(demo_tasks / task)
+    agent.compose("mixed", ["dice:six", "shapes:star", "dice:one", "shapes:heart"])
+    agent.forget("dice"), agent.forget("shapes")
+    paths = [
+        p for task in ("dice", "shapes") for c in ("one", "six", "star", "heart")
+        for p in sorted((demo_tasks / task / "test").glob(f"{c}/*"))
+    ]  # fmt: skip
+    answers = agent.answer(list(paths))
+    assert sum(a.best.label == p.parent.name for a, p in zip(answers, paths, strict=True)) >= len(paths) - 1

@@ -1,0 +1,186 @@
+"""A composed task beside its sources: answers stay right, other agents let it in, images take it further."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skillmesh import validation
+from skillmesh.agent import Agent
+from skillmesh.errors import AgentError, DataError
+from skillmesh.mesh.quarantine import Quarantine, background_of
+from skillmesh.module import Module
+
+RENAMED = ["shapes:star=sun", "shapes:heart=love", "dice:one=ace", "dice:six=best", "greek:omega=end"]
+PLAIN = [word.partition("=")[0] for word in RENAMED]
+
+
+@pytest.fixture
+def sam(new_agent: Callable[..., Agent], taught: Agent) -> Agent:
+    """An agent with another's modules."""
+    agent = new_agent("sam")
+    for module in taught.bank:
+        agent.take(taught.bank.file_of(module))
+    return agent
+
+
+@pytest.mark.parametrize("words", [PLAIN, RENAMED])
+def test_composing_changes_nobodys_answers(sam: Agent, mixed: list[Path], words: list[str]) -> None:
+    before = sam.answer(list(mixed))
+    sam.compose("mixed", words)
+    after = sam.answer(list(mixed))
+    assert [(a.best.task, a.best.label) for a in after] == [(a.best.task, a.best.label) for a in before]
+    assert sum(a.unknown for a in after) <= sum(a.unknown for a in before) + 1
+
+
+@pytest.mark.parametrize("words", [PLAIN, RENAMED, ["shapes:*", "dice:*"]])
+def test_agents_that_hold_the_same_answer_the_same_in_whatever_order_it_came(
+    sam: Agent, new_agent: Callable[..., Agent], mixed: list[Path], words: list[str]
+) -> None:
+    sam.compose("mixed", words)
+    other = new_agent("olga")
+    for module in reversed(list(sam.bank)):
+        other.take(sam.bank.file_of(module))
+    ours, theirs = (agent.answer(list(mixed)) for agent in (sam, other))
+    assert [a.as_dict() for a in ours] == [a.as_dict() for a in theirs]
+
+
+def quarantine_of(agent: Agent, own: list[Module]) -> Quarantine:
+    background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
+    kept = validation.load(agent.home / validation.FOLDER, own)
+    return Quarantine(agent.prior, agent.config.mapper, background, kept)
+
+
+@pytest.mark.parametrize(
+    "words", [PLAIN, RENAMED, ["greek:*"], [f"greek:{c}=my {c}" for c in ("psi", "xi", "omega")]]
+)
+def test_it_is_let_in_before_with_and_after_its_sources(sam: Agent, taught: Agent, words: list[str]) -> None:
+    composed, _ = sam.compose("mixed", words)
+    modules = {module.card.task: module for module in taught.bank}
+    own = [modules["shapes"], modules["dice"]]
+    for order in permutations([composed, modules["greek"], modules["latin"]]):
+        live = own
+        for newcomer in order:
+            verdict = quarantine_of(taught, own).judge(live, [newcomer])
+            assert not verdict.held, verdict.held
+            live = verdict.modules
+    assert not quarantine_of(taught, own).judge(own, [composed, modules["greek"], modules["latin"]]).held
+
+
+def test_a_newer_version_of_a_source_is_let_in_beside_it(sam: Agent, taught: Agent) -> None:
+    """Its probes are the source's own images: whoever knows them by their first names does no harm."""
+    composed, _ = sam.compose("mixed", [f"greek:{c}=my {c}" for c in taught.bank.find("greek").card.classes])
+    modules = {module.card.task: module for module in taught.bank}
+    greek = modules["greek"]
+    newer, _ = Module.create(greek.card.model_copy(update={"version": 2}), greek.tensors, taught.identity)
+    live = [modules["shapes"], greek, composed]
+    verdict = quarantine_of(taught, [modules["shapes"]]).judge(live, [newer])
+    assert verdict.accepted == (newer,)
+
+
+def new_images(folder: Path, target: Path, names: dict[str, str], **counts: int) -> Path:
+    """Images that nobody learned from, by the classes' new names."""
+    for origin, name in names.items():
+        task, _, label = origin.partition(":")
+        left = sorted((folder / task / "test" / label).iterdir())
+        for split, count in counts.items():
+            (target / split / name).mkdir(parents=True)
+            for image in left[:count]:
+                shutil.copy(image, target / split / name)
+            left = left[count:]
+    return target
+
+
+NAMES = {word.partition("=")[0]: word.partition("=")[2] for word in RENAMED}
+
+
+@pytest.mark.parametrize("form", ["prior", "two", "infinity"])
+def test_images_take_it_further_and_never_back(sam: Agent, demo_tasks: Path, tmp_path: Path, form: str) -> None:
+    folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=2, val=2)
+    module, lesson = sam.compose("mixed", RENAMED, images=folder, form=form, epochs=2)
+    assert module.card.counts == (10,) * 5
+    assert module.card.validation_images == 10
+    assert module.card.validation_accuracy is not None
+    assert module.card.validation_accuracy >= 0.9
+    assert module.card.trial is not None
+    assert module.card.trial.startswith(f"{form} form on 10 images, 2 epochs: ")
+    assert len(lesson.validation) == 10
+    kept = validation.load(sam.home / validation.FOLDER, [module])[0]
+    assert kept.labels is not None
+    assert sorted(kept.labels) == sorted([*range(5)] * 2)
+
+
+def test_images_mend_what_names_promised_wrongly(sam: Agent, demo_tasks: Path, tmp_path: Path) -> None:
+    """What is called an ace here are sixes, and the other way round."""
+    swapped = NAMES | {"dice:one": "best", "dice:six": "ace"}
+    folder = new_images(demo_tasks, tmp_path / "new", swapped, train=2, val=1)
+    module, _ = sam.compose("mixed", RENAMED, images=folder)
+    for task in ("shapes", "dice", "latin", "greek"):
+        sam.forget(task)
+    assert module.card.trial is not None
+    assert module.card.trial.endswith("kept")
+    assert "not kept" not in module.card.trial
+    path = sorted((demo_tasks / "dice" / "test" / "six").iterdir())[3]
+    assert sam.answer(path).best.label == "ace"
+
+
+def test_one_image_of_a_class_changes_no_head(sam: Agent, demo_tasks: Path, tmp_path: Path) -> None:
+    folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=1)
+    plain, _ = sam.compose("plain", RENAMED)
+    grown, _ = sam.compose("grown", RENAMED, images=folder)
+    np.testing.assert_array_equal(plain.tensors["head.weight"], grown.tensors["head.weight"])
+    assert grown.card.counts == (9,) * 5
+    assert grown.card.validation_accuracy is None
+
+
+def test_the_anchor_of_old_and_new_images_is_that_of_all_together(
+    new_agent, demo_tasks: Path, tmp_path: Path
+) -> None:
+    """A class that looks otherwise in the new images is found in both looks."""
+    from skillmesh.anchors import AnchorSettings
+    from skillmesh.anchors.sketch import SketchAnchor
+    from skillmesh.synergy.further import Images, widened
+
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(90, 40)).astype(np.float32), np.arange(90) % 3
+    x += labels[:, None] * np.float32(0.5)
+    exact = AnchorSettings(rank=40)
+    first, whole = SketchAnchor.fit(x[:60], labels[:60], 3, exact), SketchAnchor.fit(x, labels, 3, exact)
+    made = widened(first, [20] * 3, Images(x[60:], labels[60:], x[:0], labels[:0]), exact)
+    assert isinstance(made, SketchAnchor)
+    assert made.freedom == whole.freedom
+    np.testing.assert_allclose(made.means, whole.means, atol=0.02)
+    np.testing.assert_allclose(made.scatter.variances, whole.scatter.variances, rtol=0.1)
+
+
+def test_images_of_other_classes_are_refused(sam: Agent, demo_tasks: Path, tmp_path: Path) -> None:
+    folder = new_images(demo_tasks, tmp_path / "new", {"dice:one": "ace", "dice:two": "two"}, train=1)
+    with pytest.raises(DataError, match="'best', 'end', 'love', 'sun' missing, 'two' unexpected"):
+        sam.compose("mixed", RENAMED, images=folder)
+    with pytest.raises(AgentError, match="0 epochs"):
+        sam.compose("mixed", ["dice:one=ace", "dice:two"], images=folder, epochs=0)
+    assert "mixed" not in {module.card.task for module in sam.bank}
+
+
+def test_the_command_composes_shows_and_shares(
+    sam: Agent, command: Callable, new_agent: Callable[..., Agent], tmp_path: Path
+) -> None:
+    ran = command("compose", "mixed", *RENAMED, "--tag", "toys", "--home", sam.home)
+    assert ran.code == 0, ran.err
+    assert "composed 'mixed': 5 classes of 3 task(s)" in ran.out
+    ran = command("compose", "again", "dice:*", "--json", "--home", sam.home)
+    assert ran.json["composed"][0] == f"{sam.bank.find('dice').id}:five"
+    assert command("show", "mixed", "--json", "--home", sam.home).json["tags"] == ["toys"]
+    assert command("export", "mixed", tmp_path / "mixed.skill", "--home", sam.home).code == 0
+    other = new_agent("olga")
+    assert other.receive(tmp_path / "mixed.skill").card.classes == ("sun", "love", "ace", "best", "end")
+    assert command("withdraw", "mixed", "--home", sam.home).code == 0
+    assert "mixed" not in {module.card.task for module in Agent(sam.home).bank}
+    failed = command("compose", "wrong", "dice:seven", "dice:one", "--home", sam.home)
+    assert failed.code == 1
+    assert "has no class 'seven'" in failed.err
