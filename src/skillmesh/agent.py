@@ -46,8 +46,10 @@ from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
-from skillmesh.names import Adaptation, BiasMode
+from skillmesh.names import Adaptation, BiasMode, WarmForm
+from skillmesh.names import WarmStart as WarmStartMode
 from skillmesh.progress import Progress, begin
+from skillmesh.synergy.start import WarmStart
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
@@ -136,6 +138,8 @@ class Agent:
         epochs: int | None = None,
         mirrored: bool = False,
         warm: bool = False,
+        warm_start: WarmStartMode = "auto",
+        warm_form: WarmForm = "prior",
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images and keep it as a module in the bank.
@@ -158,6 +162,12 @@ class Agent:
         epochs, mirrored, warm
             How an adaptation is trained: for how long, on images mirrored at random, and beginning with the plain
             head instead of a random one.
+        warm_start
+            `auto`: a class that the bank knows by name begins with its row there, where held-back images say that
+            this pays; the card tells. `never`: the bank has no part in the head.
+        warm_form
+            How rows are taken over: as the centre of a `prior`, or in the paper's way, epochs that begin with them
+            and have rows divided by their `infinity` or `two` norm.
         """
         told: dict[str, Any] = {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
@@ -179,6 +189,7 @@ class Agent:
                 Adapting(biases, adaptation, layers, epochs, mirrored, warm),
                 checkpoint,
                 lambda count: begin(progress, f"{folder.name} ({adaptation})", count),
+                WarmStart(self._known(older) if warm_start == "auto" else (), warm_form, self._cache_folder),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
         _, data = self.sign(lesson, **told)
@@ -189,6 +200,10 @@ class Agent:
         self.ledger.remember(slot_of(module))
         self.ledger.merge([announce(module.card, module.id, data, self.identity)], self.identity.public_key)
         return module, lesson
+
+    def _known(self, older: Module | None) -> tuple[Module, ...]:
+        """Whose rows may help with a task: not those of its older version, which has seen its images."""
+        return tuple(module for module in self.bank if older is None or module.id != older.id)
 
     def sign(self, lesson: Lesson, **told: Any) -> tuple[Module, bytes]:
         """Make a module of a lesson that was studied with this agent's settings, wherever that was.

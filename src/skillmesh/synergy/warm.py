@@ -3,7 +3,8 @@
 A start does not move the optimum of a regularised convex head, so the row of a matched class becomes the centre of
 its prior: the head pays for its distance from that row instead of from zero. How far the old rows are to be
 believed is first read off the new images, which their teacher never saw, and whether they help at all is decided
-where every choice of ours is: on images that the head was not trained on.
+where every choice of ours is: on images that the head was not trained on. The old rows must win there by more than
+a standard error: a draw is the cold head's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from skillmesh.learning.head import (
     calibrate,
     fit_head,
     fit_path,
+    losses,
 )
 from skillmesh.tensors import Floats
 
@@ -64,11 +66,11 @@ def centre_of(classes: int, dim: int, rows: dict[int, Floats]) -> Floats:
 
 
 def fit_warm(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, centre: Floats) -> WarmFit:
-    """Fit a head whose prior lies around `centre`, or `fit_head`'s own where that is better on held-back images.
+    """Fit a head whose prior lies around `centre`, or `fit_head`'s own unless that is worse on held-back images.
 
     Without validation images each part of the training images is held back once. Where a class has a single image
-    nothing can be held back: the centre is then taken, as strong as these images say, unless it has but one row,
-    about which they say too little.
+    nothing can be held back: the centre is then taken, as strong as these images say, if it tells them apart, and
+    if it has more than one row, about which they say too little.
     """
     cold = fit_head(x, labels, val_x, val_labels, len(centre))
     matched = int(centre.any(axis=1).sum())
@@ -77,7 +79,7 @@ def fit_warm(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, centr
     if len(val_x):
         return _chosen_on_validation(cold, (x, labels), (val_x, val_labels), centre)
     if np.bincount(labels, minlength=len(centre)).min() < 2:
-        best, loss = _Candidate(DEFAULT_STRENGTH, warm=matched > 1), None
+        best, loss = _Candidate(DEFAULT_STRENGTH, warm=matched > 1 and evidence(x, labels, centre) > 1), None
     else:
         best, loss = _best_in_folds(x, labels, centre)
     if not best.warm:
@@ -93,42 +95,75 @@ def trust(x: Floats, labels: Labels, centre: Floats) -> np.float32:
     Rows that tell them apart are taken as they are or made louder; rows of a class that only has the same name
     come out next to nothing. Images of classes without a match have a say too: no old row should claim them.
     """
+    return np.float32(1 / calibrate(_old_logits(x, labels, centre), labels)[0])
+
+
+def evidence(x: Floats, labels: Labels, centre: Floats) -> float:
+    """How much surer than a guess old rows are of these images, in standard errors of the mean gain."""
+    logits = _old_logits(x, labels, centre)
+    judged = losses(logits / calibrate(logits, labels)[0], labels)
+    return ahead(np.full(len(judged), np.log(len(centre))), judged)
+
+
+def ahead(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> float:
+    """By how many standard errors `theirs` are smaller losses than `ours`, image by image."""
+    gain = ours - theirs
+    if len(gain) < 2:
+        return 0.0
+    return float(gain.mean() / max(float(gain.std(ddof=1)) / np.sqrt(len(gain)), 1e-12))
+
+
+def _old_logits(x: Floats, labels: Labels, centre: Floats) -> Floats:
+    """Of rows whose biases belong to another task: the middle of the new classes is nobody's."""
     mean = np.mean([x[labels == c].mean(axis=0) for c in np.unique(labels)], axis=0)
-    temperature, _ = calibrate((x - mean) @ centre.T, labels)
-    return np.float32(1 / temperature)
+    return np.asarray((x - mean) @ centre.T)
 
 
 def _chosen_on_validation(
     cold: Fit, train: tuple[Floats, Labels], val: tuple[Floats, Labels], centre: Floats
 ) -> WarmFit:
     """As `fit_head` chooses: by log-loss, then fit once more with the validation images added."""
-    loss = calibrate(cold.before.logits(val[0]), val[1])[1]
+    by_cold, loss = _judged(cold.before.logits(val[0]), val[1])
     heads = fit_path(*train, len(centre), WARM_STRENGTHS, centre * trust(*train, centre))
-    judged = [calibrate(head.logits(val[0]), val[1]) for head in heads]
-    best = min(range(len(heads)), key=lambda i: judged[i][1])
-    if judged[best][1] >= loss:
+    best, by_warm, warm_loss = _best([head.logits(val[0]) for head in heads], val[1])
+    if ahead(by_cold, by_warm) <= 1:
         return WarmFit(cold, 0.0, loss)
-    accuracy = float(np.mean(heads[best].logits(val[0]).argmax(axis=1) == val[1]))
+    logits = heads[best].logits(val[0])
     both = np.concatenate([train[0], val[0]]), np.concatenate([train[1], val[1]])
     pull = trust(*both, centre)
     head = fit_path(*both, len(centre), [WARM_STRENGTHS[best]], centre * pull)[0]
-    fit = Fit(head, WARM_STRENGTHS[best], judged[best][0], accuracy, heads[best])
-    return WarmFit(fit, float(pull), judged[best][1])
+    accuracy = float(np.mean(logits.argmax(axis=1) == val[1]))
+    fit = Fit(head, WARM_STRENGTHS[best], calibrate(logits, val[1])[0], accuracy, heads[best])
+    return WarmFit(fit, float(pull), warm_loss)
 
 
 def _best_in_folds(x: Floats, labels: Labels, centre: Floats) -> tuple[_Candidate, float]:
-    """The candidate of least log-loss on images held back in turn, and that; a draw is the cold head's."""
-    candidates = [_Candidate(DEFAULT_STRENGTH, False), *(_Candidate(s, True) for s in WARM_STRENGTHS)]
-    logits = np.empty((len(candidates), len(x), len(centre)), dtype=np.float32)
+    """The warm candidate of least log-loss on images held back in turn, or the cold one; and that loss."""
+    logits = np.empty((1 + len(WARM_STRENGTHS), len(x), len(centre)), dtype=np.float32)
     for held in folds(labels, FOLDS):
         kept_x, kept = x[~held], labels[~held]
         cold = fit_path(kept_x, kept, len(centre), [DEFAULT_STRENGTH])
         warm = fit_path(kept_x, kept, len(centre), WARM_STRENGTHS, centre * trust(kept_x, kept, centre))
         for place, head in zip(logits, cold + warm, strict=True):
             place[held] = head.logits(x[held])
-    losses = [calibrate(each, labels)[1] for each in logits]
-    best = int(np.argmin(losses))
-    return candidates[best], losses[best]
+    by_cold, loss = _judged(logits[0], labels)
+    best, by_warm, warm_loss = _best(list(logits[1:]), labels)
+    if ahead(by_cold, by_warm) <= 1:
+        return _Candidate(DEFAULT_STRENGTH, False), loss
+    return _Candidate(WARM_STRENGTHS[best], True), warm_loss
+
+
+def _judged(logits: Floats, labels: Labels) -> tuple[NDArray[np.floating], float]:
+    """Each image's log-loss once the logits are as sure as they should be, and its mean."""
+    temperature, mean = calibrate(logits, labels)
+    return losses(logits / temperature, labels), mean
+
+
+def _best(logits: list[Floats], labels: Labels) -> tuple[int, NDArray[np.floating], float]:
+    """Which of several heads has the least mean log-loss, each image's, and the mean."""
+    judged = [_judged(each, labels) for each in logits]
+    best = min(range(len(judged)), key=lambda i: judged[i][1])
+    return best, *judged[best]
 
 
 def folds(labels: Labels, most: int) -> Iterator[NDArray[np.bool_]]:
