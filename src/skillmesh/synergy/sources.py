@@ -50,7 +50,7 @@ def find_sources(
     found, refused = [], []
     new = Encoded.of(classes, encoder)
     for module in sorted(modules, key=lambda module: module.id):
-        matches = _one_to_one(Encoded.of(module.card.classes, encoder), new, encoder.threshold)
+        matches = one_to_one(Encoded.of(module.card.classes, encoder), new, encoder.threshold)
         if not matches:
             continue
         try:
@@ -79,7 +79,7 @@ def saw(module: Module, images: Floats) -> bool:
     )
 
 
-def _one_to_one(old: Encoded, new: Encoded, threshold: float) -> dict[int, tuple[int, float]]:
+def one_to_one(old: Encoded, new: Encoded, threshold: float) -> dict[int, tuple[int, float]]:
     """New class → old class and similarity, the surest first: no row is taken twice."""
     scores = similarity(old, new)
     pairs = sorted(((float(scores[i, j]), int(i), int(j)) for i, j in np.argwhere(scores >= threshold)),
