@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tables import adapting, agents, baselines, challenge, mesh, paper, synergy
+from tables import adapting, agents, baselines, challenge, mesh, paper, synergy, warm
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -55,6 +55,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "study-difficulty": partial(paper.study, "difficulty"),
     "class-pairs": synergy.paper_pairs,
     "class-matches": synergy.matches,
+    "warm-shots": warm.shots,
+    "warm-pairs": warm.pairs,
+    "warm-epochs": warm.epochs,
+    "warm-exp": warm.exp,
     "simulate": challenge.simulate,
     "simulate-check": challenge.simulate_check,
 }

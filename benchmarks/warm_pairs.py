@@ -2,8 +2,8 @@
 
 Four situations. A task cut in two: its old half teaches, its new half, of other images, is learned. Two tasks with
 classes of the same name: the one teaches, the other is learned, and the name may deceive (a digit in writing is no
-digit in sign language). A bank: all other tasks teach, of which several know classes of the new one. And the paper's EXP-1 and EXP-2:
-five classes of one task, each like a class of another old task.
+digit in sign language). A bank: all other tasks teach, and several know classes of the new one. And the paper's
+EXP-1 and EXP-2: five classes of one task, each like a class of another old task.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Pairs:
 
 
 def dealt_again(task: Task, seed: int) -> tuple[Images, Images]:
-    """Training and validation images of each class dealt anew, as many of each as before, but `MOST` to train on."""
+    """Training and validation images of each class dealt anew, as many as before, at most `MOST` to train on."""
     x = np.concatenate([task.seen["train"], task.seen["val"]])
     labels = np.concatenate([task.labels["train"], task.labels["val"]])
     rng, parts = np.random.default_rng(seed), ([], [])
