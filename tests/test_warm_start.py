@@ -19,6 +19,7 @@ from skillmesh.learning.head import fit_head
 from skillmesh.module import Card, Module
 from skillmesh.synergy import remembered
 from skillmesh.synergy.encoders import Letters
+from skillmesh.synergy.names import plain
 from skillmesh.synergy.remembered import Remembered, name_encoder
 from skillmesh.synergy.sources import KnownClass, Source, one_to_one, saw
 from skillmesh.synergy.start import choose, fit_epochs, fit_from
@@ -228,6 +229,17 @@ class TestSources:
 
         old, new = (Encoded.of(names, Letters()) for names in (["apple tree"], ["apple trees", "apple tre"]))
         assert one_to_one(old, new, 0.5) == {0: (0, 1.0)}
+
+    def test_of_a_very_large_bank_only_names_with_a_common_word_are_encoded(self, taught, monkeypatch):
+        from skillmesh.synergy import sources
+
+        module, counting = taught.bank.find("old dice"), _Counting()
+        matching = sources._matching(["five", "a two of dice"], [module], counting)
+        assert set(counting.asked) == {"5", "2 of dice", *map(plain, module.card.classes)}
+        monkeypatch.setattr(sources, "MANY_NAMES", 5)
+        counting = _Counting()
+        assert sources._matching(["five", "a two of dice"], [module], counting) == matching
+        assert set(counting.asked) == {"5", "2 of dice"}
 
     def test_probes_tell_whether_a_module_saw_the_images(self, taught):
         module = taught.bank.find("old dice")

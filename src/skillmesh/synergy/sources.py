@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,15 @@ from skillmesh.learning.probes import read_probes
 from skillmesh.module import Module
 from skillmesh.synergy.encoders import Encoder
 from skillmesh.synergy.matching import Encoded, similarity
+from skillmesh.synergy.names import joined, plain
 from skillmesh.synergy.portable import Space, refuse_elsewhere
 from skillmesh.synergy.warm import centre_of
 from skillmesh.tensors import Floats
+
+MOST_SOURCES = 16
+"""Each is tried on all new images, which takes some tenths of a second."""
+MANY_NAMES = 5000
+"""To encode a name takes 20 ms, once."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,10 @@ class Source:
 def find_sources(
     classes: Sequence[str], modules: Sequence[Module], space: Space, images: Floats, encoder: Encoder
 ) -> tuple[list[Source], list[str]]:
-    """The modules whose rows may help, by id, and of those that match by name but may not, why."""
-    found, refused = [], []
-    new = Encoded.of(classes, encoder)
-    for module in sorted(modules, key=lambda module: module.id):
-        matches = one_to_one(Encoded.of(module.card.classes, encoder), new, encoder.threshold)
-        if not matches:
-            continue
+    """The modules whose rows may help, those that know most first, and of others that match by name, why not."""
+    found: list[Source] = []
+    refused: list[str] = []
+    for module, matches in _matching(classes, modules, encoder):
         try:
             refuse_elsewhere(module.card, space)
         except SettingsMismatchError as error:
@@ -65,7 +68,33 @@ def find_sources(
             )
             continue
         found.append(_source(module, matches))
+        if len(found) == MOST_SOURCES:
+            break
     return found, refused
+
+
+def _matching(
+    classes: Sequence[str], modules: Sequence[Module], encoder: Encoder
+) -> list[tuple[Module, dict[int, tuple[int, float]]]]:
+    """Modules with classes of the same name, the most and surest first, then by id."""
+    new, found = Encoded.of(classes, encoder), []
+    worth = _worth_encoding(classes, modules)
+    for module in modules:
+        names = module.card.classes
+        places = [place for place, name in enumerate(names) if worth(name)]
+        matches = one_to_one(Encoded.of([names[place] for place in places], encoder), new, encoder.threshold)
+        if matches:
+            found.append((module, {j: (places[i], score) for j, (i, score) in matches.items()}))
+    return sorted(found, key=lambda pair: (-sum(score for _, score in pair[1].values()), pair[0].id))
+
+
+def _worth_encoding(classes: Sequence[str], modules: Sequence[Module]) -> Callable[[str], bool]:
+    """All names of a bank, or if that would take minutes those that have a word in common with a new class."""
+    if sum(len(module.card.classes) for module in modules) <= MANY_NAMES:
+        return lambda name: True
+    keys = {joined(name) for name in classes}
+    words = {word for name in classes for word in plain(name).split() if len(word) > 2}
+    return lambda name: joined(name) in keys or not words.isdisjoint(plain(name).split())
 
 
 def saw(module: Module, images: Floats) -> bool:
