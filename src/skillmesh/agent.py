@@ -46,8 +46,7 @@ from skillmesh.lesson import Lesson, study
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.module.notice import Slot, Withdrawal, announce, withdraw
-from skillmesh.names import Adaptation, BiasMode, WarmForm
-from skillmesh.names import WarmStart as WarmStartMode
+from skillmesh.names import Adaptation, BiasMode, WarmForm, WarmMode
 from skillmesh.progress import Progress, begin
 from skillmesh.synergy.start import WarmStart
 from skillmesh.tensors import Floats
@@ -138,7 +137,7 @@ class Agent:
         epochs: int | None = None,
         mirrored: bool = False,
         warm: bool = False,
-        warm_start: WarmStartMode = "auto",
+        warm_start: WarmMode = "auto",
         warm_form: WarmForm = "prior",
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:

@@ -10,6 +10,6 @@ BiasMode = Literal["auto", "always", "never"]
 Adaptation = Literal["biases", "head2toe", "reprogramming"]
 Network = Literal["machine", "lan", "fixed", "client"]
 Trust = Literal["listed", "open"]
-WarmStart = Literal["auto", "never"]
+WarmMode = Literal["auto", "never"]
 WarmForm = Literal["prior", "infinity", "two"]
 """How old rows help: as the centre of a prior, or as the start of epochs in the paper's two norms."""

@@ -63,7 +63,7 @@ Epochs = Annotated[
 Mirrored = Annotated[bool, typer.Option("--mirrored", help="--biases: mirror images at random while training.")]
 Warm = Annotated[bool, typer.Option("--warm", help="--biases: begin with the plain head, not a random one.")]
 WarmStart = Annotated[
-    names.WarmStart,
+    names.WarmMode,
     typer.Option("--warm-start", help="auto: begin with rows of classes that the bank knows by name, if it pays."),
 ]
 WarmForm = Annotated[
