@@ -57,11 +57,10 @@ class Chosen:
             index: self.sources[at].known[index].row * np.float32(self.scales[at]) for index, at in self.of.items()
         }
 
-    def record(self, form: WarmForm, pull: float) -> WarmRecord:
-        sources = tuple(
-            (source.task, source.module, float(f"{scale * pull:.4g}"))
-            for source, scale in zip(self.sources, self.scales, strict=True)
-        )
+    def record(self, form: WarmForm, pull: float = 1.0) -> WarmRecord:
+        """For the card; rows that are divided by their norm have no pull."""
+        pulls = [float(f"{scale * pull:.4g}") if form == "prior" else 1.0 for scale in self.scales]
+        sources = tuple((s.task, s.module, taken) for s, taken in zip(self.sources, pulls, strict=True))
         known = {index: self.sources[at].known[index] for index, at in self.of.items()}
         rows = tuple((i, self.of[i], k.name, round(k.similarity, 4)) for i, k in sorted(known.items()))
         return WarmRecord(form=form, rows=rows, sources=sources)
@@ -77,7 +76,7 @@ def start_head(start: WarmStart, classes: Sequence[str], space: Space, train: Im
     if start.form != "prior":
         chosen = choose(sources, train, len(classes), least=-np.inf)
         fit = fit_epochs(train, val, len(classes), chosen.rows(), start.form)
-        return Started(fit, chosen.record(start.form, 1.0), (*notes, *_words(chosen, len(classes))))
+        return Started(fit, chosen.record(start.form), (*notes, *_words(chosen, len(classes))))
     warm, chosen = fit_from(sources, train, val, len(classes))
     if not warm.pull:
         return Started(warm.fit, None, (*notes, *map(_no_help, sources)))
