@@ -12,7 +12,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tables import adapting, agents, baselines, challenge, composition, corrective, merge, mesh, paper, synergy
+from tables import (
+    adapting,
+    agents,
+    baselines,
+    challenge,
+    composition,
+    corrective,
+    merge,
+    mesh,
+    paper,
+    synergy,
+    warm,
+)
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -67,6 +79,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "composition": composition.without_images,
     "composition-epochs": composition.epochs,
     "composed-beside": composition.beside,
+    "warm-shots": warm.shots,
+    "warm-pairs": warm.pairs,
+    "warm-epochs": warm.epochs,
+    "warm-exp": warm.exp,
     "simulate": challenge.simulate,
     "simulate-check": challenge.simulate_check,
 }

@@ -2,124 +2,54 @@
 
     python benchmarks/warm_start.py ../shared/tasks
 
-Pairs are of two sorts. A task cut in two: its old half teaches, its new half, of other images, is learned. Two
-tasks with classes of the same name: the one teaches, the other is learned, and the name may deceive (a digit in
-writing is no digit in sign language). Test images are those of the new task. Heads are ours (the old row as the
-centre of the prior, against today's head on the same images); then the paper's epochs from old rows against random
-ones.
+Who teaches whom is in `warm_pairs.py`. Test images are those of the new task. Heads are ours: the old rows as the
+centre of the prior as `learn --warm-start auto` takes them, against `never` on the same images. Then the paper's
+epochs, from old rows against random ones, in three forms.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from synergy_tasks import Task, accuracy, few, interval, load, row_accuracy, same_names
+from synergy_tasks import accuracy, few, interval, load, row_accuracy
 from threadpoolctl import threadpool_limits
+from warm_pairs import Knowledge, Pair, Pairs
 
+from skillmesh.backbone.cache import default_folder
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
-from skillmesh.learning.head import Head, Labels, fit_head
+from skillmesh.learning.head import fit_head
 from skillmesh.synergy.epochs import EpochSettings, Norm, started_rows, train_rows
-from skillmesh.synergy.warm import centre_of, fit_warm
-from skillmesh.tensors import Floats
+from skillmesh.synergy.remembered import name_encoder
+from skillmesh.synergy.start import fit_from, level
 
 HERE = Path(__file__).parent
 SHOTS: tuple[int | None, ...] = (1, 3, 5, 10, None)
-HALF = 10
-"""A task is cut in two if each half has so many images of every class."""
 NORMS: tuple[Norm, ...] = ("plain", "two", "infinity")
+FEW_MATCHES = 2
+"""The paper's epochs are run on pairs that share at least so many classes ..."""
+EVERY = 3
+"""... and on every third task that is cut in two, since they take long."""
+
+shared: dict[str, Any] = {}
+"""Tasks and what was learned of them before: processes that are forked have it too."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Somebody who knows, and a task to learn."""
-
-    sort: str
-    old: str
-    new: str
-    known: tuple[Floats, Labels, Floats, Labels]
-    """What the old head learns from."""
-    old_classes: int
-    matches: dict[int, int]
-    """New class → old class."""
-    train: tuple[Floats, Labels]
-    val: tuple[Floats, Labels]
-    test: tuple[Floats, Labels]
-    classes: int
-
-
-def cut(task: Task, seed: int) -> Pair:
-    """Half of each class's images are the old task's, the rest the new one's, other halves for each seed."""
-    x, labels = task.split("train")
-    chosen = np.random.default_rng(seed)
-    old = np.concatenate(
-        [(of := chosen.permutation(np.flatnonzero(labels == c)))[: len(of) // 2] for c in np.unique(labels)]
-    )
-    new = np.setdiff1d(np.arange(len(labels)), old)
-    classes = len(task.classes)
-    return Pair(
-        "cut in two", task.name, task.name, (x[old], labels[old], x[:0], labels[:0]), classes,
-        {c: c for c in range(classes)}, (x[new], labels[new]), task.split("val"), task.split("test"), classes,
-    )  # fmt: skip
-
-
-def named(old: Task, new: Task) -> Pair:
-    return Pair(
-        "same names", old.name, new.name, (*old.split("train"), *old.split("val")), len(old.classes),
-        same_names(old.classes, new.classes), new.split("train"), new.split("val"), new.split("test"),
-        len(new.classes),
-    )  # fmt: skip
-
-
-def pairs_of(tasks: list[Task], options: argparse.Namespace, seed: int) -> Iterator[Pair]:
-    large = [task for task in tasks if np.bincount(task.labels["train"]).min() >= 2 * HALF]
-    for task in large[: options.cut]:
-        yield cut(task, seed)
-    by_name = [
-        (old, new)
-        for old in tasks
-        for new in tasks
-        if old is not new and len(same_names(old.classes, new.classes)) >= options.least
-    ]
-    for old, new in by_name[: options.named]:
-        yield named(old, new)
-
-
-class Knowledge:
-    """Old rows, learned once for each pair that asks: ours as a module carries them, and the paper's by norm."""
-
-    def __init__(self, epochs: int) -> None:
-        self._epochs = epochs
-        self._kept: dict[tuple[Any, ...], Floats] = {}
-
-    def rows(self, pair: Pair, seed: int, norm: Norm | None) -> dict[int, Floats]:
-        key = (pair.sort, pair.old, seed if pair.sort == "cut in two" else 0, norm)
-        if key not in self._kept:
-            self._kept[key] = self._learned(pair, norm)
-        return {new: self._kept[key][old] for new, old in pair.matches.items()}
-
-    def _learned(self, pair: Pair, norm: Norm | None) -> Floats:
-        x, labels, _, _ = pair.known
-        if norm is None:
-            return Head.read(fit_head(*pair.known, pair.old_classes).head.tensors()).weight
-        start = started_rows(pair.old_classes, x.shape[1], {}, 0)
-        return train_rows(x, labels, start, EpochSettings(self._epochs, norm=norm))
-
-
-def heads(pair: Pair, rows: dict[int, Floats], shots: int | None, seed: int) -> dict[str, Any]:
+def heads(pair: Pair, known: Knowledge, shots: int | None, seed: int) -> dict[str, Any]:
     """Our heads. Few images are all there is: with a number of shots there are no validation images."""
     x, labels = pair.train
     chosen = few(labels, shots, np.random.default_rng(1000 + seed))
-    val = pair.val if shots is None else (x[:0], labels[:0])
-    cold = fit_head(x[chosen], labels[chosen], *val, pair.classes)
-    warm = fit_warm(x[chosen], labels[chosen], *val, centre_of(pair.classes, x.shape[1], rows))
+    train, val = (x[chosen], labels[chosen]), pair.val if shots is None else (x[:0], labels[:0])
+    cold = fit_head(*train, *val, pair.classes)
+    warm, _ = fit_from(known.sources(pair), train, val, pair.classes)
     return {
         "cold": accuracy(cold.head, *pair.test),
         "warm": accuracy(warm.head, *pair.test),
@@ -132,8 +62,9 @@ def curves(pair: Pair, known: Knowledge, norm: Norm, shots: int | None, seed: in
     x, labels = pair.train
     chosen = few(labels, shots, np.random.default_rng(1000 + seed))
     settings = EpochSettings(epochs, norm=norm, seed=seed)
+    old = known.surest(pair, norm)
     found: dict[str, list[float]] = {}
-    for name, rows in {"cold": {}, "warm": known.rows(pair, seed, norm)}.items():
+    for name, rows in {"cold": {}, "warm": old if norm == "plain" else level(old)}.items():
         curve = found[name] = []
         start = started_rows(pair.classes, x.shape[1], rows, seed)
         train_rows(
@@ -144,39 +75,70 @@ def curves(pair: Pair, known: Knowledge, norm: Norm, shots: int | None, seed: in
     return {
         name: {
             "epochs_to_95": next((e for e, value in enumerate(curve) if value >= target), epochs + 1),
-            "epoch_0": curve[0],
-            "last": curve[-1],
-            "curve": [round(value, 2) for value in curve],
+            "epoch_0": round(curve[0], 3),
+            "last": round(curve[-1], 3),
         }
         for name, curve in found.items()
     }
 
 
-def measure(tasks: list[Task], options: argparse.Namespace) -> list[dict[str, Any]]:
-    found, known = [], Knowledge(options.epochs)
-    for seed in range(options.seeds):
-        for pair in pairs_of(tasks, options, seed):
+def measure_seed(seed: int) -> list[dict[str, Any]]:
+    pairs, known, options = shared["pairs"], shared["known"], shared["options"]
+    found = []
+    with threadpool_limits(1, "blas"):  # as agents learn
+        cut = list(pairs.cut(seed))
+        long = {pair.new for pair in cut[::EVERY]}
+        for pair in (*pairs.named(seed), *pairs.bank(seed), *cut, *pairs.exp(seed)):
             about = {"sort": pair.sort, "old": pair.old, "new": pair.new, "seed": seed}
-            about |= {"matched": len(pair.matches), "classes": pair.classes}
-            rows = known.rows(pair, seed, None)
-            for shots in SHOTS:
-                figures = heads(pair, rows, shots, seed)
-                found.append(about | {"way": "head", "shots": shots or "all"} | figures)
-                print(seed, pair.old, "→", pair.new, shots or "all", figures, flush=True)
-            for norm in NORMS if options.epochs else ():
-                for shots in options.epoch_shots:
-                    figures = curves(pair, known, norm, shots or None, seed, options.epochs)
-                    found.append(about | {"way": norm, "shots": shots or "all"} | figures)
+            about |= {"matched": pair.matched, "classes": pair.classes}
+            found += [about | row for row in _heads(pair, known, seed)]
+            if _goes_long(pair, long) and options.epochs:
+                found += [about | row for row in _curves(pair, known, options, seed)]
+            print(f"seed {seed}: {pair.sort}: {pair.old[:60]} → {pair.new}", flush=True)
     return found
+
+
+def _goes_long(pair: Pair, cut: set[str]) -> bool:
+    if pair.sort == "cut in two":
+        return pair.new in cut
+    return pair.sort != "whole bank" and pair.matched >= FEW_MATCHES
+
+
+def _heads(pair: Pair, known: Knowledge, seed: int) -> Iterator[dict[str, Any]]:
+    for shots in SHOTS:
+        yield {"way": "head", "shots": shots or "all"} | heads(pair, known, shots, seed)
+
+
+def _curves(pair: Pair, known: Knowledge, options: argparse.Namespace, seed: int) -> Iterator[dict[str, Any]]:
+    for norm in NORMS:
+        for shots in options.epoch_shots:
+            figures = curves(pair, known, norm, shots or None, seed, options.epochs)
+            yield {"way": norm, "shots": shots or "all"} | figures
 
 
 def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Averages over pairs of one sort, with intervals over seeds."""
     groups = defaultdict(lambda: defaultdict(list))
     for row in found:
-        for sort in (row["sort"], "all pairs"):
+        sorts = [row["sort"], *(["all pairs"] if row["sort"] in ("same names", "cut in two") else [])]
+        if row["sort"] == "same names" and row["matched"] >= FEW_MATCHES:
+            sorts.append("same names, two or more")
+        for sort in sorts:
             groups[sort, row["way"], row["shots"]][row["seed"]].append(row)
     return [_summed(key, seeds) for key, seeds in groups.items()]
+
+
+def per_pair(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each pair's averages over seeds: a hundred thousand single figures would only fill the file."""
+    groups = defaultdict(lambda: defaultdict(list))
+    for row in found:
+        key = row["sort"], row["old"], row["new"], row["matched"], row["classes"], row["way"], row["shots"]
+        groups[key][row["seed"]].append(row)
+    names = ("sort", "old", "new", "matched", "classes")
+    return [
+        dict(zip(names, key[:5], strict=True)) | _summed((key[0], *key[5:]), seeds)
+        for key, seeds in groups.items()
+    ]
 
 
 def _summed(key: tuple[str, str, Any], seeds: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -186,35 +148,49 @@ def _summed(key: tuple[str, str, Any], seeds: dict[int, list[dict[str, Any]]]) -
     about = dict(zip(("pairs", "way", "shots"), key, strict=True)) | {"count": len(next(iter(seeds.values())))}
     if key[1] == "head":
         figures = {name: averaged(lambda row, name=name: row[name]) for name in ("cold", "warm")}
-        return about | figures | {"gain": averaged(lambda row: row["warm"] - row["cold"])}
+        gain = averaged(lambda row: row["warm"] - row["cold"])
+        return about | figures | {"gain": gain, "taken": averaged(lambda row: 100.0 * (row["pull"] > 0))}
     for name in ("cold", "warm"):
         for figure in ("epoch_0", "last", "epochs_to_95"):
             about[f"{name}_{figure}"] = averaged(lambda row, name=name, figure=figure: row[name][figure])
-    return about
+    return about | {"gain": averaged(lambda row: row["warm"]["last"] - row["cold"]["last"])}
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        print(
+            {name: value["mean"] if isinstance(value, dict) else value for name, value in row.items()}, flush=True
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path, nargs="+")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--cut", type=int, default=1000, help="at most so many tasks are cut in two")
-    parser.add_argument("--named", type=int, default=1000, help="at most so many pairs with the same names")
-    parser.add_argument("--least", type=int, default=2, help="names that two tasks must share")
     parser.add_argument("--epochs", type=int, default=30, help="of the paper's way; 0: leave it out")
     parser.add_argument("--epoch-shots", type=int, nargs="+", default=[10], help="images per class; 0: all")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--representation", default="descriptor")
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "warm-start.json")
     options = parser.parse_args()
     paths = find_tasks(options.tasks)
-    told = {name: value for name, value in vars(options).items() if name not in ("tasks", "out")}
+    told = {name: value for name, value in vars(options).items() if name not in ("tasks", "out", "workers")}
     origin = provenance("python benchmarks/warm_start.py ../shared/tasks", paths, seed=0) | {"settings": told}
     tasks, _ = load(paths, options.representation)
-    with threadpool_limits(1, "blas"):  # as agents learn
-        found = measure(tasks, options)
-    report = {"summary": summary(found), "pairs": found, "provenance": origin}
-    options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    for row in report["summary"]:
-        print({name: value.get("mean") if isinstance(value, dict) else value for name, value in row.items()})
+    encoder = name_encoder(default_folder())
+    shared.update(pairs=Pairs(tasks, encoder), known=Knowledge(options.epochs), options=options)
+    with threadpool_limits(1, "blas"):
+        for pair in (*shared["pairs"].named(0), *shared["pairs"].exp(0)):  # once for all processes
+            shared["known"].sources(pair)
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(options.workers, mp_context=fork) as pool:
+        found = []
+        for rows in pool.map(measure_seed, range(options.seeds)):
+            found += rows
+            _print(summary(found))
+    report = {"encoder": encoder.name, "threshold": encoder.threshold, "summary": summary(found)}
+    report |= {"pairs": per_pair(found), "provenance": origin}
+    options.out.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ OTHER: dict[str, Any] = {
     "toes": (3, 2, 5),
     "pattern": 32,
     "trial": "biases: 90.0 % → 91.0 %; kept",
+    "warm_start": {"form": "prior", "rows": ((0, 0, "cat", 0.95),), "sources": (("pets", "1" * 64, 0.5),)},
     "licence": None,
     "tags": ("birds",),
     "note": "other",

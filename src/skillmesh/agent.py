@@ -45,10 +45,11 @@ from skillmesh.mapper import Mapper
 from skillmesh.module import Card, Identity, Module, now, read_file
 from skillmesh.module.joint import Joint
 from skillmesh.module.notice import Link, Slot, Withdrawal, announce, withdraw
-from skillmesh.names import Adaptation, BiasMode, Refining, Support
+from skillmesh.names import Adaptation, BiasMode, Refining, Support, WarmForm, WarmMode
 from skillmesh.progress import Progress, begin
 from skillmesh.synergy.class_matches import BankMatches, ClassMatches
 from skillmesh.synergy.remembered import remembered_minilm
+from skillmesh.synergy.start import WarmStart
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class Agent:
         epochs: int | None = None,
         mirrored: bool = False,
         warm: bool = False,
+        warm_start: WarmMode = "auto",
+        warm_form: WarmForm = "prior",
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images and keep it as a module in the bank.
@@ -154,6 +157,12 @@ class Agent:
         epochs, mirrored, warm
             How an adaptation is trained: for how long, on images mirrored at random, and beginning with the plain
             head instead of a random one.
+        warm_start
+            `auto`: a class that the bank knows by name begins with its row there, where held-back images say that
+            this pays; the card tells. `never`: the bank has no part in the head.
+        warm_form
+            How rows are taken over: as the centre of a `prior`, or in the paper's way, epochs that begin with them
+            and have rows divided by their `infinity` or `two` norm.
         """
         told = _told(licence, note, tags)
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
@@ -170,6 +179,7 @@ class Agent:
                 Adapting(biases, adaptation, layers, epochs, mirrored, warm),
                 checkpoint,
                 lambda count: begin(progress, f"{folder.name} ({adaptation})", count),
+                WarmStart(self._known(folder.name) if warm_start == "auto" else (), warm_form, self._cache_folder),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
         module = self._keep(lesson, told)
@@ -262,6 +272,11 @@ class Agent:
                 f"the task {task!r} is learned already; give another name with --name, or learn it again "
                 "with --replace"
             )
+
+    def _known(self, task: str) -> tuple[Module, ...]:
+        """Whose rows may help with a task: not those of its older version, which has seen its images."""
+        older = self.bank.held(task, self.identity.public_key)
+        return tuple(module for module in self.bank if module is not older)
 
     def sign(self, lesson: Lesson, **told: Any) -> tuple[Module, bytes]:
         """Make a module of a lesson that was studied with this agent's settings, wherever that was.

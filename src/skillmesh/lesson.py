@@ -17,10 +17,10 @@ from skillmesh.config import AgentConfig
 from skillmesh.costs import Costs
 from skillmesh.data.folder import ImageFile, Split, TaskFolder
 from skillmesh.errors import DataError
-from skillmesh.learning.head import fit_head
 from skillmesh.learning.probes import choose_probes, probe_tensors
 from skillmesh.learning.trial import Adapting, Material, adapt
 from skillmesh.progress import Advance
+from skillmesh.synergy.start import WarmStart, start_head
 from skillmesh.tensors import Floats, Tensors
 
 if TYPE_CHECKING:
@@ -60,11 +60,13 @@ def study(
     adapting: Adapting = Adapting(),  # noqa: B008  (it cannot change)
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
+    warm_start: WarmStart = WarmStart(),  # noqa: B008
 ) -> Lesson:
     """Learn head, anchor and probes from the training and validation images. Test images are never opened.
 
     What `adapting` says is tried beside. `checkpoint` keeps what a kill would lose of that, and `training` is told
-    how many images will go forth and back.
+    how many images will go forth and back. Where `warm_start` has modules, classes that they know begin with what
+    these know of them; a head that looks at an adapted backbone takes nothing from it.
     """
     adapting.refuse_impossible(backbone.network, len(task.splits["val"]))
     train, train_labels, train_files, seen = _represented(task.splits["train"], backbone, config, progress)
@@ -75,14 +77,16 @@ def study(
     # One BLAS thread: the products are many and small, and waking a second thread for each costs more than it
     # saves (2 to 6 × on two cores). It also makes a module the same whatever the number of threads.
     with threadpool_limits(1, "blas"):
-        fit = fit_head(train, train_labels, val, val_labels, len(task.classes))
+        space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
+        begun = start_head(warm_start, task.classes, space, (train, train_labels), (val, val_labels))
+        fit = begun.fit
         kind = KINDS[config.mapper]
         anchor = kind.fit(train, train_labels, len(task.classes), anchor_settings(config))
         prior = backbone.calibration.prior(config.representation, config.compact)
         alone = kind.pool([kind.read(anchor.tensors())], prior)
         probes = choose_probes(val, alone.score(val).novelty)
     tensors = anchor.tensors() | probe_tensors(probes)
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {} if begun.record is None else {"warm_start": begun.record}
     if adapting.mode == "auto" and (fit.accuracy == 1 or not len(val)):
         facts["trial"] = f"{adapting.kind}: not tried, since all {len(val)} validation images are right without"
     elif adapting.mode != "never":
@@ -92,6 +96,7 @@ def study(
         facts["trial"] = f"{adapted.words}; {'kept' if kept else 'not kept'}"
         if kept:
             fit, tensors, facts = adapted.fit, tensors | adapted.tensors, facts | adapted.facts
+            facts.pop("warm_start", None)
     facts |= {
         "task": task.name,
         "classes": task.classes,
@@ -102,7 +107,8 @@ def study(
         "validation_accuracy": fit.accuracy,
         "temperature": fit.temperature,
     }
-    return Lesson(fit.head.tensors() | tensors, facts, unreadable, task.notes, val, val_labels, fresh)
+    notes = (*task.notes, *begun.notes)
+    return Lesson(fit.head.tensors() | tensors, facts, unreadable, notes, val, val_labels, fresh)
 
 
 def anchor_settings(config: AgentConfig) -> AnchorSettings:

@@ -14,3 +14,6 @@ Support = Literal["plain", "encoder", "never"]
 MatchBy = Literal["name", "sight", "both"]
 Refining = Literal["prior", "two", "infinity"]
 """How a composed head goes on with images: by its prior, or as the paper does, with rows of one 2- or ∞-norm."""
+WarmMode = Literal["auto", "never"]
+WarmForm = Literal["prior", "infinity", "two"]
+"""How old rows help: as the centre of a prior, or as the start of epochs in the paper's two norms."""

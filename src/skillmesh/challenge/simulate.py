@@ -178,7 +178,8 @@ def _fitted(agent: Agent, real: Sequence[RealTask], rng: np.random.Generator) ->
 
 
 def _learned(agent: Agent, folder: TaskFolder, progress: Progress | None) -> RealTask:
-    module, lesson = agent.learn(folder, progress=progress)
+    # Cold: what is measured of a task must not depend on which were learned before it.
+    module, lesson = agent.learn(folder, warm_start="never", progress=progress)
     test = folder.splits["test"].files
     described = agent.backbone.describe(test, begin(progress, f"{folder.name} (test)", len(test)))
     if not len(described.raw):

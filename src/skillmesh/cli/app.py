@@ -114,6 +114,8 @@ def learn(
     epochs: options.Epochs = None,
     mirrored: options.Mirrored = False,
     warm: options.Warm = False,
+    warm_start: options.WarmStart = "auto",
+    warm_form: options.WarmForm = "prior",
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -146,6 +148,8 @@ def learn(
                 epochs=epochs,
                 mirrored=mirrored,
                 warm=warm,
+                warm_start=warm_start,
+                warm_form=warm_form,
                 progress=bar,
             )
     seconds = time.perf_counter() - started
@@ -279,6 +283,9 @@ def show(
     if json:
         shown.print_json(facts)
         return
+    if module.card.warm_start is not None:
+        facts["warm_start"] = {"form": module.card.warm_start.form}
+        facts["warm_start"] |= module.card.warm_start.lines(module.card.classes)
     for key, value in facts.items():
         if isinstance(value, dict):
             typer.echo(f"{key}:")

@@ -75,6 +75,14 @@ Epochs = Annotated[
 ]
 Mirrored = Annotated[bool, typer.Option("--mirrored", help="--biases: mirror images at random while training.")]
 Warm = Annotated[bool, typer.Option("--warm", help="--biases: begin with the plain head, not a random one.")]
+WarmStart = Annotated[
+    names.WarmMode,
+    typer.Option("--warm-start", help="auto: begin with rows of classes that the bank knows by name, if it pays."),
+]
+WarmForm = Annotated[
+    names.WarmForm,
+    typer.Option("--warm-form", help="Rows as centre of a prior, or the paper's epochs with a norm of the rows."),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]
 Network = Annotated[
     names.Network | None,

@@ -16,6 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from skillmesh.errors import CardError, FormatVersionError, NotCanonicalError
 from skillmesh.module.canonical import dumps, loads, show
 from skillmesh.module.identity import is_name
+from skillmesh.module.warm_record import DESCRIPTION as WARM_DESCRIPTION
+from skillmesh.module.warm_record import CardWarmRecord
 from skillmesh.names import AnchorKind, Representation
 
 FORMAT = 1
@@ -168,6 +170,7 @@ class Card(BaseModel):
         description="for each class the id of the module that it comes from, ':' and its name there",
     )
     trial: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
+    warm_start: CardWarmRecord | None = Field(None, description=WARM_DESCRIPTION)
     licence: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     tags: Tags | None = Field(
         None, description="1–16 tags in alphabetical order, each once, of 1–32 of a–z, 0–9, '.', '_' and '-'"
@@ -204,6 +207,12 @@ class Card(BaseModel):
             raise ValueError(f"counts: found {len(self.counts)}, expected {len(self.classes)}, one per class")
         if self.composed is not None and len(self.composed) != len(self.classes):
             raise ValueError(f"composed: found {len(self.composed)}, expected {len(self.classes)}, one per class")
+        return self
+
+    @model_validator(mode="after")
+    def _warm_classes_are_there(self) -> Card:
+        if self.warm_start is not None and any(row[0] >= len(self.classes) for row in self.warm_start.rows):
+            raise ValueError(f"warm_start: found a class beyond the last, expected {len(self.classes)} classes")
         return self
 
     @property

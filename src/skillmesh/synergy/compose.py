@@ -84,7 +84,7 @@ def refine(
     is too little to better it; the fit is `None` then.
     """
     judges = (val_x, val_labels) if len(val_x) else (x, labels)
-    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight, composed.head.bias, rounds)
+    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight, composed.head.bias, rounds, margin=0)
     temperature, loss = calibrate(composed.head.logits(judges[0]), judges[1])
     if warm.loss is None or loss <= warm.loss:
         return Composed(composed.head, temperature), None

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from skillmesh.errors import SettingsMismatchError
 from skillmesh.module.card import Card
 
+Space = tuple[str, str, bool, int]
+"""Backbone, representation, whether it is compact, and how many numbers that is."""
+
 
 def refuse_unportable(card: Card) -> None:
     """Rows mean something only to who sees what their head saw: the backbone's own pass, with nothing added."""
@@ -29,14 +32,25 @@ def refuse_strangers(cards: Sequence[Card]) -> None:
     for card in cards:
         refuse_unportable(card)
     for card in cards[1:]:
-        if _space(card) != _space(cards[0]):
+        if space_of(card) != space_of(cards[0]):
             raise SettingsMismatchError(
                 f"the rows of {card.task!r} are on {_words(card)}, those of {cards[0].task!r} on "
                 f"{_words(cards[0])}, expected the same; take tasks of one backbone and one representation"
             )
 
 
-def _space(card: Card) -> tuple[str, str, bool, int]:
+def refuse_elsewhere(card: Card, space: Space) -> None:
+    """A head on this space can take only rows that were made on it."""
+    refuse_unportable(card)
+    if space_of(card) != space:
+        representation, compact, dim = space[1:]
+        raise SettingsMismatchError(
+            f"the rows of {card.task!r} are on {_words(card)}, expected {dim:,} numbers of {representation}"
+            f"{' (compact)' if compact else ''} of {space[0][:8]}; leave the task out"
+        )
+
+
+def space_of(card: Card) -> Space:
     return card.backbone, card.representation, card.compact, card.dim
 
 

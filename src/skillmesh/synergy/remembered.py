@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from skillmesh.backbone.cache import default_folder
-from skillmesh.synergy.encoders import DEFAULT, Encoder, MiniLM, Rows, load_encoder, package_folder
+from skillmesh.errors import EncoderError
+from skillmesh.synergy.encoders import DEFAULT, Encoder, Letters, MiniLM, Rows, load_encoder, package_folder
 
 log = logging.getLogger(__name__)
 FILE = "class-names.sqlite"
@@ -89,3 +90,18 @@ def remembered_minilm(folder: Path | None = None) -> Encoder:
 def remembering(name: str = DEFAULT, weights: Path | None = None) -> Encoder:
     """As `load_encoder`; the default encoder remembers."""
     return remembered_minilm() if (name, weights) == (DEFAULT, None) else load_encoder(name, weights)
+
+
+class Spelling(Letters):
+    """Letters, where nobody looks at the matches: only plain forms that are equal count."""
+
+    name = "spelling"
+    threshold = 1.0
+
+
+def name_encoder(folder: Path | None = None) -> Encoder:
+    """The best encoder that works with what is installed: meaning, or else equal spelling in the plain form."""
+    try:
+        return remembered_minilm(folder)
+    except EncoderError:
+        return Spelling()

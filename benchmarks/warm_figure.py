@@ -1,0 +1,51 @@
+"""Draw accuracy by images per class, warm and cold, from the committed results: `docs/images/warm-start.png`.
+
+python benchmarks/warm_figure.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skillmesh.challenge.report.style import canvas, drawing, signs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DOCS = Path(__file__).parents[1] / "docs"
+PANELS = {
+    "same names, two or more": "other tasks, same names",
+    "whole bank": "several tasks of a bank",
+    "cut in two": "tasks cut in two",
+}
+SHOTS = (1, 3, 5, 10, "all")
+
+
+def draw(axes: Axes, by_shots: dict[Any, dict[str, Any]], title: str) -> None:
+    for index, name in enumerate(("warm", "cold")):
+        figures = [by_shots[shots][name] for shots in SHOTS]
+        look = signs(index)
+        axes.plot(range(len(SHOTS)), [f["mean"] for f in figures], label=name, **look)
+        low, high = ([f[end] for f in figures] for end in ("low", "high"))
+        axes.fill_between(range(len(SHOTS)), low, high, color=look["color"], alpha=0.15, linewidth=0)
+    axes.set_xticks(range(len(SHOTS)), [str(shots) for shots in SHOTS])
+    axes.set(xlabel="images per class", title=f"{title} ({by_shots[1]['count']})")
+    axes.grid(axis="y")
+
+
+def main() -> None:
+    rows = json.loads((DOCS / "results" / "warm-start.json").read_text())["summary"]
+    with drawing():
+        made = canvas(9.5, 3.2)
+        panels = made.subplots(1, len(PANELS), sharey=True)
+        for axes, (pairs, title) in zip(panels, PANELS.items(), strict=True):
+            draw(axes, {r["shots"]: r for r in rows if r["pairs"] == pairs and r["way"] == "head"}, title)
+        panels[0].set_ylabel("test accuracy, %")
+        panels[-1].legend(loc="lower right")
+        made.savefig(DOCS / "images" / "warm-start.png", dpi=130, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Who knows classes of a new task: modules with a class of the same meaning, whose rows may move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from skillmesh.errors import SettingsMismatchError
+from skillmesh.learning.head import Head
+from skillmesh.learning.probes import read_probes
+from skillmesh.module import Module
+from skillmesh.synergy.encoders import Encoder
+from skillmesh.synergy.matching import Encoded, similarity
+from skillmesh.synergy.names import joined, plain
+from skillmesh.synergy.portable import Space, refuse_elsewhere
+from skillmesh.synergy.warm import centre_of
+from skillmesh.tensors import Floats
+
+MOST_SOURCES = 16
+"""Each is tried on all new images, which takes some tenths of a second."""
+MANY_NAMES = 5000
+"""To encode a name takes 20 ms, once."""
+
+
+@dataclass(frozen=True)
+class KnownClass:
+    """A class as a source knows it."""
+
+    name: str
+    similarity: float
+    row: Floats
+
+
+@dataclass(frozen=True)
+class Source:
+    """A head that knows some of the new classes."""
+
+    task: str
+    teacher: str
+    module: str
+    """The module's id."""
+    known: dict[int, KnownClass]
+    """By the new class's index."""
+
+    def centre(self, classes: int) -> Floats:
+        rows = {index: known.row for index, known in self.known.items()}
+        return centre_of(classes, len(next(iter(rows.values()))), rows)
+
+
+def find_sources(
+    classes: Sequence[str], modules: Sequence[Module], space: Space, images: Floats, encoder: Encoder
+) -> tuple[list[Source], list[str]]:
+    """The modules whose rows may help, those that know most first, and of others that match by name, why not."""
+    found: list[Source] = []
+    refused: list[str] = []
+    for module, matches in _matching(classes, modules, encoder):
+        try:
+            refuse_elsewhere(module.card, space)
+        except SettingsMismatchError as error:
+            refused.append(f"warm start: {error}")
+            continue
+        if saw(module, images):
+            refused.append(
+                f"warm start: the rows of {module.card.task!r} by {module.card.teacher} are left alone: it was "
+                "taught with images of this very task, which cannot say what its rows are worth"
+            )
+            continue
+        found.append(_source(module, matches))
+        if len(found) == MOST_SOURCES:
+            break
+    return found, refused
+
+
+def _matching(
+    classes: Sequence[str], modules: Sequence[Module], encoder: Encoder
+) -> list[tuple[Module, dict[int, tuple[int, float]]]]:
+    """Modules with classes of the same name, the most and surest first, then by id."""
+    new, found = Encoded.of(classes, encoder), []
+    worth = _worth_encoding(classes, modules)
+    for module in modules:
+        names = module.card.classes
+        places = [place for place, name in enumerate(names) if worth(name)]
+        matches = one_to_one(Encoded.of([names[place] for place in places], encoder), new, encoder.threshold)
+        if matches:
+            found.append((module, {j: (places[i], score) for j, (i, score) in matches.items()}))
+    return sorted(found, key=lambda pair: (-sum(score for _, score in pair[1].values()), pair[0].id))
+
+
+def _worth_encoding(classes: Sequence[str], modules: Sequence[Module]) -> Callable[[str], bool]:
+    """All names of a bank, or if that would take minutes those that have a word in common with a new class."""
+    if sum(len(module.card.classes) for module in modules) <= MANY_NAMES:
+        return lambda name: True
+    keys = {joined(name) for name in classes}
+    words = {word for name in classes for word in plain(name).split() if len(word) > 2}
+    return lambda name: joined(name) in keys or not words.isdisjoint(plain(name).split())
+
+
+def saw(module: Module, images: Floats) -> bool:
+    """Whether one of the validation images that travel with the module is among these."""
+    probes = read_probes(module.tensors, module.card.dim)
+    scales = module.tensors.get("probe.scale", ())
+    # A stored probe is off by half a step of its scale at most; a little more for another machine's rounding.
+    return any(
+        bool((np.abs(images - probe).max(axis=1, initial=0.0) <= 0.6 * scale).any())
+        for probe, scale in zip(probes, scales, strict=True)
+    )
+
+
+def one_to_one(old: Encoded, new: Encoded, threshold: float) -> dict[int, tuple[int, float]]:
+    """New class → old class and similarity, the surest first: no row is taken twice."""
+    scores = similarity(old, new)
+    pairs = sorted(((float(scores[i, j]), int(i), int(j)) for i, j in np.argwhere(scores >= threshold)),
+                   key=lambda pair: (-pair[0], pair[1:]))  # fmt: skip
+    matches: dict[int, tuple[int, float]] = {}
+    taken: set[int] = set()
+    for score, i, j in pairs:
+        if j not in matches and i not in taken:
+            matches[j] = i, score
+            taken.add(i)
+    return matches
+
+
+def _source(module: Module, matches: dict[int, tuple[int, float]]) -> Source:
+    weight, card = Head.read(module.tensors).weight, module.card
+    known = {j: KnownClass(card.classes[i], score, weight[i]) for j, (i, score) in sorted(matches.items())}
+    return Source(card.task, card.teacher, module.id, known)
