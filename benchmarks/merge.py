@@ -5,8 +5,8 @@
 The bank is every fourth task by name. Each task's training and validation images are cut in two, class by class.
 Ann learns one half, Bob the other; a student takes in both and links them. Whoever goes on learns one half of the
 images, or of the classes, and then the other without the first. Every agent answers the test images of all tasks
-with no task told: an answer counts if task and class are right. How heads are put together was chosen on tasks that
-are not in the bank (`merge_choice.py`).
+with no task told: an answer counts if task and class are right. How heads are put together was chosen on tasks
+that are not in the bank (`merge_choice.py`).
 """
 
 from __future__ import annotations
