@@ -3,7 +3,7 @@
     python benchmarks/merge_choice.py ../shared/tasks
 
 Two halves of all these tasks are judged on validation images, by heads that have not seen them. Ways to go on with
-a task are judged on every fourth training image, held back, of every third of these tasks that has no more than 700.
+a task are judged on every fourth training image, held back, of every third of these tasks that has at most 700.
 """
 
 from __future__ import annotations
