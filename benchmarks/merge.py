@@ -5,8 +5,8 @@
 The bank is every fourth task by name. Each task's training and validation images are cut in two, class by class.
 Ann learns one half, Bob the other; a student takes in both and links them. Whoever goes on learns one half of the
 images, or of the classes, and then the other without the first. Every agent answers the test images of all tasks
-with no task told: an answer counts if task and class are right. The tasks that are not in the bank chose how heads
-are put together, on their validation images and held-back training images.
+with no task told: an answer counts if task and class are right. How heads are put together was chosen on tasks
+that are not in the bank (`merge_choice.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from merge_choice import chosen_on_others
 from threadpoolctl import threadpool_limits
 
 from skillmesh import validation
@@ -289,27 +288,26 @@ def main() -> None:
     parser.add_argument("tasks", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=EVERY, help="every so manieth task is in the bank")
-    parser.add_argument("--choice", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "merge.json")
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
-    bank, others = paths[:: options.every], [p for i, p in enumerate(paths) if i % options.every]
-    wanted = "" if options.every == EVERY else f" --every {options.every} --no-choice"
+    bank = paths[:: options.every]
+    wanted = "" if options.every == EVERY else f" --every {options.every}"
     origin = provenance(f"python benchmarks/merge.py ../shared/tasks{wanted}", bank, seed=options.seed)
     tasks = [open_task(path, hold_out=("val", "test"), seed=options.seed) for path in bank]
     with TemporaryDirectory() as scratch, threadpool_limits(1, "blas"):
         report = measured(tasks, Path(scratch), options.seed)
-        report["choice"] = chosen_on_others(others, options.seed) if options.choice and others else None
     report["provenance"] = origin
-    options.out.write_text(json.dumps(_rounded(report), indent=1, ensure_ascii=False) + "\n")
-    print(json.dumps(_rounded(report["final"]), indent=1))
+    options.out.write_text(json.dumps(rounded(report), indent=1, ensure_ascii=False) + "\n")
+    print(json.dumps(rounded(report["final"]), indent=1))
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Numbers to four digits."""
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_rounded(item) for item in value]
+        return [rounded(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 

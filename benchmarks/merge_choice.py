@@ -1,18 +1,30 @@
-"""How heads were chosen to be put together: measured on tasks that are not in the bank, never on test images."""
+"""How heads are put together: chosen on the tasks that are not in the bank of `merge.py`, never on test images.
+
+    python benchmarks/merge_choice.py ../shared/tasks
+
+Two halves of all these tasks are judged on validation images, by heads that have not seen them. Ways to go on with
+a task are judged on every fourth training image, held back, of every third of these tasks that has at most 700.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from merge import EVERY, HERE, rounded
 from synergy_tasks import Task, halves, load
+from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
+from skillmesh.challenge.provenance import provenance
+from skillmesh.data.folder import find_tasks
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
 from skillmesh.synergy import continuing
 from skillmesh.synergy.compose import closed_form
@@ -23,16 +35,22 @@ from skillmesh.tensors import Floats
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRENGTHS = (1.0, 0.1, 0.01)
+MOST_IMAGES = 700
+"""In training, of a task that is gone on with in twenty ways."""
 HOLD_BACK = 4
 """Every so manieth training image judges tasks that go on."""
 
 
 def chosen_on_others(paths: Sequence[Path], seed: int) -> dict[str, Any]:
-    """All figures of the choice: for tasks merged, and for every third of them gone on with."""
+    """All figures of the choice: for tasks merged, and for some of them gone on with."""
     tasks, prior = load(paths, "descriptor")
-    merging = [_shares(task, prior, seed) for task in tasks if len(task.labels["val"])]
-    going = [_ways(task, prior, seed) for task in tasks[1::3]]
-    return {"merge": _averaged(merging), "continue": _averaged([found for some in going for found in some])}
+    merging, going = [], []
+    for number, task in enumerate(tasks):
+        merging += [_shares(task, prior, seed)] if len(task.labels["val"]) else []
+        if number % 3 == 1 and len(task.labels["train"]) <= MOST_IMAGES:
+            going += _ways(task, prior, seed)
+        print(task.name, flush=True)
+    return {"merge": _averaged(merging), "continue": _averaged(going)}
 
 
 def _averaged(found: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
@@ -129,3 +147,20 @@ def _turn(labels: Labels) -> np.ndarray:
     for c in np.unique(labels):
         turn[labels == c] = np.arange(int((labels == c).sum()))
     return turn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "merge-choice.json")
+    options = parser.parse_args()
+    others = [path for index, path in enumerate(find_tasks([options.tasks])) if index % EVERY]
+    origin = provenance("python benchmarks/merge_choice.py ../shared/tasks", others, seed=options.seed)
+    with threadpool_limits(1, "blas"):
+        report = rounded(chosen_on_others(others, options.seed)) | {"provenance": origin}
+    options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ import pytest
 from halves import dealt, only, renamed
 
 from skillmesh.agent import Agent
+from skillmesh.anchors import sketch
 from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.errors import NoticeError, SettingsMismatchError, UnknownTaskError
 from skillmesh.ledger import Ledger
@@ -178,6 +179,19 @@ def test_the_union_of_classes_may_be_larger_than_each_part(
     answers = agents[0].answer(images)
     right = [a.best.label == path.parent.name for a, path in zip(answers, images, strict=True)]
     assert np.mean(right) > 0.8
+
+
+def test_a_bank_of_very_many_classes_has_merged_tasks_too(
+    new_agent: NewAgent, files: list[Path], mixed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mapper finds the likeliest tasks first, and reads anchors in another way."""
+    agent = student(new_agent, files)
+    agent.merge(ALL)
+    expected = [answer.best.task for answer in agent.answer(mixed)]
+    monkeypatch.setattr(sketch, "MANY_CLASSES", 8)
+    agent.use_nothing()
+    found = [answer.best.task for answer in agent.answer(mixed)]
+    assert np.mean([a == b for a, b in zip(expected, found, strict=True)]) > 0.95
 
 
 # Who may link what.

@@ -14,6 +14,7 @@ from skillmesh.answer import Guess
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError, EncoderError
 from skillmesh.synergy import support
+from skillmesh.synergy.class_matches import BankMatches
 from skillmesh.synergy.encoders import Letters
 from skillmesh.synergy.support import ByEncoder, equal_forms, sameness, supported
 
@@ -179,6 +180,14 @@ def test_support_is_a_setting(
     assert Agent(tmp_path / "new").config.support == "never"
 
 
+def test_agents_of_older_releases_are_opened(new_agent: NewAgent):
+    home = new_agent("older").home
+    settings = json.loads((home / "agent.json").read_text())
+    del settings["support"]
+    (home / "agent.json").write_text(json.dumps(settings))
+    assert Agent(home).config.support == "plain"
+
+
 @pytest.mark.slow
 def test_answers_are_supported_once_both_teachers_modules_have_arrived(
     mesh: Mesh, twice: Agent, two_dice: tuple[Path, Path]
@@ -202,3 +211,6 @@ def test_answers_are_supported_once_both_teachers_modules_have_arrived(
     teachers = {(a.best.teacher, *(g.teacher for g in a.supported_by)) for a in after if a.supported_by}
     assert teachers <= {("anna", "bert"), ("bert", "anna")}
     assert sum(bool(a.supported_by) for a in after) > len(images) / 2
+    matches = BankMatches(lambda: Agent(student.home).bank, Letters).now()
+    classes = len(list((two_dice[0] / "test").iterdir()))
+    assert [m.score for m in matches if equal_forms(m.learned, m.target)] == [1.0] * classes

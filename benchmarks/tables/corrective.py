@@ -118,6 +118,6 @@ def costs() -> str:
         f"An answer takes {a['never']:.2f} ms without support once the image is described, {a['plain']:.2f} ms "
         f"with plain forms, {a['encoder']:.2f} ms with the encoder, whatever the size of the bank: at most 25 "
         f"guesses are compared. Matches of {s['tasks']:,} tasks × {s['classes']} classes, all names different and "
-        f"encoded, take {s['whole_s']:.0f} s when they are first asked for and {s['megabytes']:.0f} MB, one more task "
-        f"{s['one_more_s']:.2f} s.\n\n{source(SIGHT)}"
+        f"encoded, take {s['whole_s']:.0f} s when they are first asked for and {s['megabytes']:.0f} MB, one more "
+        f"task {s['one_more_s']:.2f} s.\n\n{source(SIGHT)}"
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 from tables import read, source, table
 
-BANK, TWICE = "merge", "merge-20"
+BANK, TWICE, CHOICE = "merge", "merge-20", "merge-choice"
 COLUMNS = (
     "whole",
     "half",
@@ -20,23 +21,17 @@ COLUMNS = (
 
 def tasks() -> str:
     """Final accuracy of every task in the bank, and the averages with what they lie apart from the whole."""
-    r = read(BANK)
+    r, again = read(BANK), read(TWICE)
     rows = [
         [t["task"], str(t["classes"]), str(t["images"]), *(_cell(t, name, r) for name in COLUMNS)]
         for t in r["tasks"]
     ]
-    for label, key in (("average", "mean"), ("less the whole", "difference"), ("worst task", "worst")):
-        figures = [_signed(r["final"][name][key], key != "mean") for name in COLUMNS]
-        rows.append([f"**{label}**", "", "", *figures])
-    again = read(TWICE)
-    rows.append(
-        [
-            "**less the whole, every second task**",
-            "",
-            "",
-            *(_signed(again["final"][n]["difference"]) for n in COLUMNS),
-        ]
-    )
+    for report, suffix in ((r, ""), (again, ", every second task")):
+        apart = [_apart(report, name) for name in COLUMNS]
+        means = [f"{fmean(t[name] for t in _cut(report, name)):.1f}" for name in COLUMNS]
+        rows.append([f"**average{suffix}**", "", "", *means])
+        rows.append(["less all at once", "", "", *(f"{fmean(values):+.2f}" for values in apart)])
+        rows.append(["the worst task", "", "", *(f"{min(values):+.1f}" for values in apart)])
     head = (
         "task | classes | images | all at once | one half | other half | both, not linked | **merged** | "
         "more images | more classes"
@@ -45,14 +40,17 @@ def tasks() -> str:
     return f"{table(head, rows)}\n\n{facts}\n\n{source(BANK, TWICE)}"
 
 
+def _cut(r: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The tasks that a column is about: those of two classes cannot be cut by classes."""
+    return [t for t in r["tasks"] if name != COLUMNS[-1] or t["task"] in r["classes_cut"]]
+
+
+def _apart(r: dict[str, Any], name: str) -> list[float]:
+    return [t[name] - t["whole"] for t in _cut(r, name)]
+
+
 def _cell(task: dict[str, Any], name: str, r: dict[str, Any]) -> str:
-    if name == COLUMNS[-1] and task["task"] not in r["classes_cut"]:
-        return "–"
-    return f"{task[name]:.1f}"
-
-
-def _signed(value: float, sign: bool = True) -> str:
-    return f"{value:+.2f}" if sign else f"{value:.1f}"
+    return f"{task[name]:.1f}" if task in _cut(r, name) else "–"
 
 
 def _facts(r: dict[str, Any]) -> str:
@@ -76,9 +74,9 @@ def _count(value: int | list[str]) -> int:
 
 def choice() -> str:
     """What the other tasks said about putting heads together."""
-    found = read(BANK)["choice"]
+    found = read(CHOICE)
     rows = [_row(name, figures) for part in ("merge", "continue") for name, figures in found[part].items()]
-    return f"{table('two halves, or how to go on | tasks | accuracy | log-loss', rows)}\n\n{source(BANK)}"
+    return f"{table('two halves, or how to go on | tasks | accuracy | log-loss', rows)}\n\n{source(CHOICE)}"
 
 
 def _row(name: str, figures: dict[str, float]) -> list[str]:

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
@@ -20,7 +21,7 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.lowrank import Precision
 from skillmesh.module import Module
-from skillmesh.module.card import MAX_CLASSES
+from skillmesh.module.card import MAX_CLASSES, Card
 from skillmesh.module.joint import Joint
 from skillmesh.module.notice import Link
 from skillmesh.synergy.compose import closed_form
@@ -45,11 +46,12 @@ def arranged(modules: Sequence[Module], links: Iterable[Link], prior: Prior) -> 
     """
     joints: list[Module] = []
     taken: set[str] = set()
-    for link, parts in sorted(_candidates(modules, links), key=_precedence):
-        ids = {part.id for part in parts}
-        if not taken & ids and misfit(parts, prior) is None:
-            joints.append(joint(link, parts, prior))
-            taken |= ids
+    with threadpool_limits(1, "blas"):  # several threads may round otherwise
+        for link, parts in sorted(_candidates(modules, links), key=_precedence):
+            ids = {part.id for part in parts}
+            if not taken & ids and misfit(parts, prior) is None:
+                joints.append(joint(link, parts, prior))
+                taken |= ids
     alone = [module for module in modules if module.id not in taken]
     return sorted(alone + joints, key=lambda m: (m.content_id, m.id))
 
@@ -95,29 +97,28 @@ def joint(link: Link, parts: Sequence[Module], prior: Prior) -> Joint:
         for part, places, seen in zip(ordered, classes.places, evidence, strict=True)
     ]
     head, temperature = combined(heads, closed, anchor.means)
-    first = ordered[0].card
-    card = first.model_copy(
-        update={
-            "task": link.task,
-            "classes": classes.classes,
-            "counts": tuple(int(n) for n in _counts(ordered, classes)),
-            "temperature": temperature,
-            "validation_images": sum(part.card.validation_images for part in ordered),
-            "validation_accuracy": None,
-            "version": link.version,
-            "created": max(part.card.created for part in ordered),
-            "teacher": " + ".join(sorted({part.card.teacher for part in ordered})),
-            "teacher_key": link.teacher_key,
-            "trial": None,
-            "tags": None,
-            "note": None,
-            "licence": None,
-        }
-    )
+    card = _card(link, ordered, classes, temperature)
     tensors = _unrounded(head, anchor) | _probes(ordered)
     content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
     identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
     return Joint(card, tensors, identity, content, sum(part.size for part in ordered), link, tuple(ordered))
+
+
+def _card(link: Link, parts: Sequence[Module], classes: Union, temperature: float) -> Card:
+    """What there is to say of the whole; what only one teacher said of its part is left out."""
+    nothing = dict.fromkeys(("validation_accuracy", "trial", "licence", "tags", "note"))
+    told: dict[str, object] = {
+        "task": link.task,
+        "classes": classes.classes,
+        "counts": tuple(int(n) for n in _counts(parts, classes)),
+        "temperature": temperature,
+        "validation_images": sum(part.card.validation_images for part in parts),
+        "version": link.version,
+        "created": max(part.card.created for part in parts),
+        "teacher": " + ".join(sorted({part.card.teacher for part in parts})),
+        "teacher_key": link.teacher_key,
+    }
+    return parts[0].card.model_copy(update=nothing | told)
 
 
 def _candidates(modules: Sequence[Module], links: Iterable[Link]) -> list[tuple[Link, list[Module]]]:
