@@ -36,6 +36,8 @@ def test_composing_changes_nobodys_answers(sam: Agent, mixed: list[Path], words:
     after = sam.answer(list(mixed))
     assert [(a.best.task, a.best.label) for a in after] == [(a.best.task, a.best.label) for a in before]
     assert sum(a.unknown for a in after) <= sum(a.unknown for a in before) + 1
+    lost = [a.best.confidence - b.best.confidence for a, b in zip(before, after, strict=True)]
+    assert max(lost) < 0.1, "nor how sure they are"
 
 
 @pytest.mark.parametrize("words", [PLAIN, RENAMED, ["shapes:*", "dice:*"]])

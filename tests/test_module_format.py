@@ -85,6 +85,7 @@ OTHER: dict[str, Any] = {
     "biases": (40, 12),
     "toes": (3, 2, 5),
     "pattern": 32,
+    "composed": ("ab" * 32 + ":Amsel", "cd" * 32 + ":tit"),
     "trial": "biases: 90.0 % → 91.0 %; kept",
     "warm_start": {"form": "prior", "rows": ((0, 0, "cat", 0.95),), "sources": (("pets", "1" * 64, 0.5),)},
     "licence": None,

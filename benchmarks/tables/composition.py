@@ -87,4 +87,12 @@ def beside() -> str:
         "composed | classes each | answers changed % | right class % without it | with it | "
         "held: after / together with / before its sources"
     )
-    return f"{table(head, rows)}\n\n{source(BESIDE)}"
+    wide = sorted(
+        {
+            f"{trial['classes']} classes of {trial['sources']} tasks ({reason.partition(': ')[2]})"
+            for trial in read(BESIDE)["trials"]
+            for reason in trial["held"]["after"]
+        }
+    )
+    held = f"Held: {'; '.join(wide)}." if wide else "None was held."
+    return f"{table(head, rows)}\n\n{held}\n\n{source(BESIDE)}"

@@ -19,7 +19,7 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.costs import spend
 from skillmesh.learning.head import best_temperature, softmax
 from skillmesh.learning.probes import SHARES, probe_weights, read_probes
-from skillmesh.module import Module
+from skillmesh.module import Card, Module
 from skillmesh.module.joint import parts_of
 from skillmesh.tensors import Floats
 
@@ -35,6 +35,9 @@ PROBES_AT_ONCE = 512
 YIELD = 0.1
 """By so much, in log-odds, a composed task steps back: an image of a class that it shares with a source fits both
 equally, and is the source's wherever that is. To compose a task changes nobody's answers."""
+YIELD_TO_ALL = 3.0
+"""The same where all its sources are here and it saw no image of its own: it then knows nothing that they do not,
+and should not halve their confidence either."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Mapper:
     def _build(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
         anchor_type = KINDS[kind]
         self._modules = modules
-        self._yields = np.array([YIELD * (m.card.composed is not None) for m in modules], dtype=np.float32)
+        self._yields = _steps_back(modules)
         self._scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
         asked = range(0, len(modules), -(-len(modules) // ASKED_MODULES))
         voices = [_voices(modules[i]) for i in asked]
@@ -109,6 +112,19 @@ class Mapper:
     def _mapped(self, scores: Scores) -> Mapped:
         posterior = softmax(scores.task / self.temperature - self._yields)
         return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
+
+
+def _steps_back(modules: Sequence[Module]) -> Floats:
+    """How far each task stays behind what its anchor says."""
+    here = {part.id for module in modules for part in parts_of(module)}
+
+    def step(card: Card) -> float:
+        if card.composed is None:
+            return 0.0
+        redundant = card.trial is None and all(source in here for source, _ in card.origins)
+        return YIELD_TO_ALL if redundant else YIELD
+
+    return np.array([step(module.card) for module in modules], dtype=np.float32)
 
 
 def _voices(module: Module) -> NDArray[np.float64]:
