@@ -30,7 +30,6 @@ from skillmesh.errors import (
     AgentError,
     DataError,
     SettingsMismatchError,
-    TaskExistsError,
     TensorError,
     UnknownTaskError,
     WithdrawnError,
@@ -42,11 +41,12 @@ from skillmesh.learning.trial import Adapting
 from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson, anchor_settings, study
 from skillmesh.mapper import Mapper
-from skillmesh.module import Card, Identity, Module, now, read_file
+from skillmesh.module import Identity, Module, read_file
 from skillmesh.module.joint import Joint
-from skillmesh.module.notice import Link, Slot, Withdrawal, announce, withdraw
+from skillmesh.module.notice import Link, Slot, Withdrawal, withdraw
 from skillmesh.names import Adaptation, BiasMode, Refining, Support, WarmForm, WarmMode
 from skillmesh.progress import Progress, begin
+from skillmesh.signing import Signing, told
 from skillmesh.synergy.class_matches import BankMatches, ClassMatches
 from skillmesh.synergy.remembered import remembered_minilm
 from skillmesh.synergy.start import WarmStart
@@ -79,6 +79,7 @@ class Agent:
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
         self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration), self._refuse_unusable)
         self.ledger = Ledger(home / "ledger.sqlite", self.identity.public_key)
+        self._signing = Signing(home, self.config, self.identity, self.bank, self.ledger)
         self._device = device
         self._cache_folder = cache_folder or default_folder()
         self._backbone = backbone
@@ -164,10 +165,11 @@ class Agent:
             How rows are taken over: as the centre of a `prior`, or in the paper's way, epochs that begin with them
             and have rows divided by their `infinity` or `two` norm.
         """
-        told = _told(licence, note, tags)
+        said = told(licence, note, tags)
         folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
-        self._refuse_learned(folder.name, replace)
-        self._refuse_bad_names(folder, told)
+        if not replace:
+            self._signing.refuse_learned(folder.name)
+        self._signing.refuse_bad_names(folder, said)
         images = len(folder.splits["train"]) + len(folder.splits["val"])
         checkpoint = self.home / f"training-{hashlib.sha256(folder.name.encode()).hexdigest()[:16]}.pt"
         with counted() as costs:
@@ -182,7 +184,7 @@ class Agent:
                 WarmStart(self._known(folder.name) if warm_start == "auto" else (), warm_form, self._cache_folder),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
-        module = self._keep(lesson, told)
+        module = self._signing.keep(lesson, said)
         checkpoint.unlink(missing_ok=True)
         return module, lesson
 
@@ -203,11 +205,11 @@ class Agent:
         from skillmesh.synergy.growing import more_of, own_task, study_on, told_before
 
         older = own_task(self, task)
-        told = told_before(older, **_told(licence, note, tags))
+        said = told_before(older, **told(licence, note, tags))
         with counted() as costs:
             lesson = study_on(self, older, more_of(more, task, self.config.seed), progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._keep(lesson, told), lesson
+        return self._signing.keep(lesson, said), lesson
 
     def compose(
         self,
@@ -241,82 +243,34 @@ class Agent:
         from skillmesh.synergy.picking import pick
 
         name = unicodedata.normalize("NFC", name)
-        self._refuse_learned(name, replace)
-        told = {key: value for key, value in _told(licence, note, tags).items() if value is not None}
+        if not replace:
+            self._signing.refuse_learned(name)
+        said = {key: value for key, value in told(licence, note, tags).items() if value is not None}
         with counted() as costs:
             task = composed_task(
                 pick(self.bank, classes), self.config.mapper, self.prior, anchor_settings(self.config)
             )
             lesson = lesson_of(name, task, self.config.mapper)
-            self._card(lesson.facts | told, version=1)  # a name that it refuses should not cost a forward pass
+            self._signing.card(
+                lesson.facts | said, version=1
+            )  # a name that it refuses should not cost a forward pass
             if images is not None:
                 further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
                 lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._keep(lesson, told), lesson
-
-    def _keep(self, lesson: Lesson, told: dict[str, Any]) -> Module:
-        """Sign a lesson, put it into the bank in place of the older version, and announce it."""
-        older = self.bank.held(lesson.facts["task"], self.identity.public_key)
-        _, data = self.sign(lesson, **told)
-        module = self.bank.add(data)
-        if older is not None:
-            validation.remove(self.home / validation.FOLDER, older.id)
-        self.ledger.remember(slot_of(module))
-        self.ledger.merge([announce(module.card, module.id, data, self.identity)], self.identity.public_key)
-        return module
-
-    def _refuse_learned(self, task: str, replace: bool) -> None:
-        if not replace and self.bank.held(task, self.identity.public_key) is not None:
-            raise TaskExistsError(
-                f"the task {task!r} is learned already; give another name with --name, or learn it again "
-                "with --replace"
-            )
+        return self._signing.keep(lesson, said), lesson
 
     def _known(self, task: str) -> tuple[Module, ...]:
         """Whose rows may help with a task: not those of its older version, which has seen its images."""
-        older = self.bank.held(task, self.identity.public_key)
+        older = self._signing.own(task)
         return tuple(module for module in self.bank if module is not older)
 
-    def sign(self, lesson: Lesson, **told: Any) -> tuple[Module, bytes]:
+    def sign(self, lesson: Lesson, **said: Any) -> tuple[Module, bytes]:
         """Make a module of a lesson that was studied with this agent's settings, wherever that was.
 
         What the agent keeps for itself of it, the validation images, is stored; the module is not in the bank yet.
         """
-        card = self._card(lesson.facts | told, version=self._next_version(lesson.facts["task"]))
-        made, data = Module.create(card, lesson.tensors, self.identity)
-        validation.save(self.home / validation.FOLDER, made.id, lesson.validation, lesson.validation_labels)
-        return made, data
-
-    def _next_version(self, task: str) -> int:
-        """Versions count on even after the task was forgotten or withdrawn: elsewhere the older one is known."""
-        slot = Slot(self.identity.public_key, task)
-        older = self.bank.held(task, slot.teacher_key)
-        return max(older.card.version if older else 0, self.ledger.latest_version(slot)) + 1
-
-    def _refuse_bad_names(self, folder: TaskFolder, told: dict[str, Any]) -> None:
-        """Make a card of what is known beforehand: a name that it refuses should not cost a forward pass."""
-        counts = (1,) * len(folder.classes)
-        facts = {
-            "task": folder.name,
-            "classes": folder.classes,
-            "counts": counts,
-            "anchors": (self.config.mapper,),
-        }
-        self._card(facts | told, dim=1, validation_images=0, temperature=1.0, version=1)
-
-    def _card(self, facts: dict[str, Any], **rest: Any) -> Card:
-        return Card(
-            **facts,
-            **rest,
-            backbone=self.bank.backbone,
-            backbone_name=self.config.backbone,
-            representation=self.config.representation,
-            compact=self.config.compact,
-            created=now(),
-            teacher=self.identity.name,
-            teacher_key=self.identity.public_key,
-        )
+        return self._signing.sign(lesson, said)
 
     # 2. Share.
 
@@ -534,11 +488,6 @@ class Agent:
         KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
         if card.biases is not None:
             Biases.read(module.tensors, card.biases[0])
-
-
-def _told(licence: str | None, note: str | None, tags: Sequence[str]) -> dict[str, Any]:
-    """The card's fields that the user gives."""
-    return {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
 
 
 def slot_of(module: Module) -> Slot:

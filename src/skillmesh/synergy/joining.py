@@ -106,7 +106,7 @@ def joint(link: Link, parts: Sequence[Module], prior: Prior) -> Joint:
 
 def _card(link: Link, parts: Sequence[Module], classes: Union, temperature: float) -> Card:
     """What there is to say of the whole; what only one teacher said of its part is left out."""
-    nothing = dict.fromkeys(("validation_accuracy", "trial", "licence", "tags", "note"))
+    nothing = dict.fromkeys(("validation_accuracy", "trial", "composed", "warm_start", "licence", "tags", "note"))
     told: dict[str, object] = {
         "task": link.task,
         "classes": classes.classes,

@@ -1,0 +1,90 @@
+"""From a lesson to a module of one's own: card, version, signature, its place in the bank, the news of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from skillmesh import validation
+from skillmesh.bank import Bank
+from skillmesh.config import AgentConfig
+from skillmesh.data.folder import TaskFolder
+from skillmesh.errors import TaskExistsError
+from skillmesh.ledger import Ledger
+from skillmesh.lesson import Lesson
+from skillmesh.module import Card, Identity, Module, now
+from skillmesh.module.notice import Slot, announce
+
+
+class Signing:
+    """What an agent's name and key stand for."""
+
+    def __init__(self, home: Path, config: AgentConfig, identity: Identity, bank: Bank, ledger: Ledger) -> None:
+        self._config, self._identity, self._bank, self._ledger = config, identity, bank, ledger
+        self._validation = home / validation.FOLDER
+
+    def own(self, task: str) -> Module | None:
+        """The module of a task of one's own, if the bank holds it."""
+        return self._bank.held(task, self._identity.public_key)
+
+    def refuse_learned(self, task: str) -> None:
+        if self.own(task) is not None:
+            raise TaskExistsError(
+                f"the task {task!r} is learned already; give another name with --name, or learn it again "
+                "with --replace"
+            )
+
+    def refuse_bad_names(self, folder: TaskFolder, told: dict[str, Any]) -> None:
+        """Make a card of what is known beforehand: a name that it refuses should not cost a forward pass."""
+        counts = (1,) * len(folder.classes)
+        facts = {
+            "task": folder.name,
+            "classes": folder.classes,
+            "counts": counts,
+            "anchors": (self._config.mapper,),
+        }
+        self.card(facts | told, dim=1, validation_images=0, temperature=1.0, version=1)
+
+    def keep(self, lesson: Lesson, told: dict[str, Any]) -> Module:
+        """Sign a lesson, put it into the bank in place of the older version, and announce it."""
+        older = self.own(lesson.facts["task"])
+        _, data = self.sign(lesson, told)
+        module = self._bank.add(data)
+        if older is not None:
+            validation.remove(self._validation, older.id)
+        self._ledger.remember(Slot(module.card.teacher_key, module.card.task))
+        notice = announce(module.card, module.id, data, self._identity)
+        self._ledger.merge([notice], self._identity.public_key)
+        return module
+
+    def sign(self, lesson: Lesson, told: dict[str, Any]) -> tuple[Module, bytes]:
+        """Make a module, and store what the agent keeps for itself of it, the validation images."""
+        card = self.card(lesson.facts | told, version=self._next_version(lesson.facts["task"]))
+        made, data = Module.create(card, lesson.tensors, self._identity)
+        validation.save(self._validation, made.id, lesson.validation, lesson.validation_labels)
+        return made, data
+
+    def card(self, facts: dict[str, Any], **rest: Any) -> Card:
+        return Card(
+            **facts,
+            **rest,
+            backbone=self._bank.backbone,
+            backbone_name=self._config.backbone,
+            representation=self._config.representation,
+            compact=self._config.compact,
+            created=now(),
+            teacher=self._identity.name,
+            teacher_key=self._identity.public_key,
+        )
+
+    def _next_version(self, task: str) -> int:
+        """Versions count on even after the task was forgotten or withdrawn: elsewhere the older one is known."""
+        older = self.own(task)
+        slot = Slot(self._identity.public_key, task)
+        return max(older.card.version if older else 0, self._ledger.latest_version(slot)) + 1
+
+
+def told(licence: str | None, note: str | None, tags: Sequence[str]) -> dict[str, Any]:
+    """The card's fields that the user gives."""
+    return {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
