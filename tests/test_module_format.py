@@ -93,6 +93,7 @@ OTHER: dict[str, Any] = {
     "note": "other",
 }
 
+NEWER = {"composed", "warm_start"}
 ANSWER_FIELDS = {"task", "classes", "backbone", "representation", "compact", "dim", "temperature"}
 
 
@@ -175,7 +176,7 @@ def test_order_of_tensors_and_memory_does_not_matter() -> None:
 
 @pytest.mark.parametrize("field", OTHER)
 def test_id_depends_on_every_field_and_content_id_on_what_answers(field: str) -> None:
-    card, other = make_card(), make_card(**{field: OTHER[field]})
+    card, other = make_card(), make_card(**{field: OTHER[field]} | ({"format": 2} if field in NEWER else {}))
     assert module_id(card, make_tensors()) != module_id(other, make_tensors())
     same = content_id(card, make_tensors()) == content_id(other, make_tensors())
     assert same == (field not in ANSWER_FIELDS)
@@ -364,10 +365,21 @@ def test_card_with_an_unknown_field(name: str) -> None:
         make_card(**{name: 1})
 
 
-@pytest.mark.parametrize("version", [0, 2, -1, 10**17])
+@pytest.mark.parametrize("version", [0, 3, -1, 10**17])
 def test_another_format_is_said_before_all_else(version: int) -> None:
     with pytest.raises(FormatVersionError, match=f"format {version}, expected 1"):
         Card(format=version, nonsense=1)
+
+
+@pytest.mark.parametrize("field", sorted(NEWER))
+def test_a_card_is_of_the_oldest_format_that_knows_its_fields(field: str) -> None:
+    plain = {name: value for name, value in FIELDS.items() if name != "format"}
+    assert Card(**plain).format == 1
+    assert Card(**plain, **{field: OTHER[field]}).format == 2
+    with pytest.raises(CardError, match="format: found 1, expected 2"):
+        make_card(**{field: OTHER[field]})
+    with pytest.raises(CardError, match="format: found 2, expected 1"):
+        make_card(format=2)
 
 
 @pytest.mark.parametrize("version", [True, "1", 1.0, None])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,10 @@ from skillmesh.module.warm_record import DESCRIPTION as WARM_DESCRIPTION
 from skillmesh.module.warm_record import CardWarmRecord
 from skillmesh.names import AnchorKind, Representation
 
-FORMAT = 1
+FORMAT = 2
+"""The newest that is read. A card says 1 unless it has fields that came with 2: older releases then say that they
+are too old, instead of taking it for a lie."""
+CAME_WITH_2 = ("composed", "warm_start")
 MAX_CLASSES = 10_000
 MAX_DIM = 65_536
 MAX_CHANNELS = 10_000_000
@@ -129,7 +133,7 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    format: int = Field(FORMAT, description="the format version 1")
+    format: int = Field(1, ge=1, le=FORMAT, description=f"1, or 2 where the card has {' or '.join(CAME_WITH_2)}")
     task: TaskName = Field(description="1–100 printable NFC characters, no '/' or '\\', no blanks around")
     classes: Annotated[
         tuple[Annotated[Line, Field(min_length=1, max_length=200)], ...], AfterValidator(_unique)
@@ -182,10 +186,10 @@ class Card(BaseModel):
     if not TYPE_CHECKING:  # type checkers keep pydantic's signature
 
         def __init__(self, /, **fields: Any) -> None:
-            found = fields.get("format", FORMAT)
-            if type(found) is int and found != FORMAT:
+            found = fields.setdefault("format", _format_of(fields))
+            if type(found) is int and not 1 <= found <= FORMAT:
                 raise FormatVersionError(
-                    f"the module is of format {show(found)}, expected {FORMAT}; update skillmesh, or ask the "
+                    f"the module is of format {show(found)}, expected 1 to {FORMAT}; update skillmesh, or ask the "
                     "teacher for a module in this format"
                 )
             unknown = fields.keys() - Card.model_fields.keys()
@@ -200,6 +204,12 @@ class Card(BaseModel):
                 super().__init__(**fields)
             except ValidationError as error:
                 raise _explain(error) from None
+
+    @model_validator(mode="after")
+    def _format_of_its_fields(self) -> Card:
+        if self.format != (expected := _format_of(vars(self))):
+            raise ValueError(f"format: found {self.format}, expected {expected}, as its fields have it")
+        return self
 
     @model_validator(mode="after")
     def _one_count_per_class(self) -> Card:
@@ -245,7 +255,7 @@ class Card(BaseModel):
         if not isinstance(fields, dict):
             raise CardError(f"the card is {show(fields)}, expected a JSON object; this is no skillmesh module")
         if "format" not in fields:
-            raise CardError(f"card field 'format': found nothing, expected {FORMAT}; write the module again")
+            raise CardError(f"card field 'format': found nothing, expected 1 or {FORMAT}; write the module again")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
         card = cls(**values)
         if card.canonical().decode() != text:
@@ -254,6 +264,10 @@ class Card(BaseModel):
                 "Python writes them; write the module again with skillmesh"
             )
         return card
+
+
+def _format_of(fields: Mapping[str, Any]) -> int:
+    return 2 if any(fields.get(name) is not None for name in CAME_WITH_2) else 1
 
 
 def _explain(error: ValidationError) -> CardError:
