@@ -18,9 +18,9 @@ from typing import Any
 
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks, survey_task, task_name
-from skillmesh.synergy.class_matches import ClassMatches
-from skillmesh.synergy.encoders import Encoder, load_encoder
-from skillmesh.synergy.matching import Encoded, similarity
+from skillmesh.synergy.matching.bank_matches import ClassMatches
+from skillmesh.synergy.matching.by_name import Encoded, similarity
+from skillmesh.synergy.matching.encoders import Encoder, load_encoder
 
 HERE = Path(__file__).parent
 PAIRS = HERE.parent / "tests" / "data" / "paper-class-pairs.json"

@@ -28,7 +28,7 @@ from skillmesh.learning.head import Head
 from skillmesh.mapper import Mapper
 from skillmesh.mesh.quarantine import Quarantine, background_of
 from skillmesh.module import Module
-from skillmesh.synergy.picking import Pick
+from skillmesh.synergy.composition.picking import Pick
 from skillmesh.tensors import Floats
 
 HERE = Path(__file__).parent

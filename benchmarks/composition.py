@@ -35,8 +35,8 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
 from skillmesh.learning.head import Head, Labels, fit_head, log_loss
-from skillmesh.synergy.compose import FORMS, Source, compose, refine
-from skillmesh.synergy.epochs import EpochSettings, Norm, random_rows, train_rows
+from skillmesh.synergy.composition.head import FORMS, Source, compose, refine
+from skillmesh.synergy.rows.epochs import EpochSettings, Norm, random_rows, train_rows
 from skillmesh.tensors import Floats
 
 HERE = Path(__file__).parent

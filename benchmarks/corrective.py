@@ -25,9 +25,9 @@ from skillmesh.challenge.evaluate import evaluate
 from skillmesh.challenge.provenance import provenance
 from skillmesh.config import AgentConfig
 from skillmesh.data.folder import TaskFolder, find_tasks
-from skillmesh.synergy.class_matches import ClassMatches
-from skillmesh.synergy.encoders import Encoder
-from skillmesh.synergy.remembered import remembering
+from skillmesh.synergy.matching.bank_matches import ClassMatches
+from skillmesh.synergy.matching.encoders import Encoder
+from skillmesh.synergy.matching.remembered import remembering
 
 HERE = Path(__file__).parent
 JUDGED = HERE / "corrections_judged.json"

@@ -26,11 +26,11 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
-from skillmesh.synergy import continuing
-from skillmesh.synergy.compose import closed_form
-from skillmesh.synergy.continuing import Images, Known, joined
-from skillmesh.synergy.heads import Part, combined
-from skillmesh.synergy.merge import Statistics, merged
+from skillmesh.synergy.composition.head import closed_form
+from skillmesh.synergy.continuing import knowledge as continuing
+from skillmesh.synergy.continuing.knowledge import Images, Known, joined
+from skillmesh.synergy.merging.heads import Part, combined
+from skillmesh.synergy.merging.statistics import Statistics, merged
 from skillmesh.tensors import Floats
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -30,10 +30,10 @@ from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import TaskFolder, find_tasks
 from skillmesh.mapper import Mapper
 from skillmesh.names import Support
-from skillmesh.synergy.class_matches import ClassMatches
-from skillmesh.synergy.encoders import Encoder
-from skillmesh.synergy.remembered import remembering
-from skillmesh.synergy.sight import FEWEST, IMAGES, MOST, Sighting, View, by_both, by_sight
+from skillmesh.synergy.matching.bank_matches import ClassMatches
+from skillmesh.synergy.matching.by_sight import FEWEST, IMAGES, MOST, Sighting, View, by_both, by_sight
+from skillmesh.synergy.matching.encoders import Encoder
+from skillmesh.synergy.matching.remembered import remembering
 
 HERE = Path(__file__).parent
 JUDGED = (HERE / "class_names_judged.json", HERE / "class_sight_judged.json")

@@ -16,10 +16,10 @@ import numpy as np
 from synergy_tasks import Task
 
 from skillmesh.learning.head import Head, Labels, fit_head
-from skillmesh.synergy.encoders import Encoder
-from skillmesh.synergy.epochs import EpochSettings, Norm, started_rows, train_rows
-from skillmesh.synergy.matching import Encoded, similarity
-from skillmesh.synergy.sources import KnownClass, Source, one_to_one
+from skillmesh.synergy.matching.by_name import Encoded, similarity
+from skillmesh.synergy.matching.encoders import Encoder
+from skillmesh.synergy.rows.epochs import EpochSettings, Norm, started_rows, train_rows
+from skillmesh.synergy.rows.sources import KnownClass, Source, one_to_one
 from skillmesh.tensors import Floats
 
 HALF = 10

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from skillmesh import Agent
-from skillmesh.synergy.class_matches import BankMatches, ClassMatches
-from skillmesh.synergy.encoders import Letters
-from skillmesh.synergy.matching import match_classes
-from skillmesh.synergy.names import plain
-from skillmesh.synergy.remembered import Remembered, remembered_minilm
+from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
+from skillmesh.synergy.matching.by_name import match_classes
+from skillmesh.synergy.matching.encoders import Letters
+from skillmesh.synergy.matching.names import plain
+from skillmesh.synergy.matching.remembered import Remembered, remembered_minilm
 
 NewAgent = Callable[..., Agent]
 
@@ -90,7 +90,7 @@ def test_an_agents_matches_are_those_of_its_bank(new_agent: NewAgent, skill_file
 
 
 def test_many_tasks_at_once_match_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skillmesh.synergy.class_matches.AT_ONCE", 12)
+    monkeypatch.setattr("skillmesh.synergy.matching.bank_matches.AT_ONCE", 12)
     rng = np.random.default_rng(0)
     words = ["apple", "apples", "pear", "plum", "strawberry", "strawberries", "kiwi fruit", "kiwi fruits"]
     tasks = {

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from skillmesh.errors import DataError, EncoderError
-from skillmesh.synergy.class_matches import ClassMatches
-from skillmesh.synergy.encoders import Clip, Encoder, Letters, load_encoder
-from skillmesh.synergy.matching import match_classes
+from skillmesh.synergy.matching.bank_matches import ClassMatches
+from skillmesh.synergy.matching.by_name import match_classes
+from skillmesh.synergy.matching.encoders import Clip, Encoder, Letters, load_encoder
 
 DATA = Path(__file__).parent / "data"
 TASKS = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.synergy.names import joined, plain, singular
+from skillmesh.synergy.matching.names import joined, plain, singular
 
 SAME = [
     ("Spring_Rolls", "spring roll"),

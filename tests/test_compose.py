@@ -14,8 +14,8 @@ from skillmesh.errors import SettingsMismatchError
 from skillmesh.learning.head import Head, fit_head, log_loss
 from skillmesh.lowrank import LowRank
 from skillmesh.module.card import Card
-from skillmesh.synergy.compose import FORMS, Source, compose, refine
-from skillmesh.synergy.portable import refuse_strangers, refuse_unportable
+from skillmesh.synergy.composition.head import FORMS, Source, compose, refine
+from skillmesh.synergy.rows.portable import refuse_strangers, refuse_unportable
 
 DIM = 30
 PRIOR = Prior(LowRank(np.ones(DIM), np.zeros((1, DIM))), LowRank(np.zeros(DIM), np.eye(DIM)[:5]), np.zeros(DIM))

@@ -11,7 +11,7 @@ import pytest
 
 from skillmesh.agent import Agent
 from skillmesh.errors import AgentError, SettingsMismatchError, TaskExistsError, UnknownTaskError
-from skillmesh.synergy.picking import Pick, pick
+from skillmesh.synergy.composition.picking import Pick, pick
 
 
 class Bank:

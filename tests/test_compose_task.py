@@ -16,7 +16,7 @@ from skillmesh.errors import AgentError, CardError
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.module import Card
-from skillmesh.synergy.picking import Pick, pick
+from skillmesh.synergy.composition.picking import Pick, pick
 
 MIXED = ["shapes:*", "dice:one", "greek:omega=last letter"]
 

@@ -146,7 +146,7 @@ def test_the_anchor_of_old_and_new_images_is_that_of_all_together(
     """A class that looks otherwise in the new images is found in both looks."""
     from skillmesh.anchors import AnchorSettings
     from skillmesh.anchors.sketch import SketchAnchor
-    from skillmesh.synergy.further import Images, widened
+    from skillmesh.synergy.composition.further import Images, widened
 
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(90, 40)).astype(np.float32), np.arange(90) % 3

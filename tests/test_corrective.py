@@ -12,7 +12,7 @@ from skillmesh import Agent
 from skillmesh.answer import Guess
 from skillmesh.challenge.corrective import Corrector, corrective
 from skillmesh.challenge.evaluate import Said, evaluate
-from skillmesh.synergy.encoders import Letters
+from skillmesh.synergy.matching.encoders import Letters
 
 
 def guesses(*said: tuple[str, str]) -> tuple[Guess, ...]:

@@ -11,9 +11,9 @@ from skillmesh.anchors import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.learning.head import Head, fit_head
 from skillmesh.lowrank import LowRank
-from skillmesh.synergy.compose import closed_form
-from skillmesh.synergy.heads import Part, combined
-from skillmesh.synergy.merge import Statistics, merged, union
+from skillmesh.synergy.composition.head import closed_form
+from skillmesh.synergy.merging.heads import Part, combined
+from skillmesh.synergy.merging.statistics import Statistics, merged, union
 
 DIM = 12
 

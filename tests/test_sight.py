@@ -14,8 +14,8 @@ from skillmesh import Agent
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import survey_task
 from skillmesh.errors import DataError
-from skillmesh.synergy.encoders import Letters
-from skillmesh.synergy.sight import FEWEST, View, by_both, by_sight
+from skillmesh.synergy.matching.by_sight import FEWEST, View, by_both, by_sight
+from skillmesh.synergy.matching.encoders import Letters
 
 NewAgent = Callable[..., Agent]
 

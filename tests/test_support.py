@@ -13,10 +13,10 @@ from skillmesh import Agent, Answer
 from skillmesh.answer import Guess
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError, EncoderError
-from skillmesh.synergy import support
-from skillmesh.synergy.class_matches import BankMatches
-from skillmesh.synergy.encoders import Letters
-from skillmesh.synergy.support import ByEncoder, equal_forms, sameness, supported
+from skillmesh.synergy.matching import support
+from skillmesh.synergy.matching.bank_matches import BankMatches
+from skillmesh.synergy.matching.encoders import Letters
+from skillmesh.synergy.matching.support import ByEncoder, equal_forms, sameness, supported
 
 NewAgent = Callable[..., Agent]
 
@@ -83,7 +83,7 @@ class TestNames:
         def missing() -> None:
             raise EncoderError("not installed")
 
-        monkeypatch.setattr("skillmesh.synergy.encoders.load_encoder", missing)
+        monkeypatch.setattr("skillmesh.synergy.matching.encoders.load_encoder", missing)
         assert sameness("encoder") is equal_forms
         assert sameness("never") is None
 

@@ -8,8 +8,8 @@ from scipy.optimize import approx_fprime
 
 from skillmesh.learning import head as head_module
 from skillmesh.learning.head import fit_head, fit_path, log_loss, softmax
-from skillmesh.synergy.epochs import NORMS, EpochSettings, normed, row_gradient, started_rows, train_rows
-from skillmesh.synergy.warm import centre_of, fit_warm, folds, trust
+from skillmesh.synergy.rows.epochs import NORMS, EpochSettings, normed, row_gradient, started_rows, train_rows
+from skillmesh.synergy.rows.warm import centre_of, fit_warm, folds, trust
 
 CLASSES, DIM = 4, 60
 

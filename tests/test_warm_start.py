@@ -17,12 +17,12 @@ from skillmesh import Agent, validation
 from skillmesh.errors import CardError, EncoderError
 from skillmesh.learning.head import fit_head
 from skillmesh.module import Card, Module
-from skillmesh.synergy import remembered
-from skillmesh.synergy.encoders import Letters
-from skillmesh.synergy.names import plain
-from skillmesh.synergy.remembered import Remembered, name_encoder
-from skillmesh.synergy.sources import KnownClass, Source, one_to_one, saw
-from skillmesh.synergy.start import choose, fit_epochs, fit_from
+from skillmesh.synergy.matching import remembered
+from skillmesh.synergy.matching.encoders import Letters
+from skillmesh.synergy.matching.names import plain
+from skillmesh.synergy.matching.remembered import Remembered, name_encoder
+from skillmesh.synergy.rows.sources import KnownClass, Source, one_to_one, saw
+from skillmesh.synergy.rows.start import choose, fit_epochs, fit_from
 
 NewAgent = Callable[..., Agent]
 
@@ -225,13 +225,13 @@ def test_over_the_mesh_one_teaches_and_another_learns_warm(two_nodes: Mesh, part
 
 class TestSources:
     def test_no_row_is_taken_twice(self):
-        from skillmesh.synergy.matching import Encoded
+        from skillmesh.synergy.matching.by_name import Encoded
 
         old, new = (Encoded.of(names, Letters()) for names in (["apple tree"], ["apple trees", "apple tre"]))
         assert one_to_one(old, new, 0.5) == {0: (0, 1.0)}
 
     def test_of_a_very_large_bank_only_names_with_a_common_word_are_encoded(self, taught, monkeypatch):
-        from skillmesh.synergy import sources
+        from skillmesh.synergy.rows import sources
 
         module, counting = taught.bank.find("old dice"), _Counting()
         matching = sources._matching(["five", "a two of dice"], [module], counting)

@@ -47,16 +47,16 @@ from skillmesh.module.notice import Link, Slot, Withdrawal, withdraw
 from skillmesh.names import Adaptation, BiasMode, Refining, Support, WarmForm, WarmMode
 from skillmesh.progress import Progress, begin
 from skillmesh.signing import Signing, told
-from skillmesh.synergy.class_matches import BankMatches, ClassMatches
-from skillmesh.synergy.remembered import remembered_minilm
-from skillmesh.synergy.start import WarmStart
+from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
+from skillmesh.synergy.matching.remembered import remembered_minilm
+from skillmesh.synergy.rows.start import WarmStart
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Prior
     from skillmesh.backbone.describe import Unreadable
     from skillmesh.data.inputs import ImageInput
-    from skillmesh.synergy.picking import Pick
+    from skillmesh.synergy.composition.picking import Pick
 
 
 class Agent:
@@ -202,7 +202,7 @@ class Agent:
 
         The new version takes the old one's place, here and with everyone who hears of it.
         """
-        from skillmesh.synergy.growing import more_of, own_task, study_on, told_before
+        from skillmesh.synergy.continuing.lesson import more_of, own_task, study_on, told_before
 
         older = own_task(self, task)
         said = told_before(older, **told(licence, note, tags))
@@ -238,9 +238,9 @@ class Agent:
             How to go on, and for how long: `prior` as far as it pays, the paper's `two` and `infinity` for 10
             epochs, where nothing is said.
         """
-        from skillmesh.synergy.composed_lesson import Further, lesson_of, lesson_with_images
-        from skillmesh.synergy.composing import composed_task
-        from skillmesh.synergy.picking import pick
+        from skillmesh.synergy.composition.lesson import Further, lesson_of, lesson_with_images
+        from skillmesh.synergy.composition.picking import pick
+        from skillmesh.synergy.composition.task import composed_task
 
         name = unicodedata.normalize("NFC", name)
         if not replace:
@@ -311,13 +311,13 @@ class Agent:
 
     def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
         """Say to everyone that tasks of several teachers are parts of one; they answer as one from now on."""
-        from skillmesh.synergy.linking import make_link
+        from skillmesh.synergy.merging.linking import make_link
 
         return make_link(self, tasks, name)
 
     def unmerge(self, name: str, reason: str | None = None) -> Link:
         """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
-        from skillmesh.synergy.linking import unmake_link
+        from skillmesh.synergy.merging.linking import unmake_link
 
         return unmake_link(self, name, reason)
 
@@ -405,14 +405,14 @@ class Agent:
 
     def arranged(self) -> list[Module]:
         """The bank's tasks in their order: modules that a link joins are one task."""
-        from skillmesh.synergy.linking import acting_links
+        from skillmesh.synergy.merging.linking import acting_links
 
         modules, links = list(self.bank), acting_links(self)
         if not links or self.config.mapper != "sketch":
             return modules
         state = [module.id for module in modules], [link.digest for link in links]
         if self._arranged[0] != state:
-            from skillmesh.synergy.joining import arranged
+            from skillmesh.synergy.merging.joining import arranged
 
             self._arranged = state, arranged(modules, links, self.prior)
         return self._arranged[1]

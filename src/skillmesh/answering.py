@@ -23,7 +23,7 @@ from skillmesh.learning.pattern import Patterned
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Module
 from skillmesh.names import Support
-from skillmesh.synergy.support import Heard, Same, sameness, supported
+from skillmesh.synergy.matching.support import Heard, Same, sameness, supported
 from skillmesh.tensors import Floats
 
 GUESSES = 5

@@ -20,7 +20,7 @@ from skillmesh.errors import DataError
 from skillmesh.learning.probes import choose_probes, probe_tensors
 from skillmesh.learning.trial import Adapting, Material, adapt
 from skillmesh.progress import Advance
-from skillmesh.synergy.start import WarmStart, start_head
+from skillmesh.synergy.rows.start import WarmStart, start_head
 from skillmesh.tensors import Floats, Tensors
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 
 from skillmesh.answer import Guess
 from skillmesh.challenge.evaluate import Evaluation, Said, macro_average
-from skillmesh.synergy.encoders import Encoder
-from skillmesh.synergy.matching import Encoded, similarity
+from skillmesh.synergy.matching.by_name import Encoded, similarity
+from skillmesh.synergy.matching.encoders import Encoder
 
 THRESHOLDS = (0.9, 0.95)
 """The paper's; the encoder's own is added to them."""

@@ -16,8 +16,8 @@ from skillmesh.errors import DataError
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
     from skillmesh.module import Module
-    from skillmesh.synergy.encoders import Encoder
-    from skillmesh.synergy.sight import Sighting
+    from skillmesh.synergy.matching.by_sight import Sighting
+    from skillmesh.synergy.matching.encoders import Encoder
 
 classes = typer.Typer(help="Classes that recur under other names.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(classes, name="classes")
@@ -60,7 +60,7 @@ def match(
 ) -> None:
     """Show the classes of A and B that are one thing, the surest first: by their names, by sight, or by both."""
     from skillmesh.cli import show
-    from skillmesh.synergy.remembered import remembering
+    from skillmesh.synergy.matching.remembered import remembering
 
     where = home or context.obj
     how = by or _what_there_is(learned, target)
@@ -96,7 +96,7 @@ def _has_images(given: str) -> bool:
 def _by_name(
     learned: str, target: str | None, home: Path | None, encoder: Encoder, threshold: float | None
 ) -> tuple[list[dict[str, Any]], float]:
-    from skillmesh.synergy.matching import match_tasks
+    from skillmesh.synergy.matching.by_name import match_tasks
 
     sides = [_classes_of(given, home) for given in (learned, target)]
     least = encoder.threshold if threshold is None else threshold
@@ -116,7 +116,7 @@ def _by_sight(
 ) -> list[dict[str, Any]]:
     """What the bank makes of the images on one side; A stands first in the result, whichever side that is."""
     from skillmesh.data.folder import find_tasks, survey_task
-    from skillmesh.synergy.sight import View, by_both, by_sight
+    from skillmesh.synergy.matching.by_sight import View, by_both, by_sight
 
     new, known = (target, learned) if target is not None and not _has_images(learned) else (learned, target)
     if new is None or not _has_images(new) or (known is not None and Path(known).exists()):

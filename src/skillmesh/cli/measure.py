@@ -60,7 +60,7 @@ def eval_(
     from skillmesh.cli import show
     from skillmesh.data.folder import find_tasks
     from skillmesh.home import create_home, home_folder
-    from skillmesh.synergy.remembered import remembering
+    from skillmesh.synergy.matching.remembered import remembering
 
     paths = find_tasks(folders)
     if json is not None and str(json) != "-":

@@ -18,7 +18,7 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.mapper import Judged, Mapped, Mapper
 from skillmesh.module import Module
-from skillmesh.synergy.names import joined
+from skillmesh.synergy.matching.names import joined
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
 

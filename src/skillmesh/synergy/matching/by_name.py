@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.errors import DataError
-from skillmesh.synergy.encoders import Encoder, Rows
-from skillmesh.synergy.names import joined, plain
+from skillmesh.synergy.matching.encoders import Encoder, Rows
+from skillmesh.synergy.matching.names import joined, plain
 
 Scores = NDArray[np.float64]
 NEGATIONS = frozenset({"no", "non", "not", "without", "never"})

@@ -18,9 +18,9 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
 from skillmesh.lowrank import LowRank
 from skillmesh.names import Refining
-from skillmesh.synergy.compose import Composed, refine
-from skillmesh.synergy.composing import thinned
-from skillmesh.synergy.epochs import EpochSettings, train_rows
+from skillmesh.synergy.composition.head import Composed, refine
+from skillmesh.synergy.composition.task import thinned
+from skillmesh.synergy.rows.epochs import EpochSettings, train_rows
 from skillmesh.tensors import Floats
 
 EPOCHS = 10

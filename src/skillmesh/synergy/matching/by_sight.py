@@ -17,7 +17,7 @@ import numpy as np
 
 from skillmesh.errors import DataError
 from skillmesh.learning.head import Labels, softmax
-from skillmesh.synergy.matching import Encoded, pairs
+from skillmesh.synergy.matching.by_name import Encoded, pairs
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from skillmesh.data.inputs import AnyImage
     from skillmesh.mapper import Mapped
     from skillmesh.module import Module
-    from skillmesh.synergy.encoders import Encoder
+    from skillmesh.synergy.matching.encoders import Encoder
     from skillmesh.tensors import Floats
 
 IMAGES = 10

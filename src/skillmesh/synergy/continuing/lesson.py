@@ -17,9 +17,9 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import choose_probes, probe_tensors
 from skillmesh.lesson import Lesson
 from skillmesh.progress import Progress, begin
-from skillmesh.synergy.continuing import Continued, Images, Known, go_on, joined
-from skillmesh.synergy.merge import Places, union
-from skillmesh.synergy.portable import refuse_unportable
+from skillmesh.synergy.continuing.knowledge import Continued, Images, Known, go_on, joined
+from skillmesh.synergy.merging.statistics import Places, union
+from skillmesh.synergy.rows.portable import refuse_unportable
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:

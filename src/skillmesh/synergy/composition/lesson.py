@@ -18,8 +18,8 @@ from skillmesh.learning.probes import choose_probes, probe_tensors
 from skillmesh.lesson import Lesson, anchor_settings
 from skillmesh.names import Refining
 from skillmesh.progress import Progress, begin
-from skillmesh.synergy.composing import Task
-from skillmesh.synergy.further import Images, go_on, widened
+from skillmesh.synergy.composition.further import Images, go_on, widened
+from skillmesh.synergy.composition.task import Task
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ class MiniLM:
     threshold = 0.85
 
     def __init__(self, folder: Path | None = None) -> None:
-        from skillmesh.synergy.minilm import Network
+        from skillmesh.synergy.matching.minilm import Network
 
         self._network = Network(folder or package_folder())
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from skillmesh.anchors.protocol import Labels
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.lowrank import Doubles, Factor, LowRank
-from skillmesh.synergy.names import joined
+from skillmesh.synergy.matching.names import joined
 from skillmesh.tensors import Floats
 
 Places = NDArray[np.int64]

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from skillmesh.answer import Guess
 from skillmesh.errors import EncoderError
 from skillmesh.names import Support
-from skillmesh.synergy.names import joined
+from skillmesh.synergy.matching.names import joined
 
 if TYPE_CHECKING:
-    from skillmesh.synergy.encoders import Encoder
-    from skillmesh.synergy.matching import Encoded
+    from skillmesh.synergy.matching.by_name import Encoded
+    from skillmesh.synergy.matching.encoders import Encoder
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class ByEncoder:
         self._encoded = lru_cache(maxsize=REMEMBERED)(lambda name: _encoded(name, encoder))
 
     def __call__(self, one: str, other: str) -> bool:
-        from skillmesh.synergy.matching import similarity
+        from skillmesh.synergy.matching.by_name import similarity
 
         if equal_forms(one, other):
             return True
@@ -102,7 +102,7 @@ class ByEncoder:
 
 
 def _encoded(name: str, encoder: Encoder) -> Encoded:
-    from skillmesh.synergy.matching import Encoded
+    from skillmesh.synergy.matching.by_name import Encoded
 
     return Encoded.of([name], encoder)
 
@@ -113,7 +113,7 @@ def sameness(support: Support) -> Same | None:
         return None
     if support == "plain":
         return equal_forms
-    from skillmesh.synergy.encoders import load_encoder
+    from skillmesh.synergy.matching.encoders import load_encoder
 
     try:
         return ByEncoder(load_encoder())

@@ -19,9 +19,9 @@ from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
 from skillmesh.lowrank import LowRank, principal
-from skillmesh.synergy.compose import closed_form
-from skillmesh.synergy.heads import Part, combined
-from skillmesh.synergy.merge import Places, Statistics, merged
+from skillmesh.synergy.composition.head import closed_form
+from skillmesh.synergy.merging.heads import Part, combined
+from skillmesh.synergy.merging.statistics import Places, Statistics, merged
 from skillmesh.tensors import Floats
 
 STRENGTH = 0.1

@@ -12,11 +12,11 @@ from skillmesh.learning.head import Fit, Head, Labels, calibrate
 from skillmesh.module import Module
 from skillmesh.module.warm_record import WarmRecord
 from skillmesh.names import WarmForm
-from skillmesh.synergy.epochs import EpochSettings, Norm, started_rows, train_rows
-from skillmesh.synergy.portable import Space
-from skillmesh.synergy.remembered import name_encoder
-from skillmesh.synergy.sources import Source, find_sources
-from skillmesh.synergy.warm import WarmFit, centre_of, evidence, fit_warm, trust
+from skillmesh.synergy.matching.remembered import name_encoder
+from skillmesh.synergy.rows.epochs import EpochSettings, Norm, started_rows, train_rows
+from skillmesh.synergy.rows.portable import Space
+from skillmesh.synergy.rows.sources import Source, find_sources
+from skillmesh.synergy.rows.warm import WarmFit, centre_of, evidence, fit_warm, trust
 from skillmesh.tensors import Floats
 
 Images = tuple[Floats, Labels]

@@ -23,7 +23,7 @@ from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
 from skillmesh.lowrank import Precision
-from skillmesh.synergy.warm import WarmFit, fit_warm
+from skillmesh.synergy.rows.warm import WarmFit, fit_warm
 from skillmesh.tensors import Floats
 
 Form = Literal["blend", "stitch", "closed", "rows"]

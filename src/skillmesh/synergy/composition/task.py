@@ -24,9 +24,9 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import SHARES, probe_weights, read_probes
 from skillmesh.lowrank import LowRank, principal
 from skillmesh.module import Module
-from skillmesh.synergy.compose import Composed, Source, compose
-from skillmesh.synergy.picking import Picked
-from skillmesh.synergy.portable import refuse_strangers
+from skillmesh.synergy.composition.head import Composed, Source, compose
+from skillmesh.synergy.composition.picking import Picked
+from skillmesh.synergy.rows.portable import refuse_strangers
 from skillmesh.tensors import Floats
 
 

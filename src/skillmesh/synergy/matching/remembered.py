@@ -15,7 +15,15 @@ import numpy as np
 
 from skillmesh.backbone.cache import default_folder
 from skillmesh.errors import EncoderError
-from skillmesh.synergy.encoders import DEFAULT, Encoder, Letters, MiniLM, Rows, load_encoder, package_folder
+from skillmesh.synergy.matching.encoders import (
+    DEFAULT,
+    Encoder,
+    Letters,
+    MiniLM,
+    Rows,
+    load_encoder,
+    package_folder,
+)
 
 log = logging.getLogger(__name__)
 FILE = "class-names.sqlite"

@@ -11,11 +11,11 @@ from skillmesh.errors import SettingsMismatchError
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.module import Module
-from skillmesh.synergy.encoders import Encoder
-from skillmesh.synergy.matching import Encoded, similarity
-from skillmesh.synergy.names import joined, plain
-from skillmesh.synergy.portable import Space, refuse_elsewhere
-from skillmesh.synergy.warm import centre_of
+from skillmesh.synergy.matching.by_name import Encoded, similarity
+from skillmesh.synergy.matching.encoders import Encoder
+from skillmesh.synergy.matching.names import joined, plain
+from skillmesh.synergy.rows.portable import Space, refuse_elsewhere
+from skillmesh.synergy.rows.warm import centre_of
 from skillmesh.tensors import Floats
 
 MOST_SOURCES = 16

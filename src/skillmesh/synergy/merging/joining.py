@@ -24,10 +24,10 @@ from skillmesh.module import Module
 from skillmesh.module.card import MAX_CLASSES, Card
 from skillmesh.module.joint import Joint
 from skillmesh.module.notice import Link
-from skillmesh.synergy.compose import closed_form
-from skillmesh.synergy.heads import Part, combined
-from skillmesh.synergy.merge import Statistics, Union, merged, union
-from skillmesh.synergy.portable import refuse_strangers
+from skillmesh.synergy.composition.head import closed_form
+from skillmesh.synergy.merging.heads import Part, combined
+from skillmesh.synergy.merging.statistics import Statistics, Union, merged, union
+from skillmesh.synergy.rows.portable import refuse_strangers
 from skillmesh.tensors import LOG_HIGH, LOG_LOW, Floats, Tensors, quantise_rows
 
 MOST_EVIDENCE = 4.0

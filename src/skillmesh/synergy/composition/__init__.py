@@ -1,0 +1,1 @@
+"""A task made only of known classes: without an image, then with as many as there are."""
