@@ -8,7 +8,7 @@ d × d matrix: for forty tasks of rank eight, 2,912² numbers become 320 × 2,91
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -180,6 +180,14 @@ def principal(rows: NDArray[np.floating], rank: int, seed: int = 0) -> Doubles:
     _, values, directions = np.linalg.svd((rows @ basis).astype(np.float64), full_matrices=False)
     top: Doubles = values[:rank, None] * (directions[:rank] @ basis.T.astype(np.float64))
     return top
+
+
+def thinned(scatters: Sequence[LowRank], rank: int) -> LowRank:
+    """The sum of scatters with a factor of so many rows; the diagonal takes what these leave over."""
+    rows = np.concatenate([scatter.factor for scatter in scatters])
+    factor = principal(rows, rank) if len(rows) > rank else rows
+    whole = np.sum([scatter.variances for scatter in scatters], axis=0)
+    return LowRank(np.maximum(whole - np.square(factor, dtype=np.float64).sum(axis=0), 0), factor)
 
 
 def principal_products(rank: int) -> int:

@@ -16,10 +16,9 @@ from skillmesh.anchors import Anchor, AnchorSettings
 from skillmesh.anchors.maha import MahaAnchor
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
-from skillmesh.lowrank import LowRank
 from skillmesh.names import Refining
 from skillmesh.synergy.composition.head import Composed, refine
-from skillmesh.synergy.composition.task import thinned
+from skillmesh.synergy.merging.statistics import Statistics, merged
 from skillmesh.synergy.rows.epochs import EpochSettings, train_rows
 from skillmesh.tensors import Floats
 
@@ -97,27 +96,16 @@ def _accuracy(head: Head, images: Images) -> float | None:
 
 def widened(anchor: Anchor, counts: Sequence[int], images: Images, settings: AnchorSettings) -> Anchor:
     """The anchor of both: what the sources knew, from so many images of each class, and the new images."""
-    own = type(anchor).fit(images.x, images.labels, len(counts), settings)
-    old, new = np.array(counts, dtype=np.float64), np.bincount(images.labels, minlength=len(counts))
-    if isinstance(anchor, MahaAnchor) and isinstance(own, MahaAnchor):
-        return _joined_maha(anchor, own, old, new)
+    if isinstance(anchor, MahaAnchor):
+        own = MahaAnchor.fit(images.x, images.labels, len(counts), settings)
+        return _joined_maha(
+            anchor, own, np.array(counts, dtype=np.float64), np.bincount(images.labels, minlength=len(counts))
+        )
     assert isinstance(anchor, SketchAnchor)
-    assert isinstance(own, SketchAnchor)
-    return SketchAnchor.read(_joined_sketch(anchor, own, old, new, settings.rank).tensors())
-
-
-def _joined_sketch(
-    first: SketchAnchor, second: SketchAnchor, old: NDArray[np.float64], new: NDArray[np.int64], rank: int
-) -> SketchAnchor:
-    """Sums with the shift of the means: S = S₁ + S₂ + n₁n₂/(n₁+n₂)·(μ₁−μ₂)(μ₁−μ₂)ᵀ per class."""
-    freedom = first.freedom + second.freedom + len(old)
-    shift = np.sqrt(old * new / (old + new) / freedom)[:, None] * (first.means - second.means)
-    scatters = [
-        first.scatter.scaled(first.freedom / freedom),
-        second.scatter.scaled(second.freedom / freedom),
-        LowRank(np.zeros(first.scatter.dim), shift),
-    ]
-    return SketchAnchor(_mean(first.means, second.means, old, new), thinned(scatters, rank), freedom)
+    every = np.arange(len(counts))
+    parts = [Statistics.of_anchor(anchor, counts), Statistics.of(images.x, images.labels, len(counts))]
+    made = merged([(part, every) for part in parts], len(counts)).anchor(settings.rank)
+    return SketchAnchor.read(made.tensors())
 
 
 def _joined_maha(

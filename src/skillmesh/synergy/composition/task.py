@@ -22,7 +22,7 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import SettingsMismatchError
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import SHARES, probe_weights, read_probes
-from skillmesh.lowrank import LowRank, principal
+from skillmesh.lowrank import thinned
 from skillmesh.module import Module
 from skillmesh.synergy.composition.head import Composed, Source, compose
 from skillmesh.synergy.composition.picking import Picked
@@ -118,14 +118,6 @@ def _anchor(
     scatters = [s.anchor.scatter.scaled(w / sum(weights)) for s, w in zip(sources, weights, strict=True)]
     made = SketchAnchor(means, thinned(scatters, settings.rank), sum(freedoms))
     return SketchAnchor.read(made.tensors())
-
-
-def thinned(scatters: Sequence[LowRank], rank: int) -> LowRank:
-    """The sum of scatters with a factor of so many rows; the diagonal takes what these leave over."""
-    rows = np.concatenate([scatter.factor for scatter in scatters])
-    factor = principal(rows, rank) if len(rows) > rank else rows
-    whole = np.sum([scatter.variances for scatter in scatters], axis=0)
-    return LowRank(np.maximum(whole - np.square(factor, dtype=np.float64).sum(axis=0), 0), factor)
 
 
 def _maha(parts: Sequence[Part], order: NDArray[np.int64]) -> MahaAnchor:

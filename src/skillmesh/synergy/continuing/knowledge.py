@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
-from skillmesh.lowrank import LowRank, principal
 from skillmesh.synergy.composition.head import closed_form
 from skillmesh.synergy.merging.heads import Part, combined
 from skillmesh.synergy.merging.statistics import Places, Statistics, merged
@@ -62,18 +61,10 @@ def go_on(
     before = fit_path(*known, classes, [STRENGTH], centre)[0]
     judges = joined(val, (old.kept[0], places[old.kept[1]]))
     if not len(judges[0]):
-        return Continued(Fit(before, STRENGTH, 1.0, None, before), compressed(statistics, rank))
+        return Continued(Fit(before, STRENGTH, 1.0, None, before), statistics.anchor(rank))
     temperature, _ = calibrate(before.logits(judges[0]), judges[1])
     head = fit_path(*joined(known, judges), classes, [STRENGTH], centre)[0]
-    return Continued(Fit(head, STRENGTH, temperature, None, before), compressed(statistics, rank))
-
-
-def compressed(statistics: Statistics, rank: int) -> SketchAnchor:
-    """An anchor of so many rows: what they leave over goes into its diagonal."""
-    whole = statistics.anchor()
-    factor = principal(whole.scatter.factor.astype(np.float64), rank)
-    left_over = whole.scatter.variances - np.square(factor).sum(axis=0)
-    return SketchAnchor(whole.means, LowRank(np.maximum(left_over, 0), factor), whole.freedom)
+    return Continued(Fit(head, STRENGTH, temperature, None, before), statistics.anchor(rank))
 
 
 def _statistics(old: Known, places: Places, train: Images) -> list[tuple[Statistics, Places]]:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from skillmesh.anchors.protocol import Labels
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.lowrank import Doubles, Factor, LowRank
+from skillmesh.lowrank import Doubles, Factor, LowRank, thinned
 from skillmesh.synergy.matching.names import joined
 from skillmesh.tensors import Floats
 
@@ -58,10 +58,12 @@ class Statistics:
         """Images less classes: how much the scatter rests on."""
         return max(float(self.counts.sum()) - int((self.counts > 0).sum()), 0.0)
 
-    def anchor(self) -> SketchAnchor:
-        """The same as an anchor, with as many rows as it takes."""
-        share = 1 / self.freedom if self.freedom else 0.0
-        return SketchAnchor(self.means.astype(np.float32), self.scatter.scaled(share), int(self.freedom))
+    def anchor(self, rank: int | None = None) -> SketchAnchor:
+        """The same as an anchor, with as many rows as it takes, or cut to so many."""
+        scatter = self.scatter.scaled(1 / self.freedom if self.freedom else 0.0)
+        if rank is not None:
+            scatter = thinned([scatter], rank)
+        return SketchAnchor(self.means.astype(np.float32), scatter, int(self.freedom))
 
 
 @dataclass(frozen=True)
