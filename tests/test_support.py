@@ -13,8 +13,8 @@ from skillmesh import Agent, Answer
 from skillmesh.answer import Guess
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError, EncoderError
-from skillmesh.synergy.matching import support
 from skillmesh.synergy.matching.bank_matches import BankMatches
+from skillmesh.synergy.matching.by_name import support
 from skillmesh.synergy.matching.encoders import Letters
 from skillmesh.synergy.matching.support import ByEncoder, equal_forms, sameness, supported
 

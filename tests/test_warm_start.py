@@ -17,7 +17,7 @@ from skillmesh import Agent, validation
 from skillmesh.errors import CardError, EncoderError
 from skillmesh.learning.head import fit_head
 from skillmesh.module import Card, Module
-from skillmesh.synergy.matching import remembered
+from skillmesh.synergy.matching.by_name import remembered
 from skillmesh.synergy.matching.encoders import Letters
 from skillmesh.synergy.matching.names import plain
 from skillmesh.synergy.matching.remembered import Remembered, name_encoder
