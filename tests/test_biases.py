@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from meshes import Mesh, answers, eventually
 from PIL import Image
 
-from skillmesh import Agent, lesson
+from skillmesh import Agent
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import BackboneError, DataError, SkillmeshError, TensorError
 from skillmesh.learning import trial
 from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.trial import _better, _largest
+from skillmesh.synergy import warm
 
 LITE0, XCEPTION = 21_008, 50_312
 
@@ -110,7 +111,7 @@ def test_auto_keeps_what_validation_calls_better_and_else_the_module_is_the_plai
     new_agent: Callable[..., Agent], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, better: bool
 ):
     monkeypatch.setattr(trial, "_better", lambda *_: better)
-    monkeypatch.setattr(lesson, "fit_head", lambda *args: replace(fit_head(*args), accuracy=0.5))
+    monkeypatch.setattr(warm, "fit_head", lambda *args: replace(fit_head(*args), accuracy=0.5))
     agent = new_agent()
     plain, _ = agent.learn(tiny_tasks / "shapes")
     tried, _ = agent.learn(tiny_tasks / "shapes", biases="auto", layers="last-2", replace=True)
