@@ -20,7 +20,7 @@ from skillmesh.learning import trial
 from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.trial import _better, _largest
-from skillmesh.synergy import warm
+from skillmesh.synergy.rows import warm
 
 LITE0, XCEPTION = 21_008, 50_312
 
