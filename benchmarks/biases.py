@@ -73,7 +73,7 @@ class Bench:
     def learned(self, representation: str = "descriptor", **options: Any) -> Row:
         """What an agent makes of the task."""
         agent = self.agents[representation]
-        module, lesson = agent.learn(self.folder, replace=True, **options)
+        module, lesson = agent.learn(self.folder, replace=True, **options, warm_start="never")
         test = self.folder.splits["test"]
         x = agent.backbone.represent(agent.backbone.describe(test.files).raw, agent.config.representation)
         right = agent.head(module).logits(agent.seen_by(module, x, test.files)).argmax(axis=1) == test.labels

@@ -48,7 +48,7 @@ def measure(folder: Path) -> dict[str, Any]:
     create_home(folder / "home", name="speed")
     agent = Agent(folder / "home", device="cpu", cache_folder=folder / "cache")
     for index, name in enumerate(names):
-        agent.learn(folder / "tasks" / name, biases="always" if index % 2 else "never")
+        agent.learn(folder / "tasks" / name, biases="always" if index % 2 else "never", warm_start="never")
     agent.backbone.cache = None  # every image is described anew
     paths = sorted((folder / "tasks").glob("*/test/*/*.jpg"))
     chosen = [paths[i] for i in np.random.default_rng(0).permutation(len(paths))[:IMAGES]]

@@ -72,7 +72,7 @@ class World:
         for turn, path in enumerate(paths):
             task = open_task(path, hold_out=("val", "test"))
             agent = self.teachers[turn % 2]
-            module, _ = agent.learn(task)
+            module, _ = agent.learn(task, warm_start="never")
             self.composer.take(agent.bank.file_of(module))
             described = agent.backbone.describe(task.splits["test"].files)
             parts.append(agent.backbone.represent(described.raw, agent.config.representation))

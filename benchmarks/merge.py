@@ -98,7 +98,7 @@ class Crew:
     def taught(self, name: str, tasks: Sequence[TaskFolder]) -> Agent:
         agent = self.agent(name)
         for task in tasks:
-            agent.learn(task)
+            agent.learn(task, warm_start="never")
         print(f"{name} has learned {len(tasks)} tasks", flush=True)
         return agent
 
@@ -234,7 +234,7 @@ def gone_on(
     agent = crew.agent(name)
     for task in tasks:
         first, second = halves(task)
-        agent.learn(first)
+        agent.learn(first, warm_start="never")
         agent.continue_task(task.name, second)
     print(f"{name} has gone on with {len(tasks)} tasks", flush=True)
     return agent

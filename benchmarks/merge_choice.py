@@ -27,8 +27,8 @@ from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
 from skillmesh.synergy.composition.head import closed_form
+from skillmesh.synergy.continuing import knowledge as continuing
 from skillmesh.synergy.continuing.knowledge import Images, Known, joined
-from skillmesh.synergy.continuing.knowledge import knowledge as continuing
 from skillmesh.synergy.merging.heads import Part, combined
 from skillmesh.synergy.merging.statistics import Statistics, merged
 from skillmesh.tensors import Floats

@@ -46,7 +46,7 @@ def taught_homes(work: Path, count: int, tasks: int = 2) -> list[Path]:
             kind = LEARNED[number % len(LEARNED)]
             drawn = work / "tasks" / str(number)
             write_demo_tasks(drawn, names=[kind], seed=number, **IMAGES)
-            agent.learn(open_task(drawn / kind, name=f"{kind} {number}"))
+            agent.learn(open_task(drawn / kind, name=f"{kind} {number}"), warm_start="never")
         (home / "done").touch()
     return homes
 

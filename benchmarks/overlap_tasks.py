@@ -57,5 +57,5 @@ def taught(home: Path, folders: Iterable[TaskFolder], **settings: object) -> Age
         create_home(home, name="benchmark", **settings)
         agent = Agent(home)
         for folder in folders:
-            agent.learn(folder)
+            agent.learn(folder, warm_start="never")
     return Agent(home)

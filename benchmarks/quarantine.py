@@ -84,7 +84,7 @@ def learned(paths: list[Path], home: Path, **settings: object) -> World:
     own, test = [], []
     for path in paths:
         folder = open_task(path, hold_out=("val", "test"), seed=0)
-        module, _ = agent.learn(folder)
+        module, _ = agent.learn(folder, warm_start="never")
         own += validation.load(home / validation.FOLDER, [module])
         split = folder.splits["test"]
         rows = np.linspace(0, len(split) - 1, min(len(split), TEST_IMAGES)).astype(int)
@@ -174,7 +174,7 @@ def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.
         folder = open_task(path, hold_out=("val", "test"), seed=0)
         kept = []
         for half, teacher in enumerate(teachers):
-            module, _ = teacher.learn(_half(folder, half))
+            module, _ = teacher.learn(_half(folder, half), warm_start="never")
             kept += validation.load(teacher.home / validation.FOLDER, [module])
         others = [world.foreign[i] for i in rng.permutation(len(paths))[: OTHERS[-1]] if i != index]
         quarantine = Quarantine(world.prior, world.agent.config.mapper, world.background, kept[:1])

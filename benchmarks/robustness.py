@@ -97,7 +97,7 @@ def measure(
         create_home(Path(home), name="robustness", **MAPPERS[name])
         agent = Agent(Path(home))
         for path in paths:
-            agent.learn(path)
+            agent.learn(path, warm_start="never")
         for label, change in CHANGES.items():
             if label not in known:
                 apply = None if change is None else partial(ChangedImage, change=change)

@@ -142,7 +142,7 @@ def learning_rows(task: Path, rounds: int) -> list[Row]:
         pixels = [image.pixels(image.content(), agent.backbone.network.size) for image in images]
         bare = BareNetwork()
         plain = plain_timm(pixels)
-        learn = lambda: agent.learn(folder, replace=True)  # noqa: E731
+        learn = lambda: agent.learn(folder, replace=True, warm_start="never")  # noqa: E731
         learned, floor = in_turns(learn, lambda: bare.run(pixels), rounds)
         described, _ = in_turns(lambda: describe(agent.backbone.network, images), lambda: None, 1)
         stock, _ = in_turns(plain, lambda: None, 1)
