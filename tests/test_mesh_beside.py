@@ -217,6 +217,20 @@ def test_sync_once_goes_through_a_node_that_runs_and_does_without_one(mesh: Mesh
     assert files_of(student.home) == files_of(teacher.home)
 
 
+def test_sync_once_does_not_wait_for_what_nobody_has(mesh: Mesh) -> None:
+    """A teacher forgets a task of its own: everyone hears of it, and nobody can give it."""
+    teacher = mesh.node(0)
+    gone = Agent(teacher.home).forget(min(m.card.task for m in Agent(teacher.home).bank)).card.task
+    teacher.start()
+    student = mesh.node(name="student")
+    caught_up = student.run("sync", "--once", "--json")
+    assert caught_up.returncode == 0, caught_up.stderr
+    found = json.loads(caught_up.stdout)
+    assert found["settled"]
+    assert found["gained"] == 1
+    assert gone not in {module.card.task for module in Agent(student.home).bank}
+
+
 @pytest.mark.slow
 def test_a_node_that_learns_answers_from_it(
     mesh: Mesh, tiny_tasks: Path, demo_tasks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -110,8 +110,12 @@ class Node:
             self.stop()
 
     def sync_now(self) -> None:
-        """Ask every peer at once."""
+        """Ask every peer at once, and look again for what nobody seemed to have."""
         self.intake.try_again()
+        self.ask_everyone()
+
+    def ask_everyone(self) -> None:
+        """Ask every peer how far it is."""
         for peer in self.peers.alive():
             self._exchange_soon(peer.agent)
 

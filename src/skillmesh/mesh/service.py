@@ -91,7 +91,7 @@ def _until_settled(node: Node, seconds: float, stop: threading.Event) -> None:
         if settled_since is not None and now - settled_since > QUIET:
             return
         if now - asked_again > 1.0:  # peers that fetch from us change their root: ask how far they are
-            node.sync_now()
+            node.ask_everyone()
             asked_again = now
 
 
