@@ -52,10 +52,13 @@ def _kept(split: Split, rows: Sequence[int] | np.ndarray) -> Split:
 
 
 def taught(home: Path, folders: Iterable[TaskFolder], **settings: object) -> Agent:
-    """An agent that learned these tasks; a home that is there already is taken as it is."""
+    """An agent that has these tasks, each of a teacher of its own; a home that is there is taken as it is."""
     if not (home / "agent.json").exists():
         create_home(home, name="benchmark", **settings)
         agent = Agent(home)
-        for folder in folders:
-            agent.learn(folder, warm_start="never")
+        for number, folder in enumerate(folders):
+            teacher = home.with_name(f"{home.name}-teachers") / str(number)
+            create_home(teacher, name=f"teacher {number}", **settings)
+            module, _ = (there := Agent(teacher, backbone=agent.backbone)).learn(folder, warm_start="never")
+            agent.take(there.bank.file_of(module))
     return Agent(home)
