@@ -15,6 +15,7 @@ from skillmesh.errors import DataError, EncoderError
 from skillmesh.synergy.matching.bank_matches import ClassMatches
 from skillmesh.synergy.matching.by_name import match_classes
 from skillmesh.synergy.matching.encoders import Clip, Encoder, Letters, load_encoder
+from skillmesh.synergy.matching.minilm import MOST_TOKENS
 
 DATA = Path(__file__).parent / "data"
 TASKS = {
@@ -161,6 +162,11 @@ def test_a_row_does_not_depend_on_its_neighbours(minilm: Encoder) -> None:
     texts = ["sofa", "a much longer name of a class", "couch"]
     alone = np.concatenate([minilm.encode([text]) for text in texts])
     assert np.array_equal(minilm.encode(texts), alone)
+
+
+def test_a_name_of_any_length_is_cut_to_what_the_network_takes(minilm: Encoder) -> None:
+    assert len(minilm._network._tokeniser.tokens("字" * 4000)) == MOST_TOKENS
+    np.testing.assert_array_equal(minilm.encode(["字" * 254]), minilm.encode(["字" * 4000]))
 
 
 def test_an_unknown_encoder_names_the_choices() -> None:
