@@ -150,6 +150,10 @@ class TestTheCommand:
         for task in ids:
             found = command("classes", "match", renamed, task, *home).json["matches"]
             assert found == [m for m in every if m["target_task"] == task]
+        student.merge([*ids], "cubes")
+        for task in ("cubes", *ids):  # a part answers as the whole
+            found = command("classes", "match", renamed, task, *home).json["matches"]
+            assert {m["target_task"] for m in found} == {"cubes"}
 
 
 @pytest.mark.parametrize("threshold", [0.0, 5.0, float("nan")])

@@ -141,14 +141,21 @@ def _by_sight(
             f"matching by sight needs images on one side and the bank on the other, found {learned!r} and "
             f"{target or 'the bank'!r}; name a folder or zip of images and a task in the bank, or use --by name"
         )
-    module = None if known is None else agent.find(known)
+    task = None if known is None else _answers_for(agent, agent.find(known))
     found: list[Sighting] = []
     for path in find_tasks([new]):
         view = View.of(agent, survey_task(path, hold_out=()), images)
         found += by_sight(view, share) if encoder is None else by_both(view, encoder, threshold)
     shown = _shown(agent.mapper()[0])
-    kept = [replace(s, learned_task=shown[s.module]) for s in found if module is None or s.module == module.id]
+    kept = [replace(s, learned_task=shown[s.module]) for s in found if task is None or s.module == task.id]
     return [_as_row(sighting, new_first=new == learned) for sighting in kept]
+
+
+def _answers_for(agent: Agent, module: Module) -> Module:
+    """The task in use that a module is, or is a part of."""
+    from skillmesh.module.joint import parts_of
+
+    return next(m for m in agent.mapper()[0] if module.id in {m.id, *(part.id for part in parts_of(m))})
 
 
 def _as_row(sighting: Sighting, new_first: bool) -> dict[str, Any]:
