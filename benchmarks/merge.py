@@ -6,7 +6,7 @@ The bank is every fourth task by name. Each task's training and validation image
 Ann learns one half, Bob the other; a student takes in both and links them. Whoever goes on learns one half of the
 images, or of the classes, and then the other without the first. Every agent answers the test images of all tasks
 with no task told: an answer counts if task and class are right. How heads are put together was chosen on tasks
-that are not in the bank (`merge_choice.py`).
+that are not in the bank (`merge_choice.py`). With `--every 2` the bank holds ten of those thirty tasks as well.
 """
 
 from __future__ import annotations

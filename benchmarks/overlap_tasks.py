@@ -16,16 +16,22 @@ def opened(tasks: Path, seed: int = 0) -> list[TaskFolder]:
     return [open_task(path, hold_out=("val", "test"), seed=seed) for path in find_tasks([tasks])]
 
 
+def half_of(labels: np.ndarray, rng: np.random.Generator, larger: bool = True) -> np.ndarray:
+    """Half of each class's images, at random, as a mask; of an odd number the larger or the smaller half."""
+    mine = np.zeros(len(labels), dtype=bool)
+    for c in np.unique(labels):
+        of = rng.permutation(np.flatnonzero(labels == c))
+        mine[of[: (len(of) + larger) // 2]] = True
+    return mine
+
+
 def halves(folder: TaskFolder, seed: int = 0) -> tuple[TaskFolder, TaskFolder]:
     """The task twice, with no training or validation image in common; test images are the same."""
     rng = np.random.default_rng(seed)
     parts: tuple[dict[str, Split], dict[str, Split]] = ({}, {})
     for name in ("train", "val"):
         split = folder.splits[name]
-        mine = np.zeros(len(split), dtype=bool)
-        for c in np.unique(split.labels):
-            of = rng.permutation(np.flatnonzero(split.labels == c))
-            mine[of[: (len(of) + 1) // 2]] = True
+        mine = half_of(split.labels, rng)
         for part, kept in zip(parts, (mine, ~mine), strict=True):
             part[name] = _kept(split, np.flatnonzero(kept))
     first, second = (
@@ -52,10 +58,13 @@ def _kept(split: Split, rows: Sequence[int] | np.ndarray) -> Split:
 
 
 def taught(home: Path, folders: Iterable[TaskFolder], **settings: object) -> Agent:
-    """An agent that learned these tasks; a home that is there already is taken as it is."""
+    """An agent that has these tasks, each of a teacher of its own; a home that is there is taken as it is."""
     if not (home / "agent.json").exists():
         create_home(home, name="benchmark", **settings)
         agent = Agent(home)
-        for folder in folders:
-            agent.learn(folder, warm_start="never")
+        for number, folder in enumerate(folders):
+            teacher = home.with_name(f"{home.name}-teachers") / str(number)
+            create_home(teacher, name=f"teacher {number}", **settings)
+            module, _ = (there := Agent(teacher, backbone=agent.backbone)).learn(folder, warm_start="never")
+            agent.take(there.bank.file_of(module))
     return Agent(home)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from overlap_tasks import half_of
 
 from skillmesh.backbone.calibration import Prior
 from skillmesh.challenge.studies.study import StudySettings
@@ -44,10 +44,7 @@ def halves(task: Task, seed: int) -> tuple[Task, Task]:
     parts: tuple[dict, dict] = ({}, {})
     for split in ("train", "val"):
         labels = task.labels[split]
-        mine = np.zeros(len(labels), dtype=bool)
-        for c in np.unique(labels):
-            of = rng.permutation(np.flatnonzero(labels == c))
-            mine[of[: len(of) // 2]] = True
+        mine = half_of(labels, rng, larger=False)
         for part, kept in zip(parts, (mine, ~mine), strict=True):
             part[split] = task.seen[split][kept], labels[kept]
     old, new = (
@@ -85,14 +82,3 @@ def interval(values: Sequence[float]) -> dict[str, float | int]:
     half = float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else float("inf")
     found = {"mean": round(mean, 3), "n": n}
     return found if n < 2 else found | {"low": round(mean - half, 3), "high": round(mean + half, 3)}
-
-
-def plain_name(name: str) -> str:
-    """A class's name without case, signs and plural."""
-    return re.sub(r"s$", "", re.sub(r"[^a-z0-9]+", " ", name.lower()).strip())
-
-
-def same_names(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
-    """New class → old class, where the names are the same."""
-    places = {plain_name(name): index for index, name in enumerate(old)}
-    return {i: places[plain_name(name)] for i, name in enumerate(new) if plain_name(name) in places}

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import DataError, EncoderError
 from skillmesh.synergy.matching.bank_matches import ClassMatches
 from skillmesh.synergy.matching.by_name import match_classes
 from skillmesh.synergy.matching.encoders import Clip, Encoder, Letters, load_encoder
+from skillmesh.synergy.matching.minilm import MOST_TOKENS
 
 DATA = Path(__file__).parent / "data"
 TASKS = {
@@ -162,6 +164,11 @@ def test_a_row_does_not_depend_on_its_neighbours(minilm: Encoder) -> None:
     assert np.array_equal(minilm.encode(texts), alone)
 
 
+def test_a_name_of_any_length_is_cut_to_what_the_network_takes(minilm: Encoder) -> None:
+    assert len(minilm._network._tokeniser.tokens("字" * 4000)) == MOST_TOKENS
+    np.testing.assert_array_equal(minilm.encode(["字" * 254]), minilm.encode(["字" * 4000]))
+
+
 def test_an_unknown_encoder_names_the_choices() -> None:
     with pytest.raises(EncoderError, match="minilm, clip, letters"):
         load_encoder("word2vec")
@@ -233,6 +240,41 @@ def test_the_command_takes_tasks_of_the_bank_and_folders(
     )
     same = [m["learned"] for m in made.json["matches"] if m["target_task"] == "dice"]
     assert same == list(tiny_taught.bank.find("dice").card.classes)
+
+
+@pytest.fixture(scope="module")
+def namesakes(new_agent: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An agent with dice by two teachers of one name, and by a third."""
+    student, folder = new_agent("student"), tmp_path_factory.mktemp("namesakes")
+    for seed, name in enumerate(("anna", "anna", "bert")):
+        write_demo_tasks(folder / str(seed), train=4, val=2, test=1, names=["dice"], seed=seed)
+        teacher = new_agent(name)
+        module, _ = teacher.learn(folder / str(seed) / "dice")
+        student.take(teacher.bank.file_of(module))
+    return student
+
+
+def test_the_command_matches_tasks_of_one_name_by_several_teachers(
+    command: Callable[..., Any], namesakes: Any
+) -> None:
+    home = ("--home", namesakes.home, "--encoder", "letters", "--threshold", "1", "--json")
+    classes = set(namesakes.bank.find("dice@bert").card.classes)
+    annas = {f"dice@{m.card.teacher_key}" for m in namesakes.bank if m.card.teacher == "anna"}
+    found = command("classes", "match", "dice@bert", *home).json["matches"]
+    assert {(m["learned_task"], m["target_task"]) for m in found} == {("dice@bert", anna) for anna in annas}
+    for anna in annas:
+        assert {m["learned"] for m in found if m["target_task"] == anna} == classes
+
+
+def test_the_command_takes_a_merged_task(command: Callable[..., Any], namesakes: Any) -> None:
+    one, other = sorted(f"dice@{m.card.teacher_key}" for m in namesakes.bank if m.card.teacher == "anna")
+    namesakes.merge([one, other], "cubes")
+    try:
+        words = ("classes", "match", "cubes", "--home", namesakes.home, "--encoder", "letters", "--threshold", "1")
+        found = command(*words, "--json").json["matches"]
+    finally:
+        namesakes.unmerge("cubes")
+    assert {(m["learned_task"], m["target_task"]) for m in found} == {("cubes", "dice@bert")}
 
 
 def test_an_empty_list_of_names_is_refused(tmp_path: Path, command: Callable[..., Any]) -> None:

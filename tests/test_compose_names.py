@@ -10,7 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from skillmesh.agent import Agent
-from skillmesh.errors import AgentError, SettingsMismatchError, TaskExistsError, UnknownTaskError
+from skillmesh.errors import (
+    AgentError,
+    AmbiguousTaskError,
+    SettingsMismatchError,
+    TaskExistsError,
+    UnknownTaskError,
+)
 from skillmesh.synergy.composition.picking import Pick, pick
 
 
@@ -125,11 +131,20 @@ def test_tasks_and_classes_with_signs_are_composed(tina: Agent, tiny_tasks: Path
 
 def test_a_name_that_is_taken_needs_replace(tina: Agent) -> None:
     first, _ = tina.compose("twice", ["dice:*", "greek:*"])
-    with pytest.raises(TaskExistsError, match="--replace"):
+    with pytest.raises(TaskExistsError, match=r"another name, or .* --replace") as refused:
         tina.compose("twice", ["dice:*", "greek:*"])
+    assert "--name" not in str(refused.value), "compose has no such option"
     second, _ = tina.compose("twice", ["dice:*"], replace=True)
     assert (first.card.version, second.card.version) == (1, 2)
     assert tina.bank.find("twice") == second
+
+
+@pytest.mark.parametrize("option", [("--epochs", "3"), ("--form", "two")])
+def test_how_to_go_on_is_refused_without_images(command, tina: Agent, option: tuple[str, str]) -> None:
+    ran = command("compose", "lone", "dice:*", "greek:*", *option, "--home", tina.home)
+    assert ran.code == 1
+    assert "--images" in ran.err
+    assert "lone" not in {module.card.task for module in Agent(tina.home).tasks()}
 
 
 def test_two_teachers_of_one_name_must_be_told_apart(
@@ -138,7 +153,7 @@ def test_two_teachers_of_one_name_must_be_told_apart(
     agent = new_agent("theo")
     agent.receive(skill_files["dice"])
     agent.learn(tiny_tasks / "dice")
-    with pytest.raises(UnknownTaskError, match="say which"):
+    with pytest.raises(AmbiguousTaskError, match="say which"):
         agent.compose("mine", ["dice:*"])
     module, _ = agent.compose("mine", ["dice@theo:*"])
     assert {source for source, _ in module.card.origins} == {agent.bank.held("dice", agent.identity.public_key).id}

@@ -149,3 +149,25 @@ def test_continue_by_command(command: Callable[..., Any], new_agent: NewAgent, d
     failed = command("learn", demo_tasks / "latin", "--continue", "dice", "--replace", "--home", agent.home)
     assert failed.code == 1
     assert "--continue keeps" in failed.err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--name", "cubes"),
+        ("--biases", "always"),
+        ("--adaptation", "head2toe"),
+        ("--layers", "last-half"),
+        ("--epochs", "1"),
+        ("--mirrored",),
+        ("--warm",),
+        ("--warm-start", "never"),
+        ("--warm-form", "two"),
+    ],
+)
+def test_continue_refuses_what_it_cannot_heed(
+    command: Callable[..., Any], tmp_path: Path, demo_tasks: Path, option: tuple[str, ...]
+) -> None:
+    failed = command("learn", demo_tasks / "latin", "--continue", "dice", *option, "--home", tmp_path)
+    assert failed.code == 1
+    assert f"leave {option[0]} away" in failed.err

@@ -125,3 +125,38 @@ class TestTheCommand:
         ran = command("classes", "match", "dice", "latin", "--by", "sight", "--home", taught.home)
         assert ran.code == 1
         assert "images on one side" in ran.err
+
+    @pytest.mark.parametrize("threshold", ["0", "5", "nan"])
+    def test_refuses_a_threshold_that_is_no_similarity(self, command, taught: Agent, liars: Path, threshold: str):
+        words = ("classes", "match", liars, "dice", "--encoder", "letters", "--threshold", threshold)
+        for by in ("both", "name"):
+            ran = command(*words, "--by", by, "--home", taught.home, "--json")
+            assert ran.code == 1
+            assert "above 0 and at most 1" in ran.err
+
+    def test_looks_with_one_teachers_task_where_two_have_its_name(
+        self, command, new_agent: NewAgent, renamed: Path, tmp_path: Path
+    ):
+        student, ids = new_agent("student"), {}
+        for seed in range(2):
+            write_demo_tasks(tmp_path / str(seed), train=5, val=2, test=1, names=["dice"], seed=seed)
+            teacher = new_agent("anna")
+            module, _ = teacher.learn(tmp_path / str(seed) / "dice")
+            ids[f"dice@{module.card.teacher_key}"] = student.take(teacher.bank.file_of(module)).id
+        home = ("--by", "sight", "--share", "0", "--home", student.home, "--json")
+        every = command("classes", "match", renamed, *home).json["matches"]
+        assert every
+        assert all(ids[m["target_task"]] == m["module"] for m in every)
+        for task in ids:
+            found = command("classes", "match", renamed, task, *home).json["matches"]
+            assert found == [m for m in every if m["target_task"] == task]
+        student.merge([*ids], "cubes")
+        for task in ("cubes", *ids):  # a part answers as the whole
+            found = command("classes", "match", renamed, task, *home).json["matches"]
+            assert {m["target_task"] for m in found} == {"cubes"}
+
+
+@pytest.mark.parametrize("threshold", [0.0, 5.0, float("nan")])
+def test_both_refuse_a_threshold_that_is_no_similarity(view: View, threshold: float) -> None:
+    with pytest.raises(DataError, match="above 0 and at most 1"):
+        by_both(view, Letters(), threshold)

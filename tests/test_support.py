@@ -13,16 +13,20 @@ from skillmesh import Agent, Answer
 from skillmesh.answer import Guess
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError, EncoderError
+from skillmesh.synergy.matching import support
 from skillmesh.synergy.matching.bank_matches import BankMatches
-from skillmesh.synergy.matching.by_name import support
 from skillmesh.synergy.matching.encoders import Letters
-from skillmesh.synergy.matching.support import ByEncoder, equal_forms, sameness, supported
+from skillmesh.synergy.matching.support import ByEncoder, Heard, equal_forms, sameness, supported
 
 NewAgent = Callable[..., Agent]
 
 
-def heard(*said: tuple[int, str, float]) -> list[tuple[int, Guess]]:
-    return [(module, Guess(label, f"task {module}", "t", confidence)) for module, label, confidence in said]
+def heard(*said: tuple[int, str, float], keys: str | None = None) -> list[Heard]:
+    """Each module by a teacher of its own, or by those whose keys are given, a letter for each module."""
+    return [
+        Heard(module, keys[module] if keys else f"key {module}", Guess(label, f"task {module}", "t", confidence))
+        for module, label, confidence in said
+    ]
 
 
 class TestGuesses:
@@ -45,18 +49,38 @@ class TestGuesses:
 
     def test_that_stand_alone_stay_as_they_are_whatever_their_order(self):
         said = heard((0, "pizza", 0.1), (1, "roll", 0.5), (2, "soup", 0.2))
-        assert supported(said, equal_forms) == [guess for _, guess in said]
+        assert supported(said, equal_forms) == [each.guess for each in said]
 
     def test_of_one_task_never_support_one_another(self):
         said = heard((0, "digit 1", 0.5), (0, "Digit_1", 0.3))
-        assert supported(said, equal_forms) == [guess for _, guess in said]
+        assert supported(said, equal_forms) == [each.guess for each in said]
 
     def test_with_next_to_no_confidence_neither_give_nor_get_support(self):
         said = heard((0, "roll", 0.9), (1, "rolls", support.LEAST / 2))
-        assert supported(said, equal_forms) == [guess for _, guess in said]
+        assert supported(said, equal_forms) == [each.guess for each in said]
 
     def test_are_never_surer_than_certain(self):
         assert supported(heard((0, "roll", 0.7), (1, "roll", 0.6)), equal_forms)[0].confidence == 1.0
+
+    def test_of_one_teacher_never_overrule_another_however_many_tasks_it_taught(self):
+        said = [(0, "pizza", 0.36), (1, "roll", 0.3), (2, "rolls", 0.28), (3, "Roll", 0.2)]
+        found = supported(heard(*said, keys="abbb"), equal_forms)
+        assert [(g.label, g.confidence, g.supported_by) for g in found] == [("pizza", 0.36, ()), ("roll", 0.3, ())]
+
+    def test_of_one_teacher_have_one_voice_beside_those_of_others(self):
+        said = [(0, "pizza", 0.4), (1, "roll", 0.3), (2, "rolls", 0.09), (3, "Roll", 0.2)]
+        first = supported(heard(*said, keys="abcb"), equal_forms)[0]
+        assert first.label == "pizza", "0.3 and 0.09 are not surer"
+        first = supported(heard(*said, keys="abbc"), equal_forms)[0]
+        assert (first.label, first.confidence) == ("roll", pytest.approx(0.5))
+        assert [g.task for g in first.supported_by] == ["task 3"]
+
+    def test_of_a_teacher_speak_by_its_surest_even_where_another_was_the_answer(self):
+        said = heard((0, "roll", 0.2), (1, "rolls", 0.3), (2, "pizza", 0.25), keys="aab")
+        assert [(g.task, g.confidence) for g in supported(said, equal_forms)] == [
+            ("task 1", 0.3),
+            ("task 2", 0.25),
+        ]
 
 
 class TestNames:
@@ -130,9 +154,12 @@ def two_dice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def twice(new_agent: NewAgent, two_dice: tuple[Path, Path]) -> Agent:
+    """An agent that has both from teachers of their own."""
     agent = new_agent("both")
-    for folder in two_dice:
-        agent.learn(folder)
+    for name, folder in zip(("dora", "carl"), two_dice, strict=True):
+        teacher = new_agent(name)
+        module, _ = teacher.learn(folder)
+        agent.take(teacher.bank.file_of(module))
     return agent
 
 
@@ -155,11 +182,22 @@ def test_two_teachers_of_one_thing_are_surer_together(twice: Agent, two_dice: tu
         assert len(tasks) == len(set(tasks))
 
 
+def test_one_teacher_of_one_thing_twice_is_no_surer(
+    new_agent: NewAgent, two_dice: tuple[Path, Path], twice: Agent
+):
+    alone = new_agent("alone")
+    for folder in two_dice:
+        alone.learn(folder)
+    paths = sorted((two_dice[0] / "test").glob("*/*"))
+    assert any(answer.supported_by for answer in twice.answer(paths))
+    assert not any(answer.supported_by for answer in alone.answer(paths))
+
+
 def test_the_command_says_who_supports_an_answer(
     twice: Agent, two_dice: tuple[Path, Path], command, tmp_path: Path
 ):
     ran = command("ask", two_dice[0] / "test", "--home", twice.home)
-    assert "cubes (both)" in ran.out or "dice (both)" in ran.out
+    assert "cubes (carl)" in ran.out or "dice (dora)" in ran.out
     found = command("ask", two_dice[0] / "test", "--home", twice.home, "--json").json["answers"]
     assert any(answer["guesses"][0].get("supported_by") for answer in found)
 

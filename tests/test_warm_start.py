@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from skillmesh import Agent, validation
 from skillmesh.errors import CardError, EncoderError
 from skillmesh.learning.head import fit_head
 from skillmesh.module import Card, Module
-from skillmesh.synergy.matching.by_name import remembered
+from skillmesh.synergy.matching import remembered
 from skillmesh.synergy.matching.encoders import Letters
 from skillmesh.synergy.matching.names import plain
 from skillmesh.synergy.matching.remembered import Remembered, name_encoder
+from skillmesh.synergy.rows import sources
 from skillmesh.synergy.rows.sources import KnownClass, Source, one_to_one, saw
 from skillmesh.synergy.rows.start import choose, fit_epochs, fit_from
 
@@ -230,16 +232,39 @@ class TestSources:
         old, new = (Encoded.of(names, Letters()) for names in (["apple tree"], ["apple trees", "apple tre"]))
         assert one_to_one(old, new, 0.5) == {0: (0, 1.0)}
 
-    def test_of_a_very_large_bank_only_names_with_a_common_word_are_encoded(self, taught, monkeypatch):
-        from skillmesh.synergy.rows import sources
-
+    def test_names_that_are_equal_in_plain_form_need_no_encoder(self, taught, monkeypatch):
         module, counting = taught.bank.find("old dice"), _Counting()
         matching = sources._matching(["five", "a two of dice"], [module], counting)
         assert set(counting.asked) == {"5", "2 of dice", *map(plain, module.card.classes)}
-        monkeypatch.setattr(sources, "MANY_NAMES", 5)
+        monkeypatch.setattr(sources, "MOST_NAMES", 0)
         counting = _Counting()
         assert sources._matching(["five", "a two of dice"], [module], counting) == matching
         assert set(counting.asked) == {"5", "2 of dice"}
+
+    def test_no_more_names_are_encoded_than_a_lesson_can_wait_for(self):
+        """However many peers send: those with a common word first, and a few of every module before all of one."""
+        new = ["cupcake", "zebra stripes"]
+        large = _named("large", [f"{place:04} thing" for place in range(3000)] + ["zebra crossing", "Cup Cakes"])
+        small = _named("small", ["walrus", "yak"])
+        spaced = _named("spaced", [f"{'cupcake'[:cut]} {'cupcake'[cut:]}" for cut in range(1, 7)])
+        asked = []
+        for modules in ([large, small, spaced], [spaced, small, large]):
+            counting = _Counting()
+            matches = {m.id: found for m, found in sources._matching(new, modules, counting)}
+            assert matches["large"][0] == (3001, 1.0)
+            assert matches["spaced"][0][1] == 1.0
+            asked.append(set(counting.asked))
+        assert len(asked[0]) == len({*map(plain, new)}) + sources.MOST_NAMES
+        assert asked[0] == asked[1]
+        assert {"zebra crossing", "walrus", "yak"} < asked[0]
+
+    def test_very_long_names_match_by_plain_form_alone(self):
+        long = "a very long name " * 11
+        counting = _Counting()
+        module = _named("long", [long.upper(), f"{long} too"])
+        ((_, found),) = sources._matching([long, "cat"], [module], counting)
+        assert found == {0: (0, 1.0)}
+        assert set(counting.asked) == {plain(long), "cat"}
 
     def test_probes_tell_whether_a_module_saw_the_images(self, taught):
         module = taught.bank.find("old dice")
@@ -316,6 +341,11 @@ class TestRememberedNames:
 
 def _remembered(encoder: Letters, folder: Path) -> Remembered:
     return Remembered(encoder.name, encoder.threshold, "a test's", lambda: encoder, folder / "names.sqlite")
+
+
+def _named(name: str, classes: list[str]) -> Any:
+    """As much of a module as names need."""
+    return SimpleNamespace(id=name, card=SimpleNamespace(classes=tuple(classes)))
 
 
 class _Counting(Letters):

@@ -28,7 +28,7 @@ def tasks() -> str:
     ]
     for report, suffix in ((r, ""), (again, ", every second task")):
         apart = [_apart(report, name) for name in COLUMNS]
-        means = [f"{fmean(t[name] for t in _cut(report, name)):.1f}" for name in COLUMNS]
+        means = [_mean(report, name) for name in COLUMNS]
         rows.append([f"**average{suffix}**", "", "", *means])
         rows.append(["less all at once", "", "", *(f"{fmean(values):+.2f}" for values in apart)])
         rows.append(["the worst task", "", "", *(f"{min(values):+.1f}" for values in apart)])
@@ -38,6 +38,13 @@ def tasks() -> str:
     )
     facts = f"{_facts(r)} With every second task in the bank: {_facts(again)}"
     return f"{table(head, rows)}\n\n{facts}\n\n{source(BANK, TWICE)}"
+
+
+def _mean(r: dict[str, Any], name: str) -> str:
+    """The average of a column; where it is about fewer tasks, with that of the whole over the same."""
+    some = _cut(r, name)
+    mean, whole = (f"{fmean(t[column] for t in some):.1f}" for column in (name, "whole"))
+    return mean if len(some) == len(r["tasks"]) else f"{mean} (all at once {whole})"
 
 
 def _cut(r: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -243,8 +243,13 @@ class Agent:
         from skillmesh.synergy.composition.task import composed_task
 
         name = unicodedata.normalize("NFC", name)
+        if images is None and (form != "prior" or epochs is not None):
+            raise AgentError(
+                "form and epochs say how to go on with images, and there are none; name a folder of them with "
+                "--images, or leave --form and --epochs away"
+            )
         if not replace:
-            self._signing.refuse_learned(name)
+            self._signing.refuse_composed(name)
         said = {key: value for key, value in told(licence, note, tags).items() if value is not None}
         with counted() as costs:
             task = composed_task(

@@ -56,7 +56,7 @@ class Answering:
         mapped = mapper.map(x)
         heard = self._heard(x, mapped, modules, images)
         same = self._same(support or self._config.support)
-        guesses = [[guess for _, guess in some] if same is None else supported(some, same) for some in heard]
+        guesses = [[each.guess for each in some] if same is None else supported(some, same) for some in heard]
         return [
             Answer(image.name, bool(unknown), tuple(found[:GUESSES]), _relative(float(novelty), mapper.threshold))
             for image, unknown, found, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
@@ -147,9 +147,9 @@ class Answering:
                     chosen = rank == 0 and likely[row, 0] == index
                     confidence = float(mapped.posterior[row, index] * p[c])
                     guess = Guess(module.card.classes[c], module.card.task, module.card.teacher, confidence)
-                    found[row].append((chosen, (int(index), guess)))
+                    found[row].append((chosen, Heard(int(index), module.card.teacher_key, guess)))
         for candidates in found:
-            candidates.sort(key=lambda pair: (not pair[0], -pair[1][1].confidence))
+            candidates.sort(key=lambda pair: (not pair[0], -pair[1].guess.confidence))
         return [[heard for _, heard in candidates] for candidates in found]
 
 

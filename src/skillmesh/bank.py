@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from skillmesh.errors import (
     AgentError,
+    AmbiguousTaskError,
     BackboneMismatchError,
     ModuleError,
     TaskExistsError,
@@ -97,7 +98,7 @@ class Bank:
             return found[0]
         if found:
             choices = ", ".join(f"{m.card.task}@{m.card.teacher_key}" for m in found)
-            raise UnknownTaskError(f"{len(found)} teachers taught {task!r}; say which: {choices}")
+            raise AmbiguousTaskError(f"{len(found)} teachers taught {task!r}; say which: {choices}")
         known = ", ".join(sorted({m.card.task for m in self})) or "none"
         raise UnknownTaskError(f"there is no task {task!r} here; known tasks: {known}")
 

@@ -29,6 +29,10 @@ class UnknownTaskError(AgentError):
     """A task name that the bank does not hold."""
 
 
+class AmbiguousTaskError(UnknownTaskError):
+    """A task name that several teachers' modules in the bank have."""
+
+
 class TaskExistsError(AgentError):
     """A task name that the bank holds already."""
 

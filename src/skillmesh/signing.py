@@ -35,6 +35,13 @@ class Signing:
                 "with --replace"
             )
 
+    def refuse_composed(self, task: str) -> None:
+        if self.own(task) is not None:
+            raise TaskExistsError(
+                f"this agent has a task {task!r} already; compose under another name, or put this one in its "
+                "place with --replace"
+            )
+
     def refuse_bad_names(self, folder: TaskFolder, told: dict[str, Any]) -> None:
         """Make a card of what is known beforehand: a name that it refuses should not cost a forward pass."""
         counts = (1,) * len(folder.classes)

@@ -91,7 +91,7 @@ def corrective(said: Sequence[Said], encoder: Encoder, thresholds: Sequence[floa
     return {
         "encoder": encoder.name,
         "threshold": encoder.threshold,
-        "final_accuracy": macro_average(list(before.values())),
+        "final_accuracy": _average(before),
         "tasks": before,
         "thresholds": {str(least): _at(corrector, least, before) for least in levels},
         "support": _support(corrector, encoder.threshold),
@@ -99,10 +99,15 @@ def corrective(said: Sequence[Said], encoder: Encoder, thresholds: Sequence[floa
     }
 
 
+def _average(shares: dict[str, float]) -> float | None:
+    """Over tasks; none where no task that was tested is known."""
+    return macro_average(list(shares.values())) if shares else None
+
+
 def _at(corrector: Corrector, least: float, before: dict[str, float]) -> dict[str, Any]:
     after = corrector.accuracy(least)
     return {
-        "final_accuracy": macro_average(list(after.values())),
+        "final_accuracy": _average(after),
         "images": sum(correction.images for correction in corrector.corrections(least)),
         "tasks": {task: [before[task], share] for task, share in after.items() if share != before[task]},
     }
@@ -113,8 +118,8 @@ def _support(corrector: Corrector, least: float) -> dict[str, Any]:
     guesses = [guess for said in corrector.said for guess in said.together]
     figures: dict[str, Any] = {
         name: {
-            "final_accuracy": macro_average(list(corrector.accuracy(None, together).values())),
-            "corrected_accuracy": macro_average(list(corrector.accuracy(least, together).values())),
+            "final_accuracy": _average(corrector.accuracy(None, together)),
+            "corrected_accuracy": _average(corrector.accuracy(least, together)),
             "confidence_error": corrector.confidence_error(least, together),
         }
         for name, together in (("alone", False), ("together", True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,6 +91,31 @@ def init(
     typer.echo(f"  backbone    {agent.config.backbone} {agent.bank.backbone[:16]}…")
 
 
+NOT_CONTINUED = (
+    "name",
+    "replace",
+    "biases",
+    "adaptation",
+    "layers",
+    "epochs",
+    "mirrored",
+    "warm",
+    "warm_start",
+    "warm_form",
+)
+"""What `learn` cannot heed where it goes on with a task."""
+
+
+def _given(context: typer.Context, names: Sequence[str]) -> list[str]:
+    """Those of the options that the user has typed, whatever they say."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return [
+        f"--{name.replace('_', '-')}"
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    ]
+
+
 @app.command()
 def learn(
     context: typer.Context,
@@ -129,9 +155,9 @@ def learn(
     started = time.perf_counter()
     agent = Agent.open(home_folder(home or context.obj), device=device)
     said: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
-    if continued is not None and (name is not None or replace or biases != "never"):
+    if continued is not None and (unfit := _given(context, NOT_CONTINUED)):
         raise AgentError(
-            "--continue keeps a task's name and plain head; leave --name, --replace and --biases away"
+            f"--continue keeps a task's name and goes on from its own plain head; leave {', '.join(unfit)} away"
         )
     with show.progress_bar() as bar:
         if continued is not None:

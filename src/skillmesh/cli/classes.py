@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +24,18 @@ if TYPE_CHECKING:
 classes = typer.Typer(help="Classes that recur under other names.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(classes, name="classes")
 
-Classes = dict[str, tuple[str, ...]]
-"""Class names by task."""
 GIVEN = "A task in the bank, a folder or zip of tasks, or a text file with a class per line."
+
+
+@dataclass(frozen=True)
+class Side:
+    """What stands on one side of a comparison, by ids: tasks of several teachers may have one name."""
+
+    classes: dict[str, tuple[str, ...]]
+    shown: dict[str, str]
+    """How a task is called."""
+    of: frozenset[str] = frozenset()
+    """The modules that these tasks are, or are made of."""
 
 
 @classes.command("match")
@@ -60,19 +71,21 @@ def match(
 ) -> None:
     """Show the classes of A and B that are one thing, the surest first: by their names, by sight, or by both."""
     from skillmesh.cli import show
+    from skillmesh.synergy.matching.by_name import checked
     from skillmesh.synergy.matching.remembered import remembering
 
     where = home or context.obj
     how = by or _what_there_is(learned, target)
     named = remembering(encoder, weights) if how != "sight" else None
+    facts: dict[str, Any] = {"share": share}
+    if named is not None:
+        threshold = checked(named, threshold)
+        facts = {"encoder": named.name, "threshold": threshold}
     if how == "name":
         assert named is not None
-        found, least = _by_name(learned, target, where, named, threshold)
-        facts: dict[str, Any] = {"encoder": named.name, "threshold": least}
+        found = _by_name(learned, target, where, named, threshold)
     else:
-        agent = open_agent(where, device=device)
-        found = _by_sight(agent, learned, target, named, threshold, share, images)
-        facts = {"encoder": named.name, "threshold": threshold or named.threshold} if named else {"share": share}
+        found = _by_sight(open_agent(where, device=device), learned, target, named, threshold, share, images)
     if json:
         show.print_json({"by": how} | facts | {"matches": found})
     else:
@@ -95,14 +108,18 @@ def _has_images(given: str) -> bool:
 
 def _by_name(
     learned: str, target: str | None, home: Path | None, encoder: Encoder, threshold: float | None
-) -> tuple[list[dict[str, Any]], float]:
-    from skillmesh.synergy.matching.by_name import match_tasks
+) -> list[dict[str, Any]]:
+    from skillmesh.synergy.matching.by_name import match_tasks, surest_first
 
-    sides = [_classes_of(given, home) for given in (learned, target)]
-    least = encoder.threshold if threshold is None else threshold
+    first, second = (_side(given, home) for given in (learned, target))
+    others = second.classes
     if target is None:  # a task does not match itself
-        sides[1] = {task: names for task, names in sides[1].items() if task not in sides[0]}
-    return [dict(vars(m)) for m in match_tasks(sides[0], sides[1], encoder, least)], least
+        others = {task: classes for task, classes in others.items() if task not in first.of}
+    found = [
+        replace(m, learned_task=first.shown[m.learned_task], target_task=second.shown[m.target_task])
+        for m in match_tasks(first.classes, others, encoder, threshold)
+    ]
+    return [dict(vars(m)) for m in sorted(found, key=surest_first)]
 
 
 def _by_sight(
@@ -124,17 +141,21 @@ def _by_sight(
             f"matching by sight needs images on one side and the bank on the other, found {learned!r} and "
             f"{target or 'the bank'!r}; name a folder or zip of images and a task in the bank, or use --by name"
         )
-    module = None if known is None else agent.bank.find(known)
+    task = None if known is None else _answers_for(agent, agent.find(known))
     found: list[Sighting] = []
     for path in find_tasks([new]):
         view = View.of(agent, survey_task(path, hold_out=()), images)
         found += by_sight(view, share) if encoder is None else by_both(view, encoder, threshold)
-    kept = [s for s in found if module is None or _is_of(s, module)]
+    shown = _shown(agent.mapper()[0])
+    kept = [replace(s, learned_task=shown[s.module]) for s in found if task is None or s.module == task.id]
     return [_as_row(sighting, new_first=new == learned) for sighting in kept]
 
 
-def _is_of(sighting: Sighting, module: Module) -> bool:
-    return (sighting.learned_task, sighting.teacher) == (module.card.task, module.card.teacher)
+def _answers_for(agent: Agent, module: Module) -> Module:
+    """The task in use that a module is, or is a part of."""
+    from skillmesh.module.joint import parts_of
+
+    return next(m for m in agent.mapper()[0] if module.id in {m.id, *(part.id for part in parts_of(m))})
 
 
 def _as_row(sighting: Sighting, new_first: bool) -> dict[str, Any]:
@@ -173,18 +194,43 @@ def _print(how: str, found: list[dict[str, Any]], facts: dict[str, Any]) -> None
     show.console.print(rows if found else nothing)
 
 
-def _classes_of(given: str | None, home: Path | None) -> Classes:
+def _side(given: str | None, home: Path | None) -> Side:
     if given is None:
-        return {module.card.task: tuple(module.card.classes) for module in open_agent(home).bank}
+        return _known(open_agent(home))
     path = Path(given)
-    if path.is_dir() or path.suffix.lower() == ".zip":
+    if _has_images(given):
         from skillmesh.data.folder import find_tasks, survey_task, task_name
 
-        return {task_name(task): survey_task(task, hold_out=()).classes for task in find_tasks([path])}
+        found = {str(task): task for task in find_tasks([path])}
+        classes = {key: tuple(survey_task(task, hold_out=()).classes) for key, task in found.items()}
+        return Side(classes, {key: task_name(task) for key, task in found.items()})
     if path.is_file():
-        return {path.stem: _lines(path)}
-    module = open_agent(home).bank.find(given)
-    return {module.card.task: tuple(module.card.classes)}
+        return Side({given: _lines(path)}, {given: path.stem})
+    return _known(open_agent(home), given)
+
+
+def _known(agent: Agent, task: str | None = None) -> Side:
+    """All modules of the bank, or a task that answers under this name, which may be merged."""
+    from skillmesh.module.joint import parts_of
+
+    bank = list(agent.bank)
+    chosen = bank if task is None else [agent.find(task)]
+    classes = {module.id: tuple(module.card.classes) for module in chosen}
+    parts = frozenset(part.id for module in chosen for part in parts_of(module))
+    return Side(classes, {module.id: module.card.task for module in chosen} | _shown(bank), parts)
+
+
+def _shown(modules: Sequence[Module]) -> dict[str, str]:
+    """By id the task's name, with the teacher's where several have it, or the key where these share one, too."""
+    cards = {module.id: module.card for module in modules}
+    tasks = Counter(card.task for card in cards.values())
+    teachers = Counter((card.task, card.teacher) for card in cards.values())
+    return {
+        key: card.task
+        if tasks[card.task] == 1
+        else f"{card.task}@{card.teacher if teachers[card.task, card.teacher] == 1 else card.teacher_key}"
+        for key, card in cards.items()
+    }
 
 
 def _lines(path: Path) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
 from skillmesh.names import Refining
 from skillmesh.synergy.composition.head import Composed, refine
 from skillmesh.synergy.merging.statistics import Statistics, merged
-from skillmesh.synergy.rows.epochs import EpochSettings, train_rows
+from skillmesh.synergy.rows.epochs import EpochSettings, Norm, train_rows
+from skillmesh.synergy.rows.start import level, plain_head
 from skillmesh.tensors import Floats
 
 EPOCHS = 10
@@ -39,6 +40,10 @@ class Images:
     def judges(self) -> tuple[Floats, Labels]:
         return (self.val_x, self.val_labels) if len(self.val_x) else (self.x, self.labels)
 
+    def can_judge(self, form: Refining) -> bool:
+        """Whether images can be held back: without validation images `prior` does it in turn, others do not."""
+        return bool(len(self.val_x)) or (form == "prior" and int(np.bincount(self.labels).min()) > 1)
+
 
 @dataclass(frozen=True)
 class Refined:
@@ -53,13 +58,14 @@ class Refined:
 
 def go_on(composed: Composed, images: Images, form: Refining, epochs: int | None) -> Refined:
     """Go on for so many epochs; the composed head stays where the images that judge find it as good."""
-    tried = _by_prior if form == "prior" else _by_rows
     temperature, old = calibrate(composed.head.logits(images.judges[0]), images.judges[1])
-    better = tried(composed, images, form, epochs)
+    stays = Composed(composed.head, temperature), _accuracy(composed.head, images)
     words = f"{form} form on {len(images.x)} images" + (f", {epochs} epochs" if epochs else "")
+    if not images.can_judge(form):
+        return Refined(*stays, f"{words}: nothing to judge it on, not tried")
+    better = _by_prior(composed, images, epochs) if form == "prior" else _by_rows(composed, images, form, epochs)
     if better is None or better.loss >= old:
-        accuracy = _accuracy(composed.head, images)
-        return Refined(Composed(composed.head, temperature), accuracy, f"{words}: no better, not kept")
+        return Refined(*stays, f"{words}: no better, not kept")
     return Refined(better.composed, better.accuracy, f"{words}: log-loss {old:.3f} to {better.loss:.3f}, kept")
 
 
@@ -70,22 +76,25 @@ class _Better:
     accuracy: float | None
 
 
-def _by_prior(composed: Composed, images: Images, _: Refining, epochs: int | None) -> _Better | None:
+def _by_prior(composed: Composed, images: Images, epochs: int | None) -> _Better | None:
     found, fit = refine(composed, images.x, images.labels, images.val_x, images.val_labels, epochs or ROUNDS)
     if fit is None or fit.loss is None:
         return None
     return _Better(found, fit.loss, fit.fit.accuracy)
 
 
-def _by_rows(composed: Composed, images: Images, form: Refining, epochs: int | None) -> _Better | None:
-    """The paper's way, with W′x in the forward pass and no bias; without validation images nothing judges it."""
-    if not len(images.val_x) or form == "prior":
-        return None
-    settings = EpochSettings(epochs or EPOCHS, norm=form)
-    rows = train_rows(images.x, images.labels, composed.head.weight, settings)
-    head = Head(rows, np.zeros(len(rows), dtype=np.float32))
-    temperature, loss = calibrate(head.logits(images.val_x), images.val_labels)
-    return _Better(Composed(head, temperature), loss, _accuracy(head, images))
+def _by_rows(composed: Composed, images: Images, norm: Norm, epochs: int | None) -> _Better:
+    """The paper's way, with W′x in the forward pass and no bias, from rows as long as those that it begins with.
+
+    As elsewhere, validation images judge it and then join the training.
+    """
+    settings = EpochSettings(epochs or EPOCHS, norm=norm)
+    start = np.stack(list(level(dict(enumerate(composed.head.weight))).values()))
+    before = plain_head(train_rows(images.x, images.labels, start, settings))
+    temperature, loss = calibrate(before.logits(images.val_x), images.val_labels)
+    x, labels = np.concatenate([images.x, images.val_x]), np.concatenate([images.labels, images.val_labels])
+    head = plain_head(train_rows(x, labels, start, settings))
+    return _Better(Composed(head, temperature), loss, _accuracy(before, images))
 
 
 def _accuracy(head: Head, images: Images) -> float | None:

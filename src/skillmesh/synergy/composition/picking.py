@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from skillmesh.bank import Bank
-from skillmesh.errors import AgentError, UnknownTaskError
+from skillmesh.errors import AgentError, AmbiguousTaskError, UnknownTaskError
 from skillmesh.module import Module
 
 SIGNS = ":=*"
@@ -86,7 +86,7 @@ def _read(bank: Bank, word: str) -> list[Picked]:
         raise _no_class(tasks[0][0], _plain(tasks[0][1]))
     if not errors:
         raise AgentError(f"{word!r} names no class; expected task:class, task:* or task:class=new name")
-    raise min(errors, key=lambda error: "say which" not in str(error))
+    raise min(errors, key=lambda error: not isinstance(error, AmbiguousTaskError))
 
 
 def _readings(module: Module, rest: str) -> list[list[Picked]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from skillmesh.errors import DataError
 from skillmesh.learning.head import Labels, softmax
-from skillmesh.synergy.matching.by_name import Encoded, pairs
+from skillmesh.synergy.matching.by_name import Encoded, checked, pairs
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
@@ -54,6 +54,8 @@ class Sighting:
     """What an even share of that would be: one by the known task's classes."""
     name: float | None = None
     """The similarity of the names, where they were compared."""
+    module: str = ""
+    """The known task's id: names of tasks and teachers may be anybody's."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class View:
         share = self.landed(target)[place, known] / count
         agreement = float(self.agreement(module, target)[known])
         ends = (classes[known], module.card.task, module.card.teacher, self.classes[target], self.task)
-        return Sighting(*ends, count, share, agreement, 1 / len(classes), name)
+        return Sighting(*ends, count, share, agreement, 1 / len(classes), name, module.id)
 
 
 def by_sight(view: View, least: float = MOST, fewest: int = FEWEST) -> list[Sighting]:
@@ -135,7 +137,7 @@ def by_both(view: View, encoder: Encoder, threshold: float | None = None, fewest
     They speak against a match where the known task's own head gives the class less than an even share: a signed
     digit is no written one, whatever it is called. Too few images say nothing, and the name decides.
     """
-    new, least = Encoded.of(view.classes, encoder), encoder.threshold if threshold is None else threshold
+    new, least = Encoded.of(view.classes, encoder), checked(encoder, threshold)
     found = []
     for place, module in enumerate(view.modules):
         for known, target, score in pairs(Encoded.of(module.card.classes, encoder), new, least):

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from skillmesh.answer import Guess
 from skillmesh.errors import EncoderError
@@ -25,27 +25,35 @@ log = logging.getLogger(__name__)
 
 Same = Callable[[str, str], bool]
 """Whether two class names mean one thing."""
-Heard = tuple[int, Guess]
-"""A guess, and which module made it."""
 LEAST = 0.01
 """Guesses below this neither give nor get support: of so little confidence the name would be the only evidence."""
 REMEMBERED = 4096
 """So many class names stay encoded: six megabytes."""
 
 
+class Heard(NamedTuple):
+    """A guess, which module made it, and whose that is."""
+
+    module: int
+    key: str
+    """The teacher's: a name is no proof of who speaks."""
+    guess: Guess
+
+
 def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
     """Pool guesses of one image that mean one thing; the first is the answer so far, the surer come first.
 
-    The answer changes only where several tasks together are surer of another class than of this one. Where no two
-    guesses mean one thing, all of them stay as they are.
+    A teacher has one voice, however many tasks it taught: its surest guess of a thing. The answer changes only
+    where several teachers together are surer of another class than of this one. Where no two guesses mean one
+    thing, all of them stay as they are.
     """
     groups = _groups(heard, same)
-    pooled = [_pooled([guess for _, guess in group]) for group in groups]
+    pooled = [_pooled(_voices(group)) for group in groups]
     if len(groups) == len(heard):
         return pooled
     order = sorted(range(1, len(groups)), key=lambda place: -pooled[place].confidence)
     rival = order[0] if order else 0
-    if len(groups[rival]) > 1 and pooled[rival].confidence > pooled[0].confidence:
+    if len(_voices(groups[rival])) > 1 and pooled[rival].confidence > pooled[0].confidence:
         order = [rival, *sorted([0, *order[1:]], key=lambda place: -pooled[place].confidence)]
     else:
         order = [0, *order]
@@ -55,21 +63,30 @@ def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
 def _groups(heard: Sequence[Heard], same: Same) -> list[list[Heard]]:
     """A guess joins the first before it that means the same; no task twice, its teacher told its classes apart."""
     groups: list[list[Heard]] = []
-    for module, guess in heard:
+    for each in heard:
         group = None
-        if guess.confidence >= LEAST:
-            group = next((g for g in groups if _joins(module, guess, g, same)), None)
+        if each.guess.confidence >= LEAST:
+            group = next((g for g in groups if _joins(each, g, same)), None)
         if group is None:
-            groups.append([(module, guess)])
+            groups.append([each])
         else:
-            group.append((module, guess))
+            group.append(each)
     return groups
 
 
-def _joins(module: int, guess: Guess, group: list[Heard], same: Same) -> bool:
-    first = group[0][1]
-    apart = all(module != other for other, _ in group)
-    return apart and first.confidence >= LEAST and same(first.label, guess.label)
+def _joins(each: Heard, group: list[Heard], same: Same) -> bool:
+    first = group[0].guess
+    apart = all(each.module != other.module for other in group)
+    return apart and first.confidence >= LEAST and same(first.label, each.guess.label)
+
+
+def _voices(group: list[Heard]) -> list[Guess]:
+    """One guess of each teacher, its surest; of equals the first."""
+    voices: dict[str, Guess] = {}
+    for each in group:
+        if each.key not in voices or each.guess.confidence > voices[each.key].confidence:
+            voices[each.key] = each.guess
+    return list(voices.values())
 
 
 def _pooled(group: list[Guess]) -> Guess:

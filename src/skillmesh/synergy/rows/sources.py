@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,10 @@ from skillmesh.tensors import Floats
 
 MOST_SOURCES = 16
 """Each is tried on all new images, which takes some tenths of a second."""
-MANY_NAMES = 5000
-"""To encode a name takes 20 ms, once."""
+MOST_NAMES = 1000
+"""Names of a bank that are encoded for one lesson, each 10 to 20 ms on one core: peers may send any number."""
+LONGEST_NAME = 64
+"""Letters in plain form. Time grows with length: cards allow names that take a tenth of a second each."""
 
 
 @dataclass(frozen=True)
@@ -76,25 +78,37 @@ def find_sources(
 def _matching(
     classes: Sequence[str], modules: Sequence[Module], encoder: Encoder
 ) -> list[tuple[Module, dict[int, tuple[int, float]]]]:
-    """Modules with classes of the same name, the most and surest first, then by id."""
+    """Modules with classes of the same name, the most and surest first, then by id.
+
+    A name that is equal in plain form stands there as the new class writes it: nothing has to be encoded for it.
+    """
     new, found = Encoded.of(classes, encoder), []
+    known = {joined(name): name for name in classes}
     worth = _worth_encoding(classes, modules)
     for module in modules:
-        names = module.card.classes
-        places = [place for place, name in enumerate(names) if worth(name)]
+        names = [known.get(joined(name), name) for name in module.card.classes]
+        places = [place for place, name in enumerate(names) if joined(name) in known or plain(name) in worth]
         matches = one_to_one(Encoded.of([names[place] for place in places], encoder), new, encoder.threshold)
         if matches:
             found.append((module, {j: (places[i], score) for j, (i, score) in matches.items()}))
     return sorted(found, key=lambda pair: (-sum(score for _, score in pair[1].values()), pair[0].id))
 
 
-def _worth_encoding(classes: Sequence[str], modules: Sequence[Module]) -> Callable[[str], bool]:
-    """All names of a bank, or if that would take minutes those that have a word in common with a new class."""
-    if sum(len(module.card.classes) for module in modules) <= MANY_NAMES:
-        return lambda name: True
-    keys = {joined(name) for name in classes}
+def _worth_encoding(classes: Sequence[str], modules: Sequence[Module]) -> set[str]:
+    """Plain forms of the names that are no new class's own and may be like one: first those that share a word.
+
+    Then a module's first names before any module's second ones, so that one of many classes does not crowd out the
+    others, and by spelling.
+    """
     words = {word for name in classes for word in plain(name).split() if len(word) > 2}
-    return lambda name: joined(name) in keys or not words.isdisjoint(plain(name).split())
+    keys, ranks = {joined(name) for name in classes}, dict[str, tuple[bool, int]]()
+    for module in modules:
+        for place, name in enumerate(module.card.classes):
+            form = plain(name)
+            if len(form) <= LONGEST_NAME and joined(name) not in keys:
+                rank = words.isdisjoint(form.split()), place
+                ranks[form] = min(rank, ranks.get(form, rank))
+    return set(sorted(ranks, key=lambda form: (*ranks[form], form))[:MOST_NAMES])
 
 
 def saw(module: Module, images: Floats) -> bool:

@@ -115,12 +115,12 @@ def fit_epochs(train: Images, val: Images, classes: int, rows: dict[int, Floats]
     As with our own head, validation images say how sure and how right it is, and then join the training.
     """
     start, settings = started_rows(classes, train[0].shape[1], level(rows), 0), EpochSettings(norm=norm)
-    before = _plain_head(train_rows(*train, start, settings))
+    before = plain_head(train_rows(*train, start, settings))
     if not len(val[0]):
         return Fit(before, 0.0, 1.0, None, before)
     logits = before.logits(val[0])
     both = np.concatenate([train[0], val[0]]), np.concatenate([train[1], val[1]])
-    head = _plain_head(train_rows(*both, start, settings))
+    head = plain_head(train_rows(*both, start, settings))
     accuracy = float(np.mean(logits.argmax(axis=1) == val[1]))
     return Fit(head, 0.0, calibrate(logits, val[1])[0], accuracy, before)
 
@@ -133,7 +133,8 @@ def level(rows: dict[int, Floats]) -> dict[int, Floats]:
     }
 
 
-def _plain_head(weight: Floats) -> Head:
+def plain_head(weight: Floats) -> Head:
+    """Rows without a bias."""
     return Head(weight, np.zeros(len(weight), dtype=np.float32))
 
 
