@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import KINDS, Scores
 from skillmesh.backbone.calibration import Prior
@@ -22,6 +21,7 @@ from skillmesh.learning.probes import SHARES, probe_weights, read_probes
 from skillmesh.module import Card, Module
 from skillmesh.module.joint import parts_of
 from skillmesh.tensors import Floats
+from skillmesh.threads import one_thread
 
 KNOWN = 0.975
 """Share of validation images that the threshold lets pass; of test images it is about 0.96."""
@@ -71,7 +71,7 @@ class Mapper:
 
     def __init__(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
         # One BLAS thread: several may round otherwise, and agents with equal banks must have equal mappers.
-        with threadpool_limits(1, "blas"):
+        with one_thread():
             self._build(modules, kind, prior)
 
     def _build(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:

@@ -22,7 +22,7 @@ from skillmesh.mesh.exam import Examiner, Sitting
 from skillmesh.mesh.harm import harm
 from skillmesh.module import Module
 from skillmesh.names import Representation
-from skillmesh.synergy.merging.joining import disagreement
+from skillmesh.synergy.merging.fitting import disagreement
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
 

@@ -25,7 +25,7 @@ def acting_links(agent: Agent) -> list[Link]:
 
 def make_link(agent: Agent, tasks: Sequence[str], name: str | None = None) -> Link:
     """Link tasks that the agent holds; a task that is merged already brings all its parts."""
-    from skillmesh.synergy.merging.joining import misfit
+    from skillmesh.synergy.merging.fitting import misfit
 
     parts = {part.id: part for task in tasks for part in parts_of(agent.find(task))}
     if len(parts) < 2:
