@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.learning.head import Head
+from skillmesh.mesh.node import Node
+from skillmesh.mesh.settings import MeshSettings
 from skillmesh.module import Identity, Module
 from skillmesh.module.notice import link
 from skillmesh.synergy.merging import joining
 from skillmesh.synergy.merging.fitting import disagreement, misfit
 from skillmesh.synergy.merging.joining import MISFITS, MOST_EVIDENCE, arranged, joint
 from skillmesh.tensors import Tensors
+from skillmesh.threads import one_thread
 
 NewAgent = Callable[..., Agent]
 LIARS = [Identity.create(f"liar{i}") for i in range(8)]
@@ -143,7 +148,7 @@ def test_what_came_of_a_link_is_remembered(victim: Agent, honest: Module, monkey
     assert len(looked) == once
     assert next(m for m in again if m.card.task == "good") is next(m for m in first if m.card.task == "good")
     arranged([own, dice], links, victim.prior, remembered=remembered)
-    assert [reason for reason in remembered.values()] == [misfit([own, dice], victim.prior)]
+    assert list(remembered.values()) == [misfit([own, dice], victim.prior)]
 
 
 def _looked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
@@ -164,3 +169,138 @@ def test_a_maker_of_many_links_that_join_nothing_is_not_looked_at_for_ever(
     tasks = arranged([own, dice, other], [*flood, honest_link], victim.prior)
     assert len(looked) <= MISFITS + 1
     assert sorted(task.card.task for task in tasks) == ["dice", "good"]
+
+
+# What an agent's own images say.
+
+
+def taught_anew(new_agent: NewAgent, victim: Agent, name: str) -> Agent:
+    """An agent with the victim's modules that is not their teacher: it has no images of its own."""
+    agent = new_agent(name)
+    for module in victim.bank:
+        agent.take(victim.bank.file_of(module))
+    return agent
+
+
+def accuracy(agent: Agent, images: list[Path]) -> float:
+    return float(
+        np.mean([a.best.label == p.parent.name for a, p in zip(agent.answer(images), images, strict=True)])
+    )
+
+
+def test_a_joint_that_harms_an_agents_own_images_does_not_act_there(
+    new_agent: NewAgent,
+    shapes: list[TaskFolder],
+    demo_tasks: Path,
+    honest: Module,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Seven teachers who exchange two names of ten: they pass for second ones, and outvote the first."""
+    agent = new_agent("own")
+    agent.learn(shapes[0])
+    own = agent.bank.find("shapes")
+    images = [
+        p for p in sorted((demo_tasks / "shapes" / "test").glob("*/*")) if p.parent.name in own.card.classes[:2]
+    ]
+    liars = [forged(honest, who, classes=turned(honest.card.classes, 2)) for who in LIARS[:7]]
+    for _, data in liars:
+        agent.take(data)
+    other = taught_anew(new_agent, agent, "other")
+    made = link("figures", 1, [own.id, *(liar.id for liar, _ in liars)], LIARS[0])
+    for each in (agent, other):
+        each.ledger.trust(LIARS[0].public_key, "liar0")
+        each.ledger.merge([made], "liar0")
+    assert [joint.card.task for joint in other.merged()] == ["figures"]  # it has no images that tell otherwise
+    assert agent.merged() == []
+    assert "does not act here" in caplog.text
+    assert "other parts have another idea of" in str(agent.arranging.why_not(made))
+    assert accuracy(other, images) < 0.5
+
+
+def test_status_says_why_a_link_does_not_act(
+    command: Callable[..., Any], new_agent: NewAgent, victim: Agent, honest: Module
+) -> None:
+    agent = taught_anew(new_agent, victim, "other")
+    liar, data = forged(honest, LIARS[0], classes=turned(honest.card.classes, 10))
+    agent.take(data)
+    agent.ledger.merge([link("x", 1, [agent.bank.find("shapes@victim").id, liar.id], agent.identity)], "itself")
+    (fact,) = command("status", "--home", agent.home, "--json").json["links"]
+    assert fact["acts"] is False
+    assert "do not look alike" in fact["reason"]
+
+
+# Who is obeyed.
+
+
+def test_a_node_that_trusts_listed_teachers_obeys_no_stranger_whatever_its_settings_said(
+    new_agent: NewAgent, victim: Agent, honest: Module
+) -> None:
+    agent = taught_anew(new_agent, victim, "other")
+    second, data = forged(honest, LIARS[0])
+    agent.take(data)
+    MeshSettings(trust="open").save(agent.home)
+    made = link("strangers", 1, [agent.bank.find("shapes@victim").id, second.id], LIARS[0])
+    Agent(agent.home).ledger.merge([made], "liar0")
+    assert [joint.card.task for joint in Agent(agent.home).merged()] == ["strangers"]
+    listed = Agent(agent.home)
+    Node(listed, MeshSettings.load(agent.home).with_(trust="listed"))
+    assert listed.merged() == []
+
+
+def test_a_link_that_another_takes_precedence_over_is_refused_before_it_is_published(
+    command: Callable[..., Any], new_agent: NewAgent, victim: Agent, honest: Module
+) -> None:
+    agent = taught_anew(new_agent, victim, "other")
+    second, data = forged(honest, LIARS[0])
+    agent.take(data)
+    agent.ledger.trust(LIARS[0].public_key, "liar0")
+    agent.ledger.merge([link("theirs", 1, [agent.bank.find("shapes@victim").id, second.id], LIARS[0])], "liar0")
+    done = command("merge", "--home", agent.home, "shapes@victim", "shapes@liar0", "--name", "mine")
+    assert done.code == 1
+    assert "parts of 'theirs' already, as a link by liar0 says" in done.err
+    assert [found.task for found in Agent(agent.home).ledger.view().links.values()] == ["theirs"]
+    assert [joint.card.task for joint in agent.merged()] == ["theirs"]
+
+
+def test_a_module_is_found_by_its_teacher_whatever_a_merged_task_is_called(
+    new_agent: NewAgent, victim: Agent, honest: Module
+) -> None:
+    agent = taught_anew(new_agent, victim, "other")
+    second, data = forged(honest, LIARS[0])
+    agent.take(data)
+    agent.merge(["shapes@victim", "shapes@liar0"], "shapes@victim")
+    assert agent.find("shapes@victim") == agent.bank.find("shapes@victim")
+    assert agent.find("shapes@liar0") == second
+
+
+def test_threads_that_ask_at_once_arrange_once_and_a_node_that_nobody_asked_not_at_all(
+    new_agent: NewAgent, victim: Agent, honest: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = taught_anew(new_agent, victim, "other")
+    agent.take(forged(honest, LIARS[0])[1])
+    agent.merge(["shapes@victim", "shapes@liar0"])
+    agent = Agent(agent.home)
+    looked = _looked(monkeypatch)
+    assert agent.live == 3
+    assert looked == []
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: agent.arranged(), range(8)))
+    assert len(looked) == 1
+    assert all(tasks is found[0] for tasks in found)
+
+
+def test_limits_of_threads_do_not_overlap() -> None:
+    """Whoever leaves first would lift the other's limit."""
+    inside: list[int] = []
+    most = []
+
+    def enter(number: int) -> None:
+        with one_thread(), one_thread():
+            inside.append(number)
+            time.sleep(0.05)
+            most.append(len(inside))
+            inside.remove(number)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(enter, range(4)))
+    assert most == [1] * 4

@@ -76,10 +76,10 @@ def _loss(before: dict[str, Result], after: Sitting, what: str) -> str | None:
     if not examined:
         return None
     old, new = ([results[m.id] for m in examined] for results in (before, later))
-    complaint = _worse(_summed(old), _summed(new), LOSS, what)
+    complaint = worse(_summed(old), _summed(new), LOSS, what)
     for module in examined:
         task = f"{what} of {module.card.task!r}"
-        complaint = complaint or _worse(before[module.id], later[module.id], TASK_LOSS, task)
+        complaint = complaint or worse(before[module.id], later[module.id], TASK_LOSS, task)
     return complaint
 
 
@@ -87,7 +87,8 @@ def _summed(results: Iterable[Result]) -> Result:
     return Result(*map(sum, zip(*map(astuple, results), strict=True)))
 
 
-def _worse(before: Result, after: Result, rate: float, what: str) -> str | None:
+def worse(before: Result, after: Result, rate: float, what: str) -> str | None:
+    """Compare the results of one exam."""
     images = after.images
     allowed = tolerance(images, rate, after.excused - before.excused)
     if before.right - after.right > allowed:
