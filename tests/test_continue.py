@@ -149,3 +149,17 @@ def test_continue_by_command(command: Callable[..., Any], new_agent: NewAgent, d
     failed = command("learn", demo_tasks / "latin", "--continue", "dice", "--replace", "--home", agent.home)
     assert failed.code == 1
     assert "--continue keeps" in failed.err
+
+
+def test_a_composed_task_stays_one_and_takes_no_class_from_elsewhere(
+    new_agent: NewAgent, demo_tasks: Path
+) -> None:
+    agent = new_agent("ann")
+    shapes = open_task(demo_tasks / "shapes")
+    first, second = dealt(shapes, 2)
+    agent.learn(first)
+    composed, _ = agent.compose("mine", [f"shapes:{name}" for name in shapes.classes[:3]])
+    continued, _ = agent.continue_task("mine", only(second, shapes.classes[:3]))
+    assert continued.card.composed == composed.card.composed
+    with pytest.raises(DataError, match="was composed of classes of other tasks"):
+        agent.continue_task("mine", only(second, shapes.classes[:4]))

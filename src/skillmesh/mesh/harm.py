@@ -72,7 +72,7 @@ def _undisturbed(result: Result) -> Result:
 def _loss(before: dict[str, Result], after: Sitting, what: str) -> str | None:
     """Compare the results of exams, over all tasks and for each."""
     later = after.own | after.others
-    examined = [m for m in after.modules if m.id in before]
+    examined = [m for m in after.modules if m.id in before and m.id in later]
     if not examined:
         return None
     old, new = ([results[m.id] for m in examined] for results in (before, later))

@@ -2,9 +2,9 @@
 
 Parts passed quarantine each by itself; what a link makes of them is one more thing to answer from. Where a part is
 the agent's own, its images are answered by its own tasks alone, and with the joint in the part's place. The bounds
-are those of quarantine (`mesh/harm.py`), for each task and for each class. Two names that were exchanged would drown
-among many that were not, and classes have few images: so of classes of which anchors say that other parts have
-another idea, less is allowed.
+are those of quarantine (`mesh/harm.py`), for each task and for each class. Two names that were exchanged would
+drown among many that were not, and classes have few images: so of classes of which anchors say that other parts
+have another idea, less is allowed.
 """
 
 from __future__ import annotations
