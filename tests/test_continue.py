@@ -151,9 +151,7 @@ def test_continue_by_command(command: Callable[..., Any], new_agent: NewAgent, d
     assert "--continue keeps" in failed.err
 
 
-def test_a_composed_task_stays_one_and_takes_no_class_from_elsewhere(
-    new_agent: NewAgent, demo_tasks: Path
-) -> None:
+def test_a_composed_task_stays_one_and_takes_no_other_class(new_agent: NewAgent, demo_tasks: Path) -> None:
     agent = new_agent("ann")
     shapes = open_task(demo_tasks / "shapes")
     first, second = dealt(shapes, 2)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from halves import dealt
+from test_quarantine import quarantine_of
 
 from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
@@ -20,6 +21,7 @@ from skillmesh.mesh.node import Node
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.module import Identity, Module
 from skillmesh.module.notice import link
+from skillmesh.origins import is_copy
 from skillmesh.synergy.merging import joining
 from skillmesh.synergy.merging.fitting import disagreement, misfit
 from skillmesh.synergy.merging.joining import MISFITS, MOST_EVIDENCE, arranged, joint
@@ -304,3 +306,21 @@ def test_limits_of_threads_do_not_overlap() -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(enter, range(4)))
     assert most == [1] * 4
+
+
+# What stands behind another.
+
+
+def test_a_copy_that_would_harm_once_its_source_is_withdrawn_is_held(victim: Agent, honest: Module) -> None:
+    """A liar sends an honest second module of a task, and a copy of it with other names."""
+    own = list(victim.bank)
+    source = forged(honest, LIARS[0], task="source")[0]
+    claim = {"composed": tuple(f"{source.id}:{name}" for name in source.card.classes), "format": 2, "trial": None}
+    copy = forged(honest, LIARS[1], task="n", classes=turned(honest.card.classes, 10), **claim)[0]
+    assert is_copy(copy, {source.id: source}, "sketch")
+    trial = quarantine_of(victim, own)
+    assert trial.judge(own, [source]).accepted
+    for live, newcomers in (([*own, source], [copy]), (own, [source, copy])):
+        (held,) = trial.judge(live, newcomers).held
+        assert held.module == copy
+        assert "were it not for the tasks that it is composed of" in held.reason

@@ -64,6 +64,11 @@ def harm(before: Sitting, after: Sitting, newcomers: list[Module], max_claim: fl
     )
 
 
+def own_loss(before: Sitting, after: Sitting) -> str | None:
+    """Say how the agent's own images suffer, or nothing."""
+    return _loss(before.own, after, OWN_IMAGES)
+
+
 def _undisturbed(result: Result) -> Result:
     """What a newcomer's exam would be if no other module answered it."""
     return replace(result, right=result.images, excused=0.0)

@@ -129,7 +129,7 @@ def _described(agent: Agent, split: Split, classes: _Classes, advance: Advance |
 
 
 def _refuse_grown_composition(older: Module, classes: _Classes) -> None:
-    """A composed task says of each class where it is from, and steps back behind that; a new class is from nowhere."""
+    """A composed task says of each class where it is from, to step back behind that; a new one is from nowhere."""
     if older.card.composed is not None and len(classes.names) > len(older.card.classes):
         added = ", ".join(map(repr, classes.names[len(older.card.classes) :][:5]))
         raise DataError(
