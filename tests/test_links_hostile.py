@@ -108,13 +108,12 @@ def test_a_class_that_only_a_boaster_has_does_not_give_it_the_scatter(victim: Ag
 
 
 def test_who_claims_one_image_does_not_take_the_say_of_two_others(victim: Agent, honest: Module) -> None:
-    own = victim.bank.find("shapes")
-    other = forged(honest, LIARS[0])[0]
-    modest = forged(honest, LIARS[1], counts=(1,) * len(honest.card.counts))[0]
-    parts = [own, other, modest]
+    classes = len(honest.card.classes)
+    parts = [
+        forged(honest, who, counts=(count,) * classes)[0] for who, count in zip(LIARS, (40, 30, 1), strict=False)
+    ]
     made = joint(link("x", 1, [part.id for part in parts], LIARS[0]), parts, victim.prior)
-    images = sum(sum(part.card.counts) for part in parts)
-    assert SketchAnchor.read(made.tensors).freedom == images - len(made.card.classes)
+    assert SketchAnchor.read(made.tensors).freedom == (40 + 30 + 1) * classes - classes
 
 
 def test_a_joint_is_as_sure_as_its_heads_however_faint_these_are(victim: Agent, honest: Module) -> None:
@@ -164,13 +163,13 @@ def test_a_maker_of_many_links_that_join_nothing_is_not_looked_at_for_ever(
     victim: Agent, honest: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, dice = victim.bank.find("shapes"), victim.bank.find("dice")
-    other = forged(honest, LIARS[1])[0]
-    flood = [link(f"l{i}", 1, [own.id, dice.id], LIARS[0]) for i in range(MISFITS + 20)]
+    other, third = (forged(honest, who)[0] for who in LIARS[1:3])
+    flood = [link(f"l{i}", 1, [third.id, dice.id], LIARS[0]) for i in range(MISFITS + 20)]
     honest_link = link("good", 1, [own.id, other.id], LIARS[2])
     looked = _looked(monkeypatch)
-    tasks = arranged([own, dice, other], [*flood, honest_link], victim.prior)
-    assert len(looked) <= MISFITS + 1
-    assert sorted(task.card.task for task in tasks) == ["dice", "good"]
+    tasks = arranged([own, dice, other, third], [*flood, honest_link], victim.prior)
+    assert len(looked) == MISFITS + 1
+    assert sorted(task.card.task for task in tasks) == ["dice", "good", "shapes"]
 
 
 # What an agent's own images say.
