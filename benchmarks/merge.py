@@ -30,7 +30,7 @@ from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
 from skillmesh.home import create_home
 from skillmesh.mesh.quarantine import Quarantine, background_of
 from skillmesh.module import Module
-from skillmesh.synergy.merging.joining import misfit
+from skillmesh.synergy.merging.fitting import misfit
 from skillmesh.synergy.merging.statistics import Statistics, merged
 from skillmesh.tensors import Floats
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_quarantine import forged
 
 from skillmesh import validation
 from skillmesh.agent import Agent
 from skillmesh.errors import AgentError, DataError
+from skillmesh.mapper import YIELD, YIELD_TO_ALL, Mapper
 from skillmesh.mesh.quarantine import Quarantine, background_of
 from skillmesh.module import Module
 
@@ -217,3 +219,39 @@ def test_the_command_composes_shows_and_shares(
     failed = command("compose", "wrong", "dice:seven", "dice:one", "--home", sam.home)
     assert failed.code == 1
     assert "has no class 'seven'" in failed.err
+
+
+# What a card claims.
+
+
+@pytest.mark.parametrize("words", [PLAIN, RENAMED])
+def test_composing_changes_neither_temperature_nor_threshold(sam: Agent, words: list[str]) -> None:
+    before = sam.mapper()[1]
+    sam.compose("mixed", words)
+    after = sam.mapper()[1]
+    assert len(sam.mapper()[0]) == len(before._modules) + 1
+    assert (after.temperature, after.threshold) == (before.temperature, before.threshold)
+
+
+def test_who_says_composed_and_is_not_does_not_step_back_and_is_held(taught: Agent) -> None:
+    """It would stand behind a source that is nothing like it, until that is withdrawn."""
+    modules = {module.card.task: module for module in taught.bank}
+    shapes, greek = modules["shapes"], modules["greek"]
+    names = (*shapes.card.classes[1:], shapes.card.classes[0])
+    plain = forged(shapes, task="n", classes=names)
+    claim = {"composed": tuple(f"{greek.id}:{greek.card.classes[0]}" for _ in names), "format": 2, "trial": None}
+    liar = forged(shapes, task="n", classes=names, **claim)
+    for bank in ([greek, liar], [greek, shapes, liar]):
+        assert Mapper(bank, "sketch", taught.prior)._yields[-1] == 0
+    for newcomer in (plain, liar):
+        assert quarantine_of(taught, [shapes]).judge([shapes, greek], [newcomer]).held
+
+
+@pytest.mark.parametrize("words", [PLAIN])
+def test_on_trial_a_composed_task_does_not_hide_behind_its_sources(sam: Agent, words: list[str]) -> None:
+    sam.compose("mixed", words)
+    mapper = sam.mapper()[1]
+    assert mapper._yields.max() == YIELD_TO_ALL
+    assert mapper.on_trial()._yields.max() == pytest.approx(YIELD)
+    assert len(mapper.on_trial().probed.task) == len(mapper.probed.task)
+    assert mapper._yields.max() == YIELD_TO_ALL

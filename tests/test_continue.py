@@ -171,3 +171,15 @@ def test_continue_refuses_what_it_cannot_heed(
     failed = command("learn", demo_tasks / "latin", "--continue", "dice", *option, "--home", tmp_path)
     assert failed.code == 1
     assert f"leave {option[0]} away" in failed.err
+
+
+def test_a_composed_task_stays_one_and_takes_no_other_class(new_agent: NewAgent, demo_tasks: Path) -> None:
+    agent = new_agent("ann")
+    shapes = open_task(demo_tasks / "shapes")
+    first, second = dealt(shapes, 2)
+    agent.learn(first)
+    composed, _ = agent.compose("mine", [f"shapes:{name}" for name in shapes.classes[:3]])
+    continued, _ = agent.continue_task("mine", only(second, shapes.classes[:3]))
+    assert continued.card.composed == composed.card.composed
+    with pytest.raises(DataError, match="was composed of classes of other tasks"):
+        agent.continue_task("mine", only(second, shapes.classes[:4]))

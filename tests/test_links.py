@@ -21,7 +21,8 @@ from skillmesh.ledger import Ledger
 from skillmesh.module import Module
 from skillmesh.module.joint import Joint
 from skillmesh.module.notice import LINK, Link, Slot, decode, link
-from skillmesh.synergy.merging.joining import MOST_EVIDENCE, arranged, misfit
+from skillmesh.synergy.merging.fitting import misfit
+from skillmesh.synergy.merging.joining import MOST_EVIDENCE, arranged
 
 NewAgent = Callable[..., Agent]
 

@@ -139,6 +139,21 @@ def test_a_second_teacher_of_the_same_classes_passes_whatever_the_case_of_their_
 # What the agent knows for certain.
 
 
+def test_names_that_one_teacher_tells_apart_are_told_apart(taught: Agent, modules: dict[str, Module]) -> None:
+    """`A-` and `A` have one plain form; a liar who exchanges them must not be right by that."""
+    shapes = modules["shapes"]
+    names = tuple(f"Rh {i // 2}{'-' if i % 2 else ''}" for i in range(len(shapes.card.classes)))
+    exchanged = tuple(f"Rh {i // 2}{'' if i % 2 else '-'}" for i in range(len(names)))
+    own = replace(shapes, card=shapes.card.model_copy(update={"classes": names}))
+    labels = np.arange(len(names)).repeat(2)
+    asked = exam.Exam(own, True, SketchAnchor.read(shapes.tensors).means.repeat(2, axis=0), labels)
+    assert asked.said_by(own).right > 0.8 * len(labels)
+    assert asked.said_by(forged(shapes, classes=exchanged)).right < 0.2 * len(labels)
+    assert (
+        asked.said_by(forged(shapes, classes=tuple(map(str.upper, names)))).names == 0
+    )  # told apart to the letter
+
+
 def test_a_copy_with_other_names_is_held_for_the_agents_own_images(
     modules: dict[str, Module], quarantine: Quarantine
 ) -> None:

@@ -49,6 +49,7 @@ from skillmesh.progress import Progress, begin
 from skillmesh.signing import Signing, told
 from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
 from skillmesh.synergy.matching.remembered import remembered_minilm
+from skillmesh.synergy.merging.arranging import Arranging
 from skillmesh.synergy.rows.start import WarmStart
 from skillmesh.tensors import Floats
 
@@ -78,13 +79,13 @@ class Agent:
         self.identity = Identity.load(home / KEY_FILE)
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
         self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration), self._refuse_unusable)
-        self.ledger = Ledger(home / "ledger.sqlite", self.identity.public_key)
+        self.ledger = Ledger(home / "ledger.sqlite", self.identity.public_key, _trusts_everyone(home))
         self._signing = Signing(home, self.config, self.identity, self.bank, self.ledger)
         self._device = device
         self._cache_folder = cache_folder or default_folder()
         self._backbone = backbone
         self._matches = BankMatches(lambda: self.bank, remembered_minilm)
-        self._arranged: tuple[object, list[Module]] = (None, [])
+        self.arranging = Arranging(home, self.identity.public_key, lambda: self.prior)
         self._answering = Answering(self.arranged, self.config, lambda: self.prior, lambda: self.backbone)
 
     @classmethod
@@ -357,7 +358,14 @@ class Agent:
         validation.remove(self.home / validation.FOLDER, module.id)
 
     def find(self, task: str) -> Module:
-        """What answers under this name: a merged task, or else a module, as `Bank.find` does."""
+        """What answers under this name: a merged task, or else a module, as `Bank.find` does.
+
+        Where `task@teacher` names a module to the letter, it is that, whatever merged tasks are called.
+        """
+        name, at, teacher = task.rpartition("@")
+        exact = [m for m in self.bank if at and m.card.task == name and m.card.teacher == teacher]
+        if len(exact) == 1:
+            return exact[0]
         return next((joint for joint in self.merged() if joint.card.task == task), None) or self.bank.find(task)
 
     def merged(self) -> list[Joint]:
@@ -415,12 +423,7 @@ class Agent:
         modules, links = list(self.bank), acting_links(self)
         if not links or self.config.mapper != "sketch":
             return modules
-        state = [module.id for module in modules], [link.digest for link in links]
-        if self._arranged[0] != state:
-            from skillmesh.synergy.merging.joining import arranged
-
-            self._arranged = state, arranged(modules, links, self.prior)
-        return self._arranged[1]
+        return self.arranging.tasks(modules, links)
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         """Answer from these modules from now on; answers under way end with those that they began with."""
@@ -446,8 +449,9 @@ class Agent:
 
     @property
     def live(self) -> int:
-        """From how many tasks the next answer chooses."""
-        return self._answering.live
+        """From how many tasks the next answer chooses; of modules, where nobody has asked yet what links make of
+        them."""
+        return self._answering.live if self._answering.in_use() else len(self.bank)
 
     @property
     def was_asked(self) -> bool:
@@ -497,6 +501,13 @@ class Agent:
 
 def slot_of(module: Module) -> Slot:
     return Slot(module.card.teacher_key, module.card.task)
+
+
+def _trusts_everyone(home: Path) -> bool:
+    """What the home's settings say; a node may be told otherwise, and then sets its ledger so."""
+    from skillmesh.mesh.settings import MeshSettings
+
+    return MeshSettings.load(home).trust == "open"
 
 
 def _settings(representation: str, compact: bool) -> str:

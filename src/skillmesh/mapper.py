@@ -7,21 +7,23 @@ its confidence and its threshold for "unknown" are found on the probes that the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import astuple, dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import KINDS, Scores
 from skillmesh.backbone.calibration import Prior
 from skillmesh.costs import spend
 from skillmesh.learning.head import best_temperature, softmax
 from skillmesh.learning.probes import SHARES, probe_weights, read_probes
-from skillmesh.module import Card, Module
+from skillmesh.module import Module
 from skillmesh.module.joint import parts_of
+from skillmesh.origins import is_copy, parts_here
 from skillmesh.tensors import Floats
+from skillmesh.threads import one_thread
 
 KNOWN = 0.975
 """Share of validation images that the threshold lets pass; of test images it is about 0.96."""
@@ -36,8 +38,8 @@ YIELD = 0.1
 """By so much, in log-odds, a composed task steps back: an image of a class that it shares with a source fits both
 equally, and is the source's wherever that is. To compose a task changes nobody's answers."""
 YIELD_TO_ALL = 3.0
-"""The same where all its sources are here and it saw no image of its own: it then knows nothing that they do not,
-and should not halve their confidence either."""
+"""The same where all its sources are here and it is seen to be a copy of them: it then knows nothing that they do
+not, and should not halve their confidence either."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +73,22 @@ class Mapper:
 
     def __init__(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
         # One BLAS thread: several may round otherwise, and agents with equal banks must have equal mappers.
-        with threadpool_limits(1, "blas"):
+        with one_thread():
             self._build(modules, kind, prior)
 
     def _build(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
         anchor_type = KINDS[kind]
         self._modules = modules
-        self._yields = _steps_back(modules)
-        self._scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
-        asked = range(0, len(modules), -(-len(modules) // ASKED_MODULES))
-        voices = [_voices(modules[i]) for i in asked]
+        self._yields = _steps_back(modules, kind)
+        self._scorer = scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
+        telling = [m for m, step in zip(modules, self._yields, strict=True) if step < YIELD_TO_ALL]
+        if len(telling) < len(modules):  # copies of what is here must not change how sure the others are
+            scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in telling), prior)
+        asked = range(0, len(telling), -(-len(telling) // ASKED_MODULES))
+        voices = [_voices(telling[i]) for i in asked]
         owners, weights = np.repeat(asked, [len(v) for v in voices]), np.concatenate(voices)
-        scores = Scores.joined([self._scorer.score(x) for x in _some_probes([modules[i] for i in asked])])
-        spend("probes", len(owners) * self._scorer.macs)
+        scores = Scores.joined([scorer.score(x) for x in _some_probes([telling[i] for i in asked])])
+        spend("probes", len(owners) * scorer.macs)
         self.temperature = best_temperature(scores.task, owners, weights) if len(owners) else 1.0
         self.threshold = _threshold(scores.novelty, weights, self._scorer.usual_threshold)
         self._asked = self._judged(scores) if len(asked) == len(modules) else None
@@ -100,6 +105,15 @@ class Mapper:
         mapped = self._mapped(scores)
         return Judged(mapped.task, mapped.novelty, mapped.unknown)
 
+    def on_trial(self) -> Mapper:
+        """The same where no task stands back behind its sources: these may be withdrawn once it is let in."""
+        if self._yields.max() <= YIELD:
+            return self
+        bold = copy(self)
+        bold._yields = np.minimum(self._yields, np.float32(YIELD))
+        bold.__dict__.pop("probed", None)
+        return bold
+
     def map(self, x: Floats) -> Mapped:
         return self._mapped(self._scorer.score(x))
 
@@ -114,17 +128,13 @@ class Mapper:
         return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
 
 
-def _steps_back(modules: Sequence[Module]) -> Floats:
-    """How far each task stays behind what its anchor says."""
-    here = {part.id for module in modules for part in parts_of(module)}
-
-    def step(card: Card) -> float:
-        if card.composed is None:
-            return 0.0
-        redundant = card.trial is None and all(source in here for source, _ in card.origins)
-        return YIELD_TO_ALL if redundant else YIELD
-
-    return np.array([step(module.card) for module in modules], dtype=np.float32)
+def _steps_back(modules: Sequence[Module], kind: str) -> Floats:
+    """How far each task stays behind what its anchor says; one that lies about its origins, not at all."""
+    here = parts_here(modules)
+    steps = {None: YIELD, True: YIELD_TO_ALL, False: 0.0}
+    return np.array(
+        [steps[is_copy(m, here, kind)] if m.card.composed is not None else 0.0 for m in modules], dtype=np.float32
+    )
 
 
 def _voices(module: Module) -> NDArray[np.float64]:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from threadpoolctl import threadpool_limits
-
 from skillmesh import validation
 from skillmesh.agent import Agent
 from skillmesh.costs import Costs, counted
@@ -24,6 +22,7 @@ from skillmesh.mesh.quarantine import Quarantine, background_of
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module import Module
 from skillmesh.module.notice import Announcement
+from skillmesh.threads import one_thread
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class Adopter:
             files[module.id] = arrival, data
             chosen = self._agent.ledger.view().choices.get(module.id)
             (released if chosen and chosen.choice == "released" else newcomers).append(module)
-        with threadpool_limits(1, "blas"), counted() as costs:
+        with one_thread(), counted() as costs:
             accepted = self._judged(newcomers, files) + released
             stored = self._stored(accepted, files)
             self.rebuild()

@@ -7,8 +7,9 @@ tasks their probes, whose labels are what the teacher's head says. The calibrati
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,30 +19,50 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.mapper import Judged, Mapped, Mapper
 from skillmesh.module import Module
-from skillmesh.synergy.matching.names import joined
+from skillmesh.origins import is_copy, parts_here
+from skillmesh.synergy.merging.statistics import union
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
 
-Names = NDArray[np.object_]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 
 
+class Said(NamedTuple):
+    """What a module calls the images of an exam."""
+
+    right: int
+    """By the right name; where labels are unknown, by one of the task's names at all."""
+    names: int
+    """By one of the task's names, right or wrong."""
+
+
 @dataclass(frozen=True)
 class Exam:
-    """Images of one task, and what they are called. Names are compared in their plain form."""
+    """Images of one task, and which of its classes they show."""
 
     module: Module
     own: bool
     x: Floats
-    labels: Names | None
+    labels: Indices | None
     """None where nobody knows them: an adapted head's probes, which are no images."""
 
-    def right(self, said: Names, rows: Flags) -> int:
-        """How many names are right; where labels are unknown, how many are names of the task at all."""
-        if self.labels is None:
-            return sum(name in set(_names(self.module)) for name in said)
-        return int(np.sum(said == self.labels[rows]))
+    def only(self, rows: Flags) -> Exam:
+        return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
+
+    def said_by(self, winner: Module) -> Said:
+        """What a module calls the images by their descriptors, and how many of that is right.
+
+        A second teacher of `Spring_Rolls` may call them `spring roll`; where one of the two tells `A` and `A-`
+        apart, so must the other. A head that looks at an adapted pass cannot be tried on descriptors: what it
+        would say of plain ones may be right and prove nothing.
+        """
+        if winner.card.adapted:
+            return Said(0, 0)
+        here, there = union([self.module.card.classes, winner.card.classes]).places
+        said = there[_said(winner, self.x)]
+        names = int(np.sum(np.isin(said, here)))
+        return Said(names if self.labels is None else int(np.sum(said == here[self.labels])), names)
 
     @property
     def error(self) -> float:
@@ -104,15 +125,18 @@ class Examiner:
             return Sitting([], None, {}, {}, {}, np.full(len(self.background), -1))
         mapper = mapper or Mapper(modules, self.kind, self.prior)
         exams = [self._exam(module) for module in modules]
-        own = mapper.map(np.concatenate([*(exam.x for exam in exams if exam.own), self.background]))
-        probed = iter(_split(mapper.probed, [_probes(module) for module in modules]))
+        trial = mapper.on_trial()
+        here = parts_here(modules)
+        own = trial.map(np.concatenate([*(exam.x for exam in exams if exam.own), self.background]))
+        probed = iter(_split(trial.probed, [_probes(module) for module in modules]))
         kept = iter(_split(own, [len(exam.x) for exam in exams if exam.own]))
         results: dict[bool, dict[str, Result]] = {True: {}, False: {}}
         taken: dict[tuple[str, bool], Taken] = defaultdict(Taken)
         met: dict[tuple[str, str], int] = {}
         for exam in exams:
             on_probes = next(probed)  # the mapper has been asked about these while it was built
-            if exam.module.card.composed is not None and not exam.own:
+            composed = exam.module.card.composed is not None and is_copy(exam.module, here, self.kind) is not False
+            if composed and not exam.own:
                 continue  # its probes are its sources', who may call them by other names
             won, unsaid = next(kept) if exam.own else on_probes
             results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken, met)
@@ -120,13 +144,28 @@ class Examiner:
         claims = np.where(strange, -1, claimants)
         return Sitting(modules, mapper, results[True], results[False], dict(taken), claims, met)
 
+    def own_results(self, modules: list[Module], together: Mapping[str, Indices]) -> dict[str, list[Result]]:
+        """How a bank answers the agent's own images: a task's all, each class's, some classes' together."""
+        mapper = Mapper(modules, self.kind, self.prior)
+        found: dict[str, list[Result]] = {}
+        for module_id, kept in self._own.items():
+            exam = self._exam(kept.module)
+            mapped = mapper.map(exam.x)
+            labels = np.full(len(exam.x), -1) if exam.labels is None else exam.labels
+            groups = [np.unique(labels), *np.unique(labels), together.get(module_id, [])]
+            found[module_id] = [
+                _marked(exam.only(rows), modules, mapped.task[rows], mapped.unknown[rows], defaultdict(Taken), {})
+                for rows in (np.isin(labels, group) for group in groups)
+            ]
+        return found
+
     def _exam(self, module: Module) -> Exam:
         kept = self._own.get(module.id)
         x = kept.x if kept else read_probes(module.tensors, module.card.dim)
         labels = kept.labels if kept else None
         if labels is None and not module.card.adapted:
             labels = _said(module, x)
-        return Exam(module, kept is not None, x, None if labels is None else _names(module)[labels])
+        return Exam(module, kept is not None, x, labels)
 
 
 def _split(mapped: Mapped | Judged, counts: Sequence[int]) -> list[tuple[Indices, Flags]]:
@@ -149,16 +188,14 @@ def _marked(
 ) -> Result:
     """Mark one exam, and put wrong answers down to the other teachers who gave them."""
     right, excused = 0, 0.0
-    names = set(_names(exam.module))
     for index in np.unique(winners):
         rows, winner = winners == index, modules[index]
         count = int(rows.sum())
         if winner == exam.module and winner.card.adapted:  # it is believed on its own exam, and on no other
             right += count
             continue
-        said = _said_names(winner, exam.x[rows])
-        hits = exam.right(said, rows)
-        equivalent = 0 if winner == exam.module else sum(name in names for name in said)
+        hits, names = exam.only(rows).said_by(winner)
+        equivalent = 0 if winner == exam.module else names
         right, excused = right + hits, excused + exam.error * equivalent
         if winner.card.teacher_key != exam.module.card.teacher_key:
             account = taken[winner.card.teacher_key, exam.own]
@@ -169,22 +206,6 @@ def _marked(
     return Result(len(winners), right, int(np.sum(~unknown)), excused)
 
 
-def _said_names(module: Module, x: Floats) -> Names:
-    """What a module calls images by their descriptors.
-
-    A head that looks at an adapted pass cannot be tried on descriptors: what it would say of plain ones may be
-    right and prove nothing. It calls them nothing.
-    """
-    if module.card.adapted:
-        return np.full(len(x), "", dtype=np.object_)
-    return _names(module)[_said(module, x)]
-
-
 def _said(module: Module, x: Floats) -> Indices:
     found: Indices = Head.read(module.tensors).logits(x).argmax(axis=1)
     return found
-
-
-def _names(module: Module) -> Names:
-    """Names as they are compared: a second teacher of `Spring_Rolls` may call them `spring roll`."""
-    return np.array([joined(name) for name in module.card.classes], dtype=np.object_)

@@ -64,6 +64,11 @@ def harm(before: Sitting, after: Sitting, newcomers: list[Module], max_claim: fl
     )
 
 
+def own_loss(before: Sitting, after: Sitting) -> str | None:
+    """Say how the agent's own images suffer, or nothing."""
+    return _loss(before.own, after, OWN_IMAGES)
+
+
 def _undisturbed(result: Result) -> Result:
     """What a newcomer's exam would be if no other module answered it."""
     return replace(result, right=result.images, excused=0.0)
@@ -72,14 +77,14 @@ def _undisturbed(result: Result) -> Result:
 def _loss(before: dict[str, Result], after: Sitting, what: str) -> str | None:
     """Compare the results of exams, over all tasks and for each."""
     later = after.own | after.others
-    examined = [m for m in after.modules if m.id in before]
+    examined = [m for m in after.modules if m.id in before and m.id in later]
     if not examined:
         return None
     old, new = ([results[m.id] for m in examined] for results in (before, later))
-    complaint = _worse(_summed(old), _summed(new), LOSS, what)
+    complaint = worse(_summed(old), _summed(new), LOSS, what)
     for module in examined:
         task = f"{what} of {module.card.task!r}"
-        complaint = complaint or _worse(before[module.id], later[module.id], TASK_LOSS, task)
+        complaint = complaint or worse(before[module.id], later[module.id], TASK_LOSS, task)
     return complaint
 
 
@@ -87,7 +92,8 @@ def _summed(results: Iterable[Result]) -> Result:
     return Result(*map(sum, zip(*map(astuple, results), strict=True)))
 
 
-def _worse(before: Result, after: Result, rate: float, what: str) -> str | None:
+def worse(before: Result, after: Result, rate: float, what: str) -> str | None:
+    """Compare the results of one exam."""
     images = after.images
     allowed = tolerance(images, rate, after.excused - before.excused)
     if before.right - after.right > allowed:

@@ -19,10 +19,10 @@ from skillmesh.backbone.calibration import Calibration, Prior
 from skillmesh.mapper import Mapper
 from skillmesh.mesh.alone import MAX_CLAIM, figures_of
 from skillmesh.mesh.exam import Examiner, Sitting
-from skillmesh.mesh.harm import harm
+from skillmesh.mesh.harm import harm, own_loss
 from skillmesh.module import Module
 from skillmesh.names import Representation
-from skillmesh.synergy.merging.joining import disagreement
+from skillmesh.synergy.merging.fitting import disagreement
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
 
@@ -109,7 +109,11 @@ class Quarantine:
         if not newcomers:
             return [], [], before
         after = self._examiner.sit(_ordered(before.modules + newcomers))
-        complaint = harm(before, after, newcomers, self._max_claim) or self._misnamed(after, newcomers)
+        complaint = (
+            harm(before, after, newcomers, self._max_claim)
+            or self._misnamed(after, newcomers)
+            or self._uncovered(before, newcomers)
+        )
         if complaint is None:
             return newcomers, [], after
         if len(newcomers) == 1:
@@ -118,6 +122,19 @@ class Quarantine:
         first, first_held, between = self._admit(before, newcomers[:middle])
         second, second_held, last = self._admit(between, newcomers[middle:])
         return first + second, first_held + second_held, last
+
+    def _uncovered(self, before: Sitting, newcomers: list[Module]) -> str | None:
+        """Say how composed newcomers would harm the agent's own images if the sources before them were gone.
+
+        A source may be withdrawn at any time, and what stood back behind it then answers untried.
+        """
+        sources = {source for module in newcomers for source, _ in module.card.origins} - before.own.keys()
+        rest = [module for module in before.modules if module.id not in sources]
+        left = [module for module in newcomers if module.id not in sources]
+        if len(rest) + len(left) == len(before.modules) + len(newcomers) or not before.own:
+            return None
+        reason = own_loss(self._examiner.sit(rest), self._examiner.sit(_ordered(rest + left)))
+        return None if reason is None else f"were it not for the tasks that it is composed of: {reason}"
 
     def _misnamed(self, after: Sitting, newcomers: list[Module]) -> str | None:
         """Say which of the agent's own tasks a newcomer teaches under the same names, put to other classes.

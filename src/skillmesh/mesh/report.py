@@ -10,7 +10,7 @@ from skillmesh.agent import Agent
 from skillmesh.mesh.control import NotRunningError, call
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.shelf import Shelf
-from skillmesh.module.notice import Announcement, Withdrawal
+from skillmesh.module.notice import Announcement, Link, Withdrawal
 
 if TYPE_CHECKING:
     from skillmesh.mesh.node import Node
@@ -101,16 +101,18 @@ def status(agent: Agent) -> dict[str, Any]:
             for notice in view.seen.values()
             if isinstance(notice, Announcement)
         ],
-        "links": [
-            {
-                "task": link.task,
-                "maker": link.teacher,
-                "parts": len(link.parts),
-                "acts": link.digest in {joint.link.digest for joint in agent.merged()},
-            }
-            for link in view.links.values()
-            if not link.withdrawn
-        ],
+        "links": _links(agent, [link for link in view.links.values() if not link.withdrawn]),
         "bans": [{"agent": banned, "reason": reason} for banned, reason in view.bans.items()],
         "damaged": [{"file": d.path.name, "error": str(d.error)} for d in agent.bank.damaged],
     }
+
+
+def _links(agent: Agent, links: list[Link]) -> list[dict[str, Any]]:
+    """Which links act here; of those that do not, why, where they were looked at."""
+    acting = {joint.link.digest for joint in agent.merged()}
+    facts = []
+    for link in links:
+        fact = {"task": link.task, "maker": link.teacher, "parts": len(link.parts), "acts": link.digest in acting}
+        reason = None if fact["acts"] else agent.arranging.why_not(link)
+        facts.append(fact | ({} if reason is None else {"reason": reason}))
+    return facts

@@ -1,11 +1,11 @@
 """Going on with a task: more images, more classes, and the old images are gone.
 
-What the old module says of its classes is added to what the new images say (`merge.py`), so the anchor loses
-nothing but what rounding had taken. A head cannot be added to: trained on new images alone it would forget. So the
-prior lies around what the old head, a head of the new images and the merged anchor say together (`heads.py`), and
-old classes are played by images drawn from the old anchor, beside the real ones that their teacher has kept for
-validation. Those cannot choose between heads: the old head was trained on them in the end, and they would have it
-stay as it is. `docs/synergy-merge.md` has figures.
+What the old module says of its classes is added to what the new images say (`merging/statistics.py`), so the
+anchor loses nothing but what rounding had taken. A head cannot be added to: trained on new images alone it would
+forget. So the prior lies around what the old head, a head of the new images and the merged anchor say together
+(`merging/heads.py`), and old classes are played by images drawn from the old anchor, beside the real ones that
+their teacher has kept for validation. Those cannot choose between heads: the old head was trained on them in the
+end, and they would have it stay as it is. `docs/synergy-merge.md` has figures.
 """
 
 from __future__ import annotations

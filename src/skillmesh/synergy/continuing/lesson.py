@@ -69,6 +69,7 @@ def more_of(more: str | Path | TaskFolder, task: str, seed: int) -> TaskFolder:
 def study_on(agent: Agent, older: Module, folder: TaskFolder, progress: Progress | None = None) -> Lesson:
     """Learn the task anew from what the old module says and the images in `folder`, without the old ones."""
     classes = _classes(older, folder)
+    _refuse_grown_composition(older, classes)
     images = len(folder.splits["train"]) + len(folder.splits["val"])
     advance = begin(progress, older.card.task, images)
     train, seen = _described(agent, folder.splits["train"], classes, advance)
@@ -101,6 +102,7 @@ def study_on(agent: Agent, older: Module, folder: TaskFolder, progress: Progress
         "validation_images": len(judges[0]),
         "validation_accuracy": _accuracy(older, found, val, kept),
         "temperature": found.fit.temperature,
+        "composed": older.card.composed,
         "trial": f"went on from version {older.card.version} with {len(train[0])} more images",
     }
     tensors = found.fit.head.tensors() | found.anchor.tensors() | probe_tensors(probes)
@@ -124,6 +126,16 @@ def _described(agent: Agent, split: Split, classes: _Classes, advance: Advance |
     described = agent.backbone.describe(split.files, advance)
     x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
     return (x, classes.places[split.labels[described.readable]]), described
+
+
+def _refuse_grown_composition(older: Module, classes: _Classes) -> None:
+    """A composed task says of each class where it is from, to step back behind that; a new one is from nowhere."""
+    if older.card.composed is not None and len(classes.names) > len(older.card.classes):
+        added = ", ".join(map(repr, classes.names[len(older.card.classes) :][:5]))
+        raise DataError(
+            f"{older.card.task!r} was composed of classes of other tasks, and {added} is none of them; learn the "
+            "new classes as a task, then compose again with `skillmesh compose --images FOLDER --replace`"
+        )
 
 
 def _refuse_nothing_new(older: Module, classes: _Classes, counts: Places) -> None:

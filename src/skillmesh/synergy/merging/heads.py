@@ -55,7 +55,7 @@ def combined(parts: Sequence[Part], closed: Head, means: Floats, share: float = 
         bias[part.places] += voice * _levelled(part.head.bias, rows.bias, scale)
         loudness += [np.log(scale * part.temperature)] if scale > SILENT else []
     temperature = float(np.exp(np.mean(loudness))) if loudness else 1.0
-    return Head(weight.astype(np.float32), bias.astype(np.float32)), min(max(temperature, 0.01), 100.0)
+    return Head(weight.astype(np.float32), bias.astype(np.float32)), temperature
 
 
 def _levelled(own: Floats, closed: Floats, scale: float) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from skillmesh.errors import SettingsMismatchError, UnknownTaskError
-from skillmesh.module.joint import parts_of
+from skillmesh.module.joint import Joint, parts_of
 from skillmesh.module.notice import LINK, Link, Slot, link
 
 if TYPE_CHECKING:
@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 def acting_links(agent: Agent) -> list[Link]:
     """The links that may act here: of makers that the agent trusts, neither withdrawn nor put away by its user."""
     view = agent.ledger.view()
-    links = dict(view.links)
-    if view.seen_links and _trusts_everyone(agent):
-        links |= view.seen_links
-    return [made for slot, made in links.items() if not made.withdrawn and slot not in view.forgotten]
+    return [made for slot, made in view.links.items() if not made.withdrawn and slot not in view.forgotten]
 
 
 def make_link(agent: Agent, tasks: Sequence[str], name: str | None = None) -> Link:
     """Link tasks that the agent holds; a task that is merged already brings all its parts."""
-    from skillmesh.synergy.merging.joining import misfit
+    from skillmesh.synergy.merging.fitting import misfit
 
     parts = {part.id: part for task in tasks for part in parts_of(agent.find(task))}
     if len(parts) < 2:
@@ -44,9 +41,27 @@ def make_link(agent: Agent, tasks: Sequence[str], name: str | None = None) -> Li
     called = name or agent.find(tasks[0]).card.task
     slot = Slot(agent.identity.public_key, LINK + called)
     made = link(called, agent.ledger.latest_version(slot) + 1, parts, agent.identity)
+    _refuse_idle(agent, made)
     agent.ledger.remember(slot)
     agent.ledger.merge([made], agent.identity.public_key)
     return made
+
+
+def _refuse_idle(agent: Agent, made: Link) -> None:
+    """Publish no link that would do nothing here."""
+    others = [link for link in acting_links(agent) if link.slot != made.slot]
+    tasks = [m for m in agent.arranging.if_linked(list(agent.bank), [*others, made]) if isinstance(m, Joint)]
+    if any(joint.link.digest == made.digest for joint in tasks):
+        return
+    if (reason := agent.arranging.why_not(made)) is not None:
+        raise SettingsMismatchError(f"merged they would answer worse than apart: {reason}")
+    stands = next((joint.link for joint in tasks if {part.id for part in joint.parts} & set(made.parts)), None)
+    if stands is None:
+        raise SettingsMismatchError("too many links of this agent join nothing; end some with `merge --undo`")
+    raise SettingsMismatchError(
+        f"some of these modules are parts of {stands.task!r} already, as a link by {stands.teacher} says, which "
+        f"takes precedence; use that task, or take it apart first: `skillmesh merge --undo {stands.task!r}`"
+    )
 
 
 def unmake_link(agent: Agent, name: str, reason: str | None = None) -> Link:
@@ -66,10 +81,3 @@ def unmake_link(agent: Agent, name: str, reason: str | None = None) -> Link:
 
 def _in_order(modules: Iterable[Module]) -> list[Module]:
     return sorted(modules, key=lambda m: (m.content_id, m.id))
-
-
-def _trusts_everyone(agent: Agent) -> bool:
-    """As its node does: commands beside it, whose ledger is opened for listed teachers, must say the same."""
-    from skillmesh.mesh.settings import MeshSettings
-
-    return agent.ledger.open_trust or MeshSettings.load(agent.home).trust == "open"
