@@ -50,6 +50,7 @@ from skillmesh.tensors import Tensors
 
 ROOT_OF_NOTHING = "0" * 64
 FOR_EVER = 10**9
+CROWD = 40
 FLOOD_FILE = "flood.json"
 """Where a flood says how much it has sent."""
 MADE_FILE = "made.json"
@@ -67,6 +68,10 @@ class Attacker:
         self.notices: list[Notice] = []
         self.files: dict[str, bytes] = {}
         self.loot = list(_read_loot(loot)) if loot else []
+
+    def become(self, identity: Identity) -> None:
+        """Speak as another from now on; whoever it was stays there and answers."""
+        self.identity, self.wire = identity, Wire(self.session, identity)
 
     def have(self, notice: Notice, data: bytes | None = None) -> None:
         self.notices.append(notice)
@@ -364,9 +369,11 @@ def trickle(attacker: Attacker) -> None:
 
 @attack
 def withhold(attacker: Attacker) -> None:
-    """List what others announced, and never show it."""
+    """A crowd who list what others announced, and never show it."""
     attacker.have_loot()
-    attacker.serve(notices=_never)
+    for _ in range(CROWD):
+        attacker.become(Identity.create("one of many"))
+        attacker.serve(notices=_never)
 
 
 @attack

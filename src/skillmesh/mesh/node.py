@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 
 from filelock import FileLock, Timeout
 
@@ -21,7 +20,8 @@ from skillmesh.agent import Agent, slot_of
 from skillmesh.errors import AgentError, MeshError, SkillmeshError
 from skillmesh.ledger import View
 from skillmesh.mesh.adopter import Adopter
-from skillmesh.mesh.background import pool, thread
+from skillmesh.mesh.background import thread
+from skillmesh.mesh.exchanges import Exchanges
 from skillmesh.mesh.fetch import Fetcher
 from skillmesh.mesh.intake import Intake
 from skillmesh.mesh.library import Library
@@ -30,7 +30,7 @@ from skillmesh.mesh.peers import Peers
 from skillmesh.mesh.protocol import DIGEST, NOTICES, PIECE, Hello
 from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.shelf import Shelf, put_away
-from skillmesh.mesh.sync import Greeting, Sync
+from skillmesh.mesh.sync import Sync
 from skillmesh.mesh.wants import HOUR, Chooser
 from skillmesh.mesh.wire import LieError, NoReplyError, Wire
 from skillmesh.module.notice import Withdrawal, announce
@@ -42,7 +42,6 @@ TICK = 0.5
 """Seconds between looks at the home: other commands may have changed bank and ledger."""
 BREATH = 0.05
 """Seconds between two looks at least: in a flood of news, answers and commands want the ledger too."""
-SYNCERS = 4
 FIRST_PACE = 1.0
 """Seconds between two exchanges when there is news; without any they double up to `sync_seconds`."""
 
@@ -61,6 +60,7 @@ class Node:
         self.library = Library(agent, self._shelf)
         line = self.membership.wire
         self._sync = Sync(line, agent.ledger, self.peers, self._hello, self._look_soon)
+        self._exchanges = Exchanges(self._sync.exchange, self._exchanged)
         fetcher = Fetcher(line, self.peers, self._shelf.partial, self.blame, self._banned)
         chooser = Chooser(agent, settings, self._shelf)
         self.intake = Intake(agent, chooser, fetcher, Adopter(agent, self._shelf, self.blame), self._look_soon)
@@ -73,7 +73,6 @@ class Node:
         self._announced: set[str] = set()
         self._heard: dict[str, dict[str, float]] = {}
         """For each teacher, what it has announced in the last hour, and when."""
-        self._exchanging: set[str] = set()
         self._to_greet: deque[str] = deque()
         self._next_sync, self._pace = 0.0, FIRST_PACE
         self._wake = threading.Event()
@@ -87,7 +86,7 @@ class Node:
         self._when_over.callback(self._only_one().release)
         self.agent.ledger.reconsider_formats()
         self.agent.rebuilds_itself = False
-        self._sync_pool = pool("sync", SYNCERS, self._when_over)
+        self._exchanges.start(self._when_over)
         self._when_over.callback(self.membership.leave)
         self.intake.start(self._when_over)
         self._look()
@@ -156,6 +155,8 @@ class Node:
         """Bring bank, ledger and mesh in step; every step may be cut short and done again."""
         while self._to_greet:
             self._exchange_soon(self._to_greet.popleft())
+        for agent in self._exchanges.due():
+            self._exchange_soon(agent)
         if self.agent.bank.refresh() or self.agent.outdated:
             self.intake.rebuild_soon()
         self._announce_own()
@@ -225,42 +226,23 @@ class Node:
     def _look_soon(self) -> None:
         self._wake.set()
 
-    # Exchanges, in threads of their own: one with a slow peer delays no other.
+    # Exchanges: one with a slow peer delays no other.
 
     def _exchange_soon(self, agent: str) -> None:
-        if self._stopping.is_set() or agent in self._exchanging or agent in self._banned():
-            return
-        self._exchanging.add(agent)
-        try:
-            self._sync.greet(agent, partial(self._replied, agent))
-        except NoReplyError as error:
-            log.debug("%s", error)
-            self._exchanging.discard(agent)
+        if not self._stopping.is_set() and agent not in self._banned():
+            self._exchanges.begin(agent)
 
-    def _replied(self, agent: str, greeting: Greeting) -> None:
-        """Go on with those who replied; the silent, however many, keep nobody waiting."""
-        if not greeting.pending.replied:
-            self._exchanging.discard(agent)
-            return
-        with contextlib.suppress(RuntimeError):  # the pool has just been closed
-            self._sync_pool.submit(self._exchange, agent, greeting)
-
-    def _exchange(self, agent: str, greeting: Greeting) -> None:
-        try:
-            if agent not in self._banned():
-                self._sync.exchange(agent, greeting)
-                self.membership.remember(agent)
-        except LieError as error:
+    def _exchanged(self, agent: str, error: Exception | None) -> None:
+        if error is None:
+            self.membership.remember(agent)
+        elif isinstance(error, LieError):
             self.blame(agent, str(error))
-        except NoReplyError as error:
-            self.peers.let_rest(agent)
+        elif isinstance(error, NoReplyError):
             log.debug("%s", error)
-        except SkillmeshError as error:
+        elif isinstance(error, SkillmeshError):
             self.intake.in_trouble(error)
-        except Exception:
-            log.exception("an exchange with %s… failed", agent[:12])
-        finally:
-            self._exchanging.discard(agent)
+        else:
+            log.error("an exchange with %s… failed", agent[:12], exc_info=error)
 
     # What it says and hears on the wire.
 

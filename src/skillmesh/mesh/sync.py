@@ -11,10 +11,8 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from skillmesh.errors import ModuleError
 from skillmesh.ledger import MAX_SEEN, Ledger, View
@@ -32,7 +30,7 @@ from skillmesh.mesh.protocol import (
     write_digest,
     write_notices,
 )
-from skillmesh.mesh.wire import LieError, Pending, Wire
+from skillmesh.mesh.wire import LieError, NoReplyError, Pending, Wire
 from skillmesh.module.notice import Notice, decode
 
 log = logging.getLogger(__name__)
@@ -41,8 +39,8 @@ TIMEOUT = 10.0
 AT_MOST = 4_096
 """New notices that are taken from one peer in one exchange; the rest comes with the next."""
 PATIENCE = 1.0
-"""Seconds for which what one peer was asked for is not asked of another; who lists much and shows nothing gains no
-more than that."""
+"""Seconds for which what one peer was asked for is not asked of another; half as many when two are being asked,
+and so on. However many list much and show nothing, all of them together gain no more than twice that."""
 MAX_EMPTY = 1_000
 """Ids that a peer may list and then not show (they may have been replaced meanwhile) before that is a lie."""
 MAX_USELESS = 100_000
@@ -51,11 +49,31 @@ HEARD_AT_ONCE = 256
 ROOT_BYTES = 32
 
 
-class Greeting(NamedTuple):
-    """A peer was asked for its digest, by one who knew what this root stands for."""
+class Asked(NamedTuple):
+    """How many peers are being asked for a notice, and until when others leave it to them."""
 
-    root: str
-    pending: Pending
+    peers: int
+    until: float
+
+
+NOBODY = Asked(0, 0.0)
+
+
+class Listing(NamedTuple):
+    """What came of a peer's list."""
+
+    wanted: list[bytes]
+    """The notices that it is to be asked for."""
+    whole: bool
+    """Whether these are all of its news."""
+    again: float | None
+    """When to ask it again for those that others were being asked for."""
+    until: float
+    """When it has had time enough to show them."""
+
+
+Exchange: TypeAlias = Generator[Pending, bytes, float | None]
+"""An exchange with one peer. It goes on with the reply to each question that it yields."""
 
 
 class Sync:
@@ -74,8 +92,7 @@ class Sync:
         self._useless: dict[bytes, None] = {}
         """Notices that were fetched and changed nothing: of strangers, or superseded. Not fetched again."""
         self._empty: Counter[str] = Counter()
-        self._asking: dict[bytes, float] = {}
-        """Notices that an exchange is asking for, and until when others leave them to it."""
+        self._asking: dict[bytes, Asked] = {}
         self._announcements: deque[tuple[str, bytes]] = deque()
         self._guard = threading.Lock()
 
@@ -95,64 +112,75 @@ class Sync:
 
     # What this agent asks and hears.
 
-    def greet(self, agent: str, replied: Callable[[Greeting], None]) -> None:
-        """Ask one peer what it knows; `replied` is called when it has said so, or will not."""
+    def exchange(self, agent: str) -> Exchange:
+        """Take from a peer what is news. Returns when to ask it again for what others were being asked for."""
         view = self._ledger.view()
-        pending = self._wire().ask(agent, DIGEST, _roots(view), TIMEOUT, MAX_DIGEST)
-        pending.then(partial(replied, Greeting(view.root, pending)))
+        listing = self._listed(agent, view.root, (yield self._ask(agent, DIGEST, _roots(view), MAX_DIGEST)))
+        try:
+            for start in range(0, len(listing.wanted), NOTICES_AT_ONCE):
+                yield from self._take(agent, listing.wanted[start : start + NOTICES_AT_ONCE], listing.until)
+        except NoReplyError:
+            self._peers.let_rest(agent)
+            raise
+        finally:
+            self._release(listing.wanted)
+        self._peers.level(agent, listing.whole and not self._unknown(listing.wanted))
+        return listing.again
 
-    def exchange(self, agent: str, greeting: Greeting) -> list[Notice]:
-        """Take from a peer that replied what is news."""
-        hello, inventory = read_digest(greeting.pending.wait())
-        if hello.same and hello.root != greeting.root:
+    def _ask(self, agent: str, verb: str, body: bytes, limit: int) -> Pending:
+        return self._wire().ask(agent, verb, body, TIMEOUT, limit)
+
+    def _listed(self, agent: str, root: str, reply: bytes) -> Listing:
+        """What a peer that was told this root is to be asked for; the rest of a long list is not kept."""
+        hello, inventory = read_digest(reply)
+        if hello.same and hello.root != root:
             raise LieError("says that it knows the same, under another root hash")
         self._peers.greeted(agent, hello)
-        news: list[Notice] = []
-        until = time.monotonic() + 2 * TIMEOUT
-        with self._unasked(inventory) as unknown:
-            for start in range(0, len(unknown), NOTICES_AT_ONCE):
-                news += self._take(agent, unknown[start : start + NOTICES_AT_ONCE], until)
-        self._peers.level(agent, not self._unknown(inventory))
-        return news
+        return self._reserve(inventory)
 
     def _unknown(self, inventory: Iterable[bytes]) -> list[bytes]:
         had = {short(notice) for notice in self._ledger.view().heard}
         return [item for item in inventory if item not in had and item not in self._useless]
 
-    @contextmanager
-    def _unasked(self, inventory: Iterable[bytes]) -> Iterator[list[bytes]]:
-        """The notices that are news here and that no other exchange is asking for at this moment."""
+    def _reserve(self, inventory: Iterable[bytes]) -> Listing:
+        """Take on the notices that are news here and that no other exchange may count on at this moment."""
         with self._guard:
             now = time.monotonic()
-            unknown = [item for item in self._unknown(inventory) if self._asking.get(item, 0.0) <= now]
+            unknown = self._unknown(inventory)
             random.shuffle(unknown)
-            del unknown[AT_MOST:]
-            self._asking.update(dict.fromkeys(unknown, now + PATIENCE))
-        try:
-            yield unknown
-        finally:
-            with self._guard:
-                for item in unknown:
-                    self._asking.pop(item, None)
+            left_to = [self._asking[item].until for item in unknown if self._asked(item).until > now]
+            wanted = [item for item in unknown if self._asked(item).until <= now][:AT_MOST]
+            for item in wanted:
+                peers = self._asked(item).peers
+                self._asking[item] = Asked(peers + 1, now + PATIENCE * 0.5**peers)
+        whole = len(wanted) == len(unknown)
+        return Listing(wanted, whole, max(left_to, default=None), now + 2 * TIMEOUT)
 
-    def _take(self, agent: str, wanted: Sequence[bytes], until: float) -> list[Notice]:
+    def _asked(self, item: bytes) -> Asked:
+        return self._asking.get(item, NOBODY)
+
+    def _release(self, items: Iterable[bytes]) -> None:
+        with self._guard:
+            for item in items:
+                peers, until = self._asking.pop(item)
+                if peers > 1:
+                    self._asking[item] = Asked(peers - 1, until)
+
+    def _take(self, agent: str, wanted: Sequence[bytes], until: float) -> Generator[Pending, bytes, None]:
         """Take these notices; one who shows them drop by drop is left after a while, until the next exchange."""
-        news: list[Notice] = []
         while wanted and time.monotonic() < until:
-            body = self._wire().ask(agent, NOTICES, b"".join(wanted), TIMEOUT, MAX_NOTICES).wait()
-            notices = read_notices(body, wanted)
+            notices = read_notices((yield self._ask(agent, NOTICES, b"".join(wanted), MAX_NOTICES)), wanted)
             if not notices:
                 self._empty[agent] += len(wanted)
                 if self._empty[agent] > MAX_EMPTY:
                     raise LieError(f"listed {self._empty[agent]:,} notices that it cannot show")
                 break
             self._empty.pop(agent, None)
-            news += self._merge(notices, agent)
+            self._merge(notices, agent)
             got = {short(notice) for notice in notices}
             wanted = [item for item in wanted if item not in got]
-        return news
 
-    def _merge(self, notices: Iterable[Notice], agent: str) -> list[Notice]:
+    def _merge(self, notices: Iterable[Notice], agent: str) -> None:
         taken = list(notices)
         news = self._ledger.merge(taken, agent)
         standing = {notice.digest for notice in news}
@@ -163,7 +191,6 @@ class Sync:
             del self._useless[next(iter(self._useless))]
         if news:
             self._heard()
-        return news
 
     def hear(self, sender: str, data: bytes) -> None:
         """Note an announcement. In a flood most are dropped: the exchange brings what counts."""

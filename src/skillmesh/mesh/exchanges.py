@@ -1,0 +1,86 @@
+"""Exchanges under way. None holds a thread while it waits: the silent, however many, keep nobody waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from skillmesh.mesh.background import pool
+from skillmesh.mesh.sync import Exchange
+from skillmesh.mesh.wire import LieError, NoReplyError, Pending
+
+HANDS = 4
+
+
+class Exchanges:
+    """At most one exchange with each peer.
+
+    Parameters
+    ----------
+    begun
+        Makes the exchange with an agent.
+    ended
+        Called with an agent, and with what went wrong if something did.
+    """
+
+    def __init__(self, begun: Callable[[str], Exchange], ended: Callable[[str, Exception | None], None]) -> None:
+        self._begun, self._ended = begun, ended
+        self._with: set[str] = set()
+        self._again: dict[str, float] = {}
+        """Peers that have something which others were asked for, and when it is their turn."""
+        self._guard = threading.Lock()
+
+    def start(self, when_over: contextlib.ExitStack) -> None:
+        self._hands = pool("sync", HANDS, when_over)
+
+    def begin(self, agent: str) -> None:
+        """Ask a peer what it knows, unless it is being asked."""
+        with self._guard:
+            if agent in self._with:
+                return
+            self._with.add(agent)
+        self._go_on(agent, self._begun(agent))
+
+    def due(self) -> list[str]:
+        """Those whose turn it is."""
+        now = time.monotonic()
+        with self._guard:
+            due = [agent for agent, at in self._again.items() if at <= now]
+            for agent in due:
+                del self._again[agent]
+        return due
+
+    def _go_on(self, agent: str, exchange: Exchange, asked: Pending | None = None) -> None:
+        """Go one step, up to the next question."""
+        try:
+            question = _answered(exchange, asked) if asked else next(exchange)
+        except StopIteration as end:
+            self._over(agent, None, end.value)
+        except Exception as error:
+            self._over(agent, error)
+        else:
+            question.then(partial(self._go_on_soon, agent, exchange, question))
+
+    def _go_on_soon(self, agent: str, exchange: Exchange, asked: Pending) -> None:
+        """Called in a thread of zenoh, which is not to be kept."""
+        with contextlib.suppress(RuntimeError):  # the pool has just been closed
+            self._hands.submit(self._go_on, agent, exchange, asked)
+
+    def _over(self, agent: str, error: Exception | None, again: float | None = None) -> None:
+        with self._guard:
+            self._with.discard(agent)
+            if again is not None:
+                self._again[agent] = again
+        self._ended(agent, error)
+
+
+def _answered(exchange: Exchange, asked: Pending) -> Pending:
+    """Tell an exchange what came of its question; returns the next one."""
+    try:
+        reply = asked.wait()
+    except (NoReplyError, LieError) as error:
+        return exchange.throw(error)
+    return exchange.send(reply)
