@@ -102,6 +102,12 @@ class TestDigest:
             with pytest.raises(LieError, match="inventory of"):
                 read_digest(wrong)
 
+    def test_that_lists_an_id_twice_is_a_lie(self):
+        """It costs its reader as much as a long one, and is short to make."""
+        body = write_digest(HELLO, KNOWN)
+        with pytest.raises(LieError, match="lists 1 ids more than once"):
+            read_digest(body + body[-SHORT:])
+
     def test_of_so_many_notices_as_are_kept_fits(self):
         largest = HELLO.model_copy(update={"name": "日" * 64, "locators": ("é" * 200,) * 16})
         head = len(write_digest(largest, []))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -29,8 +28,6 @@ class Exchanges:
     def __init__(self, begun: Callable[[str], Exchange], ended: Callable[[str, Exception | None], None]) -> None:
         self._begun, self._ended = begun, ended
         self._with: set[str] = set()
-        self._again: dict[str, float] = {}
-        """Peers that have something which others were asked for, and when it is their turn."""
         self._guard = threading.Lock()
 
     def start(self, when_over: contextlib.ExitStack) -> None:
@@ -44,23 +41,17 @@ class Exchanges:
             self._with.add(agent)
         self._go_on(agent, self._begun(agent))
 
-    def due(self) -> list[str]:
-        """Those whose turn it is."""
-        now = time.monotonic()
-        with self._guard:
-            due = [agent for agent, at in self._again.items() if at <= now]
-            for agent in due:
-                del self._again[agent]
-        return due
-
     def _go_on(self, agent: str, exchange: Exchange, asked: Pending | None = None) -> None:
         """Go one step, up to the next question."""
         try:
             question = _answered(exchange, asked) if asked else next(exchange)
-        except StopIteration as end:
-            self._over(agent, None, end.value)
+        except StopIteration:
+            self._over(agent)
         except Exception as error:
             self._over(agent, error)
+        except BaseException:
+            self._with.discard(agent)
+            raise
         else:
             question.then(partial(self._go_on_soon, agent, exchange, question))
 
@@ -69,11 +60,8 @@ class Exchanges:
         with contextlib.suppress(RuntimeError):  # the pool has just been closed
             self._hands.submit(self._go_on, agent, exchange, asked)
 
-    def _over(self, agent: str, error: Exception | None, again: float | None = None) -> None:
-        with self._guard:
-            self._with.discard(agent)
-            if again is not None:
-                self._again[agent] = again
+    def _over(self, agent: str, error: Exception | None = None) -> None:
+        self._with.discard(agent)
         self._ended(agent, error)
 
 

@@ -155,8 +155,8 @@ class Node:
         """Bring bank, ledger and mesh in step; every step may be cut short and done again."""
         while self._to_greet:
             self._exchange_soon(self._to_greet.popleft())
-        for agent in self._exchanges.due():
-            self._exchange_soon(agent)
+        for peer in self.peers.whose_turn():
+            self._exchange_soon(peer.agent)
         if self.agent.bank.refresh() or self.agent.outdated:
             self.intake.rebuild_soon()
         self._announce_own()
@@ -217,7 +217,7 @@ class Node:
         self._next_sync = now + self._pace * random.uniform(0.5, 1.5)
         self._pace = min(2 * self._pace, self.settings.sync_seconds)
         others = [peer for peer in self.peers.rested() if peer.agent not in view.bans]
-        differing = [peer for peer in others if peer.hello is None or peer.hello.root != view.root]
+        differing = [p for p in others if not p.level or p.hello is None or p.hello.root != view.root]
         if others:
             # Not always one that differs: some differ for good, and the others have news too.
             some = differing if differing and random.random() < 0.5 else others
@@ -233,16 +233,18 @@ class Node:
             self._exchanges.begin(agent)
 
     def _exchanged(self, agent: str, error: Exception | None) -> None:
-        if error is None:
+        try:
+            if error is not None:
+                raise error
             self.membership.remember(agent)
-        elif isinstance(error, LieError):
-            self.blame(agent, str(error))
-        elif isinstance(error, NoReplyError):
-            log.debug("%s", error)
-        elif isinstance(error, SkillmeshError):
-            self.intake.in_trouble(error)
-        else:
-            log.error("an exchange with %s… failed", agent[:12], exc_info=error)
+        except LieError as lie:
+            self.blame(agent, str(lie))
+        except NoReplyError as silence:
+            log.debug("%s", silence)
+        except SkillmeshError as trouble:
+            self.intake.in_trouble(trouble)
+        except Exception:
+            log.exception("an exchange with %s… failed", agent[:12])
 
     # What it says and hears on the wire.
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 
 from skillmesh.mesh.protocol import MAX_PIECE, MIN_PIECE, Hello
 
@@ -25,6 +26,8 @@ LACKS_FOR = 10.0
 SILENCE = 10.0
 """Seconds after which nobody waits any more for one who has never replied."""
 REST, LONGEST_REST = 2.0, 120.0
+BETWEEN_TURNS = 10.0
+"""Seconds between two turns of one peer: those who list the same, over and over, are not asked without end."""
 
 
 @dataclass
@@ -45,6 +48,9 @@ class Peer:
     appeared: float = 0.0
     level: bool = False
     """Whether all that it listed was known here when it last did."""
+    turn: float = inf
+    """When it is to be asked for what another was being asked for."""
+    had_turn: float = -inf
 
     @property
     def silent(self) -> bool:
@@ -106,6 +112,23 @@ class Peers:
             peer = self._peers.get(agent)
             if peer is not None:
                 peer.level = level
+
+    def put_off(self, agent: str, until: float) -> None:
+        """Note that it has news which another was just asked for, and when that one will have had its time."""
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is not None:
+                peer.turn = max(until, peer.had_turn + BETWEEN_TURNS)
+
+    def whose_turn(self) -> list[Peer]:
+        """Those who were put off and are to be asked now."""
+        now = time.monotonic()
+        with self._guard:
+            due = [peer for peer in self._peers.values() if peer.alive and peer.turn <= now]
+            for peer in due:
+                peer.turn, peer.had_turn = inf, now
+        random.shuffle(due)
+        return due
 
     def alive(self) -> list[Peer]:
         with self._guard:

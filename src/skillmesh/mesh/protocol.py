@@ -77,16 +77,23 @@ def read_digest(body: bytes) -> Digest:
         raise LieError(f"its digest is malformed ({where}: {problem['msg']})") from None
     if len(inventory) % SHORT or (hello.same and inventory):
         raise LieError(f"its digest has an inventory of {len(inventory):,} bytes, expected ids of {SHORT}")
-    ids = frozenset(inventory[i : i + SHORT] for i in range(0, len(inventory), SHORT))
-    return Digest(hello, ids)
+    ids = split_ids(inventory)
+    distinct = frozenset(ids)
+    if len(distinct) < len(ids):
+        raise LieError(f"its digest lists {len(ids) - len(distinct):,} ids more than once")
+    return Digest(hello, distinct)
+
+
+def split_ids(joined: bytes) -> list[bytes]:
+    return [joined[start : start + SHORT] for start in range(0, len(joined), SHORT)]
 
 
 def write_notices(wanted: bytes, by_short: dict[bytes, Notice]) -> bytes:
     """As many of the wanted notices as there are, and as fit in one reply."""
     found: list[bytes] = []
     size = 0
-    for start in range(0, min(len(wanted), NOTICES_AT_ONCE * SHORT), SHORT):
-        notice = by_short.get(wanted[start : start + SHORT])
+    for item in split_ids(wanted[: NOTICES_AT_ONCE * SHORT]):
+        notice = by_short.get(item)
         if notice is None:
             continue
         encoded = notice.encode()

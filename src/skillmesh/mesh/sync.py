@@ -23,10 +23,12 @@ from skillmesh.mesh.protocol import (
     MAX_NOTICES,
     NOTICES,
     NOTICES_AT_ONCE,
+    SHORT,
     Hello,
     read_digest,
     read_notices,
     short,
+    split_ids,
     write_digest,
     write_notices,
 )
@@ -39,8 +41,10 @@ TIMEOUT = 10.0
 AT_MOST = 4_096
 """New notices that are taken from one peer in one exchange; the rest comes with the next."""
 PATIENCE = 1.0
-"""Seconds for which what one peer was asked for is not asked of another; half as many when two are being asked,
-and so on. However many list much and show nothing, all of them together gain no more than twice that."""
+"""Seconds for which what a first peer was asked for is left to it. From then on all who list it are asked: however
+many list much and show nothing, they gain no more than that."""
+ASKED_FOR, MAX_ASKED = 60.0, 100_000
+"""Seconds for which it is known what was asked for, and of how many notices; beyond, nothing is left to anyone."""
 MAX_EMPTY = 1_000
 """Ids that a peer may list and then not show (they may have been replaced meanwhile) before that is a lie."""
 MAX_USELESS = 100_000
@@ -49,30 +53,18 @@ HEARD_AT_ONCE = 256
 ROOT_BYTES = 32
 
 
-class Asked(NamedTuple):
-    """How many peers are being asked for a notice, and until when others leave it to them."""
-
-    peers: int
-    until: float
-
-
-NOBODY = Asked(0, 0.0)
-
-
 class Listing(NamedTuple):
     """What came of a peer's list."""
 
-    wanted: list[bytes]
-    """The notices that it is to be asked for."""
+    wanted: bytes
+    """The ids of the notices that it is to be asked for."""
     whole: bool
     """Whether these are all of its news."""
     again: float | None
-    """When to ask it again for those that others were being asked for."""
-    until: float
-    """When it has had time enough to show them."""
+    """When to ask it for those that another was being asked for."""
 
 
-Exchange: TypeAlias = Generator[Pending, bytes, float | None]
+Exchange: TypeAlias = Generator[Pending, bytes, None]
 """An exchange with one peer. It goes on with the reply to each question that it yields."""
 
 
@@ -92,7 +84,8 @@ class Sync:
         self._useless: dict[bytes, None] = {}
         """Notices that were fetched and changed nothing: of strangers, or superseded. Not fetched again."""
         self._empty: Counter[str] = Counter()
-        self._asking: dict[bytes, Asked] = {}
+        self._asked: dict[bytes, float] = {}
+        """When a peer was first asked for a notice."""
         self._announcements: deque[tuple[str, bytes]] = deque()
         self._guard = threading.Lock()
 
@@ -113,62 +106,64 @@ class Sync:
     # What this agent asks and hears.
 
     def exchange(self, agent: str) -> Exchange:
-        """Take from a peer what is news. Returns when to ask it again for what others were being asked for."""
+        """Take from a peer what is news."""
         view = self._ledger.view()
         listing = self._listed(agent, view.root, (yield self._ask(agent, DIGEST, _roots(view), MAX_DIGEST)))
+        deadline = time.monotonic() + 2 * TIMEOUT
         try:
-            for start in range(0, len(listing.wanted), NOTICES_AT_ONCE):
-                yield from self._take(agent, listing.wanted[start : start + NOTICES_AT_ONCE], listing.until)
+            for start in range(0, len(listing.wanted), NOTICES_AT_ONCE * SHORT):
+                some = split_ids(listing.wanted[start : start + NOTICES_AT_ONCE * SHORT])
+                yield from self._take(agent, some, deadline)
         except NoReplyError:
             self._peers.let_rest(agent)
             raise
-        finally:
-            self._release(listing.wanted)
-        self._peers.level(agent, listing.whole and not self._unknown(listing.wanted))
-        return listing.again
+        if listing.again is not None:
+            self._peers.put_off(agent, listing.again)
+        self._peers.level(agent, listing.whole and not self._unknown(split_ids(listing.wanted)))
 
     def _ask(self, agent: str, verb: str, body: bytes, limit: int) -> Pending:
         return self._wire().ask(agent, verb, body, TIMEOUT, limit)
 
     def _listed(self, agent: str, root: str, reply: bytes) -> Listing:
-        """What a peer that was told this root is to be asked for; the rest of a long list is not kept."""
+        """What to ask a peer for that was told this root. Nothing else of its list, however long, is kept."""
         hello, inventory = read_digest(reply)
         if hello.same and hello.root != root:
             raise LieError("says that it knows the same, under another root hash")
         self._peers.greeted(agent, hello)
-        return self._reserve(inventory)
+        unknown = self._unknown(inventory)
+        random.shuffle(unknown)
+        wanted, again = self._choose(unknown)
+        return Listing(b"".join(wanted), len(wanted) == len(unknown), again)
 
     def _unknown(self, inventory: Iterable[bytes]) -> list[bytes]:
         had = {short(notice) for notice in self._ledger.view().heard}
         return [item for item in inventory if item not in had and item not in self._useless]
 
-    def _reserve(self, inventory: Iterable[bytes]) -> Listing:
-        """Take on the notices that are news here and that no other exchange may count on at this moment."""
+    def _choose(self, unknown: Iterable[bytes]) -> tuple[list[bytes], float | None]:
+        """What to ask one peer for, and when the rest is no longer left to those who were asked before."""
+        wanted: list[bytes] = []
+        again: float | None = None
         with self._guard:
             now = time.monotonic()
-            unknown = self._unknown(inventory)
-            random.shuffle(unknown)
-            left_to = [self._asking[item].until for item in unknown if self._asked(item).until > now]
-            wanted = [item for item in unknown if self._asked(item).until <= now][:AT_MOST]
-            for item in wanted:
-                peers = self._asked(item).peers
-                self._asking[item] = Asked(peers + 1, now + PATIENCE * 0.5**peers)
-        whole = len(wanted) == len(unknown)
-        return Listing(wanted, whole, max(left_to, default=None), now + 2 * TIMEOUT)
+            self._forget_asked(now)
+            for item in unknown:
+                asked = self._asked.get(item)
+                if asked is not None and now < asked + PATIENCE:
+                    again = max(again or 0.0, asked + PATIENCE)
+                elif len(wanted) < AT_MOST:
+                    wanted.append(item)
+                    if len(self._asked) < MAX_ASKED:
+                        self._asked.setdefault(item, now)
+        return wanted, again
 
-    def _asked(self, item: bytes) -> Asked:
-        return self._asking.get(item, NOBODY)
+    def _forget_asked(self, now: float) -> None:
+        """Drop what was first asked for long ago; the eldest come first."""
+        while self._asked and now > (eldest := next(iter(self._asked.items())))[1] + ASKED_FOR:
+            del self._asked[eldest[0]]
 
-    def _release(self, items: Iterable[bytes]) -> None:
-        with self._guard:
-            for item in items:
-                peers, until = self._asking.pop(item)
-                if peers > 1:
-                    self._asking[item] = Asked(peers - 1, until)
-
-    def _take(self, agent: str, wanted: Sequence[bytes], until: float) -> Generator[Pending, bytes, None]:
+    def _take(self, agent: str, wanted: Sequence[bytes], deadline: float) -> Exchange:
         """Take these notices; one who shows them drop by drop is left after a while, until the next exchange."""
-        while wanted and time.monotonic() < until:
+        while wanted and time.monotonic() < deadline and agent not in self._ledger.view().bans:
             notices = read_notices((yield self._ask(agent, NOTICES, b"".join(wanted), MAX_NOTICES)), wanted)
             if not notices:
                 self._empty[agent] += len(wanted)

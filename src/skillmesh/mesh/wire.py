@@ -66,7 +66,7 @@ class Pending:
         self._agent, self._verb, self._question, self._limit = agent, verb, question, limit
         self._reply: bytes | None = None
         self._done = threading.Event()
-        self._then: Callable[[], None] = lambda: None
+        self._then: Callable[[], None] = _nothing
         self._guard = threading.Lock()
         self.token = zenoh.CancellationToken()
 
@@ -85,16 +85,16 @@ class Pending:
     def over(self) -> None:
         """Note that no more is waited for."""
         with self._guard:
-            first, then = not self._done.is_set(), self._then
+            then, self._then = self._then, _nothing  # held no longer: it holds this question, and so its reply
             self._done.set()
-        if first:
-            then()
+        then()
 
     def then(self, call: Callable[[], None]) -> None:
         """Call this, in a thread of zenoh, when there is a reply or will be none; at once where that is so."""
         with self._guard:
             over = self._done.is_set()
-            self._then = call
+            if not over:
+                self._then = call
         if over:
             call()
 
@@ -246,6 +246,10 @@ class Wire:
         thread(name, take, nice=A_LITTLE)
         self._inboxes.append(waiting)
         return zenoh.handlers.Callback(put, indirect=False)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _key(agent: str, verb: str) -> str:
