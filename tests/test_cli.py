@@ -241,6 +241,8 @@ class TestTasksAndShow:
         text = command("show", "dice@tina", "--home", home).out
         assert f"id: {module.id}\n" in text
         assert f"  {module.card.classes[0]}: 3\n" in text
+        assert "\nanchors: sketch\n" in text
+        assert "(" not in text
 
     def test_of_an_unknown_task_lists_the_known_ones(self, command: Command, home: Path, tmp_path: Path):
         for words in (["show", "birds"], ["forget", "birds"], ["export", "birds", tmp_path / "b.skill"]):

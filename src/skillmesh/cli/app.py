@@ -280,7 +280,8 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
         c = m.card
         accuracy = show.percent(c.validation_accuracy)
         size = show.kilobytes(m.size)
-        rows.add_row(name, str(len(c.classes)), str(sum(c.counts)), accuracy, size, c.teacher, c.created)
+        day, _, _ = c.created.partition("T")
+        rows.add_row(name, str(len(c.classes)), str(sum(c.counts)), accuracy, size, c.teacher, day)
     show.console.print(rows if modules else "no tasks yet; teach one with `skillmesh learn FOLDER`")
     for d in agent.bank.damaged:
         show.warn(f"cannot be used: {d.path}: {d.error}")
@@ -312,11 +313,14 @@ def show(
     if module.card.warm_start is not None:
         facts["warm_start"] = {"form": module.card.warm_start.form}
         facts["warm_start"] |= module.card.warm_start.lines(module.card.classes)
+    del facts["counts"]  # they stand beside the classes
     for key, value in facts.items():
         if isinstance(value, dict):
             typer.echo(f"{key}:")
             for inner, detail in value.items():
                 typer.echo(f"  {inner}: {detail}")
+        elif isinstance(value, tuple | list):
+            typer.echo(f"{key}: {', '.join(map(str, value))}")
         elif value is not None:
             typer.echo(f"{key}: {value}")
 
