@@ -27,15 +27,11 @@ from skillmesh.home import create_home
 from skillmesh.learning.head import Head
 from skillmesh.mapper import Mapper
 from skillmesh.mesh.quarantine import Quarantine, background_of
-from skillmesh.module import Module
+from skillmesh.module import Module, in_order
 from skillmesh.synergy.composition.picking import Pick
 from skillmesh.tensors import Floats
 
 HERE = Path(__file__).parent
-
-
-def in_order(modules: Sequence[Module]) -> list[Module]:
-    return sorted(modules, key=lambda m: (m.content_id, m.id))
 
 
 def random_picks(bank: Sequence[Module], rng: np.random.Generator, renamed: bool) -> list[Pick]:

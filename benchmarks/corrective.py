@@ -138,7 +138,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
                     axes.text(place, before[place] + more + 2, f"+{more:.1f}", ha="center", fontsize=7)
             axes.set(title=kind, ylim=(0, 115), ylabel="final, %")
         panels[-1].set_xticks(range(len(tasks)), tasks, rotation=40, ha="right")
-        panels[0].legend(loc="upper center", ncols=2, fontsize=7)
+        panels[0].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize=7)
         made.savefig(path, dpi=130, metadata={"Software": "skillmesh"})
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[1] / "docs"
 PANELS = {
-    "same names, two or more": "other tasks, same names",
+    "same names": "other tasks, same names",
     "whole bank": "several tasks of a bank",
     "cut in two": "tasks cut in two",
 }

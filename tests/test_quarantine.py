@@ -25,7 +25,7 @@ from skillmesh.mesh import exam
 from skillmesh.mesh.exam import Result, Sitting
 from skillmesh.mesh.harm import harm, tolerance
 from skillmesh.mesh.quarantine import Quarantine, Verdict, background_of
-from skillmesh.module import Identity, Module
+from skillmesh.module import Identity, Module, in_order
 from skillmesh.tensors import Tensors, quantise_rows
 
 LIAR = Identity.create("liar")
@@ -103,7 +103,7 @@ def test_honest_newcomers_cost_one_build_and_the_mapper_is_the_banks_own(
             super().__init__(bank, *rest)
 
     live = [modules[name] for name in OWN]
-    mapper = Mapper(sorted(live, key=lambda m: (m.content_id, m.id)), "sketch", quarantine._examiner.prior)
+    mapper = Mapper(in_order(live), "sketch", quarantine._examiner.prior)
     monkeypatch.setattr(exam, "Mapper", Counted)
     verdict = quarantine.judge(live, [modules[name] for name in OTHERS], mapper)
     assert names(verdict.accepted) == set(OTHERS)

@@ -84,7 +84,7 @@ class Agent:
         self._device = device
         self._cache_folder = cache_folder or default_folder()
         self._backbone = backbone
-        self._matches = BankMatches(lambda: self.bank, remembered_minilm)
+        self._matches = BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
         self.arranging = Arranging(home, self.identity.public_key, lambda: self.prior)
         self._answering = Answering(self.arranged, self.config, lambda: self.prior, lambda: self.backbone)
 

@@ -25,7 +25,7 @@ from skillmesh.errors import (
     TaskExistsError,
     UnknownTaskError,
 )
-from skillmesh.module import Module
+from skillmesh.module import Module, in_order
 from skillmesh.module.parts import specs_for
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Bank:
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        return iter(sorted(self._modules.values(), key=lambda m: (m.content_id, m.id)))
+        return iter(in_order(self._modules.values()))
 
     def find(self, task: str) -> Module:
         """Return the module of a task by its name, or by `name@teacher` where two teachers taught one name."""

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from skillmesh.anchors import KINDS, AnchorSettings
+from skillmesh.anchors import KINDS, Anchor, AnchorSettings
 from skillmesh.backbone.backbone import Backbone
+from skillmesh.backbone.calibration import Prior
 from skillmesh.config import AgentConfig
 from skillmesh.costs import Costs
 from skillmesh.data.folder import ImageFile, Split, TaskFolder
@@ -80,11 +81,9 @@ def study(
         space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
         begun = start_head(warm_start, task.classes, space, (train, train_labels), (val, val_labels))
         fit = begun.fit
-        kind = KINDS[config.mapper]
-        anchor = kind.fit(train, train_labels, len(task.classes), anchor_settings(config))
+        anchor = KINDS[config.mapper].fit(train, train_labels, len(task.classes), anchor_settings(config))
         prior = backbone.calibration.prior(config.representation, config.compact)
-        alone = kind.pool([kind.read(anchor.tensors())], prior)
-        probes = choose_probes(val, alone.score(val).novelty)
+        probes = own_probes(anchor, val, config.mapper, prior)
     tensors = anchor.tensors() | probe_tensors(probes)
     facts: dict[str, Any] = {} if begun.record is None else {"warm_start": begun.record}
     if adapting.mode == "auto" and (fit.accuracy == 1 or not len(val)):
@@ -109,6 +108,12 @@ def study(
     }
     notes = (*task.notes, *begun.notes)
     return Lesson(fit.head.tensors() | tensors, facts, unreadable, notes, val, val_labels, fresh)
+
+
+def own_probes(anchor: Anchor, val: Floats, kind: str, prior: Prior) -> Floats:
+    """Of the validation images those that travel: by the anchor alone, as its readers have it."""
+    alone = KINDS[kind].pool([KINDS[kind].read(anchor.tensors())], prior)
+    return choose_probes(val, alone.score(val).novelty)
 
 
 def anchor_settings(config: AgentConfig) -> AnchorSettings:

@@ -64,9 +64,13 @@ def quantise_log(values: Array) -> NDArray[np.uint8]:
     >>> quantise_log(np.array([0.0, 1e-4, 1.0, 1e2, 1e9])).tolist()
     [0, 57, 170, 227, 255]
     """
-    steps = 1 + 254 * np.log(np.maximum(values, LOG_LOW) / LOG_LOW) / np.log(LOG_HIGH / LOG_LOW)
-    codes = np.minimum(np.rint(steps), 255)
+    codes = np.minimum(np.rint(log_steps(np.maximum(values, LOG_LOW))), 255)
     return np.where(np.asarray(values) > 0, codes, 0).astype(np.uint8)
+
+
+def log_steps(values: Array) -> NDArray[np.float64]:
+    """Where positive values stand on that scale, before rounding."""
+    return np.asarray(1 + 254 * np.log(values / LOG_LOW) / np.log(LOG_HIGH / LOG_LOW))
 
 
 def dequantise_log(codes: NDArray[np.uint8]) -> NDArray[np.float64]:

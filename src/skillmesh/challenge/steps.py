@@ -18,6 +18,7 @@ from skillmesh.challenge.evaluate import Marks, Shown, said_right
 from skillmesh.challenge.record import Confused, Confusions, Step, TaskAtStep
 from skillmesh.costs import counted
 from skillmesh.mapper import Mapped, Mapper
+from skillmesh.module import in_order
 from skillmesh.progress import begin
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _step(
     agent: Agent, modules: Sequence[Module], shown: Sequence[Shown], right: Sequence[NDArray[np.bool_]]
 ) -> tuple[Step, list[Module], list[Mapped]]:
     """Build the mapper of these modules as an agent would, and map all their test images."""
-    live = sorted(modules, key=lambda m: (m.content_id, m.id))  # the bank's order
+    live = in_order(modules)
     start = time.perf_counter()
     with counted() as costs:
         mapper = Mapper(live, agent.config.mapper, agent.prior)

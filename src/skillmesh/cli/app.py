@@ -16,6 +16,7 @@ from skillmesh.errors import AgentError, SkillmeshError
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
     from skillmesh.answer import Answer
+    from skillmesh.lesson import Lesson
     from skillmesh.module import Module
     from skillmesh.module.joint import Joint
 
@@ -129,11 +130,8 @@ def learn(
     licence: Annotated[
         str | None, typer.Option(show_default=False, help="Licence of the images, for the card.")
     ] = None,
-    note: Annotated[str | None, typer.Option(show_default=False, help="A note for the card.")] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", show_default=False, help="A word by which others choose what to take; repeatable."),
-    ] = None,
+    note: options.Note = None,
+    tag: options.Tag = None,
     biases: options.Biases = "never",
     adaptation: options.Adaptation = "biases",
     layers: options.Layers = "all",
@@ -180,18 +178,9 @@ def learn(
             )
     seconds = time.perf_counter() - started
     if json:
-        facts = facts_of(module) | {
-            "seconds": round(seconds, 3),
-            "macs": lesson.costs.spent,
-            "notes": list(lesson.notes),
-            "unreadable": [{"name": u.name, "reason": u.reason} for u in lesson.unreadable],
-        }
-        show.print_json(facts)
+        show.print_json(facts_of(module) | lesson_facts(lesson, seconds))
         return
-    for text in lesson.notes:
-        show.warn(f"note: {text}")
-    for bad in lesson.unreadable:
-        show.warn(f"skipped: {bad.name}: {bad.reason}")
+    warn_of(lesson)
     card = module.card
     typer.echo(
         f"learned {card.task!r}: {len(card.classes)} classes, {sum(card.counts)} training images, validation "
@@ -410,6 +399,26 @@ def _image_files(paths: list[Path]) -> list[Path]:
 
 def facts_of(module: Module) -> dict[str, Any]:
     return module.card.model_dump() | {"id": module.id, "bytes": module.size}
+
+
+def lesson_facts(lesson: Lesson, seconds: float) -> dict[str, Any]:
+    """What there is to say of learning, beside what the card says."""
+    return {
+        "seconds": round(seconds, 3),
+        "macs": lesson.costs.spent,
+        "notes": list(lesson.notes),
+        "unreadable": [{"name": bad.name, "reason": bad.reason} for bad in lesson.unreadable],
+    }
+
+
+def warn_of(lesson: Lesson) -> None:
+    """Say what was noticed about the images, and which could not be read."""
+    from skillmesh.cli import show
+
+    for text in lesson.notes:
+        show.warn(f"note: {text}")
+    for bad in lesson.unreadable:
+        show.warn(f"skipped: {bad.name}: {bad.reason}")
 
 
 def merged_facts(joint: Joint) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from skillmesh import names
 from skillmesh.cli import options
-from skillmesh.cli.app import app, facts_of
+from skillmesh.cli.app import app, facts_of, lesson_facts, open_agent, warn_of
 
 
 @app.command()
@@ -46,11 +46,8 @@ def compose(
     licence: Annotated[
         str | None, typer.Option(show_default=False, help="For the card; default: those of the sources.")
     ] = None,
-    note: Annotated[str | None, typer.Option(show_default=False, help="A note for the card.")] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", show_default=False, help="A word by which others choose what to take; repeatable."),
-    ] = None,
+    note: options.Note = None,
+    tag: options.Tag = None,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -58,7 +55,6 @@ def compose(
     import time
 
     from skillmesh.cli import show
-    from skillmesh.cli.app import open_agent
 
     started = time.perf_counter()
     agent = open_agent(home or context.obj, device=device)
@@ -77,14 +73,9 @@ def compose(
         )
     seconds = time.perf_counter() - started
     if json:
-        unreadable = [{"name": u.name, "reason": u.reason} for u in lesson.unreadable]
-        more = {"seconds": round(seconds, 3), "macs": lesson.costs.spent, "notes": list(lesson.notes)}
-        show.print_json(facts_of(module) | more | {"unreadable": unreadable})
+        show.print_json(facts_of(module) | lesson_facts(lesson, seconds))
         return
-    for text in lesson.notes:
-        show.warn(f"note: {text}")
-    for bad in lesson.unreadable:
-        show.warn(f"skipped: {bad.name}: {bad.reason}")
+    warn_of(lesson)
     sources = len({source for source, _ in module.card.origins})
     typer.echo(
         f"composed {module.card.task!r}: {len(module.card.classes)} classes of {sources} task(s), "

@@ -56,6 +56,11 @@ Continue = Annotated[
         "--continue", metavar="TASK", show_default=False, help="Add images or classes to a task of your own."
     ),
 ]
+Note = Annotated[str | None, typer.Option(show_default=False, help="A note for the card.")]
+Tag = Annotated[
+    list[str] | None,
+    typer.Option("--tag", show_default=False, help="A word by which others choose what to take; repeatable."),
+]
 Biases = Annotated[
     names.BiasMode,
     typer.Option("--biases", help="Train biases for the backbone; auto keeps them where they pay."),

@@ -20,7 +20,7 @@ from skillmesh.mapper import Mapper
 from skillmesh.mesh.alone import MAX_CLAIM, figures_of
 from skillmesh.mesh.exam import Examiner, Sitting
 from skillmesh.mesh.harm import harm, own_loss
-from skillmesh.module import Module
+from skillmesh.module import Module, in_order
 from skillmesh.names import Representation
 from skillmesh.synergy.merging.fitting import disagreement
 from skillmesh.tensors import Floats
@@ -77,12 +77,12 @@ class Quarantine:
         base = _without_replaced(live, candidates)
         before = self._before(base, mapper if len(base) == len(live) else None)
         accepted, complaints, after = self._admit(before, candidates)
-        modules = _ordered(_without_replaced(live, accepted) + accepted)
+        modules = in_order(_without_replaced(live, accepted) + accepted)
         if modules != after.modules:  # a successor was held: the older version is back
             after = self._examiner.sit(modules)
         everyone = sorted(held + complaints, key=lambda h: (h.module.content_id, h.module.id))
         self._last = replace(after, mapper=None)
-        return Verdict(tuple(_ordered(accepted)), tuple(everyone), modules, after.mapper)
+        return Verdict(tuple(in_order(accepted)), tuple(everyone), modules, after.mapper)
 
     def _before(self, base: list[Module], mapper: Mapper | None) -> Sitting:
         """How the bank did without the newcomers: as it did with the last ones, where nothing else has changed."""
@@ -108,7 +108,7 @@ class Quarantine:
         """Let all in if together they do no harm; else try the halves, the second after the first."""
         if not newcomers:
             return [], [], before
-        after = self._examiner.sit(_ordered(before.modules + newcomers))
+        after = self._examiner.sit(in_order(before.modules + newcomers))
         complaint = (
             harm(before, after, newcomers, self._max_claim)
             or self._misnamed(after, newcomers)
@@ -133,7 +133,7 @@ class Quarantine:
         left = [module for module in newcomers if module.id not in sources]
         if len(rest) + len(left) == len(before.modules) + len(newcomers) or not before.own:
             return None
-        reason = own_loss(self._examiner.sit(rest), self._examiner.sit(_ordered(rest + left)))
+        reason = own_loss(self._examiner.sit(rest), self._examiner.sit(in_order(rest + left)))
         return None if reason is None else f"were it not for the tasks that it is composed of: {reason}"
 
     def _misnamed(self, after: Sitting, newcomers: list[Module]) -> str | None:
@@ -180,14 +180,9 @@ def _lineage(module: Module) -> tuple[str, str]:
     return module.card.teacher_key, module.card.task
 
 
-def _ordered(modules: Sequence[Module]) -> list[Module]:
-    """The bank's order."""
-    return sorted(modules, key=lambda m: (m.content_id, m.id))
-
-
 def _without_replaced(live: Sequence[Module], newcomers: list[Module]) -> list[Module]:
     replaced = {_lineage(m) for m in newcomers}
-    return _ordered([m for m in live if _lineage(m) not in replaced])
+    return in_order([m for m in live if _lineage(m) not in replaced])
 
 
 def _newest(live: Sequence[Module], newcomers: Sequence[Module]) -> list[Module]:
@@ -197,4 +192,4 @@ def _newest(live: Sequence[Module], newcomers: Sequence[Module]) -> list[Module]
         known = newest.get(_lineage(module))
         if known is None or (known.card.version, known.id) < (module.card.version, module.id):
             newest[_lineage(module)] = module
-    return _ordered([m for m in newest.values() if m not in live])
+    return in_order([m for m in newest.values() if m not in live])

@@ -15,7 +15,7 @@ from skillmesh.module.format import (
     write,
 )
 from skillmesh.module.identity import Identity, is_name, verify
-from skillmesh.module.module import Module, read_file
+from skillmesh.module.module import Module, in_order, read_file
 from skillmesh.module.validate import check_finite, check_tensors
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "check_finite",
     "check_tensors",
     "content_id",
+    "in_order",
     "is_name",
     "module_id",
     "now",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,11 @@ class Module:
     @classmethod
     def _of(cls, parts: Parts, size: int) -> Module:
         return cls(parts.card, parts.tensors, parts.id, content_id(parts.card, parts.tensors), size)
+
+
+def in_order(modules: Iterable[Module]) -> list[Module]:
+    """As every bank has them: agents that hold the same add up in the same order."""
+    return sorted(modules, key=lambda m: (m.content_id, m.id))
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:

@@ -19,8 +19,8 @@ from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
 from skillmesh.names import Refining
 from skillmesh.synergy.composition.head import Composed, refine
 from skillmesh.synergy.merging.statistics import Statistics, merged
-from skillmesh.synergy.rows.epochs import EpochSettings, Norm, train_rows
-from skillmesh.synergy.rows.start import level, plain_head
+from skillmesh.synergy.rows.epochs import Norm
+from skillmesh.synergy.rows.start import fit_epochs
 from skillmesh.tensors import Floats
 
 EPOCHS = 10
@@ -84,17 +84,12 @@ def _by_prior(composed: Composed, images: Images, epochs: int | None) -> _Better
 
 
 def _by_rows(composed: Composed, images: Images, norm: Norm, epochs: int | None) -> _Better:
-    """The paper's way, with W′x in the forward pass and no bias, from rows as long as those that it begins with.
-
-    As elsewhere, validation images judge it and then join the training.
-    """
-    settings = EpochSettings(epochs or EPOCHS, norm=norm)
-    start = np.stack(list(level(dict(enumerate(composed.head.weight))).values()))
-    before = plain_head(train_rows(images.x, images.labels, start, settings))
-    temperature, loss = calibrate(before.logits(images.val_x), images.val_labels)
-    x, labels = np.concatenate([images.x, images.val_x]), np.concatenate([images.labels, images.val_labels])
-    head = plain_head(train_rows(x, labels, start, settings))
-    return _Better(Composed(head, temperature), loss, _accuracy(before, images))
+    """The paper's way, as in a warm start: all rows are known, and validation images judge what comes of them."""
+    rows = dict(enumerate(composed.head.weight))
+    train, val = (images.x, images.labels), (images.val_x, images.val_labels)
+    fit = fit_epochs(train, val, len(rows), rows, norm, epochs or EPOCHS)
+    _, loss = calibrate(fit.before.logits(images.val_x), images.val_labels)
+    return _Better(Composed(fit.head, fit.temperature), loss, fit.accuracy)
 
 
 def _accuracy(head: Head, images: Images) -> float | None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from skillmesh.anchors import KINDS
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.config import AgentConfig
 from skillmesh.data.folder import Split, TaskFolder, open_task
 from skillmesh.errors import AgentError, DataError
-from skillmesh.learning.probes import choose_probes, probe_tensors
-from skillmesh.lesson import Lesson, anchor_settings
+from skillmesh.learning.probes import probe_tensors
+from skillmesh.lesson import Lesson, anchor_settings, own_probes
 from skillmesh.names import Refining
 from skillmesh.progress import Progress, begin
 from skillmesh.synergy.composition.further import Images, go_on, widened
@@ -23,7 +22,6 @@ from skillmesh.synergy.composition.task import Task
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
-    from skillmesh.backbone.calibration import Prior
     from skillmesh.backbone.describe import Described
 
 
@@ -78,7 +76,7 @@ def lesson_with_images(
         grown = replace(task, composed=refined.composed, anchor=anchor)
         if len(images.val_x):
             prior = backbone.calibration.prior(config.representation, config.compact)
-            grown = replace(grown, probes=_own_probes(grown, images, config, prior))
+            grown = replace(grown, probes=own_probes(anchor, images.val_x, config.mapper, prior))
     new = np.bincount(images.labels, minlength=len(task.facts["counts"]))
     lesson = lesson_of(name, grown, config.mapper)
     facts = {
@@ -120,12 +118,6 @@ def _images(
             f"no training image of {_some(empty)} can be read; mend the folder(s), or go without images"
         )
     return images
-
-
-def _own_probes(task: Task, images: Images, config: AgentConfig, prior: Prior) -> Floats:
-    kind = KINDS[config.mapper]
-    alone = kind.pool([kind.read(task.anchor.tensors())], prior)
-    return choose_probes(images.val_x, alone.score(images.val_x).novelty)
 
 
 def _some(names: list[str]) -> str:

@@ -1,6 +1,6 @@
 """A whole module from classes of others, without an image: head, anchor, probes, counts and facts.
 
-The head is `compose.py`'s. The anchor keeps the chosen classes' means as they are. How images scatter around them
+The head is `head.py`'s. The anchor keeps the chosen classes' means as they are. How images scatter around them
 is known by task only, so the new task's scatter is the average of its sources', each weighed by how many of its
 images were of the chosen classes. Probes are those of the sources that show a chosen class.
 """
@@ -23,7 +23,7 @@ from skillmesh.errors import SettingsMismatchError
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import SHARES, probe_weights, read_probes
 from skillmesh.lowrank import thinned
-from skillmesh.module import Module
+from skillmesh.module import Module, in_order
 from skillmesh.synergy.composition.head import Composed, Source, compose
 from skillmesh.synergy.composition.picking import Picked
 from skillmesh.synergy.rows.portable import refuse_strangers
@@ -89,7 +89,7 @@ def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: A
 
 def _parts(picked: Sequence[Picked]) -> list[Part]:
     """By module, in the bank's order: in whatever order classes are named, sums are the same."""
-    modules = sorted({each.module.id: each.module for each in picked}.values(), key=lambda m: (m.content_id, m.id))
+    modules = in_order({each.module.id: each.module for each in picked}.values())
     places = {
         m.id: sorted((each.index, i) for i, each in enumerate(picked) if each.module.id == m.id) for m in modules
     }

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
+from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
-from skillmesh.synergy.composition.head import closed_form
-from skillmesh.synergy.merging.heads import Part, combined
+from skillmesh.synergy.merging.heads import Part, together
 from skillmesh.synergy.merging.statistics import Places, Statistics, merged
 from skillmesh.tensors import Floats
 
@@ -92,10 +91,7 @@ def _together(
         )
         counts = np.bincount(train[1])[seen].astype(np.float64)
         parts.append(Part(fit.before, fit.temperature, seen.astype(np.int64), counts))
-    anchor = statistics.anchor()
-    closed = closed_form(anchor.means, pooled_precision([anchor], prior))
-    head, temperature = combined(parts, closed, anchor.means)
-    return Head(head.weight / np.float32(temperature), head.bias / np.float32(temperature))
+    return together(parts, statistics.anchor(), prior)
 
 
 def _drawn(old: Known, places: Places, seed: int) -> Images:

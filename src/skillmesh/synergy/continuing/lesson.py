@@ -14,8 +14,8 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.data.folder import Split, TaskFolder, survey_task
 from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
 from skillmesh.learning.head import Head
-from skillmesh.learning.probes import choose_probes, probe_tensors
-from skillmesh.lesson import Lesson
+from skillmesh.learning.probes import probe_tensors
+from skillmesh.lesson import Lesson, own_probes
 from skillmesh.progress import Progress, begin
 from skillmesh.synergy.continuing.knowledge import Continued, Images, Known, go_on, joined
 from skillmesh.synergy.merging.statistics import Places, union
@@ -90,8 +90,7 @@ def study_on(agent: Agent, older: Module, folder: TaskFolder, progress: Progress
             old, places, train, val, len(classes.names), agent.prior, agent.config.rank, agent.config.seed
         )
         judges = _by_class(joined(val, kept))
-        alone = SketchAnchor.pool([SketchAnchor.read(found.anchor.tensors())], agent.prior)
-        probes = choose_probes(judges[0], alone.score(judges[0]).novelty)
+        probes = own_probes(found.anchor, judges[0], "sketch", agent.prior)
     counts[: len(places)] += np.asarray(older.card.counts)
     facts = {
         "task": older.card.task,

@@ -18,7 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
+from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import Head
+from skillmesh.synergy.composition.head import closed_form
 from skillmesh.tensors import Floats
 
 HEADS_SHARE = 0.5
@@ -56,6 +59,13 @@ def combined(parts: Sequence[Part], closed: Head, means: Floats, share: float = 
         loudness += [np.log(scale * part.temperature)] if scale > SILENT else []
     temperature = float(np.exp(np.mean(loudness))) if loudness else 1.0
     return Head(weight.astype(np.float32), bias.astype(np.float32)), temperature
+
+
+def together(parts: Sequence[Part], anchor: SketchAnchor, prior: Prior) -> Head:
+    """`combined` around the closed form of an anchor, already divided by its temperature."""
+    closed = closed_form(anchor.means, pooled_precision([anchor], prior))
+    head, temperature = combined(parts, closed, anchor.means)
+    return Head(head.weight / np.float32(temperature), head.bias / np.float32(temperature))
 
 
 def _levelled(own: Floats, closed: Floats, scale: float) -> NDArray[np.float64]:

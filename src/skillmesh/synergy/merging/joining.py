@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
+from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import Head
-from skillmesh.learning.probes import read_probes
-from skillmesh.module import Module
+from skillmesh.learning.probes import probe_tensors, read_probes
+from skillmesh.module import Module, in_order
 from skillmesh.module.card import Card
 from skillmesh.module.joint import Joint
 from skillmesh.module.notice import Link
-from skillmesh.synergy.composition.head import closed_form
 from skillmesh.synergy.merging.fitting import misfit
-from skillmesh.synergy.merging.heads import Part, combined
+from skillmesh.synergy.merging.heads import Part, together
 from skillmesh.synergy.merging.statistics import Statistics, Union, merged, union
-from skillmesh.tensors import LOG_HIGH, LOG_LOW, Tensors, quantise_rows
+from skillmesh.tensors import Tensors, log_steps
 from skillmesh.threads import one_thread
 
 MOST_EVIDENCE = 4.0
@@ -78,7 +77,7 @@ def arranged(
         remembered.clear()
         remembered.update(found)
     alone = [module for module in modules if module.id not in taken]
-    return sorted(alone + joints, key=lambda m: (m.content_id, m.id))
+    return in_order(alone + joints)
 
 
 def _made(
@@ -94,21 +93,18 @@ def _made(
 
 def joint(link: Link, parts: Sequence[Module], prior: Prior) -> Joint:
     """One task of parts that fit, in the order of the bank."""
-    ordered = sorted(parts, key=lambda m: (m.content_id, m.id))
+    ordered = in_order(parts)
     classes = union([part.card.classes for part in ordered])
     anchors = [SketchAnchor.read(part.tensors) for part in ordered]
     evidence = _evidence(ordered, classes)
     statistics = [Statistics.of_anchor(anchor, seen) for anchor, seen in zip(anchors, evidence, strict=True)]
-    whole = merged(zip(statistics, classes.places, strict=True), len(classes.classes))
+    whole = merged(list(zip(statistics, classes.places, strict=True)), len(classes.classes))
     anchor = whole.anchor()
-    closed = closed_form(anchor.means, pooled_precision([anchor], prior))
     heads = [
         Part(Head.read(part.tensors), part.card.temperature, places, seen)
         for part, places, seen in zip(ordered, classes.places, evidence, strict=True)
     ]
-    head, temperature = combined(heads, closed, anchor.means)
-    sure = Head(head.weight / np.float32(temperature), head.bias / np.float32(temperature))
-    tensors = _unrounded(sure, anchor) | _probes(ordered)
+    tensors = _unrounded(together(heads, anchor, prior), anchor) | _probes(ordered)
     content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
     identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
     card = _card(link, ordered, classes)
@@ -188,25 +184,20 @@ def _unrounded(head: Head, anchor: SketchAnchor) -> Tensors:
         "sketch.factor.scale": "sketch.factor",
     }
     ones = {name: np.ones(len(values[of]), dtype=np.float32) for name, of in scales.items()}
-    diagonal = np.maximum(anchor.scatter.diagonal, 1e-300)
-    steps = 1 + 254 * np.log(diagonal / LOG_LOW) / np.log(LOG_HIGH / LOG_LOW)
     return (
         values
         | ones
         | {
             "head.bias": head.bias.astype(np.float32),
-            "sketch.diagonal": steps,
+            "sketch.diagonal": log_steps(np.maximum(anchor.scatter.diagonal, 1e-300)),
             "sketch.freedom": np.array([anchor.freedom], dtype=np.float64),
         }
     )
 
 
 def _probes(parts: Sequence[Module]) -> Tensors:
-    probes = np.concatenate([read_probes(part.tensors, part.card.dim) for part in parts])
-    if not len(probes):
-        return {}
-    values, scale = quantise_rows(probes)  # they were rounded so before: nothing is lost
-    return {"probe": values, "probe.scale": scale}
+    """They were rounded so before: nothing is lost."""
+    return probe_tensors(np.concatenate([read_probes(part.tensors, part.card.dim) for part in parts]))
 
 
 def _hash(kind: str, pieces: Iterable[str]) -> str:

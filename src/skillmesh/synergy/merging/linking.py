@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from skillmesh.errors import SettingsMismatchError, UnknownTaskError
+from skillmesh.module import in_order
 from skillmesh.module.joint import Joint, parts_of
 from skillmesh.module.notice import LINK, Link, Slot, link
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
-    from skillmesh.module import Module
 
 
 def acting_links(agent: Agent) -> list[Link]:
@@ -35,7 +35,7 @@ def make_link(agent: Agent, tasks: Sequence[str], name: str | None = None) -> Li
             f"this agent's mapper is {agent.config.mapper}, expected sketch: only its anchors add up; merge with "
             "an agent that was set up with --mapper sketch"
         )
-    reason = misfit(_in_order(parts.values()), agent.prior)
+    reason = misfit(in_order(parts.values()), agent.prior)
     if reason is not None:
         raise SettingsMismatchError(f"these modules are no parts of one task: {reason}")
     called = name or agent.find(tasks[0]).card.task
@@ -77,7 +77,3 @@ def unmake_link(agent: Agent, name: str, reason: str | None = None) -> Link:
         raise UnknownTaskError(f"there is no merged task {name!r} here; merged tasks: {known}")
     agent.ledger.forget(merged[0].link.slot)
     return merged[0].link
-
-
-def _in_order(modules: Iterable[Module]) -> list[Module]:
-    return sorted(modules, key=lambda m: (m.content_id, m.id))

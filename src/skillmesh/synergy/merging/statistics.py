@@ -12,7 +12,7 @@ nothing is rounded, and nothing is cut off. Heads do not add up like that; `head
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,14 +98,12 @@ def union(parts: Sequence[Sequence[str]]) -> Union:
     return Union(classes, tuple(places))
 
 
-def merged(parts: Iterable[tuple[Statistics, Places]], classes: int) -> Statistics:
+def merged(parts: Sequence[tuple[Statistics, Places]], classes: int) -> Statistics:
     """Add statistics up, in the order given: what comes out differs with it by rounding only."""
-    counts, means, diagonal = np.zeros(classes), np.zeros(0), np.zeros(0)
-    factor: Factor = np.zeros((0, 0))
+    dim = parts[0][0].scatter.dim
+    counts, means, diagonal = np.zeros(classes), np.zeros((classes, dim)), np.zeros(dim)
+    factor: Factor = np.zeros((0, dim))
     for part, places in parts:
-        if not len(diagonal):
-            means, diagonal = np.zeros((classes, part.scatter.dim)), np.zeros(part.scatter.dim)
-            factor = np.zeros((0, part.scatter.dim))
         old, new = counts[places], part.counts
         both = np.maximum(old + new, 1)
         shift = part.means - means[places]

@@ -11,7 +11,7 @@ from skillmesh.errors import SettingsMismatchError
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.module import Module
-from skillmesh.synergy.matching.by_name import Encoded, similarity
+from skillmesh.synergy.matching.by_name import Encoded, pairs
 from skillmesh.synergy.matching.encoders import Encoder
 from skillmesh.synergy.matching.names import joined, plain
 from skillmesh.synergy.rows.portable import Space, refuse_elsewhere
@@ -124,12 +124,10 @@ def saw(module: Module, images: Floats) -> bool:
 
 def one_to_one(old: Encoded, new: Encoded, threshold: float) -> dict[int, tuple[int, float]]:
     """New class → old class and similarity, the surest first: no row is taken twice."""
-    scores = similarity(old, new)
-    pairs = sorted(((float(scores[i, j]), int(i), int(j)) for i, j in np.argwhere(scores >= threshold)),
-                   key=lambda pair: (-pair[0], pair[1:]))  # fmt: skip
+    found = sorted(pairs(old, new, threshold), key=lambda pair: (-pair[2], pair[0], pair[1]))
     matches: dict[int, tuple[int, float]] = {}
     taken: set[int] = set()
-    for score, i, j in pairs:
+    for i, j, score in found:
         if j not in matches and i not in taken:
             matches[j] = i, score
             taken.add(i)

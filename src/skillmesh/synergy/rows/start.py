@@ -109,12 +109,19 @@ def choose(sources: Sequence[Source], train: Images, classes: int, least: float 
     return Chosen(tuple(kept), tuple(scales), {index: used.index(at) for index, at in best.items()})
 
 
-def fit_epochs(train: Images, val: Images, classes: int, rows: dict[int, Floats], norm: Norm) -> Fit:
+def fit_epochs(
+    train: Images,
+    val: Images,
+    classes: int,
+    rows: dict[int, Floats],
+    norm: Norm,
+    epochs: int = EpochSettings.epochs,
+) -> Fit:
     """The paper's way: epochs from old rows, the rest at random, with W′x in the forward pass.
 
     As with our own head, validation images say how sure and how right it is, and then join the training.
     """
-    start, settings = started_rows(classes, train[0].shape[1], level(rows), 0), EpochSettings(norm=norm)
+    start, settings = started_rows(classes, train[0].shape[1], level(rows), 0), EpochSettings(epochs, norm=norm)
     before = plain_head(train_rows(*train, start, settings))
     if not len(val[0]):
         return Fit(before, 0.0, 1.0, None, before)
