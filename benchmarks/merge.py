@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from overlap_tasks import half_of
 from threadpoolctl import threadpool_limits
 
 from skillmesh import validation
@@ -52,10 +53,7 @@ class Asked:
 
 def cut(split: Split, seed: int) -> tuple[Split, Split]:
     """Every class's images in two halves, at random."""
-    rng, mine = np.random.default_rng(seed), np.zeros(len(split), dtype=bool)
-    for c in np.unique(split.labels):
-        of = rng.permutation(np.flatnonzero(split.labels == c))
-        mine[of[: (len(of) + 1) // 2]] = True
+    mine = half_of(split.labels, np.random.default_rng(seed))
     return _rows(split, mine), _rows(split, ~mine)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -58,26 +59,17 @@ def test_what_was_handed_out_stays_while_the_bank_goes_on(tiny_taught: Agent) ->
 
 
 def test_readers_in_many_threads_all_see_a_whole_bank(tiny_taught: Agent) -> None:
-    whole = list(tiny_taught.bank)
-    held = whole
-    matches = BankMatches(lambda: held, Letters)
-    wrong: list[object] = []
+    """The bank is another one each time that somebody looks."""
+    whole, turn = list(tiny_taught.bank), itertools.count()
+    matches = BankMatches(lambda: whole[next(turn) % 2 :], Letters)
     sizes = {len(whole), len(whole) - 1}
 
-    def read() -> None:
-        for _ in range(50):
-            found = matches.now()
-            if len(found.tasks) not in sizes or len(found.matrix()[0]) != 2 * len(found.tasks):
-                wrong.append(found)
+    def read(_: int) -> bool:
+        found = [matches.now() for _ in range(50)]
+        return all(len(f.tasks) in sizes and len(f.matrix()[0]) == 2 * len(f.tasks) for f in found)
 
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for turn in range(50):
-        held = whole[1:] if turn % 2 else whole
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as readers:
+        assert list(readers.map(read, range(4))) == [True] * 4
 
 
 def test_an_agents_matches_are_those_of_its_bank(new_agent: NewAgent, skill_files, tmp_path: Path) -> None:
@@ -156,13 +148,14 @@ class TestMemory:
         self.made(encoder, tmp_path / "names.sqlite", "letters 2").encode(["apple"])
         assert encoder.seen == ["apple", "apple"]
 
-    def test_that_is_damaged_stops_nothing(self, tmp_path: Path):
+    def test_that_is_damaged_stops_nothing(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
         (tmp_path / "names.sqlite").write_bytes(b"no database" * 100)
         with pytest.raises(sqlite3.DatabaseError):
             sqlite3.connect(tmp_path / "names.sqlite").execute("SELECT * FROM names")
         assert np.array_equal(
             self.made(Counting(), tmp_path / "names.sqlite").encode(["a"]), Letters().encode(["a"])
         )
+        assert "cannot be kept" in caplog.text
 
     def test_loads_no_network_for_names_that_it_knows(self, tmp_path: Path):
         self.made(Counting(), tmp_path / "names.sqlite").encode(["apple"])

@@ -18,6 +18,7 @@ from skillmesh.learning.probes import read_probes
 from skillmesh.module import Card
 from skillmesh.synergy.composition.picking import Pick, pick
 
+ORIGIN = "ab" * 32 + ":one"
 MIXED = ["shapes:*", "dice:one", "greek:omega=last letter"]
 
 
@@ -88,11 +89,19 @@ def test_the_card_says_what_it_was_composed_of(student: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    "composed", [("ab" * 32 + ":one",), ("ab" * 32 + ":one", "one"), ("ab" * 32 + ":one", "ab" * 32 + ":")]
+    ("composed", "reason"),
+    [
+        ((ORIGIN,), "composed"),
+        ((ORIGIN, "one"), "composed"),
+        ((ORIGIN, ORIGIN[:-3]), "composed"),
+        ((ORIGIN, ORIGIN, ORIGIN), "composed: found 3, expected 2, one per class"),
+    ],
 )
-def test_a_record_that_does_not_fit_is_refused(student: Agent, composed: tuple[str, ...]) -> None:
-    fields = student.bank.find("dice").card.model_dump() | {"classes": ("a", "b"), "counts": (1, 1)}
-    with pytest.raises(CardError, match="composed"):
+def test_a_record_that_does_not_fit_is_refused(student: Agent, composed: tuple[str, ...], reason: str) -> None:
+    card = student.bank.find("dice").card.model_dump()
+    fields = card | {"format": 2, "classes": ("a", "b"), "counts": (1, 1)}
+    assert Card(**(fields | {"composed": (ORIGIN, ORIGIN)})).origins == (("ab" * 32, "one"),) * 2
+    with pytest.raises(CardError, match=reason):
         Card(**(fields | {"composed": composed}))
 
 
@@ -119,6 +128,7 @@ def test_means_stay_and_scatter_is_that_of_the_sources(student: Agent) -> None:
 def test_probes_show_chosen_classes_only(student: Agent) -> None:
     module, _ = student.compose("mixed", ["shapes:star", "shapes:heart", "greek:*"])
     probes = read_probes(module.tensors, module.card.dim)
+    assert len(probes)
     sources = {name: student.bank.find(name) for name in ("shapes", "greek")}
     theirs = {name: read_probes(m.tensors, m.card.dim) for name, m in sources.items()}
     for probe in probes:

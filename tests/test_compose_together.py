@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_quarantine import forged
+from test_quarantine import forged, quarantine_of
 
 from skillmesh import validation
 from skillmesh.agent import Agent
 from skillmesh.errors import AgentError, DataError
 from skillmesh.mapper import YIELD, YIELD_TO_ALL, Mapper
-from skillmesh.mesh.quarantine import Quarantine, background_of
 from skillmesh.module import Module
 
 RENAMED = ["shapes:star=sun", "shapes:heart=love", "dice:one=ace", "dice:six=best", "greek:omega=end"]
@@ -52,12 +51,6 @@ def test_agents_that_hold_the_same_answer_the_same_in_whatever_order_it_came(
         other.take(sam.bank.file_of(module))
     ours, theirs = (agent.answer(list(mixed)) for agent in (sam, other))
     assert [a.as_dict() for a in ours] == [a.as_dict() for a in theirs]
-
-
-def quarantine_of(agent: Agent, own: list[Module]) -> Quarantine:
-    background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
-    kept = validation.load(agent.home / validation.FOLDER, own)
-    return Quarantine(agent.prior, agent.config.mapper, background, kept)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +240,12 @@ def test_who_says_composed_and_is_not_does_not_step_back_and_is_held(taught: Age
         assert quarantine_of(taught, [shapes]).judge([shapes, greek], [newcomer]).held
 
 
-@pytest.mark.parametrize("words", [PLAIN])
-def test_on_trial_a_composed_task_does_not_hide_behind_its_sources(sam: Agent, words: list[str]) -> None:
-    sam.compose("mixed", words)
+def test_on_trial_a_composed_task_does_not_hide_behind_its_sources(sam: Agent) -> None:
+    sam.compose("mixed", PLAIN)
     mapper = sam.mapper()[1]
     assert mapper._yields.max() == YIELD_TO_ALL
     assert mapper.on_trial()._yields.max() == pytest.approx(YIELD)
-    assert len(mapper.on_trial().probed.task) == len(mapper.probed.task)
+    plain = mapper.probed
+    assert mapper.on_trial().probed is not plain
+    assert len(mapper.on_trial().probed.task) == len(plain.task)
     assert mapper._yields.max() == YIELD_TO_ALL

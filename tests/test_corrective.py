@@ -45,15 +45,18 @@ def test_equivalent_classes_of_other_tasks_count_and_are_listed(said: list[Said]
     assert found["support"]["together"]["final_accuracy"] == 0.5
 
 
-def test_another_class_of_the_same_task_is_never_corrected(said: list[Said]) -> None:
+def test_another_class_of_the_same_task_is_never_corrected() -> None:
     same = [Said("food", ("roll", "rolls"), guesses(("food", "rolls"), ("food", "roll")), ())]
     assert Corrector(same, Letters()).accuracy(0.1) == {"food": 0.0}
     assert Corrector(same, Letters()).corrections(0.1) == []
 
 
 def test_a_higher_threshold_never_corrects_more(said: list[Said]) -> None:
+    like = guesses(("kitchen", "spring onions"))
+    said += [Said("food", ("spring rolls",), like, like)]
     counts = [at["images"] for at in corrective(said, Letters(), (0.01, 0.5, 0.99))["thresholds"].values()]
     assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[-1]
 
 
 def test_it_begins_with_what_evaluation_finds(taught: Agent, demo_tasks: Path) -> None:

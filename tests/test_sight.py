@@ -111,6 +111,7 @@ class TestTheCommand:
             command("classes", "match", *ends, *home).json for ends in ((renamed, "dice"), ("dice", renamed))
         )
         assert one["share"] == 0.5
+        assert one["matches"]
         assert [(m["learned"], m["target"]) for m in one["matches"]] == [
             (m["target"], m["learned"]) for m in other["matches"]
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from skillmesh.module import Card, Module
 from skillmesh.synergy.matching import remembered
 from skillmesh.synergy.matching.encoders import Letters
 from skillmesh.synergy.matching.names import plain
-from skillmesh.synergy.matching.remembered import Remembered, name_encoder
+from skillmesh.synergy.matching.remembered import name_encoder
 from skillmesh.synergy.rows import sources
 from skillmesh.synergy.rows.sources import KnownClass, Source, one_to_one, saw
 from skillmesh.synergy.rows.start import choose, fit_epochs, fit_from
@@ -315,32 +314,13 @@ def _source(task: str, rows: Any, classes: Any, similarity: float = 1.0) -> Sour
     return Source(task, "t", task, {c: KnownClass(f"class {c}", similarity, rows[c]) for c in classes})
 
 
-class TestRememberedNames:
-    def test_are_encoded_once_for_all_runs(self, tmp_path):
-        counted = _Counting()
-        first = _remembered(counted, tmp_path).encode(["a cat", "a dog", "a cat"])
-        again = _remembered(counted, tmp_path).encode(["a dog", "a cat"])
-        assert counted.asked == ["a cat", "a dog"]
-        assert first[1].tobytes() == again[0].tobytes()
+def test_without_weights_names_are_compared_by_spelling(monkeypatch, tmp_path):
+    def lacking() -> Any:
+        raise EncoderError("not installed")
 
-    def test_do_without_a_file_that_is_damaged(self, tmp_path, caplog):
-        (tmp_path / "names.sqlite").write_bytes(b"no database at all, but long enough to be one" * 99)
-        with pytest.raises(sqlite3.DatabaseError):
-            sqlite3.connect(tmp_path / "names.sqlite").execute("SELECT * FROM names")
-        assert len(_remembered(Letters(), tmp_path).encode(["cat"])) == 1
-        assert "cannot be kept" in caplog.text
-
-    def test_need_no_weights(self, monkeypatch, tmp_path):
-        def lacking() -> Any:
-            raise EncoderError("not installed")
-
-        monkeypatch.setattr(remembered, "package_folder", lacking)
-        encoder = name_encoder(tmp_path)
-        assert (encoder.name, encoder.threshold) == ("spelling", 1.0)
-
-
-def _remembered(encoder: Letters, folder: Path) -> Remembered:
-    return Remembered(encoder.name, encoder.threshold, "a test's", lambda: encoder, folder / "names.sqlite")
+    monkeypatch.setattr(remembered, "package_folder", lacking)
+    encoder = name_encoder(tmp_path)
+    assert (encoder.name, encoder.threshold) == ("spelling", 1.0)
 
 
 def _named(name: str, classes: list[str]) -> Any:

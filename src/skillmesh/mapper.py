@@ -93,6 +93,11 @@ class Mapper:
         self.threshold = _threshold(scores.novelty, weights, self._scorer.usual_threshold)
         self._asked = self._judged(scores) if len(asked) == len(modules) else None
 
+    @property
+    def steps_back(self) -> NDArray[np.bool_]:
+        """Which tasks stay behind what their anchors say: those composed of others, as far as can be seen."""
+        return self._yields > 0
+
     @cached_property
     def probed(self) -> Judged:
         """What it makes of the probes of all modules, in their order."""

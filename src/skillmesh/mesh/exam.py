@@ -19,7 +19,6 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
 from skillmesh.mapper import Judged, Mapped, Mapper
 from skillmesh.module import Module
-from skillmesh.origins import is_copy, parts_here
 from skillmesh.synergy.merging.statistics import union
 from skillmesh.tensors import Floats
 from skillmesh.validation import OwnValidation
@@ -126,17 +125,15 @@ class Examiner:
         mapper = mapper or Mapper(modules, self.kind, self.prior)
         exams = [self._exam(module) for module in modules]
         trial = mapper.on_trial()
-        here = parts_here(modules)
         own = trial.map(np.concatenate([*(exam.x for exam in exams if exam.own), self.background]))
         probed = iter(_split(trial.probed, [_probes(module) for module in modules]))
         kept = iter(_split(own, [len(exam.x) for exam in exams if exam.own]))
         results: dict[bool, dict[str, Result]] = {True: {}, False: {}}
         taken: dict[tuple[str, bool], Taken] = defaultdict(Taken)
         met: dict[tuple[str, str], int] = {}
-        for exam in exams:
+        for exam, steps_back in zip(exams, mapper.steps_back, strict=True):
             on_probes = next(probed)  # the mapper has been asked about these while it was built
-            composed = exam.module.card.composed is not None and is_copy(exam.module, here, self.kind) is not False
-            if composed and not exam.own:
+            if steps_back and not exam.own:
                 continue  # its probes are its sources', who may call them by other names
             won, unsaid = next(kept) if exam.own else on_probes
             results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken, met)

@@ -98,10 +98,6 @@ class Pending:
         if over:
             call()
 
-    @property
-    def replied(self) -> bool:
-        return self._reply is not None
-
     def cancel(self) -> None:
         """Ask no longer."""
         self.token.cancel()  # type: ignore[no-untyped-call]
