@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import KINDS, Anchor, AnchorSettings
 from skillmesh.backbone.backbone import Backbone
@@ -23,6 +22,7 @@ from skillmesh.learning.trial import Adapting, Material, adapt
 from skillmesh.progress import Advance
 from skillmesh.synergy.rows.start import WarmStart, start_head
 from skillmesh.tensors import Floats, Tensors
+from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.backbone.describe import Described, Unreadable
@@ -77,7 +77,7 @@ def study(
     _refuse_empty_classes(task, counts, unreadable)
     # One BLAS thread: the products are many and small, and waking a second thread for each costs more than it
     # saves (2 to 6 × on two cores). It also makes a module the same whatever the number of threads.
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
         begun = start_head(warm_start, task.classes, space, (train, train_labels), (val, val_labels))
         fit = begun.fit

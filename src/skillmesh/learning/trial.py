@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from skillmesh.costs import counted
 from skillmesh.errors import AgentError, DataError
@@ -19,6 +18,7 @@ from skillmesh.learning.pattern import Patterned, stored
 from skillmesh.names import Adaptation, BiasMode
 from skillmesh.progress import Advance
 from skillmesh.tensors import Floats, Tensors
+from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
@@ -214,7 +214,7 @@ class _Trial:
 
     def _fitted(self, seen: list[Floats]) -> Fit:
         train, val = self._material.labels
-        with threadpool_limits(1, "blas"):  # as for the plain head
+        with one_thread():  # as for the plain head
             return fit_head(seen[0], train, seen[1], val, self._material.classes)
 
     def _compared(self, name: str, fit: Fit, seen: Floats, tensors: Tensors, facts: dict[str, Any]) -> Adapted:

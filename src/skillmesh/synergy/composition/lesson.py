@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.config import AgentConfig
@@ -20,6 +19,7 @@ from skillmesh.progress import Progress, begin
 from skillmesh.synergy.composition.further import Images, go_on, widened
 from skillmesh.synergy.composition.task import Task
 from skillmesh.tensors import Floats
+from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.backbone.describe import Described
@@ -70,7 +70,7 @@ def lesson_with_images(
     advance = begin(progress, name, len(folder.splits["train"]) + len(folder.splits["val"]))
     seen = {split: backbone.describe(folder.splits[split].files, advance) for split in ("train", "val")}
     images = _images(task.facts["classes"], folder, seen, backbone, config)
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         refined = go_on(task.composed, images, further.form, further.epochs)
         anchor = widened(task.anchor, task.facts["counts"], images, settings)
         grown = replace(task, composed=refined.composed, anchor=anchor)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import KINDS, Anchor, AnchorSettings
 from skillmesh.anchors.maha import MahaAnchor
@@ -28,6 +27,7 @@ from skillmesh.synergy.composition.head import Composed, Source, compose
 from skillmesh.synergy.composition.picking import Picked
 from skillmesh.synergy.rows.portable import refuse_strangers
 from skillmesh.tensors import Floats
+from skillmesh.threads import one_thread
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: A
             "classes cannot be taken out of gmmc anchors: their clusters are of a whole task, not of a class; "
             "expected sketch or maha anchors; compose with an agent of another mapper"
         )
-    with threadpool_limits(1, "blas"):  # as tasks are learned: the same whatever the number of threads
+    with one_thread():  # as tasks are learned: the same whatever the number of threads
         sources = [_source(part, kind, settings) for part in parts]
         composed = compose(sources, prior)
         order = np.argsort([place for part in parts for place in part.places])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from skillmesh import validation
 from skillmesh.anchors.sketch import SketchAnchor
@@ -21,6 +20,7 @@ from skillmesh.synergy.continuing.knowledge import Continued, Images, Known, go_
 from skillmesh.synergy.merging.statistics import Places, union
 from skillmesh.synergy.rows.portable import refuse_unportable
 from skillmesh.tensors import Floats
+from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
@@ -85,7 +85,7 @@ def study_on(agent: Agent, older: Module, folder: TaskFolder, progress: Progress
         kept,
     )
     places = np.arange(len(older.card.classes))
-    with threadpool_limits(1, "blas"):  # as in `lesson.study`
+    with one_thread():  # as in `lesson.study`
         found = go_on(
             old, places, train, val, len(classes.names), agent.prior, agent.config.rank, agent.config.seed
         )
