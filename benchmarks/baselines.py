@@ -4,10 +4,10 @@
     python benchmarks/baselines.py TASKS --methods naive joint ewc … --out runs [--workers 14] [--device cuda]
     python benchmarks/baselines.py --gather runs --json docs/results/baselines.json [--remark "…"]
 
-A method that has a file in `benchmarks/tuned` runs with its settings, any other with its own. Runs are those of
-`skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was. Processes take
-one run after the other in the order of the methods given (the longest first, then no one waits for it at the end),
-so that a GPU plans its kernels once for many.
+A method that has a file in `--settings` (`benchmarks/tuned`) runs as it says, any other with its own settings. Runs
+are those of `skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was.
+Processes take one run after the other in the order of the methods given (the longest first, then no one waits for it
+at the end), so that a GPU plans its kernels once for many.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Job:
     tasks: tuple[Path, ...]
     out: Path
     device: str | None
+    settings: Path
+    """Folder of methods' files."""
 
     def make(self) -> Record:
         method, name = self._method()
@@ -61,14 +63,14 @@ class Job:
         return run(plan)
 
     def _method(self) -> tuple[Method, str]:
-        """As it was tuned, where it can be; and how a command names it."""
-        tuned = TUNED / f"{self.method}.toml"
-        if tuned.exists():
-            return find_method(str(tuned)), f"benchmarks/tuned/{tuned.name}"
+        """As its file says, where it has one; and how a command names it."""
+        file = self.settings / f"{self.method}.toml"
+        if file.exists():
+            return find_method(str(file)), f"benchmarks/{file.parent.name}/{file.name}"
         method = find_method(self.method)
         if isinstance(method, Baseline) and method.settings_to_try():
             raise RunError(
-                f"{self.method} was not tuned, expected {tuned}; make it with `skillmesh challenge tune`"
+                f"{self.method} was not tuned, expected {file}; make it with `skillmesh challenge tune`"
             )
         return method, self.method
 
@@ -80,6 +82,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--device")
+    parser.add_argument("--settings", type=Path, default=TUNED, help="folder of methods' files")
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--gather", type=Path, help="folder of finished runs")
     parser.add_argument("--json", type=Path)
@@ -90,7 +93,8 @@ def main() -> None:
         options.json.write_text(text) if options.json else print(text)
         return
     paths = tuple(path.resolve() for path in find_tasks(options.tasks))
-    jobs = [Job(m, s, paths, options.out, options.device) for m in options.methods for s in options.seeds]
+    more = (options.out, options.device, options.settings)
+    jobs = [Job(method, seed, paths, *more) for method in options.methods for seed in options.seeds]
     for job, record in made(jobs, options.workers):
         found = record.results or {}
         print(f"{job.method} {job.seed}: {100 * found['final_accuracy']:.1f} %", flush=True)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -448,12 +447,18 @@ def test_masks_keep_some_share() -> None:
 
 def test_variants_stand_in_the_row_of_their_kind() -> None:
     printed = {"PSP": {}, "SUPSUP": {}, "Parallel SUPSUP": {}, "LLL, BB, MAHA": {}}
-    rows = {"psp-resnet18": "PSP", "supsup-resnet50": "SUPSUP", "supsup-parallel": "SUPSUP", "naive": None}
+    rows = {
+        "psp-resnet18": "PSP",
+        "supsup-resnet50": "SUPSUP",
+        "supsup-parallel": "SUPSUP",
+        "maha-biases": "LLL, BB, MAHA",
+        "naive": None,
+    }
     for name, row in rows.items():
-        assert paper_tables._row_of(SimpleNamespace(method=METHODS_BY_NAME[name].settings()), printed) == row
+        assert paper_tables.row_of(METHODS_BY_NAME[name].settings(), printed) == row
     parallel = {"Parallel SUPSUP": {}}
     method = METHODS_BY_NAME["supsup-parallel"].settings()
-    assert paper_tables._row_of(SimpleNamespace(method=method), parallel) == "Parallel SUPSUP"
+    assert paper_tables.row_of(method, parallel) == "Parallel SUPSUP"
 
 
 @pytest.mark.parametrize("name", ["psp", "psp-resnet18", "supsup", "supsup-resnet50", "supsup-parallel"])

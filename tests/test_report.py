@@ -22,7 +22,9 @@ from skillmesh.challenge.methods import METHODS
 from skillmesh.challenge.paper.parallel import parallel_cells
 from skillmesh.challenge.paper.single import single_cells
 from skillmesh.challenge.record import read_record
-from skillmesh.challenge.report import Report, make_report, write_report
+from skillmesh.challenge.report import Report, bars, curves, make_report, write_report
+from skillmesh.challenge.report.collect import Comparison, collect
+from skillmesh.challenge.report.figure import Figure
 from skillmesh.challenge.report.table import Table
 from skillmesh.challenge.report.task_map import project
 from skillmesh.challenge.results import results_of
@@ -121,6 +123,29 @@ def test_runs_that_differ_in_their_seed_give_a_mean_and_its_interval(runs: Path,
     assert float(row["final, ±"]) == pytest.approx(cell.spread)
 
 
+@pytest.mark.parametrize("figure", [curves.task_1, curves.average])
+def test_a_band_is_drawn_where_seeds_learned_in_one_order(
+    runs: Path, tmp_path: Path, figure: Callable[[Comparison], Figure]
+):
+    def worse(step: dict[str, Any]) -> None:
+        for task in step["tasks"]:
+            task["final"] = 0.5
+
+    comparison = collect([runs / "maha", copied(runs / "maha", tmp_path / "other", worse, seed=1)])
+    steady = figure(comparison)
+    assert len(steady.draw().axes[0].collections) == 1
+    assert "Bands are" in steady.caption
+
+    (group,) = comparison.groups
+    first, second = group.records
+    turned = replace(second, settings=replace(second.settings, tasks=second.settings.tasks[::-1]))
+    family = replace(comparison.families[0], groups=(replace(group, records=(first, turned)),))
+    drawn = figure(replace(comparison, families=(family,)))
+    assert not drawn.draw().axes[0].collections
+    assert "Bands are" not in drawn.caption
+    assert "seeds drew the order" in drawn.caption
+
+
 def test_a_figure_that_one_seed_lacks_is_no_mean_of_the_others(runs: Path, tmp_path: Path):
     bounded = runs / "sketch" / "agents-004"
     other = copied(bounded, tmp_path / "other", seed=1)
@@ -214,6 +239,26 @@ def test_the_mappers_line_is_read_off_at_the_levels_asked_for(runs: Path, tmp_pa
     table = table_of(report, "mapper")
     assert column(table, "meets 75 % at T =")[0] == pytest.approx(25)
     assert column(table, "meets 0 % at T =") == pytest.approx([100, 800, 978])  # ours, and the paper's two
+
+
+def test_methods_of_very_different_bytes_have_axes_of_their_own(runs: Path, tmp_path: Path):
+    def many_times(factor: int) -> Figure:
+        target = copied(runs / "maha", tmp_path / str(factor), method=METHODS["gmmc"].settings())
+        for path in (target / "learned").glob("*.json"):
+            learned = json.loads(path.read_text())
+            learned["module_bytes"] *= factor
+            learned["parts"] = {part: factor * size for part, size in learned["parts"].items()}
+            path.write_text(json.dumps(learned))
+        return bars.module_bytes(collect([runs / "maha", target]))
+
+    def widths(figure: Figure) -> list[float]:
+        return [axes.get_xlim()[1] for axes in figure.draw().axes]
+
+    near, far = many_times(2), many_times(100)
+    assert widths(near)[0] == widths(near)[1]
+    assert "the same axis" in near.caption
+    assert widths(far)[1] == pytest.approx(100 * widths(far)[0])
+    assert "axis of its own" in far.caption
 
 
 def test_the_bytes_of_a_task_are_all_accounted_for(made: Report, runs: Path):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from skillmesh.challenge.paper.single import single_cells
+from skillmesh.challenge.report.paper_tables import row_of
 from tables import percent, read, source, table
 
-TWINS = {"gmmc": "LLL, no BB, GMMC", "maha": "LLL, no BB, MAHA"}
-"""Of ours, what the paper calls it; baselines go by their kind."""
 COLUMNS = ("training MACs", "CPU usage", "average accuracy")
 
 
@@ -42,11 +41,12 @@ def beside_the_paper() -> str:
     """The paper's table 1, each of its rows with our runs of its kind; then what the paper does not have."""
     methods = dict(sorted(read("baselines")["methods"].items()))
     reference = methods["maha"]["macs"]["mean"]
+    printed = _paper_rows()
     rows, left = [], dict(methods)
-    for row, printed in _paper_rows().items():
-        alike = [name for name in methods if _twin(name, methods[name]).lower() == row.lower()]
+    for row, figures in printed.items():
+        alike = [name for name in methods if row_of(methods[name]["settings"], printed) == row]
         ours = [_beside(name, left.pop(name), reference) for name in alike] or [["–"] * 4]
-        rows += [[row, *printed, *ours[0]], *(["", "", "", "", *more] for more in ours[1:])]
+        rows += [[row, *figures, *ours[0]], *(["", "", "", "", *more] for more in ours[1:])]
     best_first = sorted(left, key=lambda name: -left[name]["final"]["mean"])
     rows += [["–"] * 4 + _beside(name, left[name], reference) for name in best_first]
     head = "paper | MACs | CPU usage | accuracy, % | ours | MACs | CPU usage | accuracy, %"
@@ -59,10 +59,6 @@ def _paper_rows() -> dict[str, list[str]]:
         if cell.printed.place.startswith("table") and cell.printed.column in COLUMNS:
             found.setdefault(cell.printed.row, []).append(cell.printed.figure.text.removesuffix("%"))
     return found
-
-
-def _twin(name: str, method: dict[str, Any]) -> str:
-    return TWINS.get(name) or str(method["settings"].get("kind", name))
 
 
 def _beside(name: str, method: dict[str, Any], reference: float) -> list[str]:

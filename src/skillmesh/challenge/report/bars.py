@@ -22,6 +22,8 @@ LOOKS = {
 }
 PARTS = ("head", "anchor", "probes", "biases", "card")
 """In this order; what a method names otherwise comes behind them."""
+COMPARABLE = 10.0
+"""Methods whose bytes differ by more than this factor have axes of their own: on one, the small are invisible."""
 
 
 def per_task(comparison: Comparison) -> Figure:
@@ -88,15 +90,17 @@ def _bars(groups: list[Group]) -> Canvas:
 
 def module_bytes(comparison: Comparison) -> Figure:
     groups = comparison.shown
+    means = {group.label: float(np.mean([m.module_bytes for m in group.first.learned])) for group in groups}
+    one_axis = max(means.values()) <= COMPARABLE * min(means.values())
     title = "Bytes per task, by what they hold"
     caption = (
         "What a student receives for each task, or what a method must keep for it. Of ours: the head that tells "
         "its classes apart, the anchor by which the task is recognised, probes for trying and thresholds, biases "
         "where there are any, and the signed card. "
-        "All panels have the same axis; KB are 1,000 bytes. The paper states 813 KB (GMMC) and 1.74 MB (MAHA) for "
+        + ("All panels have the same axis; " if one_axis else "Every panel has an axis of its own; ")
+        + "KB are 1,000 bytes. The paper states 813 KB (GMMC) and 1.74 MB (MAHA) for "
         "a task of 49.34 classes."
     )
-    means = {group.label: float(np.mean([m.module_bytes for m in group.first.learned])) for group in groups}
     alt = "Stacked bars. " + "; ".join(
         f"{label}: {size / 1000:.1f} KB on average" for label, size in means.items()
     )
@@ -108,7 +112,7 @@ def module_bytes(comparison: Comparison) -> Figure:
         for size in [_sizes(group, task, parts)]
     ]
     table = Table("bytes", title, ("run", "task", *parts, "all"), rows(made))
-    return Figure("bytes", title, caption, alt, lambda: _stacks(groups, parts), table)
+    return Figure("bytes", title, caption, alt, lambda: _stacks(groups, parts, one_axis), table)
 
 
 def _parts(groups: list[Group]) -> list[str]:
@@ -122,12 +126,12 @@ def _sizes(group: Group, task: str, parts: list[str]) -> dict[str, int]:
     return {part: sizes.get(part, 0) for part in parts}
 
 
-def _stacks(groups: list[Group], parts: list[str]) -> Canvas:
+def _stacks(groups: list[Group], parts: list[str], one_axis: bool) -> Canvas:
     columns = min(3, len(groups))
     lines = -(-len(groups) // columns)
     longest = max(len(group.tasks) for group in groups)
     made = canvas(max(7.5, 3.0 * columns + 1.0), (0.155 * longest + 1.2) * lines)
-    panels = made.subplots(lines, columns, sharex=True, squeeze=False)
+    panels = made.subplots(lines, columns, sharex=one_axis, squeeze=False)
     for place, (axes, group) in enumerate(zip(panels.flat, groups, strict=False)):
         left = np.zeros(len(group.tasks))
         at = np.arange(len(group.tasks))
@@ -148,5 +152,5 @@ def _stacks(groups: list[Group], parts: list[str]) -> Canvas:
         axes.set_visible(False)
     made.supxlabel("KB", fontsize=9)
     handles, names = panels[0, 0].get_legend_handles_labels()
-    made.legend(handles, names, loc="outside upper right", ncols=len(parts), handlelength=1.4)
+    made.legend(handles, names, loc="outside upper right", ncols=min(6, len(parts)), handlelength=1.4)
     return made

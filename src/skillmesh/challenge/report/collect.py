@@ -47,6 +47,11 @@ class Group:
     def tasks(self) -> list[str]:
         return self.first.settings.names
 
+    @property
+    def same_order(self) -> bool:
+        """Whether all seeds learned the tasks in one order: only then a step is the same task in all of them."""
+        return len({tuple(record.settings.names) for record in self.records}) == 1
+
     def figure(self, *path: str) -> Interval | None:
         """A figure of results.json over seeds, by its path; None where some run has none."""
         return self.over_seeds(lambda record: _inside(record.results, path))

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 Curve = Sequence[Interval | None]
 SEEDS = " Bands are 95 % confidence intervals over seeds."
+ORDERS = (
+    " Where seeds drew the order of tasks, a step is another task with each: lines are means, and a band would "
+    "show how tasks differ, not how sure a mean is; the table has the intervals."
+)
 AXIS = " The vertical axis need not begin at zero."
 
 
@@ -45,7 +49,13 @@ def task_1(comparison: Comparison) -> Figure:
     )
     alt = "Lines over the number of tasks. " + _ends(curves)
     table = curve_table("task-1", title, curves)
-    return Figure("task-1", title, caption, alt, lambda: _one_panel(curves, "accuracy of task 1, %"), table)
+
+    def draw() -> Canvas:
+        made = canvas(7.5, max(3.6, 0.3 * len(curves)))
+        _draw(made.add_subplot(), curves, "accuracy of task 1, %", _banded(comparison))
+        return made
+
+    return Figure("task-1", title, caption, alt, draw, table)
 
 
 def average(comparison: Comparison) -> Figure:
@@ -69,7 +79,8 @@ def average(comparison: Comparison) -> Figure:
         for group, curve in zip(untold, given.values(), strict=True):
             index = order.index(group.label)
             draw_curve(axes, curve, index, band=False, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
-        _draw(axes, final, "average accuracy, %", [*given.values(), *bounds.values()], named)
+        also = [*given.values(), *bounds.values()]
+        _draw(axes, final, "average accuracy, %", _banded(comparison), also, named)
         for index, (label, bound) in enumerate(together.items()):
             if bound is not None:
                 at, colour = (len(final[label]), 100 * bound.mean), PALETTE[index % len(PALETTE)]
@@ -112,8 +123,7 @@ def first_ten(comparison: Comparison) -> Figure:
 def _normalised(group: Group) -> dict[str, Curve]:
     """By the task's name; where seeds draw the order, by its place."""
     count = min(10, len(group.tasks))
-    same = len({tuple(record.settings.names) for record in group.records}) == 1
-    names = group.tasks if same else [f"task {index + 1}" for index in range(count)]
+    names = group.tasks if group.same_order else [f"task {index + 1}" for index in range(count)]
     matrices = [normalised(record.matrix("final")) for record in group.records]
     return {
         names[index]: [_over(matrix[t, index] for matrix in matrices) for t in range(len(group.tasks))]
@@ -150,19 +160,18 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
     return made
 
 
-def _one_panel(curves: Mapping[str, Curve], what: str) -> Canvas:
-    made = canvas(7.5, max(3.6, 0.3 * len(curves)))
-    _draw(made.add_subplot(), curves, what)
-    return made
-
-
 def _draw(
-    axes: Axes, curves: Mapping[str, Curve], what: str, also: Sequence[Curve] = (), more: Sequence[End] = ()
+    axes: Axes,
+    curves: Mapping[str, Curve],
+    what: str,
+    banded: frozenset[str],
+    also: Sequence[Curve] = (),
+    more: Sequence[End] = (),
 ) -> None:
-    """Curves with their names at their ends."""
+    """Curves with their names at their ends, those `banded` with their intervals."""
     values = [100 * point.mean for curve in (*curves.values(), *also) for point in curve if point]
-    for index, curve in enumerate(curves.values()):
-        draw_curve(axes, curve, index)
+    for index, (label, curve) in enumerate(curves.items()):
+        draw_curve(axes, curve, index, band=label in banded)
     longest = max(len(curve) for curve in curves.values())
     axes.set(
         xlabel="tasks learned", ylabel=what, xlim=(1 - 0.0125 * longest, 1.0125 * longest), ylim=floor_of(values)
@@ -216,5 +225,11 @@ def _ends(curves: Mapping[str, Curve]) -> str:
     return "; ".join(told) + "."
 
 
+def _banded(comparison: Comparison) -> frozenset[str]:
+    """Labels of what several seeds learned in one order."""
+    return frozenset(group.label for group in comparison.shown if len(group.records) > 1 and group.same_order)
+
+
 def _seeds(comparison: Comparison) -> str:
-    return SEEDS if any(len(group.records) > 1 for group in comparison.shown) else ""
+    drawn = not all(group.same_order for group in comparison.shown)
+    return (SEEDS if _banded(comparison) else "") + (ORDERS if drawn else "")

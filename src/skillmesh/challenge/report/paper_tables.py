@@ -6,7 +6,7 @@ reaches the printed one, is said below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from skillmesh.challenge.metrics import Interval
@@ -86,6 +86,14 @@ def twin(method: dict[str, Any]) -> str | None:
     return None if method.get("mapper") else str(method["name"])
 
 
+def row_of(method: dict[str, Any], printed: Iterable[str]) -> str | None:
+    """A baseline or its kind is called as in the paper, whatever the case, or is not in it."""
+    names = {(twin(method) or "").lower()}
+    if not method.get("mapper"):
+        names.add(str(method.get("kind", "")).lower().removesuffix("-parallel"))
+    return next((row for row in printed if row.lower().removeprefix("parallel ") in names), None)
+
+
 def _table(
     name: str, title: str, columns: Sequence[str], cells: list[PaperCell], groups: Sequence[Group], ours: Ours
 ) -> Table:
@@ -103,7 +111,7 @@ def _table(
                 *_bounds(group),
             )
             for group in groups
-            if _row_of(group, printed) == row
+            if row_of(group.method, printed) == row
         ]
 
     made = rows_like(None)
@@ -133,14 +141,6 @@ def _reference(group: Group, groups: Sequence[Group], parallel: bool) -> Group |
         if twin(other.method) == REFERENCE and same and (not parallel or other.agents == group.agents):
             return other
     return None
-
-
-def _row_of(group: Group, printed: dict[str, Any]) -> str | None:
-    """A baseline or its kind is called as in the paper, whatever the case, or is not in it."""
-    names = {(twin(group.method) or "").lower()}
-    if not group.method.get("mapper"):
-        names.add(str(group.method.get("kind", "")).lower().removesuffix("-parallel"))
-    return next((row for row in printed if row.lower().removeprefix("parallel ") in names), None)
 
 
 def _bounds(group: Group) -> list[Cell]:
