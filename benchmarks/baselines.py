@@ -4,10 +4,10 @@
     python benchmarks/baselines.py TASKS --methods naive joint ewc … --out runs [--workers 14] [--device cuda]
     python benchmarks/baselines.py --gather runs --json docs/results/baselines.json [--remark "…"]
 
-A method that has a file in `--settings` (`benchmarks/tuned`) runs as it says, any other with its own settings. Runs
-are those of `skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was.
-Processes take one run after the other in the order of the methods given (the longest first, then no one waits for it
-at the end), so that a GPU plans its kernels once for many.
+A method that has a file in `--settings` (`benchmarks/tuned`) runs as it says, any other with its own settings.
+Runs are those of `skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was.
+Processes take one run after the other in the order of the methods given (the longest first, then no one waits for
+it at the end), so that a GPU plans its kernels once for many.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def main() -> None:
     parser.add_argument("--remark", help="about the machine, beside what was gathered")
     options = parser.parse_args()
     if options.gather:
-        text = json.dumps(gathered(options.gather, options.remark), indent=1, ensure_ascii=False) + "\n"
+        found = gathered(options.gather, options.settings, options.remark)
+        text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
         options.json.write_text(text) if options.json else print(text)
         return
     paths = tuple(path.resolve() for path in find_tasks(options.tasks))
@@ -103,12 +104,13 @@ def main() -> None:
 # What the docs show.
 
 
-def gathered(folder: Path, remark: str | None) -> dict[str, Any]:
+def gathered(folder: Path, settings: Path, remark: str | None) -> dict[str, Any]:
     comparison = collect([folder])
     first = comparison.groups[0].first
     methods = {str(group.method["name"]): row(group) for group in comparison.groups}
+    changed = "" if settings == TUNED else f" --settings benchmarks/{settings.name}"
     made = {
-        "command": f"python benchmarks/baselines.py TASKS --methods {' '.join(methods)} --out runs",
+        "command": f"python benchmarks/baselines.py TASKS --methods {' '.join(methods)}{changed} --out runs",
         "commit": ", ".join(sorted({commit for method in methods.values() for commit in method["commits"]})),
         "seed": ", ".join(sorted({str(r.settings.seed) for g in comparison.groups for r in g.records})),
         "date": max(date for method in methods.values() for date in method["dates"]),

@@ -37,6 +37,26 @@ def _with_interval(figure: dict[str, Any]) -> str:
     return f"{percent(figure['mean'])}{half}"
 
 
+def weaker() -> str:
+    """Springs as they were tuned and with a tenth of the strength, and what replay does without any."""
+    tuned, found = read("baselines")["methods"], read("baselines-weaker")["methods"]
+    shown = {"er": tuned["er"]}
+    for name, method in found.items():
+        kind = name.removesuffix("-weaker")
+        shown |= {kind: tuned[kind], name: method}
+    figures = ("task_given", "after_learning", "forgetting")
+    rows = [
+        [f"`{name}`", _strength(method["settings"]), *(_with_interval(method[figure]) for figure in figures)]
+        for name, method in shown.items()
+    ]
+    head = "method | strength | task told, % | task told, just after learning, % | forgotten, points"
+    return f"{table(head, rows)}\n\n{source('baselines-weaker')}"
+
+
+def _strength(settings: dict[str, Any]) -> str:
+    return f"{settings['strength']:g}" if "strength" in settings else "–"
+
+
 def beside_the_paper() -> str:
     """The paper's table 1, each of its rows with our runs of its kind; then what the paper does not have."""
     methods = dict(sorted(read("baselines")["methods"].items()))
