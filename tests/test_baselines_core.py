@@ -223,6 +223,10 @@ def test_images_that_cannot_be_read_are_left_out(paths: list[Path], tmp_path: Pa
     left[10] = False  # ten of class 0 come first
     assert torch.equal(lacking.train.x, whole.train.x[left])
     assert torch.equal(lacking.train.labels, whole.train.labels[left])
+    files = [file for name in ("train", "val") for file in folders[0].splits[name].files]
+    sizes = torch.tensor([len(file.content()) for file in files])
+    assert torch.equal(whole.train.file_bytes, sizes)
+    assert torch.equal(lacking.train.file_bytes, sizes[left])
 
 
 def test_the_cache_of_pixels_changes_nothing(
@@ -287,6 +291,12 @@ def test_a_method_file_need_not_repeat_the_kind_of_its_base(tmp_path: Path):
         ('base = "ewc"\nstrength = -1', "strength = -1; expected a number from 0 up"),
         ('base = "ewc-online"\nfisher_images = 0', "fisher_images = 0; expected a whole number from 1 up"),
         ('base = "er"\nper_class = true', "per_class = True; expected a whole number from 1 up"),
+        ('base = "supsup"\nbatch = 1', "batch = 1 and norms = 'trained'; expected 2 or more"),
+        ('base = "ranpac"\nridge = 0', "ridge = 0; expected a number from 1e-12 up"),
+        ('base = "ranpac"\nridge = "auto"', "ridge = 'auto'; expected a number from 1e-12 up"),
+        ('base = "ranpac"\nwidth = 0', "width = 0; expected a whole number from 1 up"),
+        ('base = "slda"\nshrinkage = 0', "shrinkage = 0; expected more than 0, up to 1"),
+        ('base = "slda"\nshrinkage = 2', "shrinkage = 2; expected more than 0, up to 1"),
         ('base = "lwf"\ntemperature = 0', "temperature = 0; expected a number from 0.01 up"),
     ],
 )

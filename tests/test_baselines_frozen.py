@@ -126,13 +126,10 @@ def test_the_order_of_a_tasks_images_does_not_matter(kind, tasks):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_every_method_is_there_by_name_with_six_settings_to_try():
+def test_every_method_is_there_by_name():
     for settings in methods.FROZEN:
         assert METHODS[settings.kind].representation == "features"
         assert METHODS[f"{settings.kind}-descriptor"].representation == "descriptor"
-        assert len(settings.grid) == len({str(changes) for changes in settings.grid}) == 6
-        for changes in settings.grid:
-            settings("tried", **changes)
 
 
 # Nearest class mean.

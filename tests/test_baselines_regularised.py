@@ -18,7 +18,6 @@ from skillmesh.baselines.mas import Mas
 from skillmesh.baselines.network import TaskNetwork, build_body
 from skillmesh.baselines.si import Si
 from skillmesh.baselines.trainer import Trainer
-from skillmesh.challenge.methods import METHODS
 from skillmesh.costs import counted
 from skillmesh.errors import RunError
 
@@ -441,15 +440,6 @@ def test_what_is_kept_is_counted(kind: str) -> None:
 
 
 # Settings.
-
-
-@each_kind
-def test_each_has_a_name_and_six_settings_to_try(kind: str) -> None:
-    method = METHODS[kind]
-    assert method.kind == kind
-    assert len(method.grid) == 6
-    for changes in method.grid:
-        KINDS[kind][1](kind, **changes)
 
 
 def test_settings_without_sense_are_refused() -> None:

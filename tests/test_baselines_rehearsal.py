@@ -87,6 +87,19 @@ def test_work_grows_with_the_buffer_as_the_paper_says():
         assert replay.kept_bytes()["images"] == (known + 1) * 6 * 4 * 4  # six rows of four float32
 
 
+def test_kept_images_count_as_their_files_or_as_pixels_where_these_are_smaller():
+    one = task(0)  # rows of four float32
+    files = torch.arange(1, len(one.train) + 1)
+    one = replace(one, train=replace(one.train, file_bytes=files))
+    replay = learner(Replay, small(Er, per_class=3))
+    replay.network.add_head(one.classes, torch.Generator())
+    kept = replay.kept(one, 0)
+    assert kept.file_bytes is not None
+    rows = [int((one.train.x == x).all(dim=1).nonzero()) for x in kept.x]
+    replay.after_task(one)
+    assert replay.kept_bytes()["images"] == sum(min(row + 1, 16) for row in rows)
+
+
 def test_a_balanced_batch_has_as_many_old_images_as_new_ones():
     tasks = [task(0), task(1)]
     replay = learner(Replay, small(Er, per_class=3, mix="balanced", epochs=2, batch=10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from drawn import SMALL, draw_tasks, small
 
 from skillmesh.baselines import tuning
 from skillmesh.baselines.methods import Naive
+from skillmesh.baselines.settings import Baseline
 from skillmesh.baselines.trials import Ground, Tried
 from skillmesh.baselines.tuning import BUDGET, Tuned, tune
 from skillmesh.challenge.methods import METHODS, find_method
@@ -21,12 +23,12 @@ from skillmesh.challenge.record import read_record
 from skillmesh.data.folder import ImageFile
 from skillmesh.errors import RunError
 
-RATES = (0.0, 0.01, 0.05, 0.05, 0.02, 0.03)
+RATES = (0.0, 0.01, 0.05, math.nextafter(0.05, 1), 0.02, 0.03)
 
 
 @dataclass(frozen=True)
 class Tunable(Naive):
-    """Six rates; the first learns nothing, two are the same."""
+    """Six rates; the first learns nothing, two are as good as the same."""
 
     grid: ClassVar[tuple[dict[str, Any], ...]] = tuple({"rate": rate, "head_rate": 2 * rate} for rate in RATES)
 
@@ -179,17 +181,38 @@ def test_methods_tuned_one_after_another_stand_in_one_file(
 
 
 def test_every_method_has_the_same_budget():
-    tuned = [method for method in METHODS.values() if getattr(method, "grid", ())]
-    assert {"naive", "joint", "er", "lwf"} <= {method.name for method in tuned}
+    tuned = [method for method in METHODS.values() if isinstance(method, Baseline)]
+    assert {"naive", "ewc", "psp-resnet18", "supsup-resnet50", "fecam-descriptor"} <= {m.name for m in tuned}
     for method in tuned:
-        assert len(method.grid) == BUDGET, method.name
-        for changes in method.grid:
-            replace(method, **changes)  # a change is a setting that the method has
+        settings = method.settings_to_try()
+        assert len(settings) == BUDGET, method.name
+        assert len({replace(method, **changes) for changes in settings}) == BUDGET, method.name
+
+
+def test_what_starts_at_random_is_tuned_by_a_grid_of_its_own():
+    for name in ("psp", "supsup"):
+        pretrained = METHODS[name]
+        assert pretrained.settings_to_try() == pretrained.grid
+        assert replace(pretrained, start="random").settings_to_try() == pretrained.from_nothing != pretrained.grid
+
+
+def test_the_same_setting_twice_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Tunable, "grid", (*Tunable.grid[:5], Tunable.grid[0]))
+    with pytest.raises(RunError, match="'naive' has 5 different settings to try, expected 6"):
+        tune([tunable()], ground, tmp_path)
+
+
+def test_a_broken_file_of_what_was_tuned_is_refused(ground: Ground, tmp_path: Path):
+    for broken in ("{", "[]", "{}"):
+        (tmp_path / "tuning.json").write_text(broken)
+        with pytest.raises(RunError, match=r"tuning\.json cannot be read .*; remove it"):
+            tune([tunable()], ground, tmp_path)
+        assert (tmp_path / "tuning.json").read_text() == broken
 
 
 def test_another_budget_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Tunable, "grid", Tunable.grid[:5])
-    with pytest.raises(RunError, match="'naive' has 5 settings to try, expected 6: all methods get the same"):
+    with pytest.raises(RunError, match="'naive' has 5 different settings to try, expected 6: all methods get"):
         tune([tunable()], ground, tmp_path)
 
 

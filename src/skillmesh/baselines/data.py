@@ -29,16 +29,28 @@ class Examples:
 
     x: torch.Tensor
     labels: torch.Tensor
+    file_bytes: torch.Tensor | None = None
+    """Of each image's file; None where they came from none."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, rows: torch.Tensor) -> Examples:
-        return Examples(self.x[rows], self.labels[rows])
+        return self._each(lambda part: part[rows])
 
-    @classmethod
-    def joined(cls, parts: Sequence[Examples]) -> Examples:
-        return cls(torch.cat([part.x for part in parts]), torch.cat([part.labels for part in parts]))
+    def to(self, device: torch.device) -> Examples:
+        return self._each(lambda part: part.to(device))
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Examples:
+        files = None if self.file_bytes is None else change(self.file_bytes)
+        return Examples(change(self.x), change(self.labels), files)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it takes to keep them: each as its file, or as it is here where that is smaller."""
+        if self.file_bytes is None or not len(self):
+            return self.x.nbytes
+        return int(self.file_bytes.clamp(max=self.x[0].nbytes).sum())
 
 
 class Batch(NamedTuple):
@@ -100,7 +112,8 @@ def _decoded(task: str, splits: Sequence[Split], size: int, cache_folder: Path) 
         )
     # Mapped, not read: runs side by side share its memory. Nothing is written to it.
     pixels = np.load(stored / "pixels.npy", mmap_mode="c")
-    return Examples(torch.from_numpy(pixels), torch.from_numpy(labels[rows]))
+    file_bytes = torch.tensor([len(contents[row]) for row in rows])
+    return Examples(torch.from_numpy(pixels), torch.from_numpy(labels[rows]), file_bytes)
 
 
 def _content(file: ImageFile) -> bytes:

@@ -72,7 +72,7 @@ class Replay(Trainer):
         return sum(self.network.spans)
 
     def after_task(self, task: Task) -> None:
-        self._bytes += self.kept(task, self.known - 1).x.nbytes
+        self._bytes += self.kept(task, self.known - 1).stored_bytes
 
     def kept_bytes(self) -> dict[str, int]:
         return super().kept_bytes() | {"images": self._bytes}

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from skillmesh.data.folder import Split, TaskFolder
     from skillmesh.progress import Progress
 
-TEST_BATCH = 1024
+SCORED_AT_ONCE = 1024
+"""Images whose scores of all classes are in memory together."""
 Settings = TypeVar("Settings", bound=Frozen)
 
 
@@ -117,7 +118,9 @@ class FrozenLearner(ABC, Generic[Settings]):
 
     def _best(self, x: torch.Tensor, columns: slice) -> torch.Tensor:
         """Of many images, which need not be on the device."""
-        parts = [self.scores(some.to(self.device), columns).argmax(dim=1) for some in torch.split(x, TEST_BATCH)]
+        parts = [
+            self.scores(some.to(self.device), columns).argmax(dim=1) for some in torch.split(x, SCORED_AT_ONCE)
+        ]
         return torch.cat(parts).cpu()
 
     # Keeping.

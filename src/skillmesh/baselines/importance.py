@@ -5,10 +5,10 @@ head belongs to one task: no other task moves it). The methods differ only in wh
 spring's force is written down, not differentiated: it is added to the gradients of the loss.
 
 A stiff spring is a trap for steps of a fixed length: where rate · strength · importance is above 1, a step flies
-past the old weight, and soon further each time. Such a weight takes steps shorter by that very factor, so that the
-spring alone brings it back in one. Where the whole gradient vanishes stays the same: what is sought is still the
-minimum of the loss above. Weights with softer springs move as by plain SGD, to the last bit. This is ours, not the
-papers'.
+past the old weight, and soon further each time. Such a weight takes steps shorter by that very factor: without
+momentum the spring alone brings it back in one, with it in some that die down. Where the whole gradient vanishes
+stays the same: what is sought is still the minimum of the loss above. Weights with softer springs move as by plain
+SGD, to the last bit. This is ours, not the papers'.
 """
 
 from __future__ import annotations

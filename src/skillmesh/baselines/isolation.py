@@ -12,19 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from skillmesh.baselines.data import TEST_BATCH, Task
 from skillmesh.baselines.network import Norm, bytes_of
 from skillmesh.baselines.trainer import Trainer
 from skillmesh.costs import spend
-
-Layer = nn.Conv2d | nn.Linear
-
-
-def layers_of(body: nn.Module) -> dict[str, Layer]:
-    """All that multiply."""
-    return {name: module for name, module in body.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
 
 
 class Isolated(Trainer, ABC):

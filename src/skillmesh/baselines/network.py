@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from skillmesh.baselines.settings import Trained
 
 Norm = nn.modules.batchnorm._BatchNorm
+Layer = nn.Conv2d | nn.Linear
 
 
 class Body(nn.Module):
@@ -59,6 +60,11 @@ def build_body(method: Trained, seed: int) -> Body:
     assert spec.std is not None
     body = Body(model, method.size or spec.size, spec.mean, spec.std)
     return body.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def layers_of(body: nn.Module) -> dict[str, Layer]:
+    """All that multiply."""
+    return {name: module for name, module in body.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
 
 
 class TaskNetwork(nn.Module):
@@ -121,9 +127,8 @@ class TaskNetwork(nn.Module):
     @cached_property
     def macs(self) -> tuple[int, int]:
         """Of one image through the body, forwards and backwards: to weights and, but the first's, inputs."""
-        layers = {name: m for name, m in self.body.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
         was_training = self.training
-        with torch.no_grad(), counting(layers) as counted:
+        with torch.no_grad(), counting(layers_of(self.body)) as counted:
             self.eval()
             self.body(self._example)
         self.train(was_training)

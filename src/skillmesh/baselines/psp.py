@@ -21,8 +21,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from skillmesh.baselines.isolation import Isolated, layers_of
-from skillmesh.baselines.network import bytes_of
+from skillmesh.baselines.isolation import Isolated
+from skillmesh.baselines.network import bytes_of, layers_of
 from skillmesh.baselines.superposition import Superposition
 from skillmesh.costs import spend
 

@@ -4,6 +4,10 @@ While a task is learned, each step lowers the loss by about −gradient · step,
 weight. Added up along the path, the parts say who did the work; over the square of the way that the weight went,
 they are the curvature of a parabola that falls as much. No image is looked at again after the task.
 Gradients are of a batch, so that their noise counts as work, too; the paper says so, and lives with it.
+
+A weight that went against the loss has a negative part. The paper's sum over tasks has it as it is, and so has
+ours; a spring never pushes, so a sum below zero counts as none where it is used. (The authors' own code sets such
+a sum to zero after every task.)
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from skillmesh.baselines.data import Task, in_equal_batches
-from skillmesh.baselines.isolation import Isolated, layers_of
+from skillmesh.baselines.isolation import Isolated
 from skillmesh.baselines.learner import Answers
-from skillmesh.baselines.network import bytes_of
+from skillmesh.baselines.network import bytes_of, layers_of
 from skillmesh.baselines.telling import Parts, averaged, entropy, named, slopes
 from skillmesh.costs import spend
 

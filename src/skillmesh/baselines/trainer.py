@@ -94,7 +94,7 @@ class Trainer:
     def learn(self, task: Task, before: Sequence[Task]) -> None:
         position = self.known
         self.network.add_head(task.classes, self.chance(position, "head"))
-        task = Task(task.name, task.classes, self._here(task.train), task.test)
+        task = Task(task.name, task.classes, task.train.to(self.device), task.test)
         self.before_task(task)
         self._train(self.examples(task, before), self.chance(position, "order"))
         self.network.eval()
@@ -151,9 +151,6 @@ class Trainer:
     def _steps(self, count: int) -> int:
         """In all epochs together."""
         return math.ceil(self.method.epochs * count / self.method.batch)
-
-    def _here(self, examples: Examples) -> Examples:
-        return Examples(examples.x.to(self.device), examples.labels.to(self.device))
 
     def spend_passes(self, images: int, columns: int | None = None, *, backward: bool = False) -> None:
         """Count images that ran through the body and so many columns of heads: the newest head's, if not said."""

@@ -94,10 +94,10 @@ def tune(
 def _tunable(method: Method) -> Baseline:
     if not isinstance(method, Baseline) or not method.settings_to_try():
         raise RunError(f"the method {method.name!r} has no grid of settings to try; expected a baseline that has")
-    if (count := len(method.settings_to_try())) != BUDGET:
+    if (count := len({replace(method, **changes) for changes in method.settings_to_try()})) != BUDGET:
         raise RunError(
-            f"the method {method.name!r} has {count} settings to try, expected {BUDGET}: all methods get the same "
-            "budget; mend its grid"
+            f"the method {method.name!r} has {count} different settings to try, expected {BUDGET}: all methods "
+            "get the same budget; mend its grid"
         )
     return method
 
@@ -113,14 +113,20 @@ def _earlier(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
     path = out / "tuning.json"
     if not path.exists():
         return {}
-    before = json.loads(path.read_text())
+    try:
+        before = json.loads(path.read_text())
+        methods: dict[str, Any] = before["methods"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{path} cannot be read as what was tuned before ({error}); remove it: complete trials beside it are "
+            "not made again"
+        ) from error
     for name, value in facts.items():
         if before.get(name) != value:
             raise RunError(
                 f"{out} holds tuning of other {name}: it was {before.get(name)}, now it is {value}; name another "
                 "folder with --out, or remove this one to begin anew"
             )
-    methods: dict[str, Any] = before["methods"]
     return methods
 
 

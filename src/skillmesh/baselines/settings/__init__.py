@@ -48,7 +48,7 @@ class Baseline:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and (field.name in self._leasts() or isinstance(field.default, int | float)):
-                self._refuse_other_numbers(field.name, value, whole=not isinstance(field.default, float))
+                self._refuse_other_numbers(field.name, value, whole="float" not in str(field.type))
 
     def _refuse_other_numbers(self, name: str, value: Any, whole: bool) -> None:
         least = self._leasts().get(name, 0)
@@ -70,7 +70,7 @@ class Baseline:
         return {"label": Label}
 
     def settings_to_try(self) -> Grid:
-        """By tuning; a start from nothing asks for others than a pretrained one."""
+        """By tuning."""
         return self.grid
 
     def refuse(self, plan: Plan) -> None:
@@ -124,14 +124,24 @@ class Trained(Baseline):
     norm's statistics are of the newest task, and nothing protects them."""
 
     least: ClassVar[dict[str, float]] = {"size": 8, "epochs": 1, "batch": 1}
+    from_nothing: ClassVar[Grid] = ()
+    """What tuning tries of a start at random, where that asks for other settings than a pretrained one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.momentum >= 1:
             raise RunError(f"the method {self.name!r} has momentum = {self.momentum}; expected less than 1")
+        if self.norms == "trained" and self.batch < 2:
+            raise RunError(
+                f"the method {self.name!r} has batch = {self.batch} and norms = 'trained'; expected 2 or more: "
+                "one image has no statistics"
+            )
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"start": Start, "norms": Norms, "schedule": Schedule}
+
+    def settings_to_try(self) -> Grid:
+        return self.from_nothing if self.start == "random" and self.from_nothing else self.grid
 
 
 @dataclass(frozen=True)

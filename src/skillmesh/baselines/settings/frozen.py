@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-from skillmesh.baselines.settings import Frozen
+from skillmesh.baselines.settings import Frozen, Grid
 from skillmesh.errors import RunError
 
 Distance = Literal["cosine", "euclidean"]
@@ -39,6 +39,14 @@ class Slda(Frozen):
     made_by = "slda:Slda"
     grid = tuple({"shrinkage": shrinkage} for shrinkage in (1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1))
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.shrinkage <= 1:
+            raise RunError(
+                f"the method {self.name!r} has shrinkage = {self.shrinkage}; expected more than 0, up to 1: "
+                "without any the covariance may have no inverse"
+            )
+
 
 @dataclass(frozen=True)
 class RanPac(Frozen):
@@ -48,6 +56,7 @@ class RanPac(Frozen):
     ridge: float | None = None
     """None: chosen anew with each task among 10⁻⁸ … 10⁸, as its appendix says."""
 
+    least: ClassVar[dict[str, float]] = {"width": 1, "ridge": 1e-12}
     kind = "ranpac"
     made_by = "ranpac:RanPac"
     # Its figure on M goes from hundreds to 15,000; the two fixed ridges are of its range.
@@ -79,8 +88,6 @@ class Fecam(Frozen):
         {"gamma1": 1.0, "gamma2": 0.0, "shrinks": 1},
         {"gamma1": 10.0, "gamma2": 10.0},
         {"gamma1": 100.0, "gamma2": 100.0},
-        {"gamma1": 1.0, "gamma2": 1.0, "power": 1.0},
-        {"gamma1": 1.0, "gamma2": 0.0, "shrinks": 1, "power": 1.0},
     )
 
     def __post_init__(self) -> None:
@@ -91,3 +98,8 @@ class Fecam(Frozen):
                 f"{self.shrinks}; with anything but 0 ≤ gamma2 ≤ gamma1, gamma1 > 0 and shrinks ≥ 1 covariances "
                 "cannot be inverted"
             )
+
+    def settings_to_try(self) -> Grid:
+        """Both papers' settings with the other power, too: the descriptor is square-rooted already."""
+        other = {"power": 0.5 if self.power == 1 else 1.0}
+        return (*self.grid, *(changes | other for changes in self.grid[:2]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from skillmesh.baselines.settings import Grid, Norms, Trained
+from skillmesh.baselines.settings import Norms, Trained
 from skillmesh.errors import RunError
 
 Keys = Literal["binary", "complex"]
@@ -31,9 +31,6 @@ class Psp(Trained):
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"keys": Keys, "superpose": Superposed}
-
-    def settings_to_try(self) -> Grid:
-        return self.from_nothing if self.start == "random" else self.grid
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,6 @@ class Supsup(Trained):
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"telling": Telling}
-
-    def settings_to_try(self) -> Grid:
-        return self.from_nothing if self.start == "random" else self.grid
 
 
 @dataclass(frozen=True)
