@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,10 @@ def main() -> None:
 def gathered(folder: Path, settings: Path, remark: str | None) -> dict[str, Any]:
     comparison = collect([folder])
     first = comparison.groups[0].first
+    if others := {r.settings.data_hash for r in comparison.records} - {first.settings.data_hash}:
+        raise RunError(
+            f"{folder} has runs on {len(others) + 1} different sets of tasks, expected one; gather each alone"
+        )
     methods = {str(group.method["name"]): row(group) for group in comparison.groups}
     changed = "" if settings == TUNED else f" --settings benchmarks/{settings.name}"
     made = {
@@ -133,7 +137,8 @@ def row(group: Group) -> dict[str, Any]:
     return {name: as_json(value) for name, value in figures.items()} | {
         "told": group.told,
         "settings": group.method,
-        "after_learning_by_task": by_task(group.records),
+        "after_learning_by_task": by_task(group.records, lambda record: record.matrix("given").diagonal()),
+        "final_by_task": by_task(group.records, lambda record: record.matrix("final")[-1]),
         "commits": sorted({record.circumstances.provenance["commit"] for record in group.records}),
         "dates": sorted({record.circumstances.provenance["date"] for record in group.records}),
     }
@@ -144,11 +149,11 @@ def first_task(record: Record) -> float:
     return record.steps[-1].tasks[0].final
 
 
-def by_task(records: Sequence[Record]) -> dict[str, float]:
-    """Accuracy of each task when it had just been learned, its task told, the mean over seeds."""
+def by_task(records: Sequence[Record], read: Callable[[Record], Iterable[float]]) -> dict[str, float]:
+    """A figure of each task, the mean over seeds."""
     found: dict[str, list[float]] = {}
     for record in records:
-        for name, value in zip(record.settings.names, record.matrix("given").diagonal(), strict=True):
+        for name, value in zip(record.settings.names, read(record), strict=True):
             found.setdefault(name, []).append(float(value))
     return {name: sum(values) / len(values) for name, values in sorted(found.items())}
 

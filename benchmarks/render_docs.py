@@ -35,6 +35,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "challenge-speedup": challenge.challenge_speedup,
     "baselines": baselines.runs,
     "baselines-paper": baselines.beside_the_paper,
+    "baselines-tasks": baselines.by_task,
     "baselines-weaker": baselines.weaker,
     "baselines-tuning": baselines.tuning,
     "accuracy": agents.accuracy,

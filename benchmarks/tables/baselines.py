@@ -8,6 +8,7 @@ from skillmesh.challenge.paper.single import single_cells
 from skillmesh.challenge.report.paper_tables import row_of
 from tables import percent, read, source, table
 
+OURS = ("sketch-auto", "sketch")
 COLUMNS = ("training MACs", "CPU usage", "average accuracy")
 
 
@@ -35,6 +36,32 @@ def runs() -> str:
 def _with_interval(figure: dict[str, Any]) -> str:
     half = "" if figure["half_width"] is None else f" ± {percent(figure['half_width'])}"
     return f"{percent(figure['mean'])}{half}"
+
+
+def by_task() -> str:
+    """At the end of the stream: ours, and the best of the others on each task, whoever that is."""
+    methods = read("baselines")["methods"]
+    others = {name: method for name, method in methods.items() if method["settings"]["kind"] != "skill"}
+    untold = {name: method for name, method in others.items() if not method["told"]}
+    told = {name: method for name, method in others.items() if method["told"]}
+    rows = [
+        [
+            task,
+            *(percent(methods[name]["final_by_task"][task]) for name in OURS),
+            *_best(untold, task),
+            *_best(told, task),
+        ]
+        for task in read("baselines")["tasks"]
+    ]
+    ours = " | ".join(f"`{name}`, %" for name in OURS)
+    head = f"task | {ours} | best other, nothing told, % | which | best other, task told, % | which"
+    return f"{table(head, rows)}\n\n{source('baselines')}"
+
+
+def _best(methods: dict[str, Any], task: str) -> list[str]:
+    found = {name: method["final_by_task"][task] for name, method in methods.items()}
+    best = max(found.values())
+    return [percent(best), ", ".join(f"`{name}`" for name, value in found.items() if value == best)]
 
 
 def weaker() -> str:
@@ -93,8 +120,7 @@ def tuning() -> str:
         best = method["tried"][method["chosen"]]
         tries = [percent(tried["final_accuracy"]) for tried in method["tried"]]
         tries[method["chosen"]] = f"**{tries[method['chosen']]}**"
-        varied = [key for key in best["changes"] if len({_changed(t, key) for t in method["tried"]}) > 1]
-        ranges = "; ".join(f"{key} {_range([_changed(t, key) for t in method['tried']])}" for key in varied)
+        ranges = _tried([tried["changes"] for tried in method["tried"]])
         rows.append(
             [f"`{name}`", ranges, " / ".join(tries), _words(best["changes"]), percent(best["after_learning"])]
         )
@@ -103,14 +129,15 @@ def tuning() -> str:
     return f"{table(head, rows)}\n\nTasks: {tasks}. {source('baselines-tuning')}"
 
 
-def _changed(tried: dict[str, Any], key: str) -> Any:
-    return tried["changes"].get(key)
+def _tried(changes: list[dict[str, Any]]) -> str:
+    """Each value of each setting once, in order, where all tries name the same settings; else try by try."""
+    if len({tuple(change) for change in changes}) > 1:
+        return " / ".join(map(_words, changes))
+    return "; ".join(f"{key} {_range([change[key] for change in changes])}" for key in changes[0])
 
 
 def _range(values: list[Any]) -> str:
-    """Each value once, in order; a setting that a try leaves alone has none."""
-    known = dict.fromkeys(value for value in values if value is not None)
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in known)
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in dict.fromkeys(values))
 
 
 def _words(changes: dict[str, Any]) -> str:
