@@ -113,11 +113,12 @@ def test_a_file_changes_a_method(tmp_path):
     ("content", "complaint"),
     [
         ("clusters =", "cannot read the method"),
-        ("colour = 3", "colour"),
+        ("rank = 3", 'does not say which method it changes; begin it with a line such as base = "sketch"'),
+        ('base = "sketch"\ncolour = 3', "sets colour, which skill does not have; expected name, .*rank"),
         ('base = "nothing"', "base = 'nothing'"),
         ('kind = "magic"', "kind = 'magic'; expected skill"),
-        ('head = "deep"', "expected linear, head2toe"),
-        ('head = "head2toe"', "needs biases"),
+        ('kind = "skill"\nhead = "deep"', "expected linear, head2toe"),
+        ('kind = "skill"\nhead = "head2toe"', "needs biases"),
     ],
 )
 def test_a_file_that_is_no_method_is_refused(tmp_path, content, complaint):
@@ -125,6 +126,11 @@ def test_a_file_that_is_no_method_is_refused(tmp_path, content, complaint):
     path.write_text(content)
     with pytest.raises(RunError, match=complaint):
         find_method(str(path))
+
+
+def test_a_file_that_is_not_there_is_no_method(tmp_path):
+    with pytest.raises(RunError, match=r"there is no file .*nothing\.toml"):
+        find_method(str(tmp_path / "nothing.toml"))
 
 
 def test_settings_that_no_agent_takes_are_refused():

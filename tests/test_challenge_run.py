@@ -15,6 +15,7 @@ from conftest import LEARNED, Ran
 from PIL import Image
 
 from skillmesh.agent import Agent
+from skillmesh.baselines.methods import Naive
 from skillmesh.challenge import methods
 from skillmesh.challenge.bounds import joint_bound
 from skillmesh.challenge.evaluate import evaluate
@@ -32,7 +33,7 @@ from skillmesh.challenge.results import AVERAGED
 from skillmesh.challenge.run import Plan, run
 from skillmesh.challenge.stage import Stage
 from skillmesh.challenge.sweep import sweep
-from skillmesh.errors import RunError
+from skillmesh.errors import RunError, SkillmeshError
 from skillmesh.module import Module
 from skillmesh.module.parts import specs_for
 
@@ -187,6 +188,36 @@ def test_a_bound_can_be_added_to_a_run_that_has_none(plan: Plan, made: Record, t
 def test_a_run_of_other_settings_is_refused_in_the_same_folder(plan: Plan, made: Record, change, complaint):
     with pytest.raises(RunError, match=complaint):
         run(replace(plan, **change))
+
+
+def test_another_order_of_the_same_tasks_is_named(plan: Plan, made: Record):
+    order = ", ".join(made.settings.names)
+    with pytest.raises(RunError, match=f"in another order: it was {order}; give --shuffle"):
+        run(replace(plan, paths=plan.paths[::-1]))
+
+
+def test_a_run_that_had_not_begun_to_learn_holds_no_folder(plan: Plan, tmp_path: Path):
+    out = tmp_path / "run"
+    with pytest.raises(SkillmeshError, match=r"'cuda:99' cannot be used .*; expected cpu"):
+        run(replace(plan, out=out, agents=1, method=Naive("naive"), bound=False, device="cuda:99"))
+    assert read_record(out).settings.agents == 1
+    found = run(replace(plan, out=out, method=Forgetful("forgetful"), agents=1, bound=False))
+    assert found.complete
+    assert found.settings.method["name"] == "forgetful"
+
+
+def test_a_sweeps_folder_is_no_place_for_a_single_run(plan: Plan, tmp_path: Path):
+    sweep(replace(plan, out=tmp_path, method=Forgetful("forgetful"), bound=False), agents=[1], seeds=[0, 1])
+    with pytest.raises(RunError, match=r"holds runs of several seeds or agents \(seed-0, seed-1\); give --seeds"):
+        run(replace(plan, out=tmp_path, method=Forgetful("forgetful"), agents=1, bound=False))
+
+
+@pytest.mark.parametrize("place", ["mine.txt", "mine.txt/run"])
+def test_a_file_in_the_runs_place_is_refused(plan: Plan, tmp_path: Path, place: str):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(RunError, match=r"mine\.txt is a file, expected a folder or nothing"):
+        run(replace(plan, out=tmp_path / place))
+    assert (tmp_path / "mine.txt").read_text() == "precious"
 
 
 def test_a_folder_with_something_else_inside_is_refused(plan: Plan, tmp_path: Path):

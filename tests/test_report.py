@@ -123,6 +123,38 @@ def test_runs_that_differ_in_their_seed_give_a_mean_and_its_interval(runs: Path,
     assert float(row["final, ±"]) == pytest.approx(cell.spread)
 
 
+def test_bars_are_named_though_the_first_method_is_told_the_task(runs: Path, tmp_path: Path):
+    def untold(step: dict[str, Any]) -> None:
+        for task in step["tasks"]:
+            task["found"] = None
+
+    told = copied(runs / "maha", tmp_path / "told", untold, method=METHODS["gmmc"].settings() | {"label": "given"})
+    for path in ("confusions.json", "sharing.json"):
+        (told / path).unlink(missing_ok=True)
+    drawn = bars.per_task(collect([told, runs / "maha"])).draw()
+    legend = drawn.axes[0].get_legend()
+    assert [label.get_text() for label in legend.get_texts()] == ["task given", "task found", "final"]
+
+
+def test_tasks_that_were_never_known_are_counted_where_others_are_divided(runs: Path, tmp_path: Path):
+    def unknown_at_first(step: dict[str, Any]) -> None:
+        if step["known"] == 2:
+            step["tasks"][1]["final"] = 0.0
+
+    copy = copied(runs / "maha", tmp_path / "copy", unknown_at_first)
+    report = make_report([copy])
+    said = "cannot be divided by: 1 of maha."
+    assert said in curves.first_ten(report.comparison).caption
+    assert said in table_of(report, "lifelong").about
+    assert "cannot be divided" not in curves.first_ten(collect([runs / "maha"])).caption
+
+
+def test_a_report_is_not_written_into_a_file(made: Report, tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(RunError, match=r"mine\.txt is a file"):
+        write_report(made, tmp_path / "mine.txt")
+
+
 @pytest.mark.parametrize("figure", [curves.task_1, curves.average])
 def test_a_band_is_drawn_where_seeds_learned_in_one_order(
     runs: Path, tmp_path: Path, figure: Callable[[Comparison], Figure]
@@ -174,6 +206,17 @@ def test_a_run_under_way_is_left_out_and_named(runs: Path, tmp_path: Path):
         make_report([tmp_path / "half"])
     with pytest.raises(RunError, match="there is no run in"):
         make_report([tmp_path / "half" / "modules"])
+
+
+def test_runs_of_sweeps_are_told_apart_by_as_much_of_their_paths_as_it_takes(runs: Path, tmp_path: Path):
+    for method in ("gmmc", "sketch"):
+        copied(runs / "maha", tmp_path / method / "seed-0", method=METHODS[method].settings())
+    (tmp_path / "gmmc" / "seed-0" / "results.json").unlink()
+    report = make_report([tmp_path / "gmmc", tmp_path / "sketch", runs / "maha"])
+    (note,) = [note for note in report.notes if "not complete" in note]
+    assert "The run in gmmc/seed-0 is not complete" in note
+    assert "the command that made it goes on with it" in note
+    assert [row[0].text for row in table_of(report, "runs").rows] == ["seed-0", "maha"]
 
 
 def test_two_methods_of_one_name_are_told_apart(runs: Path, tmp_path: Path):

@@ -202,6 +202,12 @@ def test_the_same_setting_twice_is_refused(ground: Ground, tmp_path: Path, monke
         tune([tunable()], ground, tmp_path)
 
 
+def test_a_file_in_the_folders_place_is_refused(ground: Ground, tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(RunError, match=r"mine\.txt is a file, expected a folder"):
+        tune([tunable()], ground, tmp_path / "mine.txt")
+
+
 def test_a_broken_file_of_what_was_tuned_is_refused(ground: Ground, tmp_path: Path):
     for broken in ("{", "[]", "{}"):
         (tmp_path / "tuning.json").write_text(broken)
@@ -235,6 +241,9 @@ def test_the_command_marks_what_was_chosen(command: Callable[..., Ran], places: 
     ran = command(*words)
     assert ran.code == 0, ran.err
     assert ran.out.count("chosen") == 1
+    assert "there are no more" not in ran.err
+    many = command(*words[:-4], "--first", 9, "--out", tmp_path / "many", "--device", "cuda:99")
+    assert "tuning on 3 tasks, not 9: there are no more" in many.err
     again = command(*words, "--json")
     assert again.json["mine"]["file"] == str(out / "mine.toml")
     assert len(again.json["mine"]["tried"]) == BUDGET

@@ -13,6 +13,7 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from threading import local
 from typing import Any
 
@@ -179,8 +180,9 @@ def usable_device(name: str | None) -> torch.device:
         device = torch.device(name or best_device())
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise BackboneError(f"the device {name!r} cannot be used ({reason}); expected cpu, cuda or mps") from error
+        reason = shorten(str(error), 120, placeholder=" …")
+        here = " or ".join(dict.fromkeys(("cpu", best_device())))
+        raise BackboneError(f"the device {name!r} cannot be used ({reason}); expected {here}") from error
     return device
 
 

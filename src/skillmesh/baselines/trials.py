@@ -17,6 +17,7 @@ from skillmesh.challenge.record import Record
 from skillmesh.challenge.run import Plan, run
 from skillmesh.data.folder import Split, TaskFolder
 from skillmesh.errors import DataError
+from skillmesh.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Trial:
     seed: int
     device: str | None
     command: str
+    progress: Progress | None = None
 
     def make(self) -> Tried:
         """Make its run, or go on with it, or read it where it is complete."""
@@ -72,6 +74,7 @@ class Trial:
             workers=1,
             device=self.device,
             command=self.command,
+            progress=self.progress,
         )
         return Tried.of(self.changes, run(plan))
 

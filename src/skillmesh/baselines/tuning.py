@@ -20,8 +20,9 @@ from skillmesh.baselines.settings import Baseline
 from skillmesh.baselines.trials import Ground, Trial, Tried, made
 from skillmesh.challenge.methods import Method
 from skillmesh.challenge.provenance import provenance
-from skillmesh.challenge.writing import write_bytes, write_json
+from skillmesh.challenge.writing import refuse_file, write_bytes, write_json
 from skillmesh.errors import RunError
+from skillmesh.progress import Progress
 
 BUDGET = 6
 """Settings that are tried of every method."""
@@ -55,6 +56,7 @@ def tune(
     workers: int = 1,
     command: str = "skillmesh challenge tune",
     tell: Callable[[Trial, Tried], None] = lambda trial, tried: None,
+    progress: Progress | None = None,
 ) -> list[Tuned]:
     """Try every setting of every method; write each method's best and, in `tuning.json`, all that was tried.
 
@@ -65,14 +67,17 @@ def tune(
         change a sum's last digit, nothing else depends on how many there are.
     tell
         Told of every setting when its run is there.
+    progress
+        Told of every task of a run; with one worker only, since others are processes of their own.
     """
     chosen = [_tunable(method) for method in methods]
     _refuse_twice([method.name for method in chosen])
+    refuse_file(out)
     origin = provenance(command, ground.paths(), seed)
     facts = {"tasks": [task.name for task in ground(seed)], "seed": seed, "data_hash": origin["data_hash"]}
     earlier = _earlier(out, facts)
     trials = [
-        Trial(method, number, changes, ground, out, seed, device, command)
+        Trial(method, number, changes, ground, out, seed, device, command, progress)
         for method in chosen
         for number, changes in enumerate(method.settings_to_try())
     ]

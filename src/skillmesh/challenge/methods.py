@@ -177,8 +177,14 @@ def _from_file(path: Path) -> Method:
     try:
         given = tomllib.loads(path.read_text())
         read = dict(given)
+    except FileNotFoundError:
+        raise RunError(f'there is no file {path}; expected one with lines such as base = "gmmc"') from None
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read the method {path}: {error}; expected lines such as clusters = 50") from error
+    if not given.keys() & {"base", "kind"}:
+        raise RunError(
+            f'{path} does not say which method it changes; begin it with a line such as base = "sketch"'
+        )
     base = METHODS.get(str(given.get("base")))
     kind = given.pop("kind", "skill" if base is None else base.kind)
     if kind not in KINDS:
@@ -191,12 +197,16 @@ def _from_file(path: Path) -> Method:
             raise RunError(f"{path} has base = {given['base']!r}; expected {same}")
         values = {name: value for name, value in base.settings().items() if name != "kind"} | values
     _beside(path, values)
+    made = KINDS[kind]
+    known = [field.name for field in fields(made)] if is_dataclass(made) else list(values)
+    if unknown := [name for name in values if name not in known]:
+        raise RunError(
+            f"{path} sets {', '.join(unknown)}, which {kind} does not have; expected {', '.join(known)}"
+        )
     try:
-        return KINDS[kind](**values)
+        return made(**values)
     except TypeError as error:
-        made = KINDS[kind]
-        known = ", ".join(f.name for f in fields(made)) if is_dataclass(made) else "other settings"
-        raise RunError(f"{path} cannot be read as a method: {error}; expected {known}") from error
+        raise RunError(f"{path} cannot be read as a method: {error}; expected {', '.join(known)}") from error
 
 
 def _beside(path: Path, values: dict[str, Any]) -> None:

@@ -34,6 +34,8 @@ PACKAGES = (
     "eclipse-zenoh",
     "distributed",
 )
+BEGUN = {"run.json", "log.txt", "times.json"}
+"""All that a run has which was stopped before it had anything to lose: another may begin in its folder."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Plan:
 def run(plan: Plan) -> Record:
     """Make the run, or go on with it where it was; a run that is complete is only read."""
     plan.method.refuse(plan)
+    writing.refuse_file(plan.out)
     folders = _in_order(plan)
     origin = provenance(plan.command, plan.paths, plan.seed)
     settings = _settings(plan, folders, origin["data_hash"])
@@ -174,20 +177,29 @@ def _circumstances(stage: Stage, origin: dict[str, Any]) -> Circumstances:
 
 def _begin(stage: Stage, circumstances: Circumstances) -> None:
     """Begin a new record, or go on with one of the same settings; refuse any other."""
-    if (stage.folder / "run.json").exists():
+    there = {path.name for path in stage.folder.iterdir()} if stage.folder.exists() else set()
+    if "run.json" in there and not there <= BEGUN:
         _refuse_other_settings(stage.read().settings, stage)
         stage.log("going on with this run")
         return
-    if stage.folder.exists() and any(stage.folder.iterdir()):
-        raise RunError(f"{stage.folder} is not empty and holds no run; name another folder with --out")
+    if not there <= BEGUN:
+        several = [name for name in sorted(there) if any((stage.folder / name).rglob("run.json"))]
+        holds = f"holds runs of several seeds or agents ({', '.join(several)})" if several else "holds no run"
+        what = "give --seeds and --agents as they were given, or name" if several else "name"
+        raise RunError(f"{stage.folder} is not empty and {holds}; {what} another folder with --out")
     stage.folder.mkdir(parents=True, exist_ok=True)
     writing.write_settings(stage.folder, stage.settings, circumstances)
-    stage.log(f"{len(stage.tasks)} tasks, {stage.settings.agents} agents, {stage.settings.method['name']}")
+    stage.log(f"{len(stage.tasks)} task(s), {stage.settings.agents} agent(s), {stage.settings.method['name']}")
 
 
 def _refuse_other_settings(theirs: RunSettings, stage: Stage) -> None:
     before, asked = _comparable(theirs), _comparable(stage.settings)
     different = [name for name in asked if before.get(name) != asked[name]]
+    if set(theirs.names) == set(stage.settings.names) and theirs.names != stage.settings.names:
+        raise RunError(
+            f"{stage.folder} holds a run of these tasks in another order: it was {', '.join(theirs.names)}; give "
+            "--shuffle, --seeds and the tasks as they were given, or name another folder with --out"
+        )
     if different:
         name = different[0]
         raise RunError(

@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.challenge.record import Circumstances, Learned, RunSettings, Step, stem
+from skillmesh.errors import RunError
 
 FIGURES = ("given", "found", "final", "strict", "unknown")
 """What is measured of a task at a step."""
+
+
+def refuse_file(folder: Path) -> None:
+    """Say so before anything is made, where a folder is wanted and a file lies in its place or on the way."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise RunError(f"{there} is a file, expected a folder or nothing; name another with --out")
 
 
 def write_settings(folder: Path, settings: RunSettings, circumstances: Circumstances) -> None:

@@ -57,8 +57,19 @@ def table(title: str | None, *columns: str) -> Table:
         title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
     )
     for column in columns:
-        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+        number = column.startswith(">")
+        made.add_column(column.lstrip(">"), justify="right" if number else "left", overflow="fold", no_wrap=number)
     return made
+
+
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Around long work that the same command goes on with: whoever interrupts it is told."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        warn(f"interrupted; what was done is kept in {out}, the same command goes on")
+        raise
 
 
 class Bar:

@@ -139,13 +139,20 @@ def collect(folders: Sequence[str | Path]) -> Comparison:
             f"none of the {len(records)} runs found is complete; give the command that made them again, it goes on"
         )
     notes = [
-        f"The run in {record.folder.name} is not complete and was left out ({len(record.learned)} of "
-        f"{len(record.settings.tasks)} tasks learned)."
-        for record in records
+        f"The run in {where} is not complete and was left out ({len(record.learned)} of "
+        f"{len(record.settings.tasks)} tasks learned); the command that made it goes on with it."
+        for where, record in zip(places(records), records, strict=True)
         if not record.complete
     ]
     families = _families(complete)
     return Comparison(families, (*notes, *_warnings(families)))
+
+
+def places(records: Sequence[Record]) -> list[str]:
+    """The ends of runs' paths, as long as it takes to tell them apart: sweeps all have a `seed-0`."""
+    parts = [record.folder.absolute().parts for record in records]
+    ends = [["/".join(part[-length:]) for part in parts] for length in range(1, max(map(len, parts)) + 1)]
+    return next((names for names in ends if len(set(names)) == len(names)), ends[0])
 
 
 def _families(records: Sequence[Record]) -> tuple[Family, ...]:
@@ -195,8 +202,8 @@ def _labels(records: Sequence[Record]) -> list[str]:
     """A method's name, and whether it is told tasks; two of one name are told apart by their folders."""
     names = [_name(record.settings.method) for record in records]
     labels = [
-        name if names.count(name) == 1 else f"{name} ({record.folder.name})"
-        for name, record in zip(names, records, strict=True)
+        name if names.count(name) == 1 else f"{name} ({where})"
+        for name, where in zip(names, places(records), strict=True)
     ]
     return [
         label if labels.count(label) == 1 else f"{label} {labels[: index + 1].count(label)}"

@@ -20,7 +20,7 @@ from skillmesh.challenge.report.style import (
     signs,
     whole_numbers,
 )
-from skillmesh.challenge.report.tables import curve_table
+from skillmesh.challenge.report.tables import curve_table, undivided
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +109,7 @@ def first_ten(comparison: Comparison) -> Figure:
     caption = (
         "Final accuracy on each of the first ten tasks divided by its accuracy just "
         "after it was learned, one line per task, one panel per method. 100 % is no "
-        "interference. With several seeds their mean; the table has the intervals." + AXIS
+        "interference. With several seeds their mean; the table has the intervals." + undivided(comparison) + AXIS
     )
     alt = "One panel per method with up to ten lines. At the end " + "; ".join(
         f"{label}: lowest {100 * min(values):.1f} %, mean {100 * sum(values) / len(values):.1f} %"
@@ -149,6 +149,7 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
         axes.set(title=label, ylim=limits, xlim=(0.5, None))
         axes.tick_params(labelbottom=True)
         axes.grid(axis="y")
+        whole_numbers(axes)
     for axes in panels.flat[len(curves) :]:
         axes.set_visible(False)
     made.supxlabel("tasks learned", fontsize=9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from skillmesh.challenge.metrics import Interval
-from skillmesh.challenge.report.collect import Comparison, Group
+from skillmesh.challenge.report.collect import Comparison, Group, places
 from skillmesh.challenge.report.paper_tables import table_1, table_2
 from skillmesh.challenge.report.table import Cell, Table, mean, number, percent, rows, text, yes
 
@@ -58,8 +58,18 @@ def _lifelong(comparison: Comparison) -> Table:
         "What becomes of tasks as others are added, in the final answer. Normalised: divided by the accuracy just "
         "after the task was learned. Transfers and forgetting in points of accuracy. Methods that know nothing of "
         "a task before it is learned have no forward transfer."
-    )
+    ) + undivided(comparison)
     return Table("lifelong", "What holds as tasks are added", columns, rows(made), about=about)
+
+
+def undivided(comparison: Comparison) -> str:
+    """What must be said of tasks without an accuracy to divide by."""
+    counts = {
+        group.label: sum(int((record.matrix("final").diagonal() == 0).sum()) for record in group.records)
+        for group in comparison.shown
+    }
+    told = ", ".join(f"{count} of {label}" for label, count in counts.items() if count)
+    return f" Tasks of which nothing was known just after learning cannot be divided by: {told}." if told else ""
 
 
 def _costs(comparison: Comparison) -> Table:
@@ -101,9 +111,9 @@ def _alike(group: Group) -> Cell:
 
 def _runs(comparison: Comparison) -> Table:
     made = []
-    for record in comparison.records:
+    for where, record in zip(places(comparison.records), comparison.records, strict=True):
         settings, origin = record.settings, record.circumstances.provenance
-        words = (record.folder.name, settings.method["name"], settings.seed, settings.sharing, settings.assign)
+        words = (where, settings.method["name"], settings.seed, settings.sharing, settings.assign)
         known = (origin.get("date"), origin.get("version"), origin.get("commit") or "–", origin.get("command"))
         made.append([*map(text, words), text(settings.data_hash[:12]), *map(text, known)])
     columns = ("folder", "method", "seed", "shared by", "assigned by", "data hash", "date", "version", "commit")

@@ -34,7 +34,8 @@ def task_maps(comparison: Comparison) -> tuple[list[Figure], list[str]]:
             notes.append(f"No map of tasks for {group.label}: its modules cannot be read ({error}).")
             continue
         if centres is None or len(centres) < 3:
-            notes.append(f"No map of tasks for {group.label}: it takes the modules of three tasks or more.")
+            lacking = "its run has no modules" if centres is None else "it takes three tasks or more"
+            notes.append(f"No map of tasks for {group.label}: {lacking}.")
             continue
         figures.append(_figure(group, *project(centres)))
     return figures, notes

@@ -110,7 +110,8 @@ def run(
             progress=bar,
             tell=lambda text: show.stderr.print(text, soft_wrap=True),
         )
-        records = sweep(plan, numbers, drawn)
+        with show.resumable(out):
+            records = sweep(plan, numbers, drawn)
     if json:
         show.print_json(
             [{"folder": str(r.folder), "agents": r.settings.agents, "results": r.results} for r in records]
@@ -130,30 +131,48 @@ def methods(json: options.Json = False) -> None:
         show.print_json([method.settings() for method in METHODS.values()])
         return
     for method in METHODS.values():
-        told = {name: value for name, value in method.settings().items() if value is not None and name != "name"}
+        told = {name: "none" if value is None else value for name, value in method.settings().items()}
+        del told["name"]
         typer.echo(f"{method.name}: " + ", ".join(f"{name} {value}" for name, value in told.items()))
 
 
 def _print(records: list[Record]) -> None:
     from skillmesh.cli import show
 
-    columns = (">agents", ">seed", ">task given", ">task found", ">final", ">all data", ">speedup", ">efficiency")
-    rows = show.table(None, "method", *columns, "answers", "task told")
+    columns = (">agents", ">seed", ">task given", ">task found", ">final", ">all data")
+    rows = show.table(None, "method", *columns, "task told")
     for record in records:
         results: dict[str, Any] = record.results or {}
         together = results["bounds"].get("all_data_together", {}).get("final_accuracy")
-        shared = results["sharing"]
         rows.add_row(
             str(record.settings.method["name"]),
             str(record.settings.agents),
             str(record.settings.seed),
             *(show.percent(results[k]) for k in ("oracle_accuracy", "task_accuracy", "final_accuracy")),
             show.percent(together),
+            "yes" if record.settings.method.get("label") == "given" else "no",
+        )
+    show.console.print(rows)
+    if several := [record for record in records if record.settings.agents > 1]:
+        _print_sharing(several)
+
+
+def _print_sharing(records: list[Record]) -> None:
+    """What several agents gain, and whether they answer alike."""
+    from skillmesh.cli import show
+
+    rows = show.table(None, ">agents", ">seed", ">speedup", ">efficiency", "answers")
+    for record in records:
+        results: dict[str, Any] = record.results or {}
+        shared = results["sharing"]
+        rows.add_row(
+            str(record.settings.agents),
+            str(record.settings.seed),
             f"{results['costs']['speedup']:.2f}",
             f"{results['costs']['efficiency']:.4f}",
             "–" if shared is None else ("alike" if shared["same_answers"] else "DIFFERENT"),
-            "yes" if record.settings.method.get("label") == "given" else "no",
         )
+    show.console.print()
     show.console.print(rows)
 
 

@@ -47,16 +47,21 @@ def tune_(
 
     changes = {"backbone": backbone, "weights": None if weights is None else str(weights.resolve())}
     names = [name.strip() for name in method.split(",") if name.strip()]
-    tuned = tune(
-        [find_method(name, changes) for name in names],
-        Ground(tuple(map(str, tasks)), first, dataset, rule, partial),
-        out,
-        seed=seed,
-        device=device,
-        workers=workers,
-        command=show.command_line(),
-        tell=_tell,
-    )
+    ground = Ground(tuple(map(str, tasks)), first, dataset, rule, partial)
+    if (count := len(ground.paths())) < first:
+        show.warn(f"tuning on {count} tasks, not {first}: there are no more")
+    with show.resumable(out), show.progress_bar() as bar:
+        tuned = tune(
+            [find_method(name, changes) for name in names],
+            ground,
+            out,
+            seed=seed,
+            device=device,
+            workers=workers,
+            command=show.command_line(),
+            tell=_tell,
+            progress=bar if workers == 1 else None,
+        )
     if json:
         show.print_json({one.method.name: _as_dict(one, out) for one in tuned})
     else:
