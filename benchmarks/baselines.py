@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,10 @@ def gathered(folder: Path, settings: Path, remark: str | None) -> dict[str, Any]
         "date": max(date for method in methods.values() for date in method["dates"]),
     }
     origin = dict(first.circumstances.provenance) | made | ({"remark": remark} if remark else {})
-    return {"tasks": sorted(first.settings.names), "methods": methods, "provenance": origin}
+    images = {
+        task.name: task.train + task.val for task in sorted(first.settings.tasks, key=lambda task: task.name)
+    }
+    return {"tasks": list(images), "images": images, "methods": methods, "provenance": origin}
 
 
 def row(group: Group) -> dict[str, Any]:
@@ -137,8 +139,7 @@ def row(group: Group) -> dict[str, Any]:
     return {name: as_json(value) for name, value in figures.items()} | {
         "told": group.told,
         "settings": group.method,
-        "after_learning_by_task": by_task(group.records, lambda record: record.matrix("given").diagonal()),
-        "final_by_task": by_task(group.records, lambda record: record.matrix("final")[-1]),
+        "runs": [{"seed": record.settings.seed, "tasks": by_task(record)} for record in group.records],
         "commits": sorted({record.circumstances.provenance["commit"] for record in group.records}),
         "dates": sorted({record.circumstances.provenance["date"] for record in group.records}),
     }
@@ -149,13 +150,13 @@ def first_task(record: Record) -> float:
     return record.steps[-1].tasks[0].final
 
 
-def by_task(records: Sequence[Record], read: Callable[[Record], Iterable[float]]) -> dict[str, float]:
-    """A figure of each task, the mean over seeds."""
-    found: dict[str, list[float]] = {}
-    for record in records:
-        for name, value in zip(record.settings.names, read(record), strict=True):
-            found.setdefault(name, []).append(float(value))
-    return {name: sum(values) / len(values) for name, values in sorted(found.items())}
+def by_task(record: Record) -> dict[str, dict[str, float]]:
+    """Of each task, in the order in which they were learned: when it had just been, and at the end."""
+    learned, final = record.matrix("given").diagonal(), record.matrix("final")[-1]
+    return {
+        name: {"after_learning": round(float(then), 6), "final": round(float(now), 6)}
+        for name, then, now in zip(record.settings.names, learned, final, strict=True)
+    }
 
 
 def as_json(value: Interval | None) -> dict[str, Any] | None:

@@ -116,6 +116,7 @@ def test_a_file_changes_a_method(tmp_path):
         ("rank = 3", 'does not say which method it changes; begin it with a line such as base = "sketch"'),
         ('base = "sketch"\ncolour = 3', "sets colour, which skill does not have; expected name, .*rank"),
         ('base = "nothing"', "base = 'nothing'"),
+        ('kind = ["skill"]', r"kind = \['skill'\]; expected skill"),
         ('kind = "magic"', "kind = 'magic'; expected skill"),
         ('kind = "skill"\nhead = "deep"', "expected linear, head2toe"),
         ('kind = "skill"\nhead = "head2toe"', "needs biases"),

@@ -15,6 +15,7 @@ from conftest import LEARNED, Ran
 from PIL import Image
 
 from skillmesh.agent import Agent
+from skillmesh.backbone import network
 from skillmesh.baselines.methods import Naive
 from skillmesh.challenge import methods
 from skillmesh.challenge.bounds import joint_bound
@@ -196,14 +197,23 @@ def test_another_order_of_the_same_tasks_is_named(plan: Plan, made: Record):
         run(replace(plan, paths=plan.paths[::-1]))
 
 
-def test_a_run_that_had_not_begun_to_learn_holds_no_folder(plan: Plan, tmp_path: Path):
-    out = tmp_path / "run"
-    with pytest.raises(SkillmeshError, match=r"'cuda:99' cannot be used .*; expected cpu"):
-        run(replace(plan, out=out, agents=1, method=Naive("naive"), bound=False, device="cuda:99"))
-    assert read_record(out).settings.agents == 1
-    found = run(replace(plan, out=out, method=Forgetful("forgetful"), agents=1, bound=False))
-    assert found.complete
-    assert found.settings.method["name"] == "forgetful"
+def test_a_run_that_cannot_begin_leaves_nothing(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(network, "best_device", lambda: "cpu")
+    naive = replace(plan, out=tmp_path / "run", agents=1, method=Naive("naive"), bound=False)
+    with pytest.raises(SkillmeshError, match=r"'cuda:99' cannot be used .*; expected cpu$"):
+        run(replace(naive, device="cuda:99"))
+    assert not naive.out.exists()
+
+
+def test_a_run_that_fails_later_keeps_what_it_learned(plan: Plan, tmp_path: Path):
+    class Failing(Forgetful):
+        def play(self, stage: Stage) -> None:
+            super().play(stage)
+            raise RunError("no more")
+
+    with pytest.raises(RunError, match="no more"):
+        run(replace(plan, out=tmp_path / "run", agents=1, method=Failing("failing"), bound=False))
+    assert len(read_record(tmp_path / "run").learned) == len(plan.paths)
 
 
 def test_a_sweeps_folder_is_no_place_for_a_single_run(plan: Plan, tmp_path: Path):
@@ -215,9 +225,15 @@ def test_a_sweeps_folder_is_no_place_for_a_single_run(plan: Plan, tmp_path: Path
 @pytest.mark.parametrize("place", ["mine.txt", "mine.txt/run"])
 def test_a_file_in_the_runs_place_is_refused(plan: Plan, tmp_path: Path, place: str):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(RunError, match=r"mine\.txt is a file, expected a folder or nothing"):
+    with pytest.raises(RunError, match=r"mine\.txt is a file or a link to nothing, expected a folder or nothing"):
         run(replace(plan, out=tmp_path / place))
     assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+def test_a_link_to_nothing_is_no_place_for_a_run(plan: Plan, tmp_path: Path):
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(RunError, match="link is a file or a link to nothing"):
+        run(replace(plan, out=tmp_path / "link"))
 
 
 def test_a_folder_with_something_else_inside_is_refused(plan: Plan, tmp_path: Path):

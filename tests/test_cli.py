@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 from conftest import LEARNED, Ran
 from PIL import Image
-from rich.console import Console
 
 from skillmesh import Agent, __version__
 from skillmesh.cli import show
@@ -412,12 +410,3 @@ def test_whoever_interrupts_long_work_is_told_that_it_goes_on(capsys: pytest.Cap
     with pytest.raises(KeyboardInterrupt), show.resumable(Path("runs/si")):
         raise KeyboardInterrupt
     assert "kept in runs/si, the same command goes on" in capsys.readouterr().err
-
-
-def test_numbers_in_tables_are_never_broken():
-    rows = show.table(None, "name", ">share", ">count")
-    rows.add_row("a name that is far too long for the terminal at hand", "100.0 %", "0.9898")
-    narrow = Console(width=30, file=io.StringIO())
-    narrow.print(rows)
-    (first, *_) = narrow.file.getvalue().splitlines()[1:]
-    assert first.split()[-3:] == ["100.0", "%", "0.9898"]

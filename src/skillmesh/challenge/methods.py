@@ -187,7 +187,7 @@ def _from_file(path: Path) -> Method:
         )
     base = METHODS.get(str(given.get("base")))
     kind = given.pop("kind", "skill" if base is None else base.kind)
-    if kind not in KINDS:
+    if str(kind) not in KINDS:
         raise RunError(f"{path} has kind = {kind!r}; expected {', '.join(KINDS)}")
     values = {"name": path.stem} | given
     if "base" in given:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +22,7 @@ from skillmesh.challenge.record import Circumstances, Record, RunSettings, TaskF
 from skillmesh.challenge.results import results_of
 from skillmesh.challenge.stage import Stage
 from skillmesh.data.folder import TaskFolder
-from skillmesh.errors import CalibrationError, RunError
+from skillmesh.errors import CalibrationError, RunError, SkillmeshError
 from skillmesh.progress import Progress
 
 PACKAGES = (
@@ -35,7 +37,7 @@ PACKAGES = (
     "distributed",
 )
 BEGUN = {"run.json", "log.txt", "times.json"}
-"""All that a run has which was stopped before it had anything to lose: another may begin in its folder."""
+"""All that a run has before it has learned anything."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def run(plan: Plan) -> Record:
     if before.complete and (before.bounds is not None or not plan.bound):
         stage.log("this run is complete; nothing is done again")
         return before
-    with stage.timed("total_seconds"):
+    with _nothing_left(stage), stage.timed("total_seconds"):
         plan.method.play(stage)
         if plan.bound and stage.read().bounds is None:
             _keep_bound(plan.method, stage)
@@ -177,19 +179,31 @@ def _circumstances(stage: Stage, origin: dict[str, Any]) -> Circumstances:
 
 def _begin(stage: Stage, circumstances: Circumstances) -> None:
     """Begin a new record, or go on with one of the same settings; refuse any other."""
-    there = {path.name for path in stage.folder.iterdir()} if stage.folder.exists() else set()
-    if "run.json" in there and not there <= BEGUN:
+    if (stage.folder / "run.json").exists():
         _refuse_other_settings(stage.read().settings, stage)
         stage.log("going on with this run")
         return
-    if not there <= BEGUN:
-        several = [name for name in sorted(there) if any((stage.folder / name).rglob("run.json"))]
-        holds = f"holds runs of several seeds or agents ({', '.join(several)})" if several else "holds no run"
-        what = "give --seeds and --agents as they were given, or name" if several else "name"
-        raise RunError(f"{stage.folder} is not empty and {holds}; {what} another folder with --out")
+    if stage.folder.exists() and any(stage.folder.iterdir()):
+        if sweep := sorted(path.name for word in ("seed-*", "agents-*") for path in stage.folder.glob(word)):
+            raise RunError(
+                f"{stage.folder} holds runs of several seeds or agents ({', '.join(sweep)}); give --seeds and "
+                "--agents as they were given, or name another folder with --out"
+            )
+        raise RunError(f"{stage.folder} is not empty and holds no run; name another folder with --out")
     stage.folder.mkdir(parents=True, exist_ok=True)
     writing.write_settings(stage.folder, stage.settings, circumstances)
     stage.log(f"{len(stage.tasks)} task(s), {stage.settings.agents} agent(s), {stage.settings.method['name']}")
+
+
+@contextmanager
+def _nothing_left(stage: Stage) -> Iterator[None]:
+    """A run that is refused before it learned anything leaves no folder: the mended command begins there."""
+    try:
+        yield
+    except SkillmeshError:
+        if {path.name for path in stage.folder.iterdir()} <= BEGUN:
+            shutil.rmtree(stage.folder)
+        raise
 
 
 def _refuse_other_settings(theirs: RunSettings, stage: Stage) -> None:

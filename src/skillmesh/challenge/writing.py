@@ -18,9 +18,11 @@ FIGURES = ("given", "found", "final", "strict", "unknown")
 
 def refuse_file(folder: Path) -> None:
     """Say so before anything is made, where a folder is wanted and a file lies in its place or on the way."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
     if not there.is_dir():
-        raise RunError(f"{there} is a file, expected a folder or nothing; name another with --out")
+        raise RunError(
+            f"{there} is a file or a link to nothing, expected a folder or nothing; name another with --out"
+        )
 
 
 def write_settings(folder: Path, settings: RunSettings, circumstances: Circumstances) -> None:

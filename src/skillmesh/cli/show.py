@@ -57,8 +57,7 @@ def table(title: str | None, *columns: str) -> Table:
         title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
     )
     for column in columns:
-        number = column.startswith(">")
-        made.add_column(column.lstrip(">"), justify="right" if number else "left", overflow="fold", no_wrap=number)
+        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
     return made
 
 

@@ -32,6 +32,7 @@ ORDERS = (
     " Where seeds drew the order of tasks, a step is another task with each: lines are means, and a band would "
     "show how tasks differ, not how sure a mean is; the table has the intervals."
 )
+FIRST = 10
 AXIS = " The vertical axis need not begin at zero."
 
 
@@ -109,7 +110,9 @@ def first_ten(comparison: Comparison) -> Figure:
     caption = (
         "Final accuracy on each of the first ten tasks divided by its accuracy just "
         "after it was learned, one line per task, one panel per method. 100 % is no "
-        "interference. With several seeds their mean; the table has the intervals." + undivided(comparison) + AXIS
+        "interference. With several seeds their mean; the table has the intervals."
+        + undivided(comparison, FIRST)
+        + AXIS
     )
     alt = "One panel per method with up to ten lines. At the end " + "; ".join(
         f"{label}: lowest {100 * min(values):.1f} %, mean {100 * sum(values) / len(values):.1f} %"
@@ -122,7 +125,7 @@ def first_ten(comparison: Comparison) -> Figure:
 
 def _normalised(group: Group) -> dict[str, Curve]:
     """By the task's name; where seeds draw the order, by its place."""
-    count = min(10, len(group.tasks))
+    count = min(FIRST, len(group.tasks))
     names = group.tasks if group.same_order else [f"task {index + 1}" for index in range(count)]
     matrices = [normalised(record.matrix("final")) for record in group.records]
     return {

@@ -14,7 +14,6 @@ from skillmesh.challenge.report.page import Section, page
 from skillmesh.challenge.report.samples import confused_tasks
 from skillmesh.challenge.report.tables import all_tables
 from skillmesh.challenge.results import LEVELS
-from skillmesh.challenge.writing import refuse_file
 
 PAGE = "report.html"
 NO_LINE = "No figure of task recognition: it takes a method that recognises tasks, and two of them."
@@ -76,7 +75,6 @@ def make_report(folders: Sequence[str | Path], levels: Sequence[float] = LEVELS)
 
 def write_report(report: Report, out: Path) -> Path:
     """Write figures, tables and the page that holds them all; returns the page's path."""
-    refuse_file(out)
     figures, tables = out / "figures", out / "tables"
     for folder in (figures, tables):
         folder.mkdir(parents=True, exist_ok=True)

@@ -62,14 +62,14 @@ def _lifelong(comparison: Comparison) -> Table:
     return Table("lifelong", "What holds as tasks are added", columns, rows(made), about=about)
 
 
-def undivided(comparison: Comparison) -> str:
-    """What must be said of tasks without an accuracy to divide by."""
+def undivided(comparison: Comparison, first: int | None = None) -> str:
+    """What must be said of tasks, or of the first so many, that have no accuracy to divide by."""
     counts = {
-        group.label: sum(int((record.matrix("final").diagonal() == 0).sum()) for record in group.records)
+        group.label: sum(int((record.matrix("final").diagonal()[:first] == 0).sum()) for record in group.records)
         for group in comparison.shown
     }
     told = ", ".join(f"{count} of {label}" for label, count in counts.items() if count)
-    return f" Tasks of which nothing was known just after learning cannot be divided by: {told}." if told else ""
+    return f" Left out, since nothing was known of them just after learning (all seeds): {told}." if told else ""
 
 
 def _costs(comparison: Comparison) -> Table:

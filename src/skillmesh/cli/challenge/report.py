@@ -26,8 +26,10 @@ def report(
 ) -> None:
     """Compare runs, beside the paper: one page, its figures as SVG and PNG, its tables as CSV."""
     from skillmesh.challenge.report import make_report, write_report
+    from skillmesh.challenge.writing import refuse_file
     from skillmesh.cli import show
 
+    refuse_file(out)
     made = make_report(folders, _levels(levels))
     page = write_report(made, out)
     if json:
