@@ -130,7 +130,7 @@ def row(group: Group) -> dict[str, Any]:
         "after_learning": group.over_seeds(lambda record: after_learning(record.matrix("given"))),
         "task_given": group.figure("oracle_accuracy"),
         "final": group.figure("final_accuracy"),
-        "forgetting": group.over_seeds(lambda record: forgetting(record.matrix("given"))),
+        "forgetting": group.over_seeds(lambda record: forgetting(record.matrix("final"))),
         "first_task": group.over_seeds(first_task),
         "macs": group.figure("costs", "single"),
         "bytes_kept": group.over_seeds(lambda record: float(sum(one.module_bytes for one in record.learned))),

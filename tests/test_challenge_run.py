@@ -34,6 +34,8 @@ from skillmesh.challenge.results import AVERAGED
 from skillmesh.challenge.run import Plan, run
 from skillmesh.challenge.stage import Stage
 from skillmesh.challenge.sweep import sweep
+from skillmesh.cli import show
+from skillmesh.cli.challenge.run import _print
 from skillmesh.errors import RunError, SkillmeshError
 from skillmesh.module import Module
 from skillmesh.module.parts import specs_for
@@ -197,12 +199,18 @@ def test_another_order_of_the_same_tasks_is_named(plan: Plan, made: Record):
         run(replace(plan, paths=plan.paths[::-1]))
 
 
-def test_a_run_that_cannot_begin_leaves_nothing(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_cannot_begin_leaves_nothing_of_its_own(
+    plan: Plan, made: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(network, "best_device", lambda: "cpu")
     naive = replace(plan, out=tmp_path / "run", agents=1, method=Naive("naive"), bound=False)
     with pytest.raises(SkillmeshError, match=r"'cuda:99' cannot be used .*; expected cpu$"):
         run(replace(naive, device="cuda:99"))
     assert not naive.out.exists()
+    shutil.copytree(made.folder, naive.out, ignore=lambda _, names: {*names} - {"run.json", "log.txt"})
+    with pytest.raises(SkillmeshError, match="'cuda:99' cannot be used"):
+        run(replace(plan, out=naive.out, device="cuda:99"))
+    assert (naive.out / "run.json").exists(), "another process may be at it"
 
 
 def test_a_run_that_fails_later_keeps_what_it_learned(plan: Plan, tmp_path: Path):
@@ -364,6 +372,17 @@ def test_a_method_that_learns_another_way_leaves_the_same_record(plan: Plan, tmp
 
 
 # The command.
+
+
+def test_the_table_of_a_run_fits_eighty_columns(made: Record, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr(show.console, "_width", 80)
+    _print([made])
+    assert made.results is not None
+    lines = capsys.readouterr().out.splitlines()
+    assert " ".join(lines[0].split()) == "method agents seed task given task found final all data task told"
+    assert show.percent(made.results["final_accuracy"]) in lines[1]
+    assert f"{made.results['costs']['efficiency']:.4f}" in lines[-1]
+    assert len(lines) == 2 + 1 + 2
 
 
 def test_the_command_runs_and_says_what_it_found(command: Callable[..., Ran], demo_tasks: Path, tmp_path: Path):

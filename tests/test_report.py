@@ -71,6 +71,11 @@ def copied(
     return target
 
 
+def worse(step: dict[str, Any]) -> None:
+    for task in step["tasks"]:
+        task["final"] = 0.5
+
+
 def table_of(report: Report, name: str) -> Table:
     return next(table for section in report.sections for table in section.all_tables if table.name == name)
 
@@ -100,10 +105,6 @@ def test_numbers_of_agents_are_one_method_and_accuracy_is_drawn_once(made: Repor
 
 
 def test_runs_that_differ_in_their_seed_give_a_mean_and_its_interval(runs: Path, tmp_path: Path):
-    def worse(step: dict[str, Any]) -> None:
-        for task in step["tasks"]:
-            task["final"] = 0.5
-
     first = runs / "maha"
     second = copied(first, tmp_path / "other", worse, seed=1)
     report = make_report([first, second])
@@ -161,10 +162,6 @@ def test_a_report_is_not_written_into_a_file(command: Callable[..., Ran], runs: 
 def test_a_band_is_drawn_where_seeds_learned_in_one_order(
     runs: Path, tmp_path: Path, figure: Callable[[Comparison], Figure]
 ):
-    def worse(step: dict[str, Any]) -> None:
-        for task in step["tasks"]:
-            task["final"] = 0.5
-
     comparison = collect([runs / "maha", copied(runs / "maha", tmp_path / "other", worse, seed=1)])
     steady = figure(comparison)
     assert len(steady.draw().axes[0].collections) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -79,12 +79,12 @@ def run(plan: Plan) -> Record:
     origin = provenance(plan.command, plan.paths, plan.seed)
     settings = _settings(plan, folders, origin["data_hash"])
     stage = _stage(plan, settings, folders)
-    _begin(stage, _circumstances(stage, origin))
+    new = _begin(stage, _circumstances(stage, origin))
     before = stage.read()
     if before.complete and (before.bounds is not None or not plan.bound):
         stage.log("this run is complete; nothing is done again")
         return before
-    with _nothing_left(stage), stage.timed("total_seconds"):
+    with _nothing_left(stage) if new else nullcontext(), stage.timed("total_seconds"):
         plan.method.play(stage)
         if plan.bound and stage.read().bounds is None:
             _keep_bound(plan.method, stage)
@@ -177,12 +177,12 @@ def _circumstances(stage: Stage, origin: dict[str, Any]) -> Circumstances:
     return Circumstances("Dask" if stage.cluster else where, stage.workers, stage.threads, versions, origin)
 
 
-def _begin(stage: Stage, circumstances: Circumstances) -> None:
-    """Begin a new record, or go on with one of the same settings; refuse any other."""
+def _begin(stage: Stage, circumstances: Circumstances) -> bool:
+    """Begin a new record, or go on with one of the same settings; refuse any other. Return whether it is new."""
     if (stage.folder / "run.json").exists():
         _refuse_other_settings(stage.read().settings, stage)
         stage.log("going on with this run")
-        return
+        return False
     if stage.folder.exists() and any(stage.folder.iterdir()):
         if sweep := sorted(path.name for word in ("seed-*", "agents-*") for path in stage.folder.glob(word)):
             raise RunError(
@@ -193,11 +193,12 @@ def _begin(stage: Stage, circumstances: Circumstances) -> None:
     stage.folder.mkdir(parents=True, exist_ok=True)
     writing.write_settings(stage.folder, stage.settings, circumstances)
     stage.log(f"{len(stage.tasks)} task(s), {stage.settings.agents} agent(s), {stage.settings.method['name']}")
+    return True
 
 
 @contextmanager
 def _nothing_left(stage: Stage) -> Iterator[None]:
-    """A run that is refused before it learned anything leaves no folder: the mended command begins there."""
+    """A new run that is refused before it learned anything leaves no folder: the mended command begins there."""
     try:
         yield
     except SkillmeshError:
