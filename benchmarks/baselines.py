@@ -2,12 +2,13 @@
 
     skillmesh challenge tune TASKS --method naive,joint,ewc,… --first 4 --out benchmarks/tuned
     python benchmarks/baselines.py TASKS --methods naive joint ewc … --out runs [--workers 14] [--device cuda]
-    python benchmarks/baselines.py --gather runs --json docs/results/baselines.json [--remark "…"]
+    python benchmarks/baselines.py --gather runs --json docs/results/baselines.json [--keep] [--remark "…"]
 
 A method that has a file in `--settings` (`benchmarks/tuned`) runs as it says, any other with its own settings.
 Runs are those of `skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was.
 Processes take one run after the other in the order of the methods given (the longest first, then no one waits for
-it at the end), so that a GPU plans its kernels once for many.
+it at the end), so that a GPU plans its kernels once for many. With `--keep`, methods that the file has and the
+runs have not stay in it as they were measured, on the same data.
 """
 
 from __future__ import annotations
@@ -85,10 +86,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--gather", type=Path, help="folder of finished runs")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", action="store_true", help="leave other methods of --json as they are")
     parser.add_argument("--remark", help="about the machine, beside what was gathered")
     options = parser.parse_args()
     if options.gather:
-        found = gathered(options.gather, options.settings, options.remark)
+        before = json.loads(options.json.read_text()) if options.keep else None
+        found = gathered(options.gather, options.settings, options.remark, before)
         text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
         options.json.write_text(text) if options.json else print(text)
         return
@@ -103,7 +106,7 @@ def main() -> None:
 # What the docs show.
 
 
-def gathered(folder: Path, settings: Path, remark: str | None) -> dict[str, Any]:
+def gathered(folder: Path, settings: Path, remark: str | None, before: dict[str, Any] | None) -> dict[str, Any]:
     comparison = collect([folder])
     first = comparison.groups[0].first
     if others := {r.settings.data_hash for r in comparison.records} - {first.settings.data_hash}:
@@ -111,11 +114,15 @@ def gathered(folder: Path, settings: Path, remark: str | None) -> dict[str, Any]
             f"{folder} has runs on {len(others) + 1} different sets of tasks, expected one; gather each alone"
         )
     methods = {str(group.method["name"]): row(group) for group in comparison.groups}
+    if before:
+        if (data := before["provenance"]["data_hash"]) != first.circumstances.provenance["data_hash"]:
+            raise RunError(f"what is kept was measured on other data, {data[:12]}; gather without --keep")
+        methods = dict(sorted((before["methods"] | methods).items()))
     changed = "" if settings == TUNED else f" --settings benchmarks/{settings.name}"
     made = {
         "command": f"python benchmarks/baselines.py TASKS --methods {' '.join(methods)}{changed} --out runs",
         "commit": ", ".join(sorted({commit for method in methods.values() for commit in method["commits"]})),
-        "seed": ", ".join(sorted({str(r.settings.seed) for g in comparison.groups for r in g.records})),
+        "seed": ", ".join(sorted({str(run["seed"]) for method in methods.values() for run in method["runs"]})),
         "date": max(date for method in methods.values() for date in method["dates"]),
     }
     origin = dict(first.circumstances.provenance) | made | ({"remark": remark} if remark else {})

@@ -19,16 +19,17 @@ from skillmesh.baselines.settings import Baseline
 from skillmesh.baselines.trials import Ground, Tried
 from skillmesh.baselines.tuning import BUDGET, Tuned, tune
 from skillmesh.challenge.methods import METHODS, find_method
+from skillmesh.challenge.provenance import data_hash
 from skillmesh.challenge.record import read_record
 from skillmesh.data.folder import ImageFile
 from skillmesh.errors import RunError
 
-RATES = (0.0, 0.01, 0.05, math.nextafter(0.05, 1), 0.02, 0.03)
+RATES = (0.0, 0.01, 0.05, math.nextafter(0.05, 1), 0.02, 0.03, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006)
 
 
 @dataclass(frozen=True)
 class Tunable(Naive):
-    """Six rates; the first learns nothing, two are as good as the same."""
+    """So many rates; the first learns nothing, two are as good as the same."""
 
     grid: ClassVar[tuple[dict[str, Any], ...]] = tuple({"rate": rate, "head_rate": 2 * rate} for rate in RATES)
 
@@ -43,6 +44,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ground(places: Path) -> Ground:
     return Ground((str(places),), first=2)
+
+
+def folder_of(number: int) -> str:
+    return f"rate={RATES[number]},head_rate={2 * RATES[number]}"
 
 
 def tunable(**changes: object) -> Tunable:
@@ -86,7 +91,7 @@ def test_every_setting_is_tried_and_the_best_is_chosen(swept: tuple[Path, Tuned]
     assert len(set(accuracies)) > 1
     assert accuracies[tuned.chosen] == max(accuracies)
     for number, tried in enumerate(tuned.tried):
-        record = read_record(out / "naive" / f"{number}")
+        record = read_record(out / "naive" / folder_of(number))
         last = [task.final for task in record.steps[-1].tasks]
         assert tried.final_accuracy == pytest.approx(sum(last) / 2, abs=1e-6)
         assert tried.after_learning == pytest.approx(
@@ -146,8 +151,49 @@ def test_a_sweep_that_was_stopped_goes_on_and_makes_nothing_twice(
         Naive, "play", lambda method, stage: made.append(stage.folder.name) or learn(method, stage)
     )
     again = tune([tunable()], ground, out)[0]
-    assert made == ["3", "4", "5"]
+    assert made == [folder_of(number) for number in range(3, BUDGET)]
     assert [_figures(tried) for tried in again.tried] == [_figures(tried) for tried in swept[1].tried]
+
+
+def test_where_a_grid_has_grown_only_what_is_new_is_tried(
+    swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tried_now: list[int] = []
+
+    def made(trials, workers):
+        for trial in trials:
+            tried_now.append(trial.number)
+            yield trial, replace(swept[1].tried[trial.number], changes=trial.changes)
+
+    def commits() -> str:
+        return json.loads((tmp_path / "tuning.json").read_text())["methods"]["naive"]["provenance"]["commit"]
+
+    monkeypatch.setattr(tuning, "made", made)
+    monkeypatch.setattr(tuning, "BUDGET", 3)
+    monkeypatch.setattr(Tunable, "grid", Tunable.grid[2:5])
+    monkeypatch.setattr(tuning, "provenance", lambda *_: {"commit": "b", "data_hash": "same"})
+    before = tune([tunable()], ground, tmp_path)[0]
+    assert commits() == "b"
+    monkeypatch.undo()
+    monkeypatch.setattr(tuning, "made", made)
+    monkeypatch.setattr(tuning, "provenance", lambda *_: {"commit": "a", "data_hash": "same"})
+    tried_now.clear()
+    after = tune([tunable()], ground, tmp_path)[0]
+    assert tried_now == [0, 1, *range(5, BUDGET)]
+    assert after.tried[2:5] == before.tried
+    assert [tried.changes for tried in after.tried] == list(Tunable.grid)
+    assert commits() == "a, b"
+    assert find_method(str(tmp_path / "naive.toml")).settings() == after.best.settings()
+    # Nothing new, and it is known where all is from.
+    monkeypatch.setattr(tuning, "provenance", lambda *_: {"commit": "c", "data_hash": "same"})
+    tried_now.clear()
+    assert tune([tunable()], ground, tmp_path)[0].tried == after.tried
+    assert tried_now == []
+    assert commits() == "a, b"
+    # Another number of images in a batch is another method: nothing that was tried says anything of it.
+    tune([tunable(batch=5)], ground, tmp_path)
+    assert tried_now == [*range(BUDGET)]
+    assert commits() == "c"
 
 
 @pytest.mark.slow
@@ -197,8 +243,8 @@ def test_what_starts_at_random_is_tuned_by_a_grid_of_its_own():
 
 
 def test_the_same_setting_twice_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Tunable, "grid", (*Tunable.grid[:5], Tunable.grid[0]))
-    with pytest.raises(RunError, match="'naive' has 5 different settings to try, expected 6"):
+    monkeypatch.setattr(Tunable, "grid", (*Tunable.grid[:-1], Tunable.grid[0]))
+    with pytest.raises(RunError, match="'naive' has 11 different settings to try, expected 12"):
         tune([tunable()], ground, tmp_path)
 
 
@@ -209,7 +255,9 @@ def test_a_file_in_the_folders_place_is_refused(ground: Ground, tmp_path: Path):
 
 
 def test_a_broken_file_of_what_was_tuned_is_refused(ground: Ground, tmp_path: Path):
-    for broken in ("{", "[]", "{}"):
+    no_tries = {"tried": [], "chosen": 0}
+    facts = {"tasks": ["task0", "task1"], "seed": 0, "data_hash": data_hash(ground.paths())}
+    for broken in ("{", "[]", "{}", json.dumps(facts | {"methods": {"naive": no_tries}})):
         (tmp_path / "tuning.json").write_text(broken)
         with pytest.raises(RunError, match=r"tuning\.json cannot be read .*; remove it"):
             tune([tunable()], ground, tmp_path)
@@ -217,8 +265,8 @@ def test_a_broken_file_of_what_was_tuned_is_refused(ground: Ground, tmp_path: Pa
 
 
 def test_another_budget_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Tunable, "grid", Tunable.grid[:5])
-    with pytest.raises(RunError, match="'naive' has 5 different settings to try, expected 6: all methods get"):
+    monkeypatch.setattr(Tunable, "grid", Tunable.grid[:-1])
+    with pytest.raises(RunError, match="'naive' has 11 different settings to try, expected 12: all methods get"):
         tune([tunable()], ground, tmp_path)
 
 

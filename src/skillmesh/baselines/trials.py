@@ -66,7 +66,7 @@ class Trial:
         plan = Plan(
             paths=self.ground.paths(),
             method=replace(self.method, **self.changes),
-            out=self.out / self.method.name / f"{self.number}",
+            out=self.out / self.method.name / self._folder,
             agents=1,
             seed=self.seed,
             open=self.ground,
@@ -77,6 +77,11 @@ class Trial:
             progress=self.progress,
         )
         return Tried.of(self.changes, run(plan))
+
+    @property
+    def _folder(self) -> str:
+        """By what is tried, not by its number, which another grid would give to another setting."""
+        return ",".join(f"{name}={value}" for name, value in self.changes.items())
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,16 @@ A method's `grid` names the settings to try, equally many for all methods. Each 
 on the first few tasks, trained on their training images alone and tested on their validation images; the best
 average over all tasks at the end of the stream wins, the first of equals. What was chosen is written as a file for
 `skillmesh challenge run --method`, what was tried beside it. A sweep that was killed goes on by the same command:
-complete runs are only read. Nothing here loads torch before a run begins.
+complete runs are only read. Where a grid has grown since, only what is new is tried. Nothing here loads torch
+before a run begins.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from skillmesh.challenge.writing import refuse_file, write_bytes, write_json
 from skillmesh.errors import RunError
 from skillmesh.progress import Progress
 
-BUDGET = 6
+BUDGET = 12
 """Settings that are tried of every method."""
 CRITERION = "average accuracy of all tasks at the end of the stream, on validation images"
 
@@ -76,19 +78,23 @@ def tune(
     origin = provenance(command, ground.paths(), seed)
     facts = {"tasks": [task.name for task in ground(seed)], "seed": seed, "data_hash": origin["data_hash"]}
     earlier = _earlier(out, facts)
+    known = {method: _tried_before(method, earlier.get(method.name), out) for method in chosen}
+    origins = {method: [earlier[method.name]["provenance"]] if known[method] else [] for method in chosen}
     trials = [
         Trial(method, number, changes, ground, out, seed, device, command, progress)
         for method in chosen
         for number, changes in enumerate(method.settings_to_try())
+        if number not in known[method]
     ]
-    found: dict[tuple[str, int], Tried] = {}
+    for method in {trial.method: None for trial in trials}:
+        origins[method].append(origin)
     for trial, tried in made(trials, workers):
-        found[trial.method.name, trial.number] = tried
+        known[trial.method][trial.number] = tried
         tell(trial, tried)
-    tuned = [Tuned(m, tuple(found[m.name, number] for number in range(BUDGET))) for m in chosen]
+    tuned = [Tuned(method, tuple(known[method][number] for number in range(BUDGET))) for method in chosen]
     for one in tuned:
         _write_method(out / f"{one.method.name}.toml", one, facts["tasks"])
-    entries = earlier | {one.method.name: _entry(one, origin) for one in tuned}
+    entries = earlier | {one.method.name: _entry(one, origins[one.method]) for one in tuned}
     write_json(out / "tuning.json", facts | {"criterion": CRITERION, "methods": entries, "provenance": origin})
     return tuned
 
@@ -118,14 +124,9 @@ def _earlier(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
     path = out / "tuning.json"
     if not path.exists():
         return {}
-    try:
+    with _refused(path):
         before = json.loads(path.read_text())
         methods: dict[str, Any] = before["methods"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(
-            f"{path} cannot be read as what was tuned before ({error}); remove it: complete trials beside it are "
-            "not made again"
-        ) from error
     for name, value in facts.items():
         if before.get(name) != value:
             raise RunError(
@@ -135,15 +136,44 @@ def _earlier(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
     return methods
 
 
+def _tried_before(method: Baseline, entry: dict[str, Any] | None, out: Path) -> dict[int, Tried]:
+    """Those of its settings that were tried, by their numbers; none where anything else about it has changed."""
+    if entry is None:
+        return {}
+    with _refused(out / "tuning.json"):
+        tried = [Tried(**one) for one in entry["tried"]]
+        if replace(method, **tried[entry["chosen"]].changes).settings() != entry["settings"]:
+            return {}
+        by_settings = {replace(method, **one.changes): one for one in tried}
+    numbered = enumerate(method.settings_to_try())
+    return {
+        number: replace(by_settings[whole], changes=changes)
+        for number, changes in numbered
+        if (whole := replace(method, **changes)) in by_settings
+    }
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(
+            f"{path} cannot be read as what was tuned before ({error}); remove it: complete trials beside it are "
+            "not made again"
+        ) from error
+
+
 # What is written.
 
 
-def _entry(tuned: Tuned, origin: dict[str, Any]) -> dict[str, Any]:
+def _entry(tuned: Tuned, origins: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    commits = sorted({commit for origin in origins for commit in str(origin["commit"]).split(", ")})
     return {
         "chosen": tuned.chosen,
         "settings": tuned.best.settings(),
         "tried": [vars(tried) for tried in tuned.tried],
-        "provenance": origin,
+        "provenance": origins[-1] | {"commit": ", ".join(commits)},
     }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from skillmesh.challenge.methods import refuse_unknown_choices
@@ -21,6 +23,13 @@ Label = Literal["given", "withheld"]
 Norms = Literal["frozen", "trained"]
 Schedule = Literal["one-cycle", "constant"]
 Grid = tuple[dict[str, Any], ...]
+HEAD_RATES = (0.01, 0.03)
+"""Steps of the heads that tuning tries of all methods that train."""
+
+
+def every(**values: Sequence[Any]) -> Grid:
+    """Each value of each setting with each of all others."""
+    return tuple(dict(zip(values, some, strict=True)) for some in product(*values.values()))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from skillmesh.baselines.settings import Frozen, Grid
+from skillmesh.baselines.settings import Frozen, Grid, every
 from skillmesh.errors import RunError
 
 Distance = Literal["cosine", "euclidean"]
@@ -22,7 +22,7 @@ class NearestMean(Frozen):
 
     kind = "nearest-mean"
     made_by = "nearest_mean:NearestMean"
-    grid = tuple({"distance": d, "power": p} for d in get_args(Distance) for p in (1.0, 0.5, 0.25))
+    grid = every(distance=get_args(Distance), power=(1.0, 0.7, 0.5, 0.35, 0.25, 0.12))
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"distance": Distance}
@@ -37,7 +37,7 @@ class Slda(Frozen):
 
     kind = "slda"
     made_by = "slda:Slda"
-    grid = tuple({"shrinkage": shrinkage} for shrinkage in (1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1))
+    grid = every(shrinkage=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,14 +60,7 @@ class RanPac(Frozen):
     kind = "ranpac"
     made_by = "ranpac:RanPac"
     # Its figure on M goes from hundreds to 15,000; the two fixed ridges are of its range.
-    grid = (
-        {"width": 1_000},
-        {"width": 2_000},
-        {"width": 5_000},
-        {"width": 10_000},
-        {"width": 10_000, "ridge": 1e4},
-        {"width": 10_000, "ridge": 1e6},
-    )
+    grid = every(width=(1_000, 2_000, 5_000, 10_000), ridge=(None, 1e4, 1e6))
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,9 @@ class Fecam(Frozen):
     grid = (
         {"gamma1": 1.0, "gamma2": 1.0},
         {"gamma1": 1.0, "gamma2": 0.0, "shrinks": 1},
+        {"gamma1": 3.0, "gamma2": 3.0},
         {"gamma1": 10.0, "gamma2": 10.0},
+        {"gamma1": 30.0, "gamma2": 30.0},
         {"gamma1": 100.0, "gamma2": 100.0},
     )
 
@@ -100,6 +95,5 @@ class Fecam(Frozen):
             )
 
     def settings_to_try(self) -> Grid:
-        """Both papers' settings with the other power, too: the descriptor is square-rooted already."""
-        other = {"power": 0.5 if self.power == 1 else 1.0}
-        return (*self.grid, *(changes | other for changes in self.grid[:2]))
+        """Each with both powers: the descriptor is square-rooted already."""
+        return tuple(changes | {"power": power} for power in (0.5, 1.0) for changes in self.grid)

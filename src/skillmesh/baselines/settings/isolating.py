@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from skillmesh.baselines.settings import Norms, Trained
+from skillmesh.baselines.settings import HEAD_RATES, Norms, Trained, every
 from skillmesh.errors import RunError
 
 Keys = Literal["binary", "complex"]
@@ -19,10 +19,8 @@ class Psp(Trained):
 
     kind = "psp"
     made_by = "psp:Psp"
-    grid = tuple({"rate": rate, "keys": keys} for rate in (0.001, 0.002, 0.004) for keys in ("binary", "complex"))
-    from_nothing = tuple(
-        {"rate": rate, "keys": keys} for rate in (0.01, 0.03, 0.1) for keys in ("binary", "complex")
-    )
+    grid = every(rate=(0.001, 0.002, 0.004), keys=get_args(Keys), head_rate=HEAD_RATES)
+    from_nothing = every(rate=(0.01, 0.03, 0.1), keys=get_args(Keys), head_rate=HEAD_RATES)
 
     keys: Keys = "binary"  # both are the paper's; a binary key is a bit per input
     superpose: Superposed = "changes"
@@ -39,8 +37,8 @@ class Supsup(Trained):
 
     kind = "supsup"
     made_by = "supsup:Supsup"
-    grid = tuple({"rate": rate, "share": share} for rate in (10.0, 100.0, 1000.0) for share in (0.7, 0.9))
-    from_nothing = tuple({"rate": rate, "share": share} for rate in (0.1, 1.0, 10.0) for share in (0.3, 0.5))
+    grid = every(rate=(10.0, 1000.0), share=(0.5, 0.7, 0.9), head_rate=HEAD_RATES)
+    from_nothing = every(rate=(0.1, 1.0), share=(0.3, 0.5, 0.7), head_rate=HEAD_RATES)
 
     rate: float = 10.0
     """Of scores, whose gradients are as small as the weights that they are multiplied with: from a pretrained

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-from skillmesh.baselines.settings import Trained
+from skillmesh.baselines.settings import HEAD_RATES, Trained, every
 
 Mix = Literal["union", "balanced"]
 
-RATES = tuple({"rate": rate, "head_rate": head} for rate in (0.0003, 0.001, 0.003) for head in (0.01, 0.03))
+RATES = every(rate=(0.0001, 0.0003, 0.001, 0.003), head_rate=(0.01, 0.03, 0.1))
 """What tuning tries where a method has nothing else to choose."""
 
 
@@ -44,7 +44,7 @@ class Er(Trained):
     least: ClassVar[dict[str, float]] = {"per_class": 1}
     kind = "er"
     made_by = "er:Replay"
-    grid = RATES
+    grid = every(mix=get_args(Mix), rate=(0.0003, 0.001, 0.003), head_rate=HEAD_RATES)
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"mix": Mix}
@@ -63,4 +63,4 @@ class Lwf(Trained):
     least: ClassVar[dict[str, float]] = {"temperature": 0.01}
     kind = "lwf"
     made_by = "lwf:WithoutForgetting"
-    grid = tuple({"strength": strength, "rate": rate} for strength in (0.3, 1.0, 3.0) for rate in (0.0003, 0.001))
+    grid = every(strength=(1.0, 3.0, 10.0), rate=(0.0003, 0.001), head_rate=HEAD_RATES)

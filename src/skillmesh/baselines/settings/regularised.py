@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, ClassVar, Literal
 
-from skillmesh.baselines.settings import Trained
+from skillmesh.baselines.settings import HEAD_RATES, Grid, Trained, every
 
 Fisher = Literal["sampled", "empirical"]
 
 
-def _pulls(*strengths: float) -> tuple[dict[str, Any], ...]:
-    """Two rates by three strengths: from hardly felt to nearly frozen, by the sizes of importances."""
-    return tuple({"rate": rate, "strength": strength} for rate, strength in product((0.003, 0.001), strengths))
+def _pulls(*strengths: float) -> Grid:
+    """Three strengths: from hardly felt to nearly frozen, by the sizes of importances."""
+    return every(rate=(0.003, 0.01), head_rate=HEAD_RATES, strength=strengths)
 
 
 @dataclass(frozen=True)
