@@ -13,7 +13,7 @@ from torch import nn
 from skillmesh.baselines import methods
 from skillmesh.baselines.data import Batch, Examples, Task
 from skillmesh.baselines.ewc import Ewc, EwcOnline
-from skillmesh.baselines.importance import Pull, Pulled
+from skillmesh.baselines.importance import Pull, Pulled, SteadyPull
 from skillmesh.baselines.mas import Mas
 from skillmesh.baselines.network import TaskNetwork, build_body
 from skillmesh.baselines.si import Si
@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[type[Pulled], type[methods.Pulled]]] = {
 }
 INPUTS, HIDDEN, CLASSES = 6, 5, 3
 each_kind = pytest.mark.parametrize("kind", KINDS)
+both_steps = pytest.mark.parametrize("steps", ["plain", "steady"])
 
 
 @pytest.fixture
@@ -262,9 +263,10 @@ def penalty(learner: Pulled) -> torch.Tensor:
     return learner.method.strength / 2 * sum(parts)
 
 
+@both_steps
 @each_kind
-def test_the_springs_force_is_the_gradient_of_the_penalty(doubles: None, kind: str) -> None:
-    learner = a_learner(kind, strength=0.1, rate=0.01)
+def test_the_springs_force_is_the_gradient_of_the_penalty(doubles: None, kind: str, steps: str) -> None:
+    learner = a_learner(kind, strength=0.1, rate=0.01, steps=steps)
     for position in range(3):
         learner.learn(a_task(position), ())
     learner.copies_at_start = learner.copies()
@@ -288,23 +290,23 @@ def test_a_spring_too_stiff_for_the_rate_ends_at_the_old_weight() -> None:
     weight, old, slope = torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0]), torch.tensor([0.0, 5.0])
     for strength in (20.0, 1e6, 1e30, float("inf")):
         gradient = slope.clone()
-        Pull([torch.ones(2)], [old], strength, rate=0.1).add([weight], [gradient])
+        SteadyPull([torch.ones(2)], [old], strength, rate=0.1).add([weight], [gradient])
         ended = weight - 0.1 * gradient
         torch.testing.assert_close(ended, old - slope / strength)
 
 
 def test_no_spring_pushes() -> None:
     """A weight that did harm along SI's path has a negative importance; it is free, not driven away."""
-    gradient = torch.tensor([0.5])
-    Pull([torch.tensor([-4.0])], [torch.tensor([1.0])], strength=1.0, rate=0.1).add(
-        [torch.tensor([3.0])], [gradient]
-    )
-    assert gradient == 0.5
+    spring = ([torch.tensor([-4.0])], [torch.tensor([1.0])], 1.0)
+    for pull in (Pull(*spring), SteadyPull(*spring, rate=0.1)):
+        gradient = torch.tensor([0.5])
+        pull.add([torch.tensor([3.0])], [gradient])
+        assert gradient == 0.5
 
 
 def test_stiff_springs_seek_the_same_minimum() -> None:
     weight, old = torch.tensor([0.0]), torch.tensor([2.0])
-    pull, speed = Pull([torch.tensor([5.0])], [old], strength=2.0, rate=0.5), torch.zeros(1)  # 0.5 · 10 > 1
+    pull, speed = SteadyPull([torch.tensor([5.0])], [old], strength=2.0, rate=0.5), torch.zeros(1)  # 0.5 · 10 > 1
     for _ in range(600):
         gradient = 3.0 * (weight - 1.0)
         pull.add([weight], [gradient])
@@ -314,8 +316,24 @@ def test_stiff_springs_seek_the_same_minimum() -> None:
 
 
 @each_kind
+def test_plain_steps_fly_apart_under_a_stiff_spring_and_steady_ones_do_not(kind: str) -> None:
+    """Softer springs move both alike, to the last bit."""
+
+    def after_two(strength: float, steps: str) -> torch.Tensor:
+        learner = a_learner(kind, strength=strength, rate=0.5, steps=steps)
+        for position in range(2):
+            learner.learn(a_task(position), ())
+        return torch.cat([weight.flatten() for weight in learner.copies()])
+
+    soft = 1e-4
+    assert torch.equal(after_two(soft, "plain"), after_two(soft, "steady"))
+    assert after_two(1e6, "steady").abs().max() < 10
+    assert not after_two(1e6, "plain").abs().max() < 1e6
+
+
+@each_kind
 def test_an_enormous_strength_holds_every_weight_that_mattered(kind: str) -> None:
-    learner = a_learner(kind, strength=1e15, rate=0.5, epochs=5)
+    learner = a_learner(kind, strength=1e15, rate=0.5, epochs=5, steps="steady")
     learner.learn(a_task(0), ())
     before, mattered = learner.copies(), [importance > 1e-6 for importance in importance_of(learner)]
     for position in (1, 2):
@@ -325,9 +343,10 @@ def test_an_enormous_strength_holds_every_weight_that_mattered(kind: str) -> Non
     assert max(float(way[part].max()) for way, part in zip(moved, mattered, strict=True)) < 1e-6
 
 
+@both_steps
 @each_kind
-def test_without_strength_it_is_naive_to_the_last_bit(kind: str) -> None:
-    learner = a_learner(kind, strength=0.0)
+def test_without_strength_it_is_naive_to_the_last_bit(kind: str, steps: str) -> None:
+    learner = a_learner(kind, strength=0.0, steps=steps)
     naive = Trainer(a_network(), methods.Naive("naive", epochs=2, batch=8, rate=0.05), 0)
     for position in range(3):
         for one in (learner, naive):
@@ -369,10 +388,11 @@ def naive_accuracy() -> float:
     return on_the_stream(Trainer, methods.Naive("naive", **LONG))
 
 
+@both_steps
 @each_kind
-def test_old_tasks_are_forgotten_less_than_by_naive(kind: str, naive_accuracy: float) -> None:
+def test_old_tasks_are_forgotten_less_than_by_naive(kind: str, steps: str, naive_accuracy: float) -> None:
     learner, settings = KINDS[kind]
-    found = on_the_stream(learner, settings(kind, strength=STRENGTHS[kind], **LONG))
+    found = on_the_stream(learner, settings(kind, strength=STRENGTHS[kind], **LONG | {"steps": steps}))
     print(f"{kind}: {found:.3f}, naive: {naive_accuracy:.3f}")
     assert found > naive_accuracy + 0.04
 
@@ -401,8 +421,10 @@ IMAGES, STEPS, WEIGHTS = 20, 5, 35
 """Two epochs of 20 images in batches of 8; a layer of 6 × 5 products and 5 biases."""
 PASSES = 30 + 15 + 15 + 30
 """Layer and head forwards, through the head and to the layer's weights backwards."""
-SPRINGS = 3 * WEIGHTS + STEPS * 2 * WEIGHTS
+SPRINGS = WEIGHTS + STEPS * WEIGHTS
 """Stiffness, and what every step adds; for EWC two more for each old task."""
+SHORTER = 2 * WEIGHTS + STEPS * WEIGHTS
+"""Steady steps: how much shorter each is, and making it so."""
 BY_HAND = {
     "ewc": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": 0, "penalty": SPRINGS + 2 * WEIGHTS}),
     "ewc-online": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": WEIGHTS, "penalty": SPRINGS}),
@@ -411,12 +433,14 @@ BY_HAND = {
 }
 
 
+@both_steps
 @each_kind
-def test_products_are_counted_as_by_hand(kind: str) -> None:
-    learner = a_learner(kind)
+def test_products_are_counted_as_by_hand(kind: str, steps: str) -> None:
+    learner = a_learner(kind, strength=1e-3, steps=steps)
     training = {"forward": 2 * IMAGES * (30 + 15), "backward": 2 * IMAGES * (30 + 2 * 15)}
     first, more = BY_HAND[kind]
-    second = {"importance": first["importance"] + more["importance"], "penalty": more["penalty"]}
+    penalty = more["penalty"] + (SHORTER if steps == "steady" else 0)
+    second = {"importance": first["importance"] + more["importance"], "penalty": penalty}
     for position, expected in enumerate((first, second)):
         with counted() as costs:
             learner.learn(a_task(position), ())

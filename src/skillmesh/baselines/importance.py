@@ -5,10 +5,11 @@ head belongs to one task: no other task moves it). The methods differ only in wh
 spring's force is written down, not differentiated: it is added to the gradients of the loss.
 
 A stiff spring is a trap for steps of a fixed length: where rate · strength · importance is above 1, a step flies
-past the old weight, and soon further each time. Such a weight takes steps shorter by that very factor: without
-momentum the spring alone brings it back in one, with it in some that die down. Where the whole gradient vanishes
-stays the same: what is sought is still the minimum of the loss above. Weights with softer springs move as by plain
-SGD, to the last bit. This is ours, not the papers'.
+past the old weight, and soon further each time. So the papers' methods, with `steps = "plain"`, bear only springs
+that are soft for the most important weight of all. With `steps = "steady"`, which is ours, a weight with a stiff
+spring takes steps shorter by that very factor: without momentum the spring alone brings it back in one, with it
+in some that die down. Where the whole gradient vanishes stays the same: what is sought is still the minimum of the
+loss above. Weights with softer springs move as by plain SGD, to the last bit.
 """
 
 from __future__ import annotations
@@ -41,22 +42,34 @@ CHUNKS = {"cuda": 16, "cpu": 4}
 class Pull:
     """A spring on each weight."""
 
-    def __init__(self, importance: Tensors, old: Tensors, strength: float, rate: float) -> None:
-        """`rate` is the highest that the optimiser will use."""
-        stiffness = torch._foreach_mul(importance, strength)
-        torch._foreach_clamp_min_(stiffness, 0.0)  # SI's importances can be negative: no spring pushes
+    def __init__(self, importance: Tensors, old: Tensors, strength: float) -> None:
         self._old = old
-        self._shorter = torch._foreach_reciprocal(
-            torch._foreach_clamp_min(torch._foreach_mul(stiffness, rate), 1.0)
-        )
-        self._factor = torch._foreach_clamp_max(stiffness, 1 / max(rate, TINY))
-        spend("penalty", 3.0 * elements(old))
+        self._stiffness = torch._foreach_mul(importance, strength)
+        torch._foreach_clamp_min_(self._stiffness, 0.0)  # SI's importances can be negative: no spring pushes
+        spend("penalty", float(elements(old)))
 
     def add(self, weights: Tensors, gradients: Tensors) -> None:
         """Add the force to the gradients, in place."""
+        torch._foreach_addcmul_(gradients, self._stiffness, torch._foreach_sub(weights, self._old))
+        spend("penalty", float(elements(weights)))
+
+
+class SteadyPull(Pull):
+    """A spring on each weight, and shorter steps where it is stiff."""
+
+    def __init__(self, importance: Tensors, old: Tensors, strength: float, rate: float) -> None:
+        """`rate` is the highest that the optimiser will use."""
+        super().__init__(importance, old, strength)
+        self._shorter = torch._foreach_reciprocal(
+            torch._foreach_clamp_min(torch._foreach_mul(self._stiffness, rate), 1.0)
+        )
+        torch._foreach_clamp_max_(self._stiffness, 1 / max(rate, TINY))
+        spend("penalty", 2.0 * elements(old))
+
+    def add(self, weights: Tensors, gradients: Tensors) -> None:
         torch._foreach_mul_(gradients, self._shorter)
-        torch._foreach_addcmul_(gradients, self._factor, torch._foreach_sub(weights, self._old))
-        spend("penalty", 2.0 * elements(weights))
+        super().add(weights, gradients)
+        spend("penalty", float(elements(weights)))
 
 
 class Pulled(Trainer):
@@ -78,7 +91,9 @@ class Pulled(Trainer):
     def before_task(self, task: Task) -> None:
         self._pull = None
         if self.known > 1:
-            self._pull = Pull(*self.springs(), self.method.strength, self.method.rate)
+            springs = (*self.springs(), self.method.strength)
+            steady = self.method.steps == "steady"
+            self._pull = SteadyPull(*springs, self.method.rate) if steady else Pull(*springs)
 
     def after_backward(self) -> None:
         if self._pull is not None:

@@ -23,6 +23,10 @@ for settings in (*TRAINED, *FROZEN):
     register_kind(settings.kind, settings)
     register(settings(settings.kind))
 
+# With strengths under which the papers' own plain steps fly apart.
+for pulled, strength in ((Ewc, 1e4), (EwcOnline, 1e4), (Si, 1e3), (Mas, 1.0)):
+    register(pulled(f"{pulled.kind}-steady", steps="steady", strength=strength))
+
 # As the paper has them: networks of their own, from scratch. 30 % is what Ramanujan et al. keep of large networks.
 # Twice the epochs of the others: from nothing there is more to learn.
 _scratch: dict[str, Any] = {"start": "random", "norms": "trained", "epochs": 12}

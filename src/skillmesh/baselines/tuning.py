@@ -26,7 +26,7 @@ from skillmesh.challenge.writing import refuse_file, write_bytes, write_json
 from skillmesh.errors import RunError
 from skillmesh.progress import Progress
 
-BUDGET = 12
+BUDGET = 6
 """Settings that are tried of every method."""
 CRITERION = "average accuracy of all tasks at the end of the stream, on validation images"
 

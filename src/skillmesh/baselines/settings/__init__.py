@@ -23,8 +23,6 @@ Label = Literal["given", "withheld"]
 Norms = Literal["frozen", "trained"]
 Schedule = Literal["one-cycle", "constant"]
 Grid = tuple[dict[str, Any], ...]
-HEAD_RATES = (0.01, 0.03)
-"""Steps of the heads that tuning tries of all methods that train."""
 
 
 def every(**values: Sequence[Any]) -> Grid:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from skillmesh.baselines.settings import HEAD_RATES, Norms, Trained, every
+from skillmesh.baselines.settings import Norms, Trained, every
 from skillmesh.errors import RunError
 
 Keys = Literal["binary", "complex"]
@@ -19,8 +19,8 @@ class Psp(Trained):
 
     kind = "psp"
     made_by = "psp:Psp"
-    grid = every(rate=(0.001, 0.002, 0.004), keys=get_args(Keys), head_rate=HEAD_RATES)
-    from_nothing = every(rate=(0.01, 0.03, 0.1), keys=get_args(Keys), head_rate=HEAD_RATES)
+    grid = every(rate=(0.001, 0.002, 0.004), keys=get_args(Keys))
+    from_nothing = every(rate=(0.01, 0.03, 0.1), keys=get_args(Keys))
 
     keys: Keys = "binary"  # both are the paper's; a binary key is a bit per input
     superpose: Superposed = "changes"
@@ -37,8 +37,8 @@ class Supsup(Trained):
 
     kind = "supsup"
     made_by = "supsup:Supsup"
-    grid = every(rate=(10.0, 1000.0), share=(0.5, 0.7, 0.9), head_rate=HEAD_RATES)
-    from_nothing = every(rate=(0.1, 1.0), share=(0.3, 0.5, 0.7), head_rate=HEAD_RATES)
+    grid = every(rate=(10.0, 100.0, 1000.0), share=(0.7, 0.9))
+    from_nothing = every(rate=(0.1, 1.0, 10.0), share=(0.3, 0.5))
 
     rate: float = 10.0
     """Of scores, whose gradients are as small as the weights that they are multiplied with: from a pretrained

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
-from skillmesh.baselines.settings import HEAD_RATES, Trained, every
+from skillmesh.baselines.settings import Trained, every
 
 Mix = Literal["union", "balanced"]
 
-RATES = every(rate=(0.0001, 0.0003, 0.001, 0.003), head_rate=(0.01, 0.03, 0.1))
+RATES = every(rate=(0.0003, 0.001, 0.003), head_rate=(0.01, 0.03))
 """What tuning tries where a method has nothing else to choose."""
 
 
@@ -44,7 +44,7 @@ class Er(Trained):
     least: ClassVar[dict[str, float]] = {"per_class": 1}
     kind = "er"
     made_by = "er:Replay"
-    grid = every(mix=get_args(Mix), rate=(0.0003, 0.001, 0.003), head_rate=HEAD_RATES)
+    grid = RATES
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"mix": Mix}
@@ -63,4 +63,4 @@ class Lwf(Trained):
     least: ClassVar[dict[str, float]] = {"temperature": 0.01}
     kind = "lwf"
     made_by = "lwf:WithoutForgetting"
-    grid = every(strength=(1.0, 3.0, 10.0), rate=(0.0003, 0.001), head_rate=HEAD_RATES)
+    grid = every(strength=(0.3, 1.0, 3.0), rate=(0.0003, 0.001))

@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from skillmesh.baselines.settings import HEAD_RATES, Grid, Trained, every
+from skillmesh.baselines.settings import Grid, Trained, every
 
 Fisher = Literal["sampled", "empirical"]
+Steps = Literal["plain", "steady"]
 
 
 def _pulls(*strengths: float) -> Grid:
-    """Three strengths: from hardly felt to nearly frozen, by the sizes of importances."""
-    return every(rate=(0.003, 0.01), head_rate=HEAD_RATES, strength=strengths)
+    """Two rates by three strengths.
+
+    For plain steps from hardly felt to where the stiffest springs of a first task begin to throw weights about
+    (rate · strength · importance of 5), for steady ones to nearly frozen.
+    """
+    return every(rate=(0.003, 0.001), strength=strengths)
 
 
 @dataclass(frozen=True)
@@ -20,13 +25,24 @@ class Pulled(Trained):
     """Weights that mattered are held: loss + strength / 2 · Σ importance · (weight − old weight)²."""
 
     strength: float = 1.0
+    steps: Steps = "plain"
+    """`steady`, which is ours: where a spring is stiff, steps are shorter (importance.py says why)."""
+
+    steady_grid: ClassVar[Grid] = ()
+    """What tuning tries of steady steps, which bear strengths under which plain ones fly apart."""
+
+    def _choices(self) -> dict[str, Any]:
+        return super()._choices() | {"steps": Steps}
+
+    def settings_to_try(self) -> Grid:
+        return self.steady_grid if self.steps == "steady" else super().settings_to_try()
 
 
 @dataclass(frozen=True)
 class Ewc(Pulled):
     """Elastic weight consolidation (Kirkpatrick et al. 2017): a Fisher information for every task."""
 
-    strength: float = 1e4  # its λ, before which the paper has the factor ½, too; in the grid
+    strength: float = 1e2  # its λ, before which the paper has the factor ½, too; in the grid
     fisher: Fisher = "sampled"
     """Of answers that the network draws (the Fisher information itself), or of the true labels (a stand-in)."""
     fisher_images: int = 500
@@ -35,7 +51,8 @@ class Ewc(Pulled):
     least: ClassVar[dict[str, float]] = {"fisher_images": 1}
     kind = "ewc"
     made_by = "ewc:Ewc"
-    grid = _pulls(1e3, 1e4, 1e5)
+    grid = _pulls(1e1, 1e2, 1e3)
+    steady_grid = _pulls(1e3, 1e4, 1e5)
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"fisher": Fisher}
@@ -55,13 +72,14 @@ class EwcOnline(Ewc):
 class Si(Pulled):
     """Synaptic intelligence (Zenke et al. 2017): who lowered the loss, measured along the path."""
 
-    strength: float = 1e3  # twice its c (no factor ½ there; 0.1 to 1, from random weights); in the grid
+    strength: float = 1.0  # twice its c (no factor ½ there; 0.1 to 1); in the grid
     damping: float = 1e-3  # its ξ: the paper has 1e-3 (split MNIST) and 0.1 (permuted MNIST)
 
     least: ClassVar[dict[str, float]] = {"damping": 1e-12}
     kind = "si"
     made_by = "si:Si"
-    grid = _pulls(1e2, 1e3, 1e4)
+    grid = _pulls(1.0, 1e1, 1e2)
+    steady_grid = _pulls(1e2, 1e3, 1e4)
 
 
 @dataclass(frozen=True)
@@ -76,3 +94,4 @@ class Mas(Pulled):
     kind = "mas"
     made_by = "mas:Mas"
     grid = _pulls(0.1, 1.0, 1e1)
+    steady_grid = _pulls(0.1, 1.0, 1e1)
