@@ -11,12 +11,17 @@ Fisher = Literal["sampled", "empirical"]
 Steps = Literal["plain", "steady"]
 
 
-def _pulls(*strengths: float) -> Grid:
-    """Two rates by three strengths.
+def _plain(*strengths: float) -> Grid:
+    """Four strengths: the first three at one rate, the last three at a third of it, which bears three times more.
 
-    For plain steps from hardly felt to where the stiffest springs of a first task begin to throw weights about
-    (rate · strength · importance of 5), for steady ones to nearly frozen.
+    SGD with momentum of 0.9 flies apart where rate · strength · importance is above 2 · (1 + 0.9), and importances
+    of tasks add up. By those of a first task, the highest here bear ten tasks twice over.
     """
+    return every(rate=(0.003,), strength=strengths[:3]) + every(rate=(0.001,), strength=strengths[1:])
+
+
+def _steady(*strengths: float) -> Grid:
+    """Two rates by three strengths: from where plain steps fly apart to nearly frozen."""
     return every(rate=(0.003, 0.001), strength=strengths)
 
 
@@ -42,7 +47,7 @@ class Pulled(Trained):
 class Ewc(Pulled):
     """Elastic weight consolidation (Kirkpatrick et al. 2017): a Fisher information for every task."""
 
-    strength: float = 1e2  # its λ, before which the paper has the factor ½, too; in the grid
+    strength: float = 30.0  # its λ, before which the paper has the factor ½, too; in the grid
     fisher: Fisher = "sampled"
     """Of answers that the network draws (the Fisher information itself), or of the true labels (a stand-in)."""
     fisher_images: int = 500
@@ -51,8 +56,8 @@ class Ewc(Pulled):
     least: ClassVar[dict[str, float]] = {"fisher_images": 1}
     kind = "ewc"
     made_by = "ewc:Ewc"
-    grid = _pulls(1e1, 1e2, 1e3)
-    steady_grid = _pulls(1e3, 1e4, 1e5)
+    grid = _plain(3.0, 10.0, 30.0, 100.0)
+    steady_grid = _steady(1e3, 1e4, 1e5)
 
     def _choices(self) -> dict[str, Any]:
         return super()._choices() | {"fisher": Fisher}
@@ -78,20 +83,20 @@ class Si(Pulled):
     least: ClassVar[dict[str, float]] = {"damping": 1e-12}
     kind = "si"
     made_by = "si:Si"
-    grid = _pulls(1.0, 1e1, 1e2)
-    steady_grid = _pulls(1e2, 1e3, 1e4)
+    grid = _plain(0.3, 1.0, 3.0, 10.0)
+    steady_grid = _steady(1e2, 1e3, 1e4)
 
 
 @dataclass(frozen=True)
 class Mas(Pulled):
     """Memory aware synapses (Aljundi et al. 2018): how much the answers depend on a weight."""
 
-    strength: float = 1.0  # twice its λ (no factor ½ there), which is 1 in the paper; in the grid
+    strength: float = 0.3  # twice its λ (no factor ½ there), which is 1 in the paper; in the grid
     answer_images: int = 500
     """At most so many images, as for a Fisher information; the paper has all."""
 
     least: ClassVar[dict[str, float]] = {"answer_images": 1}
     kind = "mas"
     made_by = "mas:Mas"
-    grid = _pulls(0.1, 1.0, 1e1)
-    steady_grid = _pulls(0.1, 1.0, 1e1)
+    grid = _plain(0.03, 0.1, 0.3, 1.0)
+    steady_grid = _steady(0.1, 1.0, 1e1)
