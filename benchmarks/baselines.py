@@ -7,8 +7,8 @@
 A method that has a file in `--settings` (`benchmarks/tuned`) runs as it says, any other with its own settings.
 Runs are those of `skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was.
 Processes take one run after the other in the order of the methods given (the longest first, then no one waits for
-it at the end), so that a GPU plans its kernels once for many. With `--keep`, methods that the file has and the
-runs have not stay in it as they were measured, on the same data.
+it at the end), so that a GPU plans its kernels once for many. With `--keep`, what the file has and the runs have
+not stays in it: other methods, and other seeds of the same, on the same data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import skillmesh.baselines.methods  # noqa: F401  (they have names now)
 from skillmesh.baselines.settings import Baseline
 from skillmesh.baselines.trials import made
 from skillmesh.challenge.methods import Method, find_method
-from skillmesh.challenge.metrics import Interval, after_learning, forgetting
+from skillmesh.challenge.metrics import Interval, after_learning, forgetting, pooled
 from skillmesh.challenge.record import Record
 from skillmesh.challenge.report.collect import Group, collect
 from skillmesh.challenge.run import Plan, run
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--gather", type=Path, help="folder of finished runs")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--keep", action="store_true", help="leave other methods of --json as they are")
+    parser.add_argument("--keep", action="store_true", help="leave other methods and seeds in --json")
     parser.add_argument("--remark", help="about the machine, beside what was gathered")
     options = parser.parse_args()
     if options.gather:
@@ -117,7 +117,8 @@ def gathered(folder: Path, settings: Path, remark: str | None, before: dict[str,
     if before:
         if (data := before["provenance"]["data_hash"]) != first.circumstances.provenance["data_hash"]:
             raise RunError(f"what is kept was measured on other data, {data[:12]}; gather without --keep")
-        methods = dict(sorted((before["methods"] | methods).items()))
+        rows = {name: together(before["methods"].get(name), row) for name, row in methods.items()}
+        methods = dict(sorted((before["methods"] | rows).items()))
     changed = "" if settings == TUNED else f" --settings benchmarks/{settings.name}"
     made = {
         "command": f"python benchmarks/baselines.py TASKS --methods {' '.join(methods)}{changed} --out runs",
@@ -146,10 +147,29 @@ def row(group: Group) -> dict[str, Any]:
     return {name: as_json(value) for name, value in figures.items()} | {
         "told": group.told,
         "settings": group.method,
-        "runs": [{"seed": record.settings.seed, "tasks": by_task(record)} for record in group.records],
+        "runs": [
+            {"seed": r.settings.seed, "forgetting": forgetting(r.matrix("final")), "tasks": by_task(r)}
+            for r in group.records
+        ],
         "commits": sorted({record.circumstances.provenance["commit"] for record in group.records}),
         "dates": sorted({record.circumstances.provenance["date"] for record in group.records}),
     }
+
+
+def together(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
+    """A row of all seeds, where it is the same method with the same settings; else the new one."""
+    if before is None or before["settings"] != now["settings"]:
+        return now
+    if twice := {run["seed"] for run in before["runs"]} & {run["seed"] for run in now["runs"]}:
+        name = now["settings"]["name"]
+        raise RunError(f"the file has seeds {sorted(twice)} of {name} already; gather runs of others, or all")
+    figures = {
+        name: asdict(pooled(Interval(**before[name]), Interval(**value)))
+        for name, value in now.items()
+        if isinstance(value, dict) and "half_width" in value
+    }
+    lists = {name: sorted({*before[name], *now[name]}) for name in ("commits", "dates")}
+    return now | figures | lists | {"runs": [*before["runs"], *now["runs"]]}
 
 
 def first_task(record: Record) -> float:

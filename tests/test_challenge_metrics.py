@@ -156,6 +156,15 @@ def test_an_interval_holds_its_mean_and_no_spread_means_no_width(values):
     assert metrics.interval([0.5] * len(values)).half_width == 0
 
 
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.lists(st.floats(0, 1), min_size=1, max_size=5))
+def test_pooled_intervals_are_the_interval_of_all_values(some, others):
+    found = metrics.pooled(metrics.interval(some), metrics.interval(others))
+    expected = metrics.interval([*some, *others])
+    assert found.seeds == expected.seeds
+    assert found.mean == pytest.approx(expected.mean, abs=1e-12)
+    assert found.half_width == pytest.approx(expected.half_width, abs=1e-6)
+
+
 # What a student multiplies, counted by hand.
 
 DIM, CLASSES, TASKS = 6, 3, 2

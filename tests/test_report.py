@@ -100,6 +100,7 @@ def test_numbers_of_agents_are_one_method_and_accuracy_is_drawn_once(made: Repor
     names = [figure.name for figure in made.figures]
     assert len(set(names)) == len(names)
     assert {"task-1", "first-ten", "mapper", "per-task", "average-accuracy", "bytes", "speedup"} <= set(names)
+    assert "learned-and-forgotten" in names
     for method in ("sketch", "maha"):
         assert {f"confusion-{method}", f"task-map-{method}", f"accuracy-matrix-{method}"} <= set(names)
 
@@ -342,6 +343,47 @@ def test_a_map_keeps_distances_that_lie_in_a_plane():
     assert kept == pytest.approx(1)
 
 
+def test_what_was_learned_forgotten_and_left_is_shown_best_first(runs: Path, tmp_path: Path):
+    """Four tasks, of which each had 0.9 when it was learned, and a tenth less with every task that came later."""
+
+    def falling(step: dict[str, Any]) -> None:
+        for at, task in enumerate(step["tasks"]):
+            task["given"] = task["final"] = 0.9 - 0.1 * (len(step["tasks"]) - 1 - at)
+
+    def told_and_lower(step: dict[str, Any]) -> None:
+        for task in step["tasks"]:
+            task["given"] = task["final"] = 0.7
+
+    ours = copied(runs / "maha", tmp_path / "ours", falling)
+    others = [
+        copied(
+            runs / "maha",
+            tmp_path / f"other-{seed}",
+            told_and_lower,
+            method={"name": "SI", "kind": "si", "label": "given"},
+            seed=seed,
+        )
+        for seed in range(2)
+    ]
+    report = make_report([*others, ours])
+    table = table_of(report, "learned-and-forgotten")
+    assert [row[0].text for row in table.rows] == ["maha", "SI, task told"]
+    assert [row[1].text for row in table.rows] == ["no", "yes"]
+    assert column(table, "just after learning") == pytest.approx([0.9, 0.7])
+    assert column(table, "forgotten") == pytest.approx([(0.3 + 0.2 + 0.1) / 3, 0])
+    assert column(table, "at the end") == pytest.approx([0.75, 0.7])
+    assert table.rows[0][4].spread is None
+    assert table.rows[1][4].spread == 0
+    figure = next(figure for figure in report.figures if figure.name == "learned-and-forgotten")
+    left, middle, right = figure.draw().axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ["maha", "SI, task told"]
+    places = [
+        [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"] for axes in (left, middle, right)
+    ]
+    assert places == [pytest.approx([90, 70]), pytest.approx([20, 0]), pytest.approx([75, 70])]
+    assert left.get_ylim()[0] > left.get_ylim()[1], "the first row is the topmost"
+
+
 def test_a_method_without_modules_or_a_mapper_has_the_figures_that_it_can(runs: Path, tmp_path: Path):
     def blind(step: dict[str, Any]) -> None:
         for task in step["tasks"]:
@@ -355,6 +397,7 @@ def test_a_method_without_modules_or_a_mapper_has_the_figures_that_it_can(runs: 
     names = {figure.name for figure in report.figures}
     assert names == {"task-1", "first-ten", "per-task", "average-accuracy", "bytes", "accuracy-matrix-si"}
     assert any("map of tasks" in note for note in report.notes)
+    assert any("learned and forgotten" in note for note in report.notes)
     assert any("task recognition" in note for note in report.notes)
     table = table_of(report, "table-1")
     rows = [(row[0].text, row[1].text) for row in table.rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from statistics import fmean
 from typing import Any
 
@@ -70,24 +71,32 @@ def _final(method: dict[str, Any], task: str) -> float:
     return fmean(run["tasks"][task]["final"] for run in method["runs"])
 
 
-def weaker() -> str:
-    """Springs as they were tuned and with a tenth of the strength, and what replay does without any."""
-    tuned, found = read("baselines")["methods"], read("baselines-weaker")["methods"]
-    shown = {"er": tuned["er"]}
-    for name, method in found.items():
-        kind = name.removesuffix("-weaker")
-        shown |= {kind: tuned[kind], name: method}
+def orders() -> str:
+    """The two that three orders of tasks cannot tell apart, with more of them."""
+    three, more = read("baselines")["methods"], read("baselines-orders")["methods"]
     figures = ("task_given", "after_learning", "forgetting")
     rows = [
-        [f"`{name}`", _strength(method["settings"]), *(_with_interval(method[figure]) for figure in figures)]
-        for name, method in shown.items()
+        [f"`{name}`", str(len(method["runs"])), *(_with_interval(method[figure]) for figure in figures)]
+        for name in more
+        for method in (three[name], more[name])
     ]
-    head = "method | strength | task told, % | task told, just after learning, % | forgotten, points"
-    return f"{table(head, rows)}\n\n{source('baselines-weaker')}"
+    head = "method | orders of tasks | task told, % | task told, just after learning, % | forgotten, points"
+    return f"{table(head, rows)}\n\n{source('baselines-orders')}"
 
 
-def _strength(settings: dict[str, Any]) -> str:
-    return f"{settings['strength']:g}" if "strength" in settings else "–"
+def edge() -> str:
+    """Plain springs that were tuned with strengths up to what one task bears."""
+    figures = ("task_given", "after_learning", "forgetting")
+    rows = [
+        [
+            f"`{name}`",
+            *(f"{method['settings'][setting]:g}" for setting in ("rate", "strength")),
+            *(_with_interval(method[figure]) for figure in figures),
+        ]
+        for name, method in read("baselines-edge")["methods"].items()
+    ]
+    head = "method | rate | strength | task told, % | task told, just after learning, % | forgotten, points"
+    return f"{table(head, rows)}\n\n{source('baselines-edge')}"
 
 
 def beside_the_paper() -> str:
@@ -119,27 +128,31 @@ def _beside(name: str, method: dict[str, Any], reference: float) -> list[str]:
     return [f"`{name}`", f"{macs:.2E}", f"{macs / reference:.3g}x", _with_interval(method["final"])]
 
 
-def tuning() -> str:
-    found = read("baselines-tuning")
+def tuning(name: str) -> str:
+    found = read(name)
     rows = []
-    for name, method in found["methods"].items():
+    for label, method in found["methods"].items():
         best = method["tried"][method["chosen"]]
         tries = [percent(tried["final_accuracy"]) for tried in method["tried"]]
         tries[method["chosen"]] = f"**{tries[method['chosen']]}**"
         ranges = _tried([tried["changes"] for tried in method["tried"]])
         rows.append(
-            [f"`{name}`", ranges, " / ".join(tries), _words(best["changes"]), percent(best["after_learning"])]
+            [f"`{label}`", ranges, " / ".join(tries), _words(best["changes"]), percent(best["after_learning"])]
         )
     head = "method | tried | validation, % | chosen | just after learning, %"
     tasks = ", ".join(found["tasks"])
-    return f"{table(head, rows)}\n\nTasks: {tasks}. {source('baselines-tuning')}"
+    return f"{table(head, rows)}\n\nTasks: {tasks}. {source(name)}"
 
 
 def _tried(changes: list[dict[str, Any]]) -> str:
-    """Each value of each setting once, in order, where all tries name the same settings; else try by try."""
-    if len({tuple(change) for change in changes}) > 1:
+    """Each value of each setting once, in order, where each was tried with each of the others; else try by try."""
+    if len({tuple(change) for change in changes}) > 1 or len(changes) < _combinations(changes):
         return " / ".join(map(_words, changes))
     return "; ".join(f"{key} {_range([change[key] for change in changes])}" for key in changes[0])
+
+
+def _combinations(changes: list[dict[str, Any]]) -> int:
+    return prod(len({change[key] for change in changes}) for key in changes[0])
 
 
 def _range(values: list[Any]) -> str:

@@ -155,6 +155,21 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, float(t.ppf(0.975, count - 1)) * spread / math.sqrt(count), count)
 
 
+def pooled(one: Interval, other: Interval) -> Interval:
+    """The interval of both's values together, which it takes no single value to know."""
+    from scipy.stats import t
+
+    count = one.seeds + other.seeds
+    mean = (one.seeds * one.mean + other.seeds * other.mean) / count
+    squares = 0.0
+    for part in (one, other):
+        if part.half_width is not None:
+            spread = part.half_width * math.sqrt(part.seeds) / float(t.ppf(0.975, part.seeds - 1))
+            squares += (part.seeds - 1) * spread**2
+        squares += part.seeds * (part.mean - mean) ** 2
+    return Interval(mean, float(t.ppf(0.975, count - 1)) * math.sqrt(squares / (count - 1) / count), count)
+
+
 def _mean(values: NDArray[np.float64]) -> float | None:
     known = values[~np.isnan(values)]
     return math.fsum(known) / len(known) if len(known) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skillmesh.challenge.report import bars, curves, heat, lines, speedup, task_map
+from skillmesh.challenge.report import bars, curves, dots, heat, lines, speedup, task_map
 from skillmesh.challenge.report.collect import Comparison, collect
 from skillmesh.challenge.report.figure import Figure
 from skillmesh.challenge.report.page import Section, page
@@ -17,6 +17,9 @@ from skillmesh.challenge.results import LEVELS
 
 PAGE = "report.html"
 NO_LINE = "No figure of task recognition: it takes a method that recognises tasks, and two of them."
+NO_DOTS = (
+    "No figure of what was learned and forgotten: it takes a method with two tasks, and answers of told ones."
+)
 NO_SWEEP = "No figure of speedup over agents: no method was run with several numbers of them."
 
 
@@ -51,14 +54,16 @@ def make_report(folders: Sequence[str | Path], levels: Sequence[float] = LEVELS)
     tables = {table.name: table for table in all_tables(comparison)}
     maps, unmapped = task_map.task_maps(comparison)
     recognition, sweep = lines.mapper(comparison, levels), speedup.speedup(comparison)
+    forgotten = dots.learned_and_forgotten(comparison)
     notes += unmapped
+    notes += [NO_DOTS] * (forgotten is None)
     notes += [NO_LINE] * (recognition is None) + [NO_SWEEP] * (sweep is None)
     some = tuple(figure for figure in (recognition,) if figure is not None)
     over_time = (curves.task_1(comparison), curves.first_ten(comparison), *some)
     over_time += (bars.per_task(comparison), curves.average(comparison))
     costs = (*([sweep] if sweep else []), bars.module_bytes(comparison))
     sections = (
-        Section("At a glance", tables=(tables["accuracy"], tables["lifelong"])),
+        Section("At a glance", (forgotten,) if forgotten else (), (tables["accuracy"], tables["lifelong"])),
         Section("The paper's tables", tables=(tables["table-1"], tables["table-2"])),
         Section("The paper's figures", over_time),
         Section("Costs and bytes", costs, (tables["costs"],)),

@@ -1,0 +1,44 @@
+"""What baselines and ours learned, forgot and have left, as the report draws it.
+
+    python benchmarks/baselines_figure.py
+
+Reads docs/results/baselines.json and writes docs/images/baselines.png. Frozen peers but the best, and networks
+that begin at random, are in the docs' table alone.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from skillmesh.challenge.metrics import Interval
+from skillmesh.challenge.report.dots import Row, best_first, draw
+from skillmesh.challenge.report.style import drawing
+
+DOCS = Path(__file__).parent.parent / "docs"
+SPRINGS = ("ewc", "ewc-online", "si", "mas")
+SHOWN = {
+    *("sketch-auto", "sketch", "slda-descriptor"),
+    *("naive", "joint", "lwf", "er", "psp", "supsup"),
+    *SPRINGS,
+    *(f"{name}-steady" for name in SPRINGS),
+}
+
+
+def row(name: str, method: dict[str, Any]) -> Row:
+    learned, forgotten, final = (Interval(**method[key]) for key in ("after_learning", "forgetting", "final"))
+    return Row(name, method["told"], learned, forgotten, final)
+
+
+def main() -> None:
+    methods = json.loads((DOCS / "results" / "baselines.json").read_text())["methods"]
+    with drawing():
+        drawn = draw(best_first([row(name, method) for name, method in methods.items() if name in SHOWN]))
+        out = DOCS / "images" / "baselines.png"
+        drawn.savefig(out, dpi=130, metadata={"Software": "skillmesh"})
+    print(out.relative_to(DOCS.parent))
+
+
+if __name__ == "__main__":
+    main()
