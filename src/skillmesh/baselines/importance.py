@@ -4,12 +4,12 @@ The loss of a new task gets `strength / 2 · Σ importance · (weight − old we
 head belongs to one task: no other task moves it). The methods differ only in what they call important. The
 spring's force is written down, not differentiated: it is added to the gradients of the loss.
 
-A stiff spring is a trap for steps of a fixed length: where rate · strength · importance is above 1, a step goes past
-the old weight, and above 2 further each time. So the papers' methods, with `steps = "plain"`, bear only springs that
-are soft for the most important weight of all. With `steps = "steady"`, which is ours, a weight whose product is
-above 1 takes steps shorter by that very factor: without momentum the spring alone brings it back in one, with it in
-some that die down. Where the whole gradient vanishes stays the same: what is sought is still the minimum of the
-loss above. Weights with softer springs move as by plain SGD, to the last bit.
+A stiff spring is a trap for steps of a fixed length: where rate · strength · importance is above 1, a step goes
+past the old weight, and above 2 further each time. So the papers' methods, with `steps = "plain"`, bear only
+springs that are soft for the most important weight of all. With `steps = "steady"`, which is ours, a weight
+whose product is above 1 takes steps shorter by that very factor: without momentum the spring alone brings it
+back in one, with it in some that die down. Where the whole gradient vanishes stays the same: what is sought is
+still the minimum of the loss above. Weights with softer springs move as by plain SGD, to the last bit.
 """
 
 from __future__ import annotations
