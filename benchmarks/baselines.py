@@ -90,6 +90,8 @@ def main() -> None:
     parser.add_argument("--remark", help="about the machine, beside what was gathered")
     options = parser.parse_args()
     if options.gather:
+        if options.keep and not (options.json and options.json.exists()):
+            parser.error("--keep takes a file that is there; name it with --json")
         before = json.loads(options.json.read_text()) if options.keep else None
         found = gathered(options.gather, options.settings, options.remark, before)
         text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
@@ -126,6 +128,7 @@ def gathered(folder: Path, settings: Path, remark: str | None, before: dict[str,
         "seed": ", ".join(sorted({str(run["seed"]) for method in methods.values() for run in method["runs"]})),
         "date": max(date for method in methods.values() for date in method["dates"]),
     }
+    remark = remark or (before or {"provenance": {}})["provenance"].get("remark")
     origin = dict(first.circumstances.provenance) | made | ({"remark": remark} if remark else {})
     images = {
         task.name: task.train + task.val for task in sorted(first.settings.tasks, key=lambda task: task.name)
@@ -157,14 +160,19 @@ def row(group: Group) -> dict[str, Any]:
 
 
 def together(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
-    """A row of all seeds, where it is the same method with the same settings; else the new one."""
-    if before is None or before["settings"] != now["settings"]:
+    """A row of all seeds; the new one alone where it has all seeds of the old."""
+    if before is None:
         return now
-    if twice := {run["seed"] for run in before["runs"]} & {run["seed"] for run in now["runs"]}:
-        name = now["settings"]["name"]
-        raise RunError(f"the file has seeds {sorted(twice)} of {name} already; gather runs of others, or all")
+    name, old, new = now["settings"]["name"], *({run["seed"] for run in row["runs"]} for row in (before, now))
+    if old <= new:
+        return now
+    if old & new or before["settings"] != now["settings"]:
+        raise RunError(
+            f"the file has seeds {sorted(old)} of {name}, the runs have {sorted(new)}; with the same settings "
+            "expected others, with other settings expected all of them"
+        )
     figures = {
-        name: asdict(pooled(Interval(**before[name]), Interval(**value)))
+        name: asdict(pooled(Interval(**before[name]), Interval(**value))) if before[name] else None
         for name, value in now.items()
         if isinstance(value, dict) and "half_width" in value
     }

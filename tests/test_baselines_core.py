@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -22,9 +23,10 @@ from torch import nn
 from skillmesh.baselines import data
 from skillmesh.baselines.data import Examples, Task, decoded_task
 from skillmesh.baselines.joint import Joint as JointLearner
-from skillmesh.baselines.methods import Er, Joint
+from skillmesh.baselines.methods import Er, Joint, Mas
 from skillmesh.baselines.network import TaskNetwork
 from skillmesh.baselines.trainer import Trainer
+from skillmesh.challenge.entries import FLEW_APART
 from skillmesh.challenge.methods import find_method
 from skillmesh.challenge.record import Record, read_record, without_times
 from skillmesh.challenge.run import Plan, run
@@ -65,6 +67,16 @@ def test_naive_forgets_and_joint_does_not(plan: Plan, tmp_path: Path):
     assert joint.results["lifelong"]["forgetting"] < 0.05
     assert joint.results["final_accuracy"] > 0.95
     assert joint.results["costs"]["teacher_total"] > 1.9 * naive.results["costs"]["teacher_total"]
+
+
+def test_a_run_that_flies_apart_ends_and_says_so(plan: Plan, tmp_path: Path):
+    method = small(Mas, epochs=2, strength=1e30, rate=0.5)
+    record = run(replace(plan, method=method, out=tmp_path / "apart"))
+    assert [learned.notes for learned in record.learned] == [(), (FLEW_APART,), (FLEW_APART,)]
+    assert "task1: weights are no longer numbers" in (tmp_path / "apart" / "log.txt").read_text()
+    assert [task.final for task in record.steps[-1].tasks] == pytest.approx([1 / 3] * 3)
+    for path in (tmp_path / "apart").rglob("*.json"):
+        json.loads(path.read_text(), parse_constant=pytest.fail)
 
 
 def test_joint_training_begins_anew_each_time():

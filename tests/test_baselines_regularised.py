@@ -18,6 +18,7 @@ from skillmesh.baselines.mas import Mas
 from skillmesh.baselines.network import TaskNetwork, build_body
 from skillmesh.baselines.si import Si
 from skillmesh.baselines.trainer import Trainer
+from skillmesh.challenge.methods import METHODS
 from skillmesh.costs import counted
 from skillmesh.errors import RunError
 
@@ -464,6 +465,31 @@ def test_what_is_kept_is_counted(kind: str) -> None:
 
 
 # Settings.
+
+
+@each_kind
+def test_steady_methods_have_steady_steps_and_a_grid_of_their_own(kind: str) -> None:
+    plain, steady = METHODS[kind], METHODS[f"{kind}-steady"]
+    assert (plain.steps, steady.steps) == ("plain", "steady")
+    tried = [{changes["strength"] for changes in method.settings_to_try()} for method in (plain, steady)]
+    assert max(tried[0]) < max(tried[1])
+    assert plain.strength in tried[0]
+    assert steady.strength in tried[1]
+
+
+@each_kind
+def test_steps_of_no_kind_are_refused(kind: str) -> None:
+    with pytest.raises(RunError, match="steps = 'stedy'; expected plain, steady"):
+        a_learner(kind, steps="stedy")
+
+
+@each_kind
+def test_what_flies_apart_is_known_to(kind: str) -> None:
+    learner = a_learner(kind, strength=1e30, rate=0.5, epochs=20)
+    learner.learn(a_task(0), ())
+    assert learner.finite()
+    learner.learn(a_task(1), ())
+    assert not learner.finite()
 
 
 def test_settings_without_sense_are_refused() -> None:

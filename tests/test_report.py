@@ -18,6 +18,8 @@ import pytest
 from conftest import LEARNED, Ran
 from PIL import Image
 
+from skillmesh.challenge import metrics
+from skillmesh.challenge.entries import FLEW_APART
 from skillmesh.challenge.methods import METHODS
 from skillmesh.challenge.paper.parallel import parallel_cells
 from skillmesh.challenge.paper.single import single_cells
@@ -344,44 +346,75 @@ def test_a_map_keeps_distances_that_lie_in_a_plane():
 
 
 def test_what_was_learned_forgotten_and_left_is_shown_best_first(runs: Path, tmp_path: Path):
-    """Four tasks, of which each had 0.9 when it was learned, and a tenth less with every task that came later."""
+    """Four tasks: one method loses a tenth with every later task, and the other learns less, and keeps it."""
 
     def falling(step: dict[str, Any]) -> None:
         for at, task in enumerate(step["tasks"]):
-            task["given"] = task["final"] = 0.9 - 0.1 * (len(step["tasks"]) - 1 - at)
+            task["final"] = 0.9 - 0.1 * (len(step["tasks"]) - 1 - at)
+            task["given"] = 0.95
 
     def told_and_lower(step: dict[str, Any]) -> None:
         for task in step["tasks"]:
-            task["given"] = task["final"] = 0.7
+            task["given"] = task["final"] = 0.8
 
     ours = copied(runs / "maha", tmp_path / "ours", falling)
     others = [
         copied(
             runs / "maha",
             tmp_path / f"other-{seed}",
-            told_and_lower,
+            lambda step, seed=seed: told_and_lower(step) or _lift(step, 0.02 * seed),
             method={"name": "SI", "kind": "si", "label": "given"},
             seed=seed,
         )
         for seed in range(2)
     ]
-    report = make_report([*others, ours])
+    report = make_report([ours, *others])
     table = table_of(report, "learned-and-forgotten")
-    assert [row[0].text for row in table.rows] == ["maha", "SI, task told"]
-    assert [row[1].text for row in table.rows] == ["no", "yes"]
-    assert column(table, "just after learning") == pytest.approx([0.9, 0.7])
-    assert column(table, "forgotten") == pytest.approx([(0.3 + 0.2 + 0.1) / 3, 0])
-    assert column(table, "at the end") == pytest.approx([0.75, 0.7])
-    assert table.rows[0][4].spread is None
-    assert table.rows[1][4].spread == 0
+    assert [row[0].text for row in table.rows] == ["SI, task told", "maha"]
+    assert [row[1].text for row in table.rows] == ["yes", "no"]
+    assert column(table, "just after learning") == pytest.approx([0.81, 0.95])
+    assert column(table, "forgotten") == pytest.approx([0, (0.3 + 0.2 + 0.1) / 3])
+    assert column(table, "at the end") == pytest.approx([0.81, 0.75])
+    wide = metrics.interval([0.8, 0.82]).half_width
+    assert [row[4].spread for row in table.rows] == [pytest.approx(wide), None]
     figure = next(figure for figure in report.figures if figure.name == "learned-and-forgotten")
-    left, middle, right = figure.draw().axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["maha", "SI, task told"]
-    places = [
-        [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"] for axes in (left, middle, right)
-    ]
-    assert places == [pytest.approx([90, 70]), pytest.approx([20, 0]), pytest.approx([75, 70])]
+    assert "Whiskers" in figure.caption
+    assert "SI, task told: learned 81.0 %, forgot 0.0 points, has 81.0 % left" in figure.alt
+    drawn = figure.draw()
+    left, middle, right = drawn.axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ["SI, task told", "maha"]
     assert left.get_ylim()[0] > left.get_ylim()[1], "the first row is the topmost"
+    dots = [[line for line in axes.lines if line.get_marker() == "o"] for axes in (left, middle, right)]
+    places = [[line.get_xdata()[0] for line in some] for some in dots]
+    assert places == [pytest.approx([81, 95]), pytest.approx([0, 20]), pytest.approx([81, 75])]
+    assert [line.get_markerfacecolor() == "white" for line in dots[0]] == [True, False]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["task told", "nothing told"]
+    ((low, high),) = [segment[:, 0] for whiskers in right.collections for segment in whiskers.get_segments()]
+    assert (high - low) / 2 == pytest.approx(100 * wide)
+    assert "Whiskers" not in dots_of([ours]).caption
+
+
+def _lift(step: dict[str, Any], more: float) -> None:
+    for task in step["tasks"]:
+        task["given"] = task["final"] = task["final"] + more
+
+
+def dots_of(folders: list[Path]) -> Figure:
+    return next(f for f in make_report(folders).figures if f.name == "learned-and-forgotten")
+
+
+def test_what_flew_apart_and_what_is_a_trial_of_tuning_is_said(runs: Path, tmp_path: Path):
+    folder = copied(runs / "maha", tmp_path / "apart")
+    assert not any("chance" in note or "tuning" in note for note in make_report([folder]).notes)
+    path = sorted((folder / "learned").glob("*.json"))[2]
+    learned = json.loads(path.read_text())
+    path.write_text(json.dumps(learned | {"notes": [FLEW_APART]}))
+    whole = json.loads((folder / "run.json").read_text())
+    whole["circumstances"]["provenance"]["command"] = "skillmesh challenge tune tasks --method maha --out tuned"
+    (folder / "run.json").write_text(json.dumps(whole))
+    notes = make_report([folder]).notes
+    assert f"maha, seed 0: from {learned['task']} on its {FLEW_APART}." in notes
+    assert "Of validation images, since they are trials of tuning: maha." in notes
 
 
 def test_a_method_without_modules_or_a_mapper_has_the_figures_that_it_can(runs: Path, tmp_path: Path):

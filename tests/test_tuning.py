@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +31,7 @@ RATES = (0.0, 0.01, 0.05, math.nextafter(0.05, 1), 0.02, 0.03)
 
 @dataclass(frozen=True)
 class Tunable(Naive):
-    """So many rates; the first learns nothing, two are as good as the same."""
+    """Six rates; the first learns nothing, two are as good as the same."""
 
     grid: ClassVar[tuple[dict[str, Any], ...]] = tuple({"rate": rate, "head_rate": 2 * rate} for rate in RATES)
 
@@ -47,7 +49,10 @@ def ground(places: Path) -> Ground:
 
 
 def folder_of(number: int) -> str:
-    return f"rate={RATES[number]},head_rate={2 * RATES[number]}"
+    """Names what is tried, and with what else."""
+    method = tunable(**Tunable.grid[number])
+    digest = hashlib.sha256(json.dumps(method.settings(), sort_keys=True).encode()).hexdigest()[:8]
+    return f"rate={RATES[number]},head_rate={2 * RATES[number]},{digest}"
 
 
 def tunable(**changes: object) -> Tunable:
@@ -165,18 +170,27 @@ def test_where_a_grid_has_grown_only_what_is_new_is_tried(
             tried_now.append(trial.number)
             yield trial, replace(swept[1].tried[trial.number], changes=trial.changes)
 
+    def origin() -> dict[str, str]:
+        return json.loads((tmp_path / "tuning.json").read_text())["methods"]["naive"]["provenance"]
+
     def commits() -> str:
-        return json.loads((tmp_path / "tuning.json").read_text())["methods"]["naive"]["provenance"]["commit"]
+        return origin()["commit"]
+
+    def at(commit: str) -> None:
+        found = {"commit": commit, "data_hash": "same", "date": f"of {commit}"}
+        monkeypatch.setattr(tuning, "provenance", lambda *_: found)
+
+    before_all = Tunable.grid
 
     monkeypatch.setattr(tuning, "made", made)
     monkeypatch.setattr(tuning, "BUDGET", 3)
     monkeypatch.setattr(Tunable, "grid", Tunable.grid[2:5])
-    monkeypatch.setattr(tuning, "provenance", lambda *_: {"commit": "b", "data_hash": "same"})
+    at("b")
     before = tune([tunable()], ground, tmp_path)[0]
     assert commits() == "b"
     monkeypatch.undo()
     monkeypatch.setattr(tuning, "made", made)
-    monkeypatch.setattr(tuning, "provenance", lambda *_: {"commit": "a", "data_hash": "same"})
+    at("a")
     tried_now.clear()
     after = tune([tunable()], ground, tmp_path)[0]
     assert tried_now == [0, 1, *range(5, BUDGET)]
@@ -185,15 +199,42 @@ def test_where_a_grid_has_grown_only_what_is_new_is_tried(
     assert commits() == "a, b"
     assert find_method(str(tmp_path / "naive.toml")).settings() == after.best.settings()
     # Nothing new, and it is known where all is from.
-    monkeypatch.setattr(tuning, "provenance", lambda *_: {"commit": "c", "data_hash": "same"})
+    at("c")
     tried_now.clear()
     assert tune([tunable()], ground, tmp_path)[0].tried == after.tried
     assert tried_now == []
     assert commits() == "a, b"
+    # One more that is new, and settings that are spelled otherwise.
+    grid = (
+        {"rate": 0.07, "head_rate": 0.1},
+        *({**changes, "batch": SMALL["batch"]} for changes in Tunable.grid[1:]),
+    )
+    monkeypatch.setattr(Tunable, "grid", grid)
+    again = tune([tunable()], ground, tmp_path)[0]
+    assert tried_now == [0]
+    assert [tried.changes for tried in again.tried] == list(grid)
+    assert commits() == "a, b, c"
+    assert origin()["date"] == "of c"
     # Another number of images in a batch is another method: nothing that was tried says anything of it.
+    tried_now.clear()
+    monkeypatch.setattr(Tunable, "grid", before_all)
     tune([tunable(batch=5)], ground, tmp_path)
     assert tried_now == [*range(BUDGET)]
     assert commits() == "c"
+
+
+def test_another_method_of_the_same_name_is_tuned_anew_in_the_same_folder(
+    swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path
+):
+    out = tmp_path / "out"
+    shutil.copytree(swept[0], out)
+    anew = tune([tunable(head_rate=0.0, batch=5)], ground, out)[0]
+    assert len(list((out / "naive").iterdir())) == 2 * BUDGET
+    assert {read_record(folder).settings.method["batch"] for folder in (out / "naive").iterdir()} == {
+        5,
+        SMALL["batch"],
+    }
+    assert json.loads((out / "tuning.json").read_text())["methods"]["naive"]["settings"] == anew.best.settings()
 
 
 @pytest.mark.slow
@@ -254,10 +295,17 @@ def test_a_file_in_the_folders_place_is_refused(ground: Ground, tmp_path: Path):
         tune([tunable()], ground, tmp_path / "mine.txt")
 
 
-def test_a_broken_file_of_what_was_tuned_is_refused(ground: Ground, tmp_path: Path):
-    no_tries = {"tried": [], "chosen": 0}
+def test_a_broken_file_of_what_was_tuned_is_refused(swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path):
+    _, tuned = swept
     facts = {"tasks": ["task0", "task1"], "seed": 0, "data_hash": data_hash(ground.paths())}
-    for broken in ("{", "[]", "{}", json.dumps(facts | {"methods": {"naive": no_tries}})):
+    whole = tuning._entry(tuned, [{"commit": "a"}])
+    broken_entries = [
+        {"tried": [], "chosen": 0},
+        whole | {"provenance": {}},
+        whole | {"tried": [whole["tried"][0] | {"final_accuracy": None}, *whole["tried"][1:]]},
+    ]
+    files = [json.dumps(facts | {"methods": {"naive": entry}}) for entry in broken_entries]
+    for broken in ("{", "[]", "{}", "[" * 100_000, json.dumps(facts | {"methods": [1]}), *files):
         (tmp_path / "tuning.json").write_text(broken)
         with pytest.raises(RunError, match=r"tuning\.json cannot be read .*; remove it"):
             tune([tunable()], ground, tmp_path)

@@ -125,6 +125,9 @@ class FrozenLearner(ABC, Generic[Settings]):
 
     # Keeping.
 
+    def finite(self) -> bool:
+        return all(bool(tensor.isfinite().all()) for tensor in self.kept.values())
+
     def kept_bytes(self) -> dict[str, int]:
         return {name: bytes_of([tensor]) for name, tensor in self.kept.items()}
 

@@ -43,6 +43,10 @@ class Learner(Protocol):
         """Task and class of each image, nothing told."""
         ...
 
+    def finite(self) -> bool:
+        """Whether all that answers are made with are numbers."""
+        ...
+
     def kept_bytes(self) -> dict[str, int]:
         """What it must keep to go on learning and answering, by what it is; all tasks so far together."""
         ...

@@ -11,6 +11,7 @@ import torch
 
 from skillmesh.baselines.data import Task
 from skillmesh.baselines.learner import Learner
+from skillmesh.challenge.entries import FLEW_APART
 from skillmesh.challenge.record import Learned, Step, TaskAtStep
 from skillmesh.costs import counted
 from skillmesh.errors import RunError
@@ -54,11 +55,14 @@ def _learn(learner: Learner, stage: Stage, task: Task, before: Sequence[Task]) -
         module_bytes=sum(parts.values()),
         parts=parts,
         cpu_seconds=round(time.process_time() - cpu, 3),
+        notes=() if learner.finite() else (FLEW_APART,),
     )
     _save(learner, stage, position + 1)
     stage.keep_learned(learned)
     _checkpoint(stage, position).unlink(missing_ok=True)
     stage.log(f"learned {task.name} in {learned.seconds:.1f} s: {learned.total_macs:.3g} MACs")
+    for note in learned.notes:
+        stage.log(f"{task.name}: {note}")
 
 
 def _test(learner: Learner, stage: Stage, tasks: Sequence[Task], withheld: bool) -> None:

@@ -192,6 +192,9 @@ class Trainer:
 
     # Keeping.
 
+    def finite(self) -> bool:
+        return all(bool(weight.isfinite().all()) for weight in self.network.parameters())
+
     def kept_bytes(self) -> dict[str, int]:
         weights = [*self.network.body.parameters(), *self.network.body.buffers()]
         return {"weights": bytes_of(weights), "head": bytes_of(self.network.heads.parameters())}

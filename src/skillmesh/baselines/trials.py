@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -80,8 +82,10 @@ class Trial:
 
     @property
     def _folder(self) -> str:
-        """By what is tried, not by its number, which another grid would give to another setting."""
-        return ",".join(f"{name}={value}" for name, value in self.changes.items())
+        """By what is tried, not by its number: of another grid, or another method, each setting is another run."""
+        settings = json.dumps(replace(self.method, **self.changes).settings(), sort_keys=True)
+        tried = ",".join(f"{name}={value}" for name, value in self.changes.items())
+        return f"{tried},{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ A method's `grid` names the settings to try, equally many for all methods. Each 
 on the first few tasks, trained on their training images alone and tested on their validation images; the best
 average over all tasks at the end of the stream wins, the first of equals. What was chosen is written as a file for
 `skillmesh challenge run --method`, what was tried beside it. A sweep that was killed goes on by the same command:
-complete runs are only read. Where a grid has grown since, only what is new is tried. Nothing here loads torch
-before a run begins.
+complete runs are only read. Where a grid has changed since, only what is new is tried, and what is no longer in it
+is left out. Nothing here loads torch before a run begins.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _earlier(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
         return {}
     with _refused(path):
         before = json.loads(path.read_text())
-        methods: dict[str, Any] = before["methods"]
+        methods: dict[str, Any] = dict(before["methods"])
     for name, value in facts.items():
         if before.get(name) != value:
             raise RunError(
@@ -142,6 +142,9 @@ def _tried_before(method: Baseline, entry: dict[str, Any] | None, out: Path) -> 
         return {}
     with _refused(out / "tuning.json"):
         tried = [Tried(**one) for one in entry["tried"]]
+        if not all(isinstance(one.final_accuracy, float) for one in tried):
+            raise ValueError("a setting of it has no accuracy")
+        str(entry["provenance"]["commit"])
         if replace(method, **tried[entry["chosen"]].changes).settings() != entry["settings"]:
             return {}
         by_settings = {replace(method, **one.changes): one for one in tried}
@@ -157,7 +160,7 @@ def _tried_before(method: Baseline, entry: dict[str, Any] | None, out: Path) -> 
 def _refused(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise RunError(
             f"{path} cannot be read as what was tuned before ({error}); remove it: complete trials beside it are "
             "not made again"

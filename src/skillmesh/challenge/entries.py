@@ -68,6 +68,10 @@ class Circumstances:
     provenance: dict[str, Any]
 
 
+FLEW_APART = "weights are no longer numbers: what is answered from here on is chance; lower rate or strength"
+"""A note on a task, of methods that train."""
+
+
 @dataclass(frozen=True)
 class Learned:
     """What learning one task took and gave."""

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from skillmesh.challenge.entries import FLEW_APART
 from skillmesh.challenge.metrics import Interval, Matrix, averages, interval
 from skillmesh.challenge.record import Learned, Record, TaskAtStep, find_records, read_record
 from skillmesh.errors import RunError
@@ -217,9 +218,23 @@ def _name(method: dict[str, Any]) -> str:
 
 def _warnings(families: Sequence[Family]) -> list[str]:
     hashes = {family.groups[0].first.settings.data_hash for family in families}
-    if len(hashes) == 1:
-        return []
-    return ["These runs are not all of the same tasks or images: compare their figures with care."]
+    found = [
+        f"{group.label}, seed {record.settings.seed}: from {apart[0]} on its {FLEW_APART}."
+        for family in families
+        for group in family.groups
+        for record in group.records
+        if (apart := [learned.task for learned in record.learned if FLEW_APART in learned.notes])
+    ]
+    trials = [family.label for family in families if _is_trial(family.groups[0].first)]
+    if trials:
+        found.append(f"Of validation images, since they are trials of tuning: {', '.join(trials)}.")
+    if len(hashes) > 1:
+        found.append("These runs are not all of the same tasks or images: compare their figures with care.")
+    return found
+
+
+def _is_trial(record: Record) -> bool:
+    return "challenge tune" in str(record.circumstances.provenance.get("command"))
 
 
 def _last(record: Record) -> dict[str, TaskAtStep]:

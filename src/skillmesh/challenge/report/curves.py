@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,7 +150,7 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
     for axes, (label, tasks) in zip(panels.flat, curves.items(), strict=False):
         for index, (task, curve) in enumerate(tasks.items()):
             draw_curve(axes, curve, index, band=False, linewidth=1.2, markersize=3.5, label=task)
-        axes.set(title=label, ylim=limits, xlim=(0.5, None))
+        axes.set(title=fill(label, 26), ylim=limits, xlim=(0.5, None))
         axes.tick_params(labelbottom=True)
         axes.grid(axis="y")
         whole_numbers(axes)

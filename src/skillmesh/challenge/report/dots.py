@@ -44,10 +44,11 @@ def learned_and_forgotten(comparison: Comparison) -> Figure | None:
         "Left: accuracy of each task just after it was learned, its task told, on average. Middle: how far it "
         "fell from its best until the end, in the answers that count. Right: what is left at the end. Hollow "
         "dots: the method is told the task of every test image. What learns nothing forgets nothing: read both."
-        + (" Whiskers are 95 % confidence intervals over seeds." if any(r.final.half_width for r in found) else "")
+        + (" Whiskers are 95 % confidence intervals over seeds." if any(map(_has_whiskers, found)) else "")
     )
     alt = "Dots. " + "; ".join(
-        f"{row.label}: learned {100 * row.learned.mean:.1f} %, forgot {100 * row.forgotten.mean:.1f} points"
+        f"{row.label}: learned {100 * row.learned.mean:.1f} %, forgot {100 * row.forgotten.mean:.1f} points, has "
+        f"{100 * row.final.mean:.1f} % left"
         for row in found
     )
     columns = ("run", "task told", "just after learning", "forgotten", "at the end")
@@ -71,6 +72,10 @@ def _row(group: Group) -> Row | None:
     return Row(group.label, group.told, learned, forgotten, final)
 
 
+def _has_whiskers(row: Row) -> bool:
+    return any(figure.half_width for figure in (row.learned, row.forgotten, row.final))
+
+
 def draw(found: Sequence[Row]) -> Canvas:
     made = canvas(8.5, 0.24 * len(found) + 1.2)
     left, middle, right = made.subplots(1, 3, sharey=True)
@@ -80,9 +85,11 @@ def draw(found: Sequence[Row]) -> Canvas:
     middle.axvline(0, color=GREY, linewidth=0.8)
     left.set_yticks(range(len(found)), labels=[row.label for row in found])
     left.set_ylim(len(found) - 0.4, -0.6)
-    if len({row.told for row in found}) > 1:
-        names = dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
-        made.legend(names.values(), names, loc="outside upper right", ncols=2)
+    low, high = middle.get_xlim()
+    middle.set_xlim(min(low, -0.5), max(high, 2.0))  # fractions of a point are nothing to look at
+    handles, labels = right.get_legend_handles_labels()
+    each = dict(zip(labels, handles, strict=True))
+    made.legend(each.values(), each, loc="outside upper right", ncols=2)
     return made
 
 

@@ -66,6 +66,8 @@ def tune_(
         show.print_json({one.method.name: _as_dict(one, out) for one in tuned})
     else:
         _print(tuned)
+        files = ", ".join(str(out / f"{one.method.name}.toml") for one in tuned)
+        show.stderr.print(f"chosen settings: {files}; go on with `challenge run --method FILE`", soft_wrap=True)
 
 
 def _tell(trial: Trial, tried: Tried) -> None:
@@ -104,4 +106,6 @@ def _print(tuned: Sequence[Tuned]) -> None:
 
 
 def _words(changes: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in changes.items())
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in changes.items()
+    )
