@@ -429,7 +429,7 @@ def test_a_method_without_modules_or_a_mapper_has_the_figures_that_it_can(runs: 
     write_report(report, tmp_path / "out")
     names = {figure.name for figure in report.figures}
     assert names == {"task-1", "first-ten", "per-task", "average-accuracy", "bytes", "accuracy-matrix-si"}
-    assert any("map of tasks" in note for note in report.notes)
+    assert "No map of tasks for SI: there are no modules." in report.notes
     assert any("learned and forgotten" in note for note in report.notes)
     assert any("task recognition" in note for note in report.notes)
     table = table_of(report, "table-1")

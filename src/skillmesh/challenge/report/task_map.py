@@ -26,19 +26,20 @@ LINKS = 12
 
 def task_maps(comparison: Comparison) -> tuple[list[Figure], list[str]]:
     """A map per method with modules, and which ones have none and why."""
-    figures, notes = [], []
+    figures: list[Figure] = []
+    lacking: dict[str, list[str]] = {}
     for group in comparison.shown:
         try:
             centres = _centres(group.first)
         except (OSError, SkillmeshError) as error:
-            notes.append(f"No map of tasks for {group.label}: its modules cannot be read ({error}).")
+            lacking.setdefault(f"modules cannot be read ({error})", []).append(group.label)
             continue
         if centres is None or len(centres) < 3:
-            lacking = "its run has no modules" if centres is None else "it takes three tasks or more"
-            notes.append(f"No map of tasks for {group.label}: {lacking}.")
+            why = "there are no modules" if centres is None else "it takes three tasks or more"
+            lacking.setdefault(why, []).append(group.label)
             continue
         figures.append(_figure(group, *project(centres)))
-    return figures, notes
+    return figures, [f"No map of tasks for {'; '.join(labels)}: {why}." for why, labels in lacking.items()]
 
 
 def _centres(record: Record) -> Points | None:
