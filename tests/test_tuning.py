@@ -140,6 +140,11 @@ def test_all_that_was_tried_is_written(swept: tuple[Path, Tuned]):
     assert entry["settings"] == tuned.best.settings()
 
 
+def test_outside_of_a_checkout_there_is_no_commit_to_name(swept: tuple[Path, Tuned]):
+    assert tuning._entry(swept[1], [{"commit": None}])["provenance"] == {"commit": None}
+    assert tuning._entry(swept[1], [{"commit": "a"}, {"commit": None}])["provenance"] == {"commit": "a"}
+
+
 def test_a_sweep_that_was_stopped_goes_on_and_makes_nothing_twice(
     swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -85,7 +85,7 @@ def orders() -> str:
 
 
 def first_grid() -> str:
-    """Plain springs that were tuned with strengths up to what one task bears."""
+    """Plain springs that were tuned with strengths beyond what one task bears."""
     figures = ("task_given", "after_learning", "forgetting")
     rows = [
         [

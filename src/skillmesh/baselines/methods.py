@@ -23,7 +23,7 @@ for settings in (*TRAINED, *FROZEN):
     register_kind(settings.kind, settings)
     register(settings(settings.kind))
 
-# With strengths under which the papers' own plain steps fly apart.
+# Ours, with strengths for which the papers' own plain steps may be too long.
 for pulled, strength in ((Ewc, 1e4), (EwcOnline, 1e4), (Si, 1e3), (Mas, 1.0)):
     register(pulled(f"{pulled.kind}-steady", steps="steady", strength=strength))
 

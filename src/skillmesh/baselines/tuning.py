@@ -144,7 +144,7 @@ def _tried_before(method: Baseline, entry: dict[str, Any] | None, out: Path) -> 
         tried = [Tried(**one) for one in entry["tried"]]
         if not all(isinstance(one.final_accuracy, float) for one in tried):
             raise ValueError("a setting of it has no accuracy")
-        str(entry["provenance"]["commit"])
+        _commits(entry["provenance"])  # looked at before any trial is made
         if replace(method, **tried[entry["chosen"]].changes).settings() != entry["settings"]:
             return {}
         by_settings = {replace(method, **one.changes): one for one in tried}
@@ -160,7 +160,7 @@ def _tried_before(method: Baseline, entry: dict[str, Any] | None, out: Path) -> 
 def _refused(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
             f"{path} cannot be read as what was tuned before ({error}); remove it: complete trials beside it are "
             "not made again"
@@ -171,13 +171,18 @@ def _refused(path: Path) -> Iterator[None]:
 
 
 def _entry(tuned: Tuned, origins: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    commits = sorted({commit for origin in origins for commit in str(origin["commit"]).split(", ")})
+    commits = sorted({commit for origin in origins for commit in _commits(origin)})
     return {
         "chosen": tuned.chosen,
         "settings": tuned.best.settings(),
         "tried": [vars(tried) for tried in tuned.tried],
-        "provenance": origins[-1] | {"commit": ", ".join(commits)},
+        "provenance": origins[-1] | {"commit": ", ".join(commits) or None},
     }
+
+
+def _commits(origin: dict[str, Any]) -> list[str]:
+    """None where the source that ran was no checkout."""
+    return origin["commit"].split(", ") if origin["commit"] else []
 
 
 def _write_method(path: Path, tuned: Tuned, tasks: Sequence[str]) -> None:
