@@ -165,67 +165,73 @@ def test_a_sweep_that_was_stopped_goes_on_and_makes_nothing_twice(
     assert [_figures(tried) for tried in again.tried] == [_figures(tried) for tried in swept[1].tried]
 
 
-def test_where_a_grid_has_grown_only_what_is_new_is_tried(
-    swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    tried_now: list[int] = []
+class Sweeps:
+    """Sweeps in one folder, at one commit after another, with figures that were found before."""
 
-    def made(trials, workers):
+    def __init__(self, known: Tuned, ground: Ground, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._known, self._ground, self.folder, self._patch = known, ground, folder, monkeypatch
+        self.tried_now: list[int] = []
+        monkeypatch.setattr(tuning, "made", self._made)
+
+    def _made(self, trials, workers):
         for trial in trials:
-            tried_now.append(trial.number)
-            yield trial, replace(swept[1].tried[trial.number], changes=trial.changes)
+            self.tried_now.append(trial.number)
+            yield trial, replace(self._known.tried[trial.number], changes=trial.changes)
 
-    def origin() -> dict[str, str]:
-        return json.loads((tmp_path / "tuning.json").read_text())["methods"]["naive"]["provenance"]
+    def at(self, commit: str, grid: tuple[dict[str, Any], ...] = Tunable.grid, **changes: object) -> Tuned:
+        origin = {"commit": commit, "data_hash": "same", "date": f"of {commit}"}
+        self._patch.setattr(tuning, "provenance", lambda *_: origin)
+        self._patch.setattr(tuning, "BUDGET", len(grid))
+        self._patch.setattr(Tunable, "grid", grid)
+        self.tried_now.clear()
+        return tune([tunable(**changes)], self._ground, self.folder)[0]
 
-    def commits() -> str:
-        return origin()["commit"]
+    @property
+    def origin(self) -> dict[str, str]:
+        return json.loads((self.folder / "tuning.json").read_text())["methods"]["naive"]["provenance"]
 
-    def at(commit: str) -> None:
-        found = {"commit": commit, "data_hash": "same", "date": f"of {commit}"}
-        monkeypatch.setattr(tuning, "provenance", lambda *_: found)
 
-    before_all = Tunable.grid
+@pytest.fixture
+def sweeps(swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweeps:
+    return Sweeps(swept[1], ground, tmp_path, monkeypatch)
 
-    monkeypatch.setattr(tuning, "made", made)
-    monkeypatch.setattr(tuning, "BUDGET", 3)
-    monkeypatch.setattr(Tunable, "grid", Tunable.grid[2:5])
-    at("b")
-    before = tune([tunable()], ground, tmp_path)[0]
-    assert commits() == "b"
-    monkeypatch.undo()
-    monkeypatch.setattr(tuning, "made", made)
-    at("a")
-    tried_now.clear()
-    after = tune([tunable()], ground, tmp_path)[0]
-    assert tried_now == [0, 1, *range(5, BUDGET)]
+
+def test_where_a_grid_has_grown_only_what_is_new_is_tried(sweeps: Sweeps):
+    before = sweeps.at("b", Tunable.grid[2:5])
+    assert sweeps.origin["commit"] == "b"
+    after = sweeps.at("a")
+    assert sweeps.tried_now == [0, 1, *range(5, BUDGET)]
     assert after.tried[2:5] == before.tried
     assert [tried.changes for tried in after.tried] == list(Tunable.grid)
-    assert commits() == "a, b"
-    assert find_method(str(tmp_path / "naive.toml")).settings() == after.best.settings()
-    # Nothing new, and it is known where all is from.
-    at("c")
-    tried_now.clear()
-    assert tune([tunable()], ground, tmp_path)[0].tried == after.tried
-    assert tried_now == []
-    assert commits() == "a, b"
-    # One more that is new, and settings that are spelled otherwise.
-    grid = (
-        {"rate": 0.07, "head_rate": 0.1},
-        *({**changes, "batch": SMALL["batch"]} for changes in Tunable.grid[1:]),
-    )
-    monkeypatch.setattr(Tunable, "grid", grid)
-    again = tune([tunable()], ground, tmp_path)[0]
-    assert tried_now == [0]
+    assert sweeps.origin["commit"] == "a, b"
+    assert find_method(str(sweeps.folder / "naive.toml")).settings() == after.best.settings()
+
+
+def test_where_nothing_is_new_all_stays_with_where_it_is_from(sweeps: Sweeps):
+    sweeps.at("b", Tunable.grid[2:5])
+    after = sweeps.at("a")
+    assert sweeps.at("c").tried == after.tried
+    assert sweeps.tried_now == []
+    assert sweeps.origin["commit"] == "a, b"
+
+
+def test_settings_that_are_spelled_otherwise_are_known(sweeps: Sweeps):
+    sweeps.at("b", Tunable.grid[2:5])
+    sweeps.at("a")
+    spelled = tuple({**changes, "batch": SMALL["batch"]} for changes in Tunable.grid[1:])
+    grid = ({"rate": 0.07, "head_rate": 0.1}, *spelled)
+    again = sweeps.at("c", grid)
+    assert sweeps.tried_now == [0]
     assert [tried.changes for tried in again.tried] == list(grid)
-    assert commits() == "a, b, c"
-    assert origin()["date"] == "of c"
-    # Another number of images in a batch is another method: nothing that was tried says anything of it.
-    tried_now.clear()
-    monkeypatch.setattr(Tunable, "grid", before_all)
-    tune([tunable(batch=5)], ground, tmp_path)
-    assert tried_now == [*range(BUDGET)]
-    assert commits() == "c"
+    assert sweeps.origin["commit"] == "a, b, c"
+    assert sweeps.origin["date"] == "of c"
+
+
+def test_what_was_tried_says_nothing_of_another_method(sweeps: Sweeps):
+    sweeps.at("a")
+    sweeps.at("c", batch=5)
+    assert sweeps.tried_now == [*range(BUDGET)]
+    assert sweeps.origin["commit"] == "c"
 
 
 def test_another_method_of_the_same_name_is_tuned_anew_in_the_same_folder(
