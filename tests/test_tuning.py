@@ -220,11 +220,11 @@ def test_settings_that_are_spelled_otherwise_are_known(sweeps: Sweeps):
     sweeps.at("a")
     spelled = tuple({**changes, "batch": SMALL["batch"]} for changes in Tunable.grid[1:])
     grid = ({"rate": 0.07, "head_rate": 0.1}, *spelled)
-    again = sweeps.at("c", grid)
+    again = sweeps.at("aa", grid)
     assert sweeps.tried_now == [0]
     assert [tried.changes for tried in again.tried] == list(grid)
-    assert sweeps.origin["commit"] == "a, b, c"
-    assert sweeps.origin["date"] == "of c"
+    assert sweeps.origin["commit"] == "a, aa, b"
+    assert sweeps.origin["date"] == "of aa"
 
 
 def test_what_was_tried_says_nothing_of_another_method(sweeps: Sweeps):
