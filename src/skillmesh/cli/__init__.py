@@ -3,6 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+from importlib import import_module
+
+COMMANDS = (
+    "learn",
+    "ask",
+    "tasks",
+    "classes",
+    "compose",
+    "measure",
+    "merging",
+    "mesh",
+    "trust",
+    "challenge.data",
+    "challenge.paper",
+    "challenge.report",
+    "challenge.run",
+    "challenge.simulate",
+    "challenge.tune",
+)
+"""The modules that hold commands, in the order in which `--help` lists them."""
 
 
 def program() -> None:
@@ -34,10 +54,11 @@ def main() -> None:
     from skillmesh.errors import SkillmeshError
 
     try:
-        from skillmesh.cli import app, classes, compose, measure, merging, mesh, trust  # noqa: F401  (commands)
-        from skillmesh.cli.challenge import data, paper, report, run, simulate, tune  # noqa: F401
+        from skillmesh.cli.app import app
 
-        app.app()
+        for commands in COMMANDS:
+            import_module(f"skillmesh.cli.{commands}")
+        app()
     except SkillmeshError as error:
         print(f"skillmesh: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -9,7 +9,8 @@ import typer
 
 from skillmesh import names
 from skillmesh.cli import options
-from skillmesh.cli.app import app, facts_of, lesson_facts, open_agent, warn_of
+from skillmesh.cli.app import app, open_agent
+from skillmesh.cli.facts import facts_of, lesson_facts, warn_of
 
 
 @app.command()

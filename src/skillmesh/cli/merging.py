@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from skillmesh.cli import options
-from skillmesh.cli.app import app, merged_facts, open_agent
+from skillmesh.cli.app import app, open_agent
+from skillmesh.cli.facts import merged_facts
 
 
 @app.command()
