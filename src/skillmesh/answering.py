@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence, Sized
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skillmesh.answer import Answer, Guess
 from skillmesh.backbone.backbone import Backbone
@@ -23,12 +24,12 @@ from skillmesh.learning.pattern import Patterned
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Module
 from skillmesh.names import Support
-from skillmesh.synergy.matching.support import Heard, Same, sameness, supported
+from skillmesh.synergy.matching.support import LEAST, Heard, Same, sameness, supported
 from skillmesh.tensors import Floats
 
 GUESSES = 5
 RIVAL_TASKS = 4
-"""Tasks beside the best whose classes may be among the guesses."""
+"""Tasks beside the best whose classes are always among the guesses; further ones as far as they are probable."""
 
 
 class Answering:
@@ -130,9 +131,9 @@ class Answering:
         that adapts the backbone has a second pass over those images alone that are most probably its own; among
         the rivals of other images it is not heard.
         """
-        likely = np.argsort(-mapped.posterior, axis=1, kind="stable")[:, : RIVAL_TASKS + 1]
+        likely = _likely_tasks(mapped.posterior)
         found: list[list[tuple[bool, Heard]]] = [[] for _ in range(len(x))]
-        for index in np.unique(likely):
+        for index in np.unique(likely[likely >= 0]):
             module = modules[index]
             rows = np.flatnonzero((likely == index).any(axis=1))
             if module.card.adapted:
@@ -151,6 +152,20 @@ class Answering:
         for candidates in found:
             candidates.sort(key=lambda pair: (not pair[0], -pair[1].guess.confidence))
         return [[heard for _, heard in candidates] for candidates in found]
+
+
+def _likely_tasks(posterior: Floats) -> NDArray[np.int64]:
+    """Return the tasks that may have a say in each image, the best first; -1 stands for none.
+
+    One class taught in many tasks is shared between all of them, so every task counts whose share is large enough
+    to support another.
+    """
+    order = np.argsort(-posterior, axis=1, kind="stable")
+    probable = int((posterior >= LEAST).sum(axis=1).max(initial=0))
+    likely = order[:, : max(RIVAL_TASKS + 1, probable)]
+    shares = np.take_along_axis(posterior, likely, axis=1)
+    extra = np.arange(likely.shape[1]) > RIVAL_TASKS
+    return np.where(extra & (shares < LEAST), -1, likely)
 
 
 def refuse_empty(tasks: Sized) -> None:

@@ -1,7 +1,7 @@
 """Equivalent classes of several tasks support one another in an answer, instead of competing for it.
 
-Where two teachers have taught one thing, the mapper shares an image between their tasks, and neither would be
-sure. Classes that are one by their names pool what they are given; the surest of them speaks for all.
+Where one thing was taught in several tasks, the mapper shares an image between them, and none alone would be sure.
+Classes that are one by their names pool what they are given; the surest of them speaks for all.
 """
 
 from __future__ import annotations
@@ -41,23 +41,31 @@ class Heard(NamedTuple):
 
 
 def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
-    """Pool guesses of one image that mean one thing; the first is the answer so far, the surer come first.
+    """Pool the guesses of one image that mean one thing; the first is the answer so far, the surer come first.
 
-    A teacher has one voice, however many tasks it taught: its surest guess of a thing. The answer changes only
-    where several teachers together are surer of another class than of this one. Where no two guesses mean one
-    thing, all of them stay as they are.
+    A thing's confidence is that of all tasks that name it, whoever taught them. A surer one takes the answer's
+    place, but against other teachers a teacher has one voice, its surest guess: nobody overrules others by
+    teaching one thing many times. Where no two guesses mean one thing, all of them stay as they are.
     """
     groups = _groups(heard, same)
-    pooled = [_pooled(_voices(group)) for group in groups]
     if len(groups) == len(heard):
-        return pooled
-    order = sorted(range(1, len(groups)), key=lambda place: -pooled[place].confidence)
-    rival = order[0] if order else 0
-    if len(_voices(groups[rival])) > 1 and pooled[rival].confidence > pooled[0].confidence:
-        order = [rival, *sorted([0, *order[1:]], key=lambda place: -pooled[place].confidence)]
-    else:
-        order = [0, *order]
-    return [pooled[place] for place in order]
+        return [each.guess for each in heard]
+    answer, *others = groups
+    rivals = [_pooled(group if _total(group) <= _total(answer) else _voices(group)) for group in others]
+    overruling = [group for group in others if _overrules(group, answer)]
+    if overruling:
+        winner = max(overruling, key=_total)
+        rivals[others.index(winner)] = _pooled(answer)
+        answer = winner
+    return [_pooled(answer), *sorted(rivals, key=lambda guess: -guess.confidence)]
+
+
+def _overrules(rival: list[Heard], answer: list[Heard]) -> bool:
+    """Whether a rival is surer than the answer, by several teachers or by those alone who gave the answer."""
+    teachers = {each.key for each in rival}
+    if {each.key for each in answer} <= teachers and len(rival) > 1:
+        return _total(rival) > _total(answer)
+    return len(teachers) > 1 and _total(_voices(rival)) > _total(answer)
 
 
 def _groups(heard: Sequence[Heard], same: Same) -> list[list[Heard]]:
@@ -80,22 +88,25 @@ def _joins(each: Heard, group: list[Heard], same: Same) -> bool:
     return apart and first.confidence >= LEAST and same(first.label, each.guess.label)
 
 
-def _voices(group: list[Heard]) -> list[Guess]:
-    """One guess of each teacher, its surest; of equals the first."""
-    voices: dict[str, Guess] = {}
+def _voices(group: list[Heard]) -> list[Heard]:
+    """Return one guess of each teacher, its surest; of equals the first."""
+    voices: dict[str, Heard] = {}
     for each in group:
-        if each.key not in voices or each.guess.confidence > voices[each.key].confidence:
-            voices[each.key] = each.guess
+        if each.key not in voices or each.guess.confidence > voices[each.key].guess.confidence:
+            voices[each.key] = each
     return list(voices.values())
 
 
-def _pooled(group: list[Guess]) -> Guess:
-    """The surest speaks; of equals the first. It names the others, each with what it would have said alone."""
+def _total(group: list[Heard]) -> float:
+    return sum(each.guess.confidence for each in group)
+
+
+def _pooled(group: list[Heard]) -> Guess:
+    """Let the surest speak, of equals the first; it names the others, each with what it would have said alone."""
     if len(group) == 1:
-        return group[0]
-    ordered = sorted(group, key=lambda guess: -guess.confidence)
-    together = min(1.0, sum(guess.confidence for guess in ordered))
-    return replace(ordered[0], confidence=together, supported_by=tuple(ordered[1:]))
+        return group[0].guess
+    best, *others = sorted((each.guess for each in group), key=lambda guess: -guess.confidence)
+    return replace(best, confidence=min(1.0, _total(group)), supported_by=tuple(others))
 
 
 def equal_forms(one: str, other: str) -> bool:
