@@ -82,7 +82,7 @@ def memory_of_answering(home: Path) -> dict[str, Any]:
     image = next((home.parent.parent.parent / "tasks").rglob("*.jpg"))
     alone = (
         "import sys; from pathlib import Path; from skillmesh.agent import Agent; a = Agent(Path(sys.argv[1]));"
-        "a.ask([Path(sys.argv[2])]);"
+        "a.answer([Path(sys.argv[2])]);"
         "print([int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS')][0] / 1000)"
     )
     command = [sys.executable, "-c", alone, str(home), str(image)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -26,6 +26,7 @@ from skillmesh.config import AgentConfig
 from skillmesh.costs import counted
 from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.data.inputs import AnyImage, as_image
+from skillmesh.data.windows import in_windows
 from skillmesh.errors import (
     AgentError,
     DataError,
@@ -51,6 +52,7 @@ from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
 from skillmesh.synergy.matching.remembered import remembered_minilm
 from skillmesh.synergy.merging.arranging import Arranging
 from skillmesh.synergy.rows.start import WarmStart
+from skillmesh.teachers import Teachers
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
@@ -78,15 +80,22 @@ class Agent:
         self.config = AgentConfig.load(home)
         self.identity = Identity.load(home / KEY_FILE)
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
-        self.bank = Bank(home / "bank", backbone_fingerprint(self.calibration), self._refuse_unusable)
         self.ledger = Ledger(home / "ledger.sqlite", self.identity.public_key, _trusts_everyone(home))
+        self.bank = Bank(
+            home / "bank", backbone_fingerprint(self.calibration), self._refuse_unusable, lambda: self.teachers
+        )
         self._signing = Signing(home, self.config, self.identity, self.bank, self.ledger)
         self._device = device
         self._cache_folder = cache_folder or default_folder()
         self._backbone = backbone
+        self._teachers: tuple[object, Teachers] | None = None
         self._matches = BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
-        self.arranging = Arranging(home, self.identity.public_key, lambda: self.prior)
-        self._answering = Answering(self.arranged, self.config, lambda: self.prior, lambda: self.backbone)
+        self.arranging = Arranging(
+            home, self.identity.public_key, lambda: self.prior, lambda signed: self.teachers.name(signed)
+        )
+        self._answering = Answering(
+            self.arranged, self.config, lambda: self.prior, lambda: self.backbone, lambda: self.teachers
+        )
 
     @classmethod
     def open(cls, home: str | Path | None = None, **options: Any) -> Agent:
@@ -99,6 +108,14 @@ class Agent:
     @property
     def name(self) -> str:
         return self.identity.name
+
+    @property
+    def teachers(self) -> Teachers:
+        """How this agent calls teachers: by the names that its user gave them, or by what they claim and a key."""
+        trusted = self.ledger.view().trusted
+        if self._teachers is None or self._teachers[0] is not trusted:
+            self._teachers = trusted, Teachers({**trusted, self.identity.public_key: self.name})
+        return self._teachers[1]
 
     @property
     def _calibration_file(self) -> Path | None:
@@ -182,7 +199,12 @@ class Agent:
                 Adapting(biases, adaptation, layers, epochs, mirrored, warm),
                 checkpoint,
                 lambda count: begin(progress, f"{folder.name} ({adaptation})", count),
-                WarmStart(self._known(folder.name) if warm_start == "auto" else (), warm_form, self._cache_folder),
+                WarmStart(
+                    self._known(folder.name) if warm_start == "auto" else (),
+                    warm_form,
+                    self._cache_folder,
+                    self.teachers.name,
+                ),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
         module = self._signing.keep(lesson, said)
@@ -280,8 +302,11 @@ class Agent:
 
     # 2. Share.
 
-    def export(self, task: str, path: str | Path) -> Module:
-        """Write a task's module to a file that any agent with this backbone can import."""
+    def export(self, task: str, path: str | Path) -> Path:
+        """Write a task's module to a file that any agent with this backbone can import, and return its path.
+
+        In a folder the file is named after the task.
+        """
         module = self.bank.find(task)
         target = Path(path)
         if target.is_dir():
@@ -294,7 +319,7 @@ class Agent:
             raise AgentError(
                 f"cannot write {target}: {error.strerror}; name a file in a folder that exists"
             ) from error
-        return module
+        return target
 
     def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
         """Take back a task of one's own, everywhere: whoever hears of it stops using and passing on the module."""
@@ -338,8 +363,8 @@ class Agent:
         module = self.bank.check(data)
         if self.ledger.withdrawn(slot_of(module), module.card.version):
             raise WithdrawnError(
-                f"{module.card.teacher} has withdrawn version {module.card.version} of {module.card.task!r}; "
-                "ask for a newer one"
+                f"{self.teachers.name(module.card)} has withdrawn version {module.card.version} of "
+                f"{module.card.task!r}; ask for a newer one"
             )
         self.bank.add(data)
         self.ledger.remember(slot_of(module))
@@ -362,10 +387,9 @@ class Agent:
 
         Where `task@teacher` names a module to the letter, it is that, whatever merged tasks are called.
         """
-        name, at, teacher = task.rpartition("@")
-        exact = [m for m in self.bank if at and m.card.task == name and m.card.teacher == teacher]
-        if len(exact) == 1:
-            return exact[0]
+        taught = self.bank.taught(task)
+        if len(taught) == 1:
+            return taught[0]
         return next((joint for joint in self.merged() if joint.card.task == task), None) or self.bank.find(task)
 
     def merged(self) -> list[Joint]:
@@ -374,7 +398,7 @@ class Agent:
 
     def tasks(self) -> list[Module]:
         """Return what the agent knows, by name."""
-        return sorted(self.bank, key=lambda m: (m.card.task, m.card.teacher))
+        return sorted(self.bank, key=lambda m: (m.card.task, self.teachers.name(m.card)))
 
     # 4. Answer.
 
@@ -387,24 +411,35 @@ class Agent:
     def answer(self, images: Any) -> Answer | list[Answer]:
         """Say what images show, with nobody telling which task they are of.
 
-        An image is a path, encoded bytes, a Pillow image or a uint8 array; a list of them may mix tasks.
+        An image is a path, encoded bytes, a Pillow image or an array; a list of them may mix tasks. One image that
+        cannot be read raises; among several it gets an answer whose `error` says why.
         """
         single = not isinstance(images, list | tuple)
-        answers, unreadable = self.ask([images] if single else images)
-        if unreadable:
-            reasons = "; ".join(f"{u.name}: {u.reason}" for u in unreadable[:5])
-            raise DataError(f"{len(unreadable)} image(s) cannot be read: {reasons}; expected image files")
-        return answers[0] if single else answers
+        answers = list(self.answer_each([images] if single else images))
+        if not single:
+            return answers
+        if answers[0].error is not None:
+            raise DataError(f"{answers[0].image} cannot be read: {answers[0].error}; expected an image file")
+        return answers[0]
 
-    def ask(
-        self, images: Sequence[Any], progress: Progress | None = None
-    ) -> tuple[list[Answer], list[Unreadable]]:
-        """Answer all images that can be read, and list the others."""
-        inputs = [as_image(image, index) for index, image in enumerate(images)]
-        refuse_empty(self.bank)
-        described = self.backbone.describe(inputs, begin(progress, "images", len(inputs)))
-        x = self.backbone.represent(described.raw, self.config.representation, self.config.compact)
-        return self.answer_described(x, [inputs[i] for i in described.readable]), described.unreadable
+    def answer_each(
+        self, images: Iterable[Any], progress: Progress | None = None, total: int | None = None
+    ) -> Iterator[Answer]:
+        """Yield an answer for every image, in order and as they come: a few are taken at a time.
+
+        `progress` wants to know how many there are in `total`.
+        """
+        advance = begin(progress, "images", total) if total is not None else None
+        for window in in_windows(enumerate(images)):
+            inputs = [as_image(image, index) for index, image in window]
+            refuse_empty(self.bank)
+            described = self.backbone.describe(inputs, advance)
+            readable = set(described.readable.tolist())
+            x = self.backbone.represent(described.raw, self.config.representation, self.config.compact)
+            answers = iter(self.answer_described(x, [inputs[i] for i in sorted(readable)]))
+            unreadable = iter(described.unreadable)
+            for index in range(len(inputs)):
+                yield next(answers) if index in readable else _failed(next(unreadable))
 
     def answer_described(
         self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
@@ -497,6 +532,10 @@ class Agent:
         KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
         if card.biases is not None:
             Biases.read(module.tensors, card.biases[0])
+
+
+def _failed(image: Unreadable) -> Answer:
+    return Answer.failed(image.name, image.reason)
 
 
 def slot_of(module: Module) -> Slot:

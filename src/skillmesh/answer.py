@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from skillmesh.errors import DataError
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -13,7 +15,9 @@ class Guess:
     label: str
     task: str
     teacher: str
+    """How the agent calls the teacher; one that its user has not named has the beginning of its key, too."""
     confidence: float
+    teacher_key: str = ""
     supported_by: tuple[Guess, ...] = ()
     """What other tasks that know the same thing would say alone; `confidence` counts them in."""
 
@@ -24,7 +28,14 @@ class Guess:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON would have it; support is told where there is some."""
-        plain = {"label": self.label, "task": self.task, "teacher": self.teacher, "confidence": self.confidence}
+        plain: dict[str, Any] = {
+            "label": self.label,
+            "task": self.task,
+            "teacher": self.teacher,
+            "confidence": self.confidence,
+        }
+        if self.teacher_key:
+            plain["teacher_key"] = self.teacher_key
         return plain | ({"supported_by": [g.as_dict() for g in self.supported_by]} if self.supported_by else {})
 
 
@@ -40,33 +51,47 @@ class Answer:
     """The best first. Kept for unknown images too: what the agent would say if it had to."""
     novelty: float
     """How little the image fits what the agent knows, relative to its threshold: over 1 is unknown."""
+    error: str | None = None
+    """Why the image could not be read; there is then no guess, and `label` is `None`."""
+
+    @classmethod
+    def failed(cls, image: str, error: str) -> Answer:
+        """Return the answer to an image that cannot be read."""
+        return cls(image, False, (), 0.0, error)
 
     @property
     def best(self) -> Guess:
         """The answer if one must be given."""
+        if self.error is not None:
+            raise DataError(f"{self.image} has no answer: {self.error}")
         return self.guesses[0]
 
     @property
+    def _given(self) -> Guess | None:
+        return None if self.unknown or self.error is not None else self.best
+
+    @property
     def label(self) -> str | None:
-        return None if self.unknown else self.best.label
+        return None if self._given is None else self._given.label
 
     @property
     def task(self) -> str | None:
-        return None if self.unknown else self.best.task
+        return None if self._given is None else self._given.task
 
     @property
     def teacher(self) -> str | None:
-        return None if self.unknown else self.best.teacher
+        """Who taught the task: the name that the agent's user gave, or what it calls itself and a key."""
+        return None if self._given is None else self._given.teacher
 
     @property
     def confidence(self) -> float:
-        """How probable the best guess is, given that the image is of a known task."""
-        return self.best.confidence
+        """How probable the best guess is, given that the image is of a known task; 0 where there is none."""
+        return self.guesses[0].confidence if self.guesses else 0.0
 
     @property
     def supported_by(self) -> tuple[Guess, ...]:
         """Other tasks that know what the best guess names, with their own confidence."""
-        return self.best.supported_by
+        return self.guesses[0].supported_by if self.guesses else ()
 
     @property
     def alternatives(self) -> tuple[Guess, ...]:
@@ -77,11 +102,11 @@ class Answer:
     def from_dict(cls, found: dict[str, Any]) -> Answer:
         """Read what `as_dict` wrote."""
         guesses = tuple(Guess.from_dict(guess) for guess in found["guesses"])
-        return cls(found["image"], found["unknown"], guesses, found["novelty"])
+        return cls(found["image"], found["unknown"], guesses, found["novelty"], found.get("error"))
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON would have it."""
-        return {
+        facts = {
             "image": self.image,
             "label": self.label,
             "task": self.task,
@@ -91,3 +116,4 @@ class Answer:
             "novelty": round(self.novelty, 4),
             "guesses": [guess.as_dict() for guess in self.guesses],
         }
+        return facts | ({} if self.error is None else {"error": self.error})

@@ -25,6 +25,7 @@ from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Module
 from skillmesh.names import Support
 from skillmesh.synergy.matching.support import LEAST, Heard, Same, sameness, supported
+from skillmesh.teachers import Teachers
 from skillmesh.tensors import Floats
 
 GUESSES = 5
@@ -41,8 +42,10 @@ class Answering:
         config: AgentConfig,
         prior: Callable[[], Prior],
         backbone: Callable[[], Backbone],
+        teachers: Callable[[], Teachers],
     ) -> None:
-        """All are asked for when they are needed: tasks change, and loading a backbone takes time."""
+        """All are asked for when they are needed: tasks and names change, and loading a backbone takes time."""
+        self._teachers = teachers
         self.rebuilds_itself = True
         self._tasks, self._config, self._prior, self._backbone = tasks, config, prior, backbone
         self._mapper: tuple[list[Module], Mapper] | None = None
@@ -133,8 +136,10 @@ class Answering:
         """
         likely = _likely_tasks(mapped.posterior)
         found: list[list[tuple[bool, Heard]]] = [[] for _ in range(len(x))]
+        teachers = self._teachers()
         for index in np.unique(likely[likely >= 0]):
             module = modules[index]
+            teacher, key = teachers.of(module), module.card.teacher_key
             rows = np.flatnonzero((likely == index).any(axis=1))
             if module.card.adapted:
                 rows = np.flatnonzero(likely[:, 0] == index)
@@ -147,8 +152,8 @@ class Answering:
                 for rank, c in enumerate(classes):
                     chosen = rank == 0 and likely[row, 0] == index
                     confidence = float(mapped.posterior[row, index] * p[c])
-                    guess = Guess(module.card.classes[c], module.card.task, module.card.teacher, confidence)
-                    found[row].append((chosen, Heard(int(index), module.card.teacher_key, guess)))
+                    guess = Guess(module.card.classes[c], module.card.task, teacher, confidence, key)
+                    found[row].append((chosen, Heard(int(index), key, guess)))
         for candidates in found:
             candidates.sort(key=lambda pair: (not pair[0], -pair[1].guess.confidence))
         return [[heard for _, heard in candidates] for candidates in found]
@@ -166,6 +171,16 @@ def _likely_tasks(posterior: Floats) -> NDArray[np.int64]:
     shares = np.take_along_axis(posterior, likely, axis=1)
     extra = np.arange(likely.shape[1]) > RIVAL_TASKS
     return np.where(extra & (shares < LEAST), -1, likely)
+
+
+def longest(modules: Sequence[Module], teachers: Teachers) -> dict[str, int]:
+    """Return how many characters a label, a task and a teacher's name can have; 0 where there is one teacher."""
+    names = {teachers.of(module) for module in modules}
+    return {
+        "label": max((len(label) for module in modules for label in module.card.classes), default=0),
+        "task": max((len(module.card.task) for module in modules), default=0),
+        "teacher": max(map(len, names)) if len(names) > 1 else 0,
+    }
 
 
 def refuse_empty(tasks: Sized) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from skillmesh.errors import (
 )
 from skillmesh.module import Module, in_order
 from skillmesh.module.parts import specs_for
+from skillmesh.teachers import Teachers
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +52,25 @@ class Bank:
     the order in which they came.
     """
 
-    def __init__(self, folder: Path, backbone: str, refuse: Callable[[Module], None] = lambda _: None) -> None:
-        """Open the bank; `refuse` raises a `ModuleError` for modules that its owner cannot use."""
+    def __init__(
+        self,
+        folder: Path,
+        backbone: str,
+        refuse: Callable[[Module], None] = lambda _: None,
+        teachers: Callable[[], Teachers] = lambda: Teachers({}),
+    ) -> None:
+        """Open the bank.
+
+        Parameters
+        ----------
+        refuse
+            Raises a `ModuleError` for modules that the bank's owner cannot use.
+        teachers
+            Tells how the owner calls teachers; without it they have only the names that they claim.
+        """
         self.folder = folder
         self.backbone = backbone
-        self._refuse = refuse
+        self._refuse, self._teachers = refuse, teachers
         self.damaged: list[Damaged] = []
         # Replaced, never changed: a thread that answers goes on with the modules that it began with.
         self._modules: dict[str, Module] = {}
@@ -88,19 +103,34 @@ class Bank:
         return iter(in_order(self._modules.values()))
 
     def find(self, task: str) -> Module:
-        """Return the module of a task by its name, or by `name@teacher` where two teachers taught one name."""
-        name, _, teacher = task.rpartition("@") if "@" in task else (task, "", "")
-        exact = [m for m in self if m.card.task == task]
-        found = exact or [
-            m for m in self if m.card.task == name and teacher in (m.card.teacher, m.card.teacher_key)
-        ]
+        """Return the module of a task by its name, or by `name@teacher` where two teachers taught one name.
+
+        `name@teacher` comes first: a task that is called like this cannot stand in another's place.
+        """
+        found = self.taught(task) or [m for m in self if m.card.task == task]
         if len(found) == 1:
             return found[0]
         if found:
-            choices = ", ".join(f"{m.card.task}@{m.card.teacher_key}" for m in found)
-            raise AmbiguousTaskError(f"{len(found)} teachers taught {task!r}; say which: {choices}")
+            raise AmbiguousTaskError(
+                f"{len(found)} teachers taught {task!r}; say which: {', '.join(self.selectors(found))}"
+            )
         known = ", ".join(sorted({m.card.task for m in self})) or "none"
         raise UnknownTaskError(f"there is no task {task!r} here; known tasks: {known}")
+
+    def taught(self, task: str) -> list[Module]:
+        """Return the modules that `name@teacher` means, teachers as this bank's owner calls them."""
+        name, _, teacher = task.rpartition("@")
+        same = [m for m in self if m.card.task == name]
+        keys = self._teachers().meant(teacher, (m.card for m in same))
+        return [m for m in same if m.card.teacher_key in keys]
+
+    def selectors(self, modules: Sequence[Module]) -> list[str]:
+        """Return how each of these can be named so that nothing else is meant."""
+        names = [self._teachers().of(m) for m in modules]
+        return [
+            f"{m.card.task}@{name if names.count(name) == 1 else m.card.teacher_key}"
+            for m, name in zip(modules, names, strict=True)
+        ]
 
     def held(self, task: str, teacher_key: str) -> Module | None:
         """Return what the bank holds of this teacher's task."""
@@ -136,8 +166,9 @@ class Bank:
             if older == module:
                 return older
             if older is not None and (older.card.version, older.id) > (module.card.version, module.id):
+                teacher = self._teachers().name(module.card)
                 raise TaskExistsError(
-                    f"{module.card.teacher}'s task {module.card.task!r} is here in version {older.card.version}; "
+                    f"{teacher}'s task {module.card.task!r} is here in version {older.card.version}; "
                     f"this file is version {module.card.version}; forget the task first to go back to it"
                 )
             self._write(module.id, data)

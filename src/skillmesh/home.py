@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import socket
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from skillmesh.config import FILE as CONFIG_FILE
 from skillmesh.config import AgentConfig
 from skillmesh.errors import AgentError
 from skillmesh.module import Identity
+from skillmesh.module.identity import is_name
 
 KEY_FILE = "key.pem"
 CALIBRATION_FILE = "calibration.safetensors"
@@ -22,7 +25,11 @@ CALIBRATION_FILE = "calibration.safetensors"
 
 def home_folder(home: str | Path | None = None) -> Path:
     """`home`, or `SKILLMESH_HOME`, or the user's data folder."""
-    return Path(home or os.environ.get("SKILLMESH_HOME") or platformdirs.user_data_dir("skillmesh"))
+    return Path(home or os.environ.get("SKILLMESH_HOME") or _usual_home())
+
+
+def _usual_home() -> Path:
+    return Path(platformdirs.user_data_dir("skillmesh"))
 
 
 def create_home(home: Path, **settings: Any) -> None:
@@ -32,7 +39,7 @@ def create_home(home: Path, **settings: Any) -> None:
     """
     if (home / CONFIG_FILE).exists():
         raise AgentError(f"there is an agent at {home} already; open it, or name another home")
-    settings.setdefault("name", default_name())
+    settings.setdefault("name", default_name(home))
     calibration = settings.get("calibration")
     load_calibration(settings.get("backbone", "lite0"), calibration)
     if calibration is not None:
@@ -49,5 +56,18 @@ def create_home(home: Path, **settings: Any) -> None:
     config.save(home)
 
 
-def default_name() -> str:
-    return socket.gethostname()[:64] or "agent"
+def default_name(home: Path) -> str:
+    """Return a name that tells agents apart: a home of its own names its agent, the usual home its user.
+
+    The machine's name alone would be that of every agent on it.
+    """
+    folder = unicodedata.normalize("NFC", home.resolve().name)
+    if home != _usual_home() and is_name(folder) and not folder.startswith("."):
+        return folder
+    host = socket.gethostname().partition(".")[0]
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in some containers
+        user = ""
+    name = "-".join(part for part in (user, host) if part and part != "root")[:64]
+    return name if is_name(name) else "agent"

@@ -75,7 +75,7 @@ class View:
     """Notices of teachers that are not trusted."""
     root: str
     trusted: Mapping[str, str]
-    """Names by key, the agent's own key left out."""
+    """Names that the user gave, by key; empty where none was given. The agent's own key is left out."""
     forgotten: frozenset[Slot]
     choices: Mapping[str, Chosen]
     bans: Mapping[str, str]
@@ -176,11 +176,16 @@ class Ledger:
     def trusts(self, key: str) -> bool:
         return self.open_trust or key == self.own_key or key in self.view().trusted
 
-    def trust(self, key: str, name: str) -> None:
+    def trust(self, key: str, name: str = "") -> None:
+        """Believe a teacher; without a name it keeps the one that it was given before, if any."""
         if key == self.own_key:
             return
         with self._changing():
-            self._database.execute("INSERT OR REPLACE INTO trusted VALUES (?, ?, ?)", (key, name, now()))
+            self._database.execute(
+                "INSERT INTO trusted VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET name = excluded.name "
+                "WHERE excluded.name != ''",
+                (key, name, now()),
+            )
             self._thin(key)
 
     def distrust(self, key: str) -> None:

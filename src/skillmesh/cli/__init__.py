@@ -60,5 +60,9 @@ def main() -> None:
             import_module(f"skillmesh.cli.{commands}")
         app()
     except SkillmeshError as error:
-        print(f"skillmesh: {error}", file=sys.stderr)  # noqa: T201
+        from skillmesh.cli import show
+
+        if "--json" in sys.argv:
+            show.print_json({"error": show.with_home(str(error))})
+        print(f"skillmesh: {show.with_home(str(error))}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -47,7 +47,7 @@ def init(
     context: typer.Context,
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="Default: this machine's.")
+        str | None, typer.Option("--name", show_default=False, help="Default: the home folder's, or yours.")
     ] = None,
     backbone: options.BackboneName = "lite0",
     weights: options.Weights = None,
@@ -67,7 +67,7 @@ def init(
     folder = home_folder(home or context.obj)
     create_home(
         folder,
-        name=name or default_name(),
+        name=name or default_name(folder),
         backbone=backbone,
         weights=None if weights is None else weights.resolve(),
         calibration=calibration,
@@ -86,8 +86,15 @@ def init(
 
 
 def open_agent(home: Path | None, **options_: Any) -> Agent:
-    """Open an agent that must be there already."""
+    """Open the agent at a home; where there is none, make one with default settings and say so."""
     from skillmesh.agent import Agent
+    from skillmesh.cli import show
+    from skillmesh.config import FILE
     from skillmesh.home import home_folder
 
-    return Agent(home_folder(home), **options_)
+    folder = home_folder(home)
+    new = not (folder / FILE).exists()
+    agent = Agent.open(folder, **options_)
+    if new:
+        show.warn(f"made a new agent {agent.name!r} at {folder}")
+    return agent

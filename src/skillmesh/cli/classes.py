@@ -146,7 +146,7 @@ def _by_sight(
     for path in find_tasks([new]):
         view = View.of(agent, survey_task(path, hold_out=()), images)
         found += by_sight(view, share) if encoder is None else by_both(view, encoder, threshold)
-    shown = _shown(agent.mapper()[0])
+    shown = _shown(agent, agent.mapper()[0])
     kept = [replace(s, learned_task=shown[s.module]) for s in found if task is None or s.module == task.id]
     return [_as_row(sighting, new_first=new == learned) for sighting in kept]
 
@@ -217,19 +217,15 @@ def _known(agent: Agent, task: str | None = None) -> Side:
     chosen = bank if task is None else [agent.find(task)]
     classes = {module.id: tuple(module.card.classes) for module in chosen}
     parts = frozenset(part.id for module in chosen for part in parts_of(module))
-    return Side(classes, {module.id: module.card.task for module in chosen} | _shown(bank), parts)
+    return Side(classes, {module.id: module.card.task for module in chosen} | _shown(agent, bank), parts)
 
 
-def _shown(modules: Sequence[Module]) -> dict[str, str]:
-    """By id the task's name, with the teacher's where several have it, or the key where these share one, too."""
-    cards = {module.id: module.card for module in modules}
-    tasks = Counter(card.task for card in cards.values())
-    teachers = Counter((card.task, card.teacher) for card in cards.values())
+def _shown(agent: Agent, modules: Sequence[Module]) -> dict[str, str]:
+    """Return by id the task's name, with the teacher's where several teachers taught one of that name."""
+    tasks = Counter(module.card.task for module in modules)
     return {
-        key: card.task
-        if tasks[card.task] == 1
-        else f"{card.task}@{card.teacher if teachers[card.task, card.teacher] == 1 else card.teacher_key}"
-        for key, card in cards.items()
+        module.id: module.card.task if tasks[module.card.task] == 1 else selector
+        for module, selector in zip(modules, agent.bank.selectors(modules), strict=True)
     }
 
 

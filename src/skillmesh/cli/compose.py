@@ -74,7 +74,7 @@ def compose(
         )
     seconds = time.perf_counter() - started
     if json:
-        show.print_json(facts_of(module) | lesson_facts(lesson, seconds))
+        show.print_json(facts_of(module, agent) | lesson_facts(lesson, seconds))
         return
     warn_of(lesson)
     sources = len({source for source, _ in module.card.origins})

@@ -5,25 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skillmesh.agent import Agent
     from skillmesh.lesson import Lesson
     from skillmesh.module import Module
     from skillmesh.module.joint import Joint
 
 
-def facts_of(module: Module) -> dict[str, Any]:
-    return module.card.model_dump() | {"id": module.id, "bytes": module.size}
+def called(agent: Agent, key: str) -> str:
+    """Return how an agent calls a key; where no name was given, what it was heard to call itself counts."""
+    claims = {notice.teacher_key: notice.teacher for notice in agent.ledger.view().heard}
+    claims |= {module.card.teacher_key: module.card.teacher for module in agent.bank}
+    return agent.teachers.called(key, claims.get(key))
 
 
-def merged_facts(joint: Joint) -> dict[str, Any]:
-    """What there is to say of a merged task."""
-    card = joint.card
+def facts_of(module: Module, agent: Agent) -> dict[str, Any]:
+    """Return what a module's card says, under the teacher's name as this agent has it."""
+    named = {"teacher": agent.teachers.name(module.card), "claimed_name": module.card.teacher}
+    return module.card.model_dump() | named | {"id": module.id, "bytes": module.size}
+
+
+def merged_facts(joint: Joint, agent: Agent) -> dict[str, Any]:
+    """Return what there is to say of a merged task."""
+    card, teachers = joint.card, agent.teachers
     return {
         "task": card.task,
         "classes": list(card.classes),
         "counts": list(card.counts),
-        "teachers": sorted({part.card.teacher for part in joint.parts}),
-        "parts": {f"{p.card.task}@{p.card.teacher}": p.id for p in joint.parts},
-        "linked_by": joint.link.teacher,
+        "teachers": sorted({teachers.name(part.card) for part in joint.parts}),
+        "parts": {f"{p.card.task}@{teachers.name(p.card)}": p.id for p in joint.parts},
+        "linked_by": teachers.name(joint.link),
         "link_version": joint.link.version,
         "bytes": joint.size,
     }

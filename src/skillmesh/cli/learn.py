@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from skillmesh.cli import options
-from skillmesh.cli.app import app
+from skillmesh.cli.app import app, open_agent
 from skillmesh.cli.facts import facts_of, lesson_facts, warn_of
 from skillmesh.errors import AgentError
 
@@ -67,12 +67,10 @@ def learn(
     """Learn a task from a folder of images and keep it as a small signed module."""
     import time
 
-    from skillmesh.agent import Agent
     from skillmesh.cli import show
-    from skillmesh.home import home_folder
 
     started = time.perf_counter()
-    agent = Agent.open(home_folder(home or context.obj), device=device)
+    agent = open_agent(home or context.obj, device=device)
     said: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
     if continued is not None and (unfit := _given(context, NOT_CONTINUED)):
         raise AgentError(
@@ -99,7 +97,7 @@ def learn(
             )
     seconds = time.perf_counter() - started
     if json:
-        show.print_json(facts_of(module) | lesson_facts(lesson, seconds))
+        show.print_json(facts_of(module, agent) | lesson_facts(lesson, seconds))
         return
     warn_of(lesson)
     card = module.card

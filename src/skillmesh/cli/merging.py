@@ -38,15 +38,16 @@ def merge(
             show.print_json({"undone": [{"task": link.task, "everywhere": link.withdrawn} for link in ended]})
             return
         for link in ended:
-            where = "everywhere" if link.withdrawn else f"here; {link.teacher}'s link stands elsewhere"
+            maker = agent.teachers.name(link)
+            where = "everywhere" if link.withdrawn else f"here; {maker}'s link stands elsewhere"
             typer.echo(f"{link.task!r} is no longer merged {where}")
         return
     link = agent.merge(tasks, name)
     joint = next(joint for joint in agent.merged() if joint.link.digest == link.digest)
     if json:
-        show.print_json(merged_facts(joint))
+        show.print_json(merged_facts(joint, agent))
         return
     typer.echo(
-        f"merged {joint.card.task!r}: {len(joint.parts)} parts by {joint.card.teacher}, "
+        f"merged {joint.card.task!r}: {len(joint.parts)} parts by {agent.teachers.of(joint)}, "
         f"{len(joint.card.classes)} classes, {sum(joint.card.counts)} training images"
     )

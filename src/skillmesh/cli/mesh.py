@@ -9,6 +9,7 @@ import typer
 
 from skillmesh.cli import options
 from skillmesh.cli.app import app, open_agent
+from skillmesh.cli.facts import called
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
@@ -37,13 +38,11 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
     """Share what this agent knows and receive what others know, until stopped."""
-    from skillmesh.agent import Agent
     from skillmesh.cli import show
-    from skillmesh.home import home_folder
     from skillmesh.mesh.service import serve as run
 
     show.log_to_stderr(verbose)
-    agent = Agent.open(home_folder(home or context.obj), device=device)
+    agent = open_agent(home or context.obj, device=device)
     settings = _settings(agent, network, listen, connect, trust)
 
     def ready(node: Node) -> None:
@@ -51,7 +50,7 @@ def serve(
         typer.echo(f"agent {agent.name!r} serves {len(agent.bank)} tasks on the network {settings.network}")
         typer.echo(f"  key        {agent.identity.public_key}")
         typer.echo(f"  listening  {places}")
-        typer.echo(f"  trusts     {_trusts(agent)}")
+        show.say(f"  trusts     {_trusts(agent)}")
 
     run(agent, settings, learn or (), ready)
     typer.echo("stopped")
@@ -104,43 +103,55 @@ def status(context: typer.Context, home: options.Home = None, json: options.Json
     if json:
         show.print_json(found)
         return
-    state = "runs" if found["running"] else "does not run"
-    typer.echo(f"agent {found['name']!r}: the node {state} (network {found['network']}, trust {found['trust']})")
-    typer.echo(
-        f"  {found['live']} tasks live, {found['known']} known, {found['missing']} not here, "
-        f"{found['withdrawn']} withdrawn, {show.kilobytes(found['bytes'])}; root {found['root'][:16]}…"
-    )
-    if found["running"]:
-        state = "in step with everyone in reach" if found["settled"] else f"fetching {found['wanted']}"
-        typer.echo(
-            f"  {found['peers']} peers, {state}; {show.kilobytes(found['bytes_fetched'])} fetched, "
-            f"{show.kilobytes(found['bytes_sent'])} sent"
-        )
-        for failed in found["not_learned"]:
-            show.warn(f"not learned: {failed['folder']}: {failed['error']}")
-        if found["trouble"]:
-            show.warn(f"trouble: {found['trouble']}")
-    for held in found["held"]:
-        show.warn(f"in quarantine: {held['task']} by {held['teacher']}: {held['reason']}")
+    _show_state(found)
+    for failed in found.get("not_learned", ()):
+        show.warn(f"not learned: {failed['folder']}: {failed['error']}")
+    if found.get("trouble"):
+        show.warn(f"trouble: {found['trouble']}")
+    held = {h["id"] for h in found["held"]}
+    for h in found["held"]:
+        show.say(f"held back: {h['task']} by {h['teacher']}: {h['reason']}", indent=2)
+    if held:
+        show.say("what can be done: `skillmesh quarantine list`", indent=2)
     for declined in found.get("declined", ()):
-        typer.echo(f"  not taken: {declined['task']} by {declined['teacher']}: {declined['reason']}")
+        if declined["id"] not in held:
+            show.say(f"not taken: {declined['task']} by {declined['teacher']}: {declined['reason']}", indent=2)
     for refused in found["refused"]:
-        show.warn(f"refused: {refused['id'][:12]}…: {refused['reason']}")
+        show.say(f"refused: {refused['id'][:12]}…: {refused['reason']}", indent=2)
     for ban in found["bans"]:
-        show.warn(f"banned: {ban['agent'][:12]}…: {ban['reason']}")
+        text = f"banned: {ban['agent'][:12]}…: {ban['reason']}; to forgive it: `skillmesh peers --unban "
+        show.say(f"{text}{ban['agent'][:12]}`", indent=2)
     for damaged in found["damaged"]:
         show.warn(f"damaged: {damaged['file']}: {damaged['error']}")
     _show_strangers(found["seen"])
 
 
+def _show_state(found: dict[str, Any]) -> None:
+    """Say in a few lines what the agent knows and how it stands with others."""
+    from skillmesh.cli import show
+
+    running = "shares" if found["running"] else "is not sharing; `skillmesh serve` starts it"
+    show.say(f"agent {found['name']!r} {running} (network {found['network']}, trust {found['trust']})")
+    elsewhere = f", {found['missing']} more are known of and not here" if found["missing"] else ""
+    withdrawn = f", {found['withdrawn']} were withdrawn" if found["withdrawn"] else ""
+    show.say(f"{found['live']} tasks here, {show.kilobytes(found['bytes'])}{elsewhere}{withdrawn}", indent=2)
+    if found["running"]:
+        state = "nothing left to fetch" if found["settled"] else f"fetching {found['wanted']} tasks"
+        traffic = f"{show.kilobytes(found['bytes_fetched'])} fetched, {show.kilobytes(found['bytes_sent'])} sent"
+        show.say(f"{found['peers']} other agents in reach, {state}; {traffic}", indent=2)
+
+
 def _show_strangers(seen: list[dict[str, str]]) -> None:
     """Untrusted teachers, one line each, with what would make them trusted."""
+    from skillmesh.cli import show
+
     tasks: dict[tuple[str, str], list[str]] = {}
     for notice in seen:
         tasks.setdefault((notice["teacher"], notice["teacher_key"]), []).append(notice["task"])
     for (teacher, key), names in tasks.items():
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        typer.echo(f"  seen, not trusted: {', '.join(names[:5])}{more} by {teacher}; `skillmesh trust add {key}`")
+        show.say(f"seen, not trusted: {', '.join(names[:5])}{more} by {teacher}; to trust it:", indent=2)
+        show.say(f"`skillmesh trust add {key} --name NAME`", indent=4)
 
 
 @app.command()
@@ -169,13 +180,12 @@ def peers(
     if json:
         show.print_json({"peers": found})
         return
-    rows = show.table(None, "name", "key", "state", ">tasks", "knows", ">received", "trusted")
-    for p in sorted(found, key=lambda p: (not p["alive"], p["name"] or "", p["agent"])):
+    rows = show.table(None, "name", "state", ">tasks", "knows", ">received", "trusted")
+    for p in sorted(found, key=lambda p: (not p["alive"], p["name"], p["agent"])):
         state = "banned" if p["banned"] else "here" if p["alive"] else "gone"
         knows = "the same" if p["same"] else "other things"
         rows.add_row(
-            p["name"] or "?",
-            p["agent"][:12] + "…",
+            p["name"],
             state,
             "?" if p["tasks"] is None else str(p["tasks"]),
             knows,
@@ -250,10 +260,11 @@ def remember(
     """Take a forgotten task from the mesh again."""
     agent = open_agent(home or context.obj)
     forgotten = sorted(agent.ledger.view().forgotten)
-    slots = [slot for slot in forgotten if task in (slot.task, f"{slot.task}@{slot.teacher_key}")]
+    names = {slot: f"{slot.task}@{called(agent, slot.teacher_key)}" for slot in forgotten}
+    slots = [s for s in forgotten if task in (s.task, names[s], f"{s.task}@{s.teacher_key}")]
     if len(slots) != 1:
-        names = ", ".join(f"{slot.task}@{slot.teacher_key}" for slot in forgotten) or "none"
-        raise AgentError(f"{len(slots)} forgotten tasks are called {task!r}; forgotten here: {names}")
+        problem = f"several tasks {task!r} were" if slots else f"no task {task!r} was"
+        raise AgentError(f"{problem} forgotten here; forgotten are: {', '.join(names.values()) or 'none'}")
     agent.ledger.remember(slots[0])
     typer.echo(f"{slots[0].task!r} comes back with the next sync")
 
@@ -310,5 +321,6 @@ def _settings(
 def _trusts(agent: Agent) -> str:
     if agent.ledger.open_trust:
         return "everyone (open)"
-    names = agent.ledger.view().trusted.values()
-    return ", ".join(names) or "itself only; `skillmesh trust add KEY` adds others"
+    trusted = agent.ledger.view().trusted
+    names = [agent.teachers.called(key, None) for key in trusted]
+    return ", ".join(names) or "itself only; `skillmesh trust add KEY --name NAME` adds others"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 # Names of files, classes and teachers are shown as they are: "[b]" in one is no markup.
-console = Console(markup=False, emoji=False, highlight=False)
+# Where a program reads, nothing is wrapped or cut.
+console = Console(markup=False, emoji=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+NARROWEST, NARROWEST_SENTENCE = 6, 24
+"""A column of words, or of sentences, is not made narrower than this."""
 
 
 def print_json(value: Any) -> None:
@@ -36,7 +42,31 @@ def percent(share: float | None) -> str:
 
 
 def warn(text: str) -> None:
-    stderr.print(text, style="yellow", soft_wrap=True)
+    stderr.print(with_home(text), style="yellow", soft_wrap=True)
+
+
+def say(text: str, indent: int = 0) -> None:
+    """Print a sentence: whole words on a terminal's lines, one line where a program reads."""
+    text = with_home(text)
+    width = console.width - indent if console.is_terminal else max(len(text), 1)
+    for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
+        console.out(" " * indent + line, highlight=False)
+
+
+def with_home(text: str) -> str:
+    """Repeat `--home` in every command that a text suggests, where the user has typed it."""
+    words = sys.argv[1:]
+    typed = [after for word, after in pairwise(words) if word == "--home"]
+    typed += [word.removeprefix("--home=") for word in words if word.startswith("--home=")]
+    return text.replace("`skillmesh ", f"`skillmesh --home {shlex.quote(typed[-1])} ") if typed else text
+
+
+def shorten(text: str, width: int) -> str:
+    """Leave out the middle of what does not fit: file names differ at their ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return text[: width - 1 - tail] + "…" + text[len(text) - tail :]
 
 
 def log_to_stderr(verbose: bool) -> None:
@@ -51,14 +81,63 @@ def bold(text: str) -> Text:
     return Text(text, style="bold")
 
 
+class Table:
+    """Rows in columns: one line each on a terminal, tab-separated where a program reads."""
+
+    def __init__(self, title: str | None, columns: Sequence[str]) -> None:
+        self._title, self._columns = title, columns
+        self._rows: list[list[Text]] = []
+
+    def add_row(self, *cells: str | Text | None) -> None:
+        self._rows.append([cell if isinstance(cell, Text) else Text(cell or "") for cell in cells])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Lay the rows out for this console."""
+        header = [Text(column.lstrip(">+"), style="dim") for column in self._columns]
+        if self._title is not None:
+            yield Text(self._title, style="bold")
+        if not console.is_terminal:
+            for row in [header, *self._rows]:
+                yield Text("\t".join(cell.plain for cell in row))
+            return
+        widths = self._fitted([header, *self._rows], options.max_width)
+        for row in [header, *self._rows]:
+            cells = [self._lines(*each) for each in zip(row, widths, self._columns, strict=True)]
+            for parts in zip_longest(*cells):
+                filled = [part or Text(" " * width) for part, width in zip(parts, widths, strict=True)]
+                line = Text("  ").join(filled)
+                line.rstrip()
+                yield line
+
+    def _lines(self, cell: Text, width: int, column: str) -> list[Text]:
+        """Fill a cell's width; only sentences may take more than one line."""
+        sentences = textwrap.wrap(cell.plain, width, break_on_hyphens=False) if column.startswith("+") else []
+        shown = [Text(line, style=cell.style) for line in sentences or [shorten(cell.plain, width)]]
+        gaps = [Text(" " * (width - line.cell_len)) for line in shown]
+        right = column.startswith(">")
+        return [gap + line if right else line + gap for line, gap in zip(shown, gaps, strict=True)]
+
+    def _fitted(self, rows: list[list[Text]], total: int) -> list[int]:
+        """Return the columns' widths: where they do not fit, sentences give way, then the widest words."""
+        widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+        for kind, least in (("+", NARROWEST_SENTENCE), ("", NARROWEST), (">", NARROWEST)):
+            flexible = [n for n, column in enumerate(self._columns) if _kind(column) == kind]
+            while flexible and sum(widths) + 2 * (len(widths) - 1) > total:
+                widest = max(flexible, key=lambda n: widths[n])
+                if widths[widest] <= least:
+                    break
+                widths[widest] -= 1
+        return widths
+
+
+def _kind(column: str) -> str:
+    """Return what a column holds: '>' numbers, '+' sentences, nothing for words."""
+    return column[:1] if column[:1] in (">", "+") else ""
+
+
 def table(title: str | None, *columns: str) -> Table:
-    """A plain table; columns whose name begins with '>' hold numbers and are set to the right."""
-    made = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
-    )
-    for column in columns:
-        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    return made
+    """Make a table: columns named '>…' hold numbers and are set to the right, columns named '+…' sentences."""
+    return Table(title, columns)
 
 
 @contextmanager

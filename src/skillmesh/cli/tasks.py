@@ -22,21 +22,28 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     modules, merged = agent.tasks(), agent.merged()
     if json:
         damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
-        facts = {"tasks": [facts_of(m) for m in modules], "merged": [merged_facts(m) for m in merged]}
+        facts = {
+            "tasks": [facts_of(m, agent) for m in modules],
+            "merged": [merged_facts(m, agent) for m in merged],
+        }
         show.print_json(facts | {"damaged": damaged})
         return
-    rows = show.table(None, "task", ">classes", ">images", ">validation", ">size", "taught by", "learned")
+    others = any(m.card.teacher_key != agent.identity.public_key for m in modules)
+    teacher = ["taught by"] if others else []
+    rows = show.table(None, "task", ">classes", ">images", ">validation", ">size", *teacher, "learned")
     parts = {part.id for m in merged for part in m.parts}
     listed = [(m.card.task, m) for m in modules if m.id not in parts]
     for joint in merged:
         listed += [(f"{joint.card.task} (merged)", joint), *((f"  of {p.card.task}", p) for p in joint.parts)]
     for name, m in listed:
         c = m.card
-        accuracy = show.percent(c.validation_accuracy)
-        size = show.kilobytes(m.size)
+        figures = (str(len(c.classes)), str(sum(c.counts)), show.percent(c.validation_accuracy))
         day, _, _ = c.created.partition("T")
-        rows.add_row(name, str(len(c.classes)), str(sum(c.counts)), accuracy, size, c.teacher, day)
-    show.console.print(rows if modules else "no tasks yet; teach one with `skillmesh learn FOLDER`")
+        rows.add_row(name, *figures, show.kilobytes(m.size), *[agent.teachers.of(m)] * others, day)
+    if modules:
+        show.console.print(rows)
+    else:
+        show.say("no tasks yet; teach one with `skillmesh learn FOLDER`")
     for d in agent.bank.damaged:
         show.warn(f"cannot be used: {d.path}: {d.error}")
 
@@ -52,8 +59,9 @@ def show(
     from skillmesh.cli import show as shown
     from skillmesh.module.joint import Joint
 
-    module = open_agent(home or context.obj).find(task)
-    facts = (merged_facts(module) if isinstance(module, Joint) else facts_of(module)) | {
+    agent = open_agent(home or context.obj)
+    module = agent.find(task)
+    facts = (merged_facts(module, agent) if isinstance(module, Joint) else facts_of(module, agent)) | {
         "classes": dict(zip(module.card.classes, module.card.counts, strict=True))
     }
     if not isinstance(module, Joint):
@@ -89,8 +97,8 @@ def export(
     """Write a task's module to a file, for another agent to import."""
     from skillmesh.cli.show import kilobytes
 
-    module = open_agent(home or context.obj).export(task, file)
-    typer.echo(f"wrote {module.card.task!r} to {file}, {kilobytes(module.size)}")
+    written = open_agent(home or context.obj).export(task, file)
+    typer.echo(f"wrote {written}, {kilobytes(written.stat().st_size)}")
 
 
 @app.command("import")
@@ -101,11 +109,9 @@ def import_(
     json: options.Json = False,
 ) -> None:
     """Check module files and take them into the bank; a bad one changes nothing."""
-    from skillmesh.agent import Agent
     from skillmesh.cli.show import print_json
-    from skillmesh.home import home_folder
 
-    agent = Agent.open(home_folder(home or context.obj))
+    agent = open_agent(home or context.obj)
     received, refused = [], []
     for file in files:
         try:
@@ -113,12 +119,11 @@ def import_(
         except SkillmeshError as error:
             refused.append({"file": str(file), "error": type(error).__name__, "reason": str(error)})
     if json:
-        print_json({"imported": [facts_of(m) for m in received], "refused": refused})
+        print_json({"imported": [facts_of(m, agent) for m in received], "refused": refused})
     else:
         for module in received:
-            typer.echo(
-                f"imported {module.card.task!r} ({len(module.card.classes)} classes) by {module.card.teacher}"
-            )
+            teacher = agent.teachers.name(module.card)
+            typer.echo(f"imported {module.card.task!r} ({len(module.card.classes)} classes) by {teacher}")
         for bad in refused:
             typer.echo(f"skillmesh: {bad['file']}: {bad['error']}: {bad['reason']}", err=True)
     if refused:
@@ -132,5 +137,6 @@ def forget(
     home: options.Home = None,
 ) -> None:
     """Remove a task; the agent is then as if it had never had it."""
-    module = open_agent(home or context.obj).forget(task)
-    typer.echo(f"forgot {module.card.task!r} by {module.card.teacher}")
+    agent = open_agent(home or context.obj)
+    module = agent.forget(task)
+    typer.echo(f"forgot {module.card.task!r} by {agent.teachers.name(module.card)}")

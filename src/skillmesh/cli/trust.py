@@ -10,6 +10,7 @@ import typer
 
 from skillmesh.cli import options
 from skillmesh.cli.app import app, open_agent
+from skillmesh.cli.facts import called
 from skillmesh.cli.mesh import tls_files
 from skillmesh.errors import AgentError
 
@@ -37,35 +38,39 @@ def trust_add(
     key: Key,
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="How to call it; default: as it does itself.")
+        str | None, typer.Option("--name", show_default=False, help="How this agent is to call the teacher.")
     ] = None,
 ) -> None:
-    """Believe a teacher: its modules are fetched and used."""
-    from skillmesh.agent import Agent
-    from skillmesh.home import home_folder
-    from skillmesh.mesh.shelf import Shelf
+    """Believe a teacher: its modules are fetched and used. The name that you give it is shown everywhere."""
+    from skillmesh.cli import show
     from skillmesh.mesh.shelf import trust as believe
 
     _refuse_bad_key(key)
-    agent = Agent.open(home_folder(home or context.obj))
-    heard = {slot.teacher_key: notice.teacher for slot, notice in agent.ledger.view().seen.items()}
-    called = name or heard.get(key, key[:12])
-    believe(agent, Shelf(agent.home, agent.ledger), key, called)
-    typer.echo(f"trusts {called} ({key[:12]}…)")
+    agent, shelf = _agent_and_shelf(home or context.obj)
+    believe(agent, shelf, key, name or "")
+    show.say(f"trusts {called(agent, key)} ({key[:12]}…)")
+    if not agent.ledger.view().trusted[key]:
+        show.say(f"  to call it something else: `skillmesh trust add {key} --name NAME`")
 
 
 @trust.command("remove")
-def trust_remove(context: typer.Context, key: Key, home: options.Home = None) -> None:
+def trust_remove(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A name that you gave, a key or its beginning.")],
+    home: options.Home = None,
+) -> None:
     """Stop believing a teacher: its modules go to quarantine."""
+    from skillmesh.cli import show
     from skillmesh.mesh.shelf import distrust
 
     agent, shelf = _agent_and_shelf(home or context.obj)
-    matches = [k for k, n in agent.ledger.view().trusted.items() if key in (k, n) or k.startswith(key)]
+    trusted = {k: called(agent, k) for k in agent.ledger.view().trusted}
+    matches = [k for k, n in trusted.items() if key in (k, n)] or [k for k in trusted if k.startswith(key)]
     if len(matches) != 1:
-        names = ", ".join(f"{n} {k}" for k, n in agent.ledger.view().trusted.items()) or "nobody"
+        names = ", ".join(f"{n} {k}" for k, n in trusted.items()) or "nobody"
         raise AgentError(f"{len(matches)} trusted teachers fit {key!r}; trusted are: {names}")
     moved = distrust(agent, shelf, matches[0])
-    typer.echo(f"{matches[0][:12]}… is not trusted any more; {len(moved)} modules went to quarantine")
+    show.say(f"{trusted[matches[0]]} is not trusted any more; {len(moved)} modules went to quarantine")
 
 
 @trust.command("list")
@@ -73,14 +78,15 @@ def trust_list(context: typer.Context, home: options.Home = None, json: options.
     """List the teachers that this agent believes."""
     from skillmesh.cli import show
 
-    trusted = open_agent(home or context.obj).ledger.view().trusted
+    agent = open_agent(home or context.obj)
+    trusted = {key: called(agent, key) for key in agent.ledger.view().trusted}
     if json:
         show.print_json({"trusted": [{"key": key, "name": name} for key, name in trusted.items()]})
         return
     for key, name in trusted.items():
         typer.echo(f"{key}  {name}")
     if not trusted:
-        typer.echo("nobody but itself; `skillmesh trust add KEY` adds others")
+        show.say("nobody but itself; `skillmesh trust add KEY --name NAME` adds others")
 
 
 @trust.command("show-mine")
@@ -91,17 +97,20 @@ def trust_show_mine(context: typer.Context, home: options.Home = None) -> None:
 
 @quarantine.command("list")
 def quarantine_list(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
-    """List the modules that were held back, and why."""
+    """List the modules that were held back, why, and what can be done."""
     from skillmesh.cli import show
 
-    _, shelf = _agent_and_shelf(home or context.obj)
+    agent, shelf = _agent_and_shelf(home or context.obj)
     held = shelf.held()
     if json:
-        show.print_json({"held": [h.as_dict() for h in held]})
+        show.print_json({"held": [h.as_dict(agent.teachers) for h in held]})
         return
     for h in held:
-        typer.echo(f"{h.module.card.task} by {h.module.card.teacher} ({h.module.id[:12]}), {h.since}")
-        typer.echo(f"  {h.reason}")
+        day, _, _ = h.since.partition("T")
+        typer.echo(f"{h.module.card.task} by {agent.teachers.name(h.module.card)}, since {day}")
+        show.say(h.reason, indent=2)
+        show.say(h.next_step, indent=2)
+        show.say(f"to throw it away: `skillmesh quarantine drop {h.module.id[:12]}`", indent=2)
     if not held:
         typer.echo("nothing is held back")
 
@@ -110,17 +119,17 @@ def quarantine_list(context: typer.Context, home: options.Home = None, json: opt
 def quarantine_release(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
     """Let a module answer although it was held back."""
     agent, shelf = _agent_and_shelf(home or context.obj)
-    module = shelf.release(shelf.find(task), agent)
-    typer.echo(f"released {module.card.task!r} by {module.card.teacher}")
+    module = shelf.release(shelf.find(task, agent.teachers), agent)
+    typer.echo(f"released {module.card.task!r} by {agent.teachers.name(module.card)}")
 
 
 @quarantine.command("drop")
 def quarantine_drop(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
     """Throw a module away; it is not fetched again."""
-    _, shelf = _agent_and_shelf(home or context.obj)
-    held = shelf.find(task)
+    agent, shelf = _agent_and_shelf(home or context.obj)
+    held = shelf.find(task, agent.teachers)
     shelf.drop(held)
-    typer.echo(f"dropped {held.module.card.task!r} by {held.module.card.teacher}")
+    typer.echo(f"dropped {held.module.card.task!r} by {agent.teachers.name(held.module.card)}")
 
 
 @certs.command("init")

@@ -119,7 +119,7 @@ class Adopter:
         except ModuleError as error:
             reason = f"{type(error).__name__}: {error}"
             self._agent.ledger.choose(announced.digest, "refused", reason)
-            log.warning("refused %r by %s: %s", announced.task, announced.teacher, reason)
+            log.warning("refused %r by %s: %s", announced.task, self._agent.teachers.name(announced), reason)
             if not isinstance(error, FormatVersionError):  # a newer release is no lie
                 self._blame(announced.teacher_key, f"announced {announced.task!r}, but {reason}")
             return None
@@ -135,7 +135,8 @@ class Adopter:
         self._tried = verdict.modules, verdict.mapper
         for held in verdict.held:
             self._shelf.hold(held.module.id, files[held.module.id][1], held.reason)
-            log.warning("held back %r by %s: %s", held.module.card.task, held.module.card.teacher, held.reason)
+            card = held.module.card
+            log.warning("held back %r by %s: %s", card.task, self._agent.teachers.name(card), held.reason)
         for module in newcomers:
             if module not in verdict.accepted:  # held, or here already by other hands
                 files[module.id][0].partial.remove()

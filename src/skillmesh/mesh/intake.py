@@ -140,7 +140,7 @@ class Intake:
     def _adopt(self, arrivals: list[Arrival]) -> None:
         try:
             for module in self.adopter.adopt(arrivals):
-                log.info("took in %r by %s", module.card.task, module.card.teacher)
+                log.info("took in %r by %s", module.card.task, self._agent.teachers.name(module.card))
             if arrivals:
                 self._trouble = None
             for arrival in arrivals:

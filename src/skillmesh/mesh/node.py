@@ -195,7 +195,7 @@ class Node:
         for module in self.agent.bank:
             notice = view.at(slot_of(module))
             if isinstance(notice, Withdrawal) and notice.version >= module.card.version:
-                log.info("%s withdrew %r", notice.teacher, notice.task)
+                log.info("%s withdrew %r", self.agent.teachers.name(notice), notice.task)
                 self.agent.bank.remove(module)
                 self.intake.rebuild_soon()
 

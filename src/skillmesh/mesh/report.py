@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def node_status(node: Node) -> dict[str, Any]:
     """What only a node that runs knows."""
-    view = node.agent.ledger.view()
+    view, teachers, declined = node.agent.ledger.view(), node.agent.teachers, node.intake.wants.declined
     return {
         "running": True,
         "pid": os.getpid(),
@@ -38,9 +38,14 @@ def node_status(node: Node) -> dict[str, Any]:
         "bytes_fetched": node.intake.fetcher.bytes_fetched,
         "macs": node.intake.adopter.costs.total,
         "declined": [
-            {"task": a.task, "teacher": a.teacher, "id": a.id, "reason": node.intake.wants.declined[a.digest]}
+            {
+                "task": a.task,
+                "teacher": teachers.name(a),
+                "id": a.id,
+                "reason": declined[a.digest],
+            }
             for a in view.known.values()
-            if isinstance(a, Announcement) and a.digest in node.intake.wants.declined
+            if isinstance(a, Announcement) and a.digest in declined
         ],
     }
 
@@ -52,7 +57,7 @@ def peer_list(node: Node) -> list[dict[str, Any]]:
     return [
         {
             "agent": peer.agent,
-            "name": peer.hello.name if peer.hello else None,
+            "name": node.agent.teachers.called(peer.agent, peer.hello.name if peer.hello else None),
             "alive": peer.alive,
             "same": peer.hello is not None and peer.hello.root == view.root,
             "tasks": peer.hello.live if peer.hello else None,
@@ -89,7 +94,7 @@ def status(agent: Agent) -> dict[str, Any]:
         "live": len(live),
         "missing": len(announced - live),
         "bytes": agent.bank.size,
-        "held": [held.as_dict() for held in Shelf(agent.home, agent.ledger).held()],
+        "held": [held.as_dict(agent.teachers) for held in Shelf(agent.home, agent.ledger).held()],
         "refused": [
             {"id": module_id, "reason": chosen.reason, "since": chosen.since}
             for module_id, chosen in view.choices.items()
@@ -97,7 +102,7 @@ def status(agent: Agent) -> dict[str, Any]:
         ],
         "forgotten": [{"task": slot.task, "teacher_key": slot.teacher_key} for slot in sorted(view.forgotten)],
         "seen": [
-            {"task": notice.task, "teacher": notice.teacher, "teacher_key": notice.teacher_key}
+            {"task": notice.task, "teacher": agent.teachers.name(notice), "teacher_key": notice.teacher_key}
             for notice in view.seen.values()
             if isinstance(notice, Announcement)
         ],
@@ -112,7 +117,12 @@ def _links(agent: Agent, links: list[Link]) -> list[dict[str, Any]]:
     acting = {joint.link.digest for joint in agent.merged()}
     facts = []
     for link in links:
-        fact = {"task": link.task, "maker": link.teacher, "parts": len(link.parts), "acts": link.digest in acting}
+        fact = {
+            "task": link.task,
+            "maker": agent.teachers.name(link),
+            "parts": len(link.parts),
+            "acts": link.digest in acting,
+        }
         reason = None if fact["acts"] else agent.arranging.why_not(link)
         facts.append(fact | ({} if reason is None else {"reason": reason}))
     return facts

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.agent import Agent
+from skillmesh.answering import longest
 from skillmesh.backbone.allocator import give_back_freed_memory
 from skillmesh.errors import SkillmeshError
 from skillmesh.mesh.background import thread
@@ -110,9 +111,8 @@ def _verbs(node: Node, stop: threading.Event, lessons: Lessons) -> dict[str, Cal
         return node_status(node) | {"to_learn": lessons.to_learn, "not_learned": lessons.failed}
 
     def ask(images: list[str]) -> dict[str, Any]:
-        answers, unreadable = node.agent.ask([Path(image) for image in images])
-        bad = [{"image": u.name, "error": u.reason} for u in unreadable]
-        return {"answers": [answer.as_dict() for answer in answers], "unreadable": bad}
+        answers = [answer.as_dict() for answer in node.agent.answer_each(images)]
+        return {"answers": answers, "longest": longest(node.agent.in_use(), node.agent.teachers)}
 
     def sync(seconds: float) -> dict[str, Any]:
         node.sync_now()

@@ -15,6 +15,7 @@ from skillmesh.ledger import Ledger, View
 from skillmesh.module import Module
 from skillmesh.module.notice import Announcement, Slot
 from skillmesh.module.parts import specs_for
+from skillmesh.teachers import Teachers
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +33,24 @@ class HeldModule:
     reason: str
     since: str
 
-    def as_dict(self) -> dict[str, str]:
-        """Return it as JSON would have it."""
+    @property
+    def next_step(self) -> str:
+        """What the user can do about it, as a command."""
+        if self.reason.endswith(NOT_TRUSTED):
+            return f"to trust its teacher again: `skillmesh trust add {self.module.card.teacher_key}`"
+        return f"to let it answer all the same: `skillmesh quarantine release {self.module.id[:12]}`"
+
+    def as_dict(self, teachers: Teachers) -> dict[str, str]:
+        """Return it as JSON would have it, teachers as the agent calls them."""
         card = self.module.card
-        return {"task": card.task, "teacher": card.teacher, "id": self.module.id, "reason": self.reason}
+        return {
+            "task": card.task,
+            "teacher": teachers.name(card),
+            "teacher_key": card.teacher_key,
+            "id": self.module.id,
+            "reason": self.reason,
+            "next": self.next_step,
+        }
 
 
 class Shelf:
@@ -83,18 +98,21 @@ class Shelf:
         ]
         return sorted(found, key=lambda h: (h.module.card.task, h.module.id))
 
-    def find(self, task: str) -> HeldModule:
-        """One module in quarantine by task, `task@teacher` or the beginning of its id."""
+    def find(self, task: str, teachers: Teachers) -> HeldModule:
+        """Find one module in quarantine by the beginning of its id, `task@teacher` or its task."""
         held = self.held()
-        found = [
-            h
-            for h in held
-            if task in (h.module.card.task, f"{h.module.card.task}@{h.module.card.teacher}")
-            or (len(task) >= 8 and h.module.id.startswith(task))
-        ]
+        name, _, teacher = task.rpartition("@")
+        keys = teachers.meant(teacher, (h.module.card for h in held if h.module.card.task == name))
+        found = (
+            [h for h in held if len(task) >= 8 and h.module.id.startswith(task)]
+            or [h for h in held if h.module.card.task == name and h.module.card.teacher_key in keys]
+            or [h for h in held if h.module.card.task == task]
+        )
         if len(found) == 1:
             return found[0]
-        choices = ", ".join(f"{h.module.card.task}@{h.module.card.teacher} ({h.module.id[:12]})" for h in held)
+        choices = ", ".join(
+            f"{h.module.card.task}@{teachers.name(h.module.card)} ({h.module.id[:12]})" for h in held
+        )
         problem = f"{len(found)} modules in quarantine fit" if found else "there is no module in quarantine for"
         raise UnknownTaskError(f"{problem} {task!r}; in quarantine: {choices or 'none'}; name one by its id")
 
@@ -160,8 +178,12 @@ class Shelf:
         return self.quarantine / f"{module_id}{SUFFIX}"
 
 
-def trust(agent: Agent, shelf: Shelf, key: str, name: str) -> None:
-    """Believe a teacher from now on; what was put away when it lost trust is tried anew."""
+def trust(agent: Agent, shelf: Shelf, key: str, name: str = "") -> None:
+    """Believe a teacher from now on, under a name if one is given; what was put away is tried anew."""
+    if key == agent.identity.public_key:
+        raise AgentError("this is the agent's own key, which it always trusts; expected the key of another agent")
+    if name:
+        agent.teachers.refuse_taken(name, key)
     agent.ledger.trust(key, name)
     known = agent.ledger.view().known
     for held in shelf.held():
@@ -189,7 +211,9 @@ def put_away(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
     """Move a teacher's modules from the bank to quarantine."""
     moved = [module for module in agent.bank if module.card.teacher_key == key]
     for module in moved:
-        shelf.hold(module.id, agent.bank.file_of(module), f"its teacher {module.card.teacher} {NOT_TRUSTED}")
+        shelf.hold(
+            module.id, agent.bank.file_of(module), f"its teacher {agent.teachers.name(module.card)} {NOT_TRUSTED}"
+        )
         agent.bank.remove(module)
     return moved
 

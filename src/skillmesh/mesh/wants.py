@@ -103,9 +103,8 @@ class Chooser:
         if announcement.size > most:
             return f"{announcement.size:,} bytes, more than max_module_bytes = {most:,}"
         if announcement.digest not in begun and len(begun) >= self._settings.modules_per_hour:
-            return (
-                f"{announcement.teacher} has had its {self._settings.modules_per_hour} modules of this hour; later"
-            )
+            teacher = self._agent.teachers.name(announcement)
+            return f"{teacher} has had its {self._settings.modules_per_hour} modules of this hour; later"
         if to_come > room:
             return f"the quota of {self._settings.quota_bytes:,} bytes is used up; raise quota_bytes"
         return None

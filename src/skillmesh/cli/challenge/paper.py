@@ -32,7 +32,7 @@ def paper(json: options.Json = False) -> None:
 def _print_cells(content: dict[str, Any]) -> None:
     from skillmesh.cli import show
 
-    rows = show.table(content["title"], "row", "figure", ">paper", ">ours", ">assuming", "verdict", "why")
+    rows = show.table(content["title"], "row", "figure", ">paper", ">ours", ">assuming", "verdict", "+why")
     for cell in content["cells"]:
         figures = [cell[key] or "–" for key in ("printed", "ours", "reached")]
         why = f"[{cell['note']}]" if cell["note"] else ""
@@ -82,7 +82,7 @@ def study(
     from skillmesh.data.folder import find_tasks
 
     if name is None:
-        rows = show.table(None, "study", "about")
+        rows = show.table(None, "study", "+about")
         for known, entry in STUDIES.items():
             rows.add_row(known, entry.about)
         show.console.print(rows)

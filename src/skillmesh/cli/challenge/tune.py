@@ -90,7 +90,7 @@ def _as_dict(tuned: Tuned, out: Path) -> dict[str, Any]:
 def _print(tuned: Sequence[Tuned]) -> None:
     from skillmesh.cli import show
 
-    rows = show.table(None, "method", "settings", ">after learning", ">final", ">forgetting", ">MACs", "")
+    rows = show.table(None, "method", "+settings", ">after learning", ">final", ">forgetting", ">MACs", "")
     for one in tuned:
         for number, tried in enumerate(one.tried):
             rows.add_row(

@@ -59,8 +59,8 @@ def ask(home: Path, images: Sequence[Path], progress: Callable[[int], None]) -> 
         progress(start)
         names = [str(path.resolve()) for path in images[start : start + CHUNK]]
         reply = call(home, "ask", timeout=None, images=names)
-        if reply["unreadable"]:
-            raise AgentError(f"{home.name} cannot read {reply['unreadable'][0]}; remove the images and draw anew")
+        if bad := [answer for answer in reply["answers"] if "error" in answer]:
+            raise AgentError(f"{home.name} cannot read {bad[0]}; remove the images and draw anew")
         said += reply["answers"]
     answers = dict(zip(images, map(Answer.from_dict, said), strict=True))
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

@@ -69,9 +69,10 @@ def screen(tasks: Sequence[str]) -> Iterator[Screen]:
 
 def grid(members: Sequence[Member], tasks: Sequence[str]) -> Table:
     """Who holds what: a row per task, a column per agent."""
-    rows = show.table(None, "", *(member.name for member in members))
-    for column in rows.columns[1:]:
-        column.min_width = WIDTH
+    rows = Table(box=None, pad_edge=False, header_style="dim")
+    rows.add_column("")
+    for member in members:
+        rows.add_column(member.name, min_width=WIDTH)
     for task in tasks:
         rows.add_row(task, *(_cell(member, task) for member in members))
     rows.add_section()

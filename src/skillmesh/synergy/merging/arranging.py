@@ -11,6 +11,7 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.module import Module
 from skillmesh.module.joint import Joint
 from skillmesh.module.notice import Link
+from skillmesh.teachers import Signed, claimed
 from skillmesh.threads import one_thread
 
 log = logging.getLogger(__name__)
@@ -19,9 +20,15 @@ log = logging.getLogger(__name__)
 class Arranging:
     """What an agent's links make of its modules. Several threads may ask at once."""
 
-    def __init__(self, home: Path, own_key: str, prior: Callable[[], Prior]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        own_key: str,
+        prior: Callable[[], Prior],
+        name_of: Callable[[Signed], str] = claimed,
+    ) -> None:
         self._folder = home / validation.FOLDER
-        self._own_key, self._prior = own_key, prior
+        self._own_key, self._prior, self._name_of = own_key, prior, name_of
         self._last: tuple[object, list[Module]] = (None, [])
         self._own: list[str] = []
         self._remembered: dict[tuple[str, ...], Joint | str] = {}
@@ -65,5 +72,7 @@ class Arranging:
 
         reason = harm_of(joint, validation.load(self._folder, own), self._prior())
         if reason is not None:
-            log.warning("the link %r by %s does not act here: %s", joint.link.task, joint.link.teacher, reason)
+            log.warning(
+                "the link %r by %s does not act here: %s", joint.link.task, self._name_of(joint.link), reason
+            )
         return reason

@@ -8,7 +8,7 @@ must not outvote the one whom they contradict.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from skillmesh.module.card import MAX_CLASSES
 from skillmesh.synergy.composition.head import closed_form
 from skillmesh.synergy.merging.statistics import Places, Union, union
 from skillmesh.synergy.rows.portable import refuse_strangers
+from skillmesh.teachers import Signed, claimed
 
 ASTRAY = 0.25
 """So many shared classes may lie nearer to another class of the other part than to their own."""
@@ -30,7 +31,7 @@ COMPARED = 64
 """Of so many classes of two parts it is seen whether they agree, or all: tasks of thousands would take minutes."""
 
 
-def misfit(parts: Sequence[Module], prior: Prior) -> str | None:
+def misfit(parts: Sequence[Module], prior: Prior, name_of: Callable[[Signed], str] = claimed) -> str | None:
     """Say why modules cannot be parts of one task, or nothing."""
     try:
         refuse_strangers([part.card for part in parts])
@@ -44,10 +45,10 @@ def misfit(parts: Sequence[Module], prior: Prior) -> str | None:
     if (lonely := _unconnected(classes)) is not None:
         card = parts[lonely].card
         return (
-            f"{card.task!r} by {card.teacher} has no class in common with the others, expected one or more; to "
+            f"{card.task!r} by {name_of(card)} has no class in common with the others, expected one or more; to "
             "put different classes together, use `skillmesh compose`"
         )
-    ((_, teacher), many) = Counter((p.card.teacher_key, p.card.teacher) for p in parts).most_common(1)[0]
+    ((_, teacher), many) = Counter((p.card.teacher_key, name_of(p.card)) for p in parts).most_common(1)[0]
     if many > 1:
         return (
             f"{many} of them are by {teacher}, expected one of each teacher: nobody has more say by sending "

@@ -35,7 +35,7 @@ def make_link(agent: Agent, tasks: Sequence[str], name: str | None = None) -> Li
             f"this agent's mapper is {agent.config.mapper}, expected sketch: only its anchors add up; merge with "
             "an agent that was set up with --mapper sketch"
         )
-    reason = misfit(in_order(parts.values()), agent.prior)
+    reason = misfit(in_order(parts.values()), agent.prior, agent.teachers.name)
     if reason is not None:
         raise SettingsMismatchError(f"these modules are no parts of one task: {reason}")
     called = name or agent.find(tasks[0]).card.task
@@ -58,9 +58,10 @@ def _refuse_idle(agent: Agent, made: Link) -> None:
     stands = next((joint.link for joint in tasks if {part.id for part in joint.parts} & set(made.parts)), None)
     if stands is None:
         raise SettingsMismatchError("too many links of this agent join nothing; end some with `merge --undo`")
+    maker = agent.teachers.name(stands)
     raise SettingsMismatchError(
-        f"some of these modules are parts of {stands.task!r} already, as a link by {stands.teacher} says, which "
-        f"takes precedence; use that task, or take it apart first: `skillmesh merge --undo {stands.task!r}`"
+        f"some of these modules are parts of {stands.task!r} already, as a link by {maker} says, which takes "
+        f"precedence; use that task, or take it apart first: `skillmesh merge --undo {stands.task!r}`"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from skillmesh.synergy.matching.encoders import Encoder
 from skillmesh.synergy.matching.names import joined, plain
 from skillmesh.synergy.rows.portable import Space, refuse_elsewhere
 from skillmesh.synergy.rows.warm import centre_of
+from skillmesh.teachers import Signed, claimed
 from skillmesh.tensors import Floats
 
 MOST_SOURCES = 16
@@ -52,11 +53,17 @@ class Source:
 
 
 def find_sources(
-    classes: Sequence[str], modules: Sequence[Module], space: Space, images: Floats, encoder: Encoder
+    classes: Sequence[str],
+    modules: Sequence[Module],
+    space: Space,
+    images: Floats,
+    encoder: Encoder,
+    name_of: Callable[[Signed], str] = claimed,
 ) -> tuple[list[Source], list[str]]:
     """The modules whose rows may help, those that know most first, and of others that match by name, why not."""
     found: list[Source] = []
     refused: list[str] = []
+    same_images: list[str] = []
     for module, matches in _matching(classes, modules, encoder):
         try:
             refuse_elsewhere(module.card, space)
@@ -64,14 +71,16 @@ def find_sources(
             refused.append(f"warm start: {error}")
             continue
         if saw(module, images):
-            refused.append(
-                f"warm start: the rows of {module.card.task!r} by {module.card.teacher} are left alone: it was "
-                "taught with images of this very task, which cannot say what its rows are worth"
-            )
+            same_images.append(f"{module.card.task!r} by {name_of(module.card)}")
             continue
-        found.append(_source(module, matches))
+        found.append(_source(module, matches, name_of))
         if len(found) == MOST_SOURCES:
             break
+    if same_images:
+        more = f" and {len(same_images) - 3} more" if len(same_images) > 3 else ""
+        refused.append(
+            f"warm start: not from {', '.join(same_images[:3])}{more}, taught with images of this very task"
+        )
     return found, refused
 
 
@@ -134,7 +143,9 @@ def one_to_one(old: Encoded, new: Encoded, threshold: float) -> dict[int, tuple[
     return matches
 
 
-def _source(module: Module, matches: dict[int, tuple[int, float]]) -> Source:
+def _source(
+    module: Module, matches: dict[int, tuple[int, float]], name_of: Callable[[Signed], str] = claimed
+) -> Source:
     weight, card = Head.read(module.tensors).weight, module.card
     known = {j: KnownClass(card.classes[i], score, weight[i]) for j, (i, score) in sorted(matches.items())}
-    return Source(card.task, card.teacher, module.id, known)
+    return Source(card.task, name_of(card), module.id, known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from skillmesh.synergy.rows.epochs import EpochSettings, Norm, started_rows, tra
 from skillmesh.synergy.rows.portable import Space
 from skillmesh.synergy.rows.sources import Source, find_sources
 from skillmesh.synergy.rows.warm import WarmFit, centre_of, evidence, fit_warm, trust
+from skillmesh.teachers import Signed, claimed
 from skillmesh.tensors import Floats
 
 Images = tuple[Floats, Labels]
@@ -31,6 +32,8 @@ class WarmStart:
     form: WarmForm = "prior"
     cache: Path | None = None
     """Where encoded names are kept."""
+    name_of: Callable[[Signed], str] = claimed
+    """How teachers are called in notes."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ def start_head(start: WarmStart, classes: Sequence[str], space: Space, train: Im
     notes: list[str] = []
     if start.modules:
         images = np.concatenate([train[0], val[0]])
-        sources, notes = find_sources(classes, start.modules, space, images, name_encoder(start.cache))
+        sources, notes = find_sources(
+            classes, start.modules, space, images, name_encoder(start.cache), start.name_of
+        )
     if start.form != "prior":
         chosen = choose(sources, train, len(classes), least=-np.inf)
         fit = fit_epochs(train, val, len(classes), chosen.rows(), start.form)

@@ -1,0 +1,170 @@
+"""How `ask` gets its answers, from a node or from the agent itself, and writes them as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.text import Text
+
+from skillmesh.answer import Answer
+from skillmesh.cli import show
+from skillmesh.cli.app import open_agent
+from skillmesh.data.windows import in_windows
+from skillmesh.errors import AgentError, SkillmeshError
+from skillmesh.home import home_folder
+from skillmesh.mesh.control import NotRunningError, call
+
+if TYPE_CHECKING:
+    from skillmesh.data.inputs import AnyImage
+    from skillmesh.progress import Progress
+
+SHOWN = 0.05
+"""Another label is shown beside the answer from this confidence on."""
+
+
+class Writer(Protocol):
+    """Writes answers as they come."""
+
+    def lay_out(self, longest: Mapping[str, int]) -> None:
+        """Take note of how long labels, tasks and teachers can be; no teachers: there is only one."""
+        ...
+
+    def add(self, answer: Answer) -> None: ...
+
+    def end(self, error: SkillmeshError | None) -> None: ...
+
+
+class Asking:
+    """Has a node that runs on this home answer, since its backbone is loaded already; else does it here."""
+
+    def __init__(self, home: Path | None, device: str | None, writer: Writer) -> None:
+        self._home, self._device, self._writer = home_folder(home), device, writer
+
+    def answers(self, images: list[AnyImage], progress: Progress) -> Iterator[Answer]:
+        """Yield an answer for every image; where the node stops in between, the rest is answered here."""
+        done = 0
+        if self._device is None:
+            with contextlib.suppress(NotRunningError), TemporaryDirectory(prefix="skillmesh-ask-") as folder:
+                for window in in_windows(images):
+                    yield from self._by_node(window, Path(folder))
+                    done += len(window)
+        if done < len(images):
+            yield from self._here(images[done:], progress)
+
+    def _here(self, images: list[AnyImage], progress: Progress) -> Iterator[Answer]:
+        from skillmesh.answering import longest
+
+        agent = open_agent(self._home, device=self._device)
+        self._writer.lay_out(longest(agent.arranged(), agent.teachers))
+        yield from agent.answer_each(images, progress, len(images))
+
+    def _by_node(self, images: list[AnyImage], folder: Path) -> Iterator[Answer]:
+        paths = [_as_file(image, folder / str(index)) for index, image in enumerate(images)]
+        reply = call(self._home, "ask", timeout=None, images=paths)
+        if "longest" not in reply:
+            raise AgentError(f"the node on {self._home} is of another release; stop it and start it again")
+        self._writer.lay_out(reply["longest"])
+        for image, answer in zip(images, reply["answers"], strict=True):
+            yield Answer.from_dict(answer | {"image": image.name})
+
+
+def _as_file(image: AnyImage, target: Path) -> str:
+    """Return where a node can read the image: what is not a file itself is written to one."""
+    from skillmesh.data.images import UnreadableImageError
+    from skillmesh.data.inputs import EncodedImage
+
+    if isinstance(image, EncodedImage) and image.data is None:
+        return str(Path(image.name).resolve())
+    with contextlib.suppress(UnreadableImageError):  # the node finds no file, and says so
+        target.write_bytes(image.content())
+    return str(target)
+
+
+@dataclass
+class AnswerLines:
+    """Answers for people, one line each; tab-separated where a program reads."""
+
+    names: list[str]
+    """Of all images, as they were typed."""
+    _widths: dict[str, int] = field(default_factory=dict)
+
+    def lay_out(self, longest: Mapping[str, int]) -> None:
+        """Fit columns into the terminal's width, with some room left for other labels."""
+        wanted = {"image": max(map(len, self.names), default=0), **longest}
+        wanted["label"] = max(wanted["label"], len("unknown"))
+        least = {"image": 14, "label": 10, "task": 8, "teacher": 8}
+        room = show.console.width - len(" 100 %") - max(18, show.console.width // 4)
+        while sum(wanted.values()) + 2 * len(wanted) > room:
+            widest = max(wanted, key=lambda name: wanted[name] - least[name])
+            if wanted[widest] <= least[widest]:
+                break
+            wanted[widest] -= 1
+        self._widths = {name: width for name, width in wanted.items() if width}
+
+    def add(self, answer: Answer) -> None:
+        if answer.error is not None:
+            show.warn(f"skipped: {answer.image}: {answer.error}")
+        elif not show.console.is_terminal:
+            known = (answer.label, answer.task, f"{answer.confidence:.4f}", answer.teacher)
+            cells = (answer.image, *(("unknown", "", "", "") if answer.unknown else known))
+            sys.stdout.write("\t".join(_one_line(cell or "") for cell in cells) + "\n")
+            sys.stdout.flush()
+        else:
+            show.console.print(self._line(answer), overflow="ellipsis", no_wrap=True)
+
+    def _line(self, answer: Answer) -> Text:
+        cells = {"image": answer.image, "label": answer.label or "unknown", "task": answer.task or "–"}
+        cells["teacher"] = answer.teacher or "–"
+        line = Text()
+        for name, width in self._widths.items():
+            text = show.shorten(cells[name], width)
+            line.append(text + " " * (width + 2 - len(text)), style="bold" if name == "label" else "")
+        if answer.unknown:
+            return line.append(f"{'–':>5}  nearest: {answer.best.label} ({answer.best.task})", style="dim")
+        others = [f"{g.label} {_percent(g.confidence)}" for g in answer.alternatives if g.confidence > SHOWN]
+        line.append(f"{_percent(answer.confidence):>5}")
+        return line.append(f"  or {', '.join(others)}", style="dim") if others else line
+
+    def end(self, error: SkillmeshError | None) -> None:
+        """Nothing is left to write."""
+
+
+class JsonAnswers:
+    """One JSON object, written answer by answer; it is whole whatever happens in between."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._unreadable: list[dict[str, Any]] = []
+
+    def lay_out(self, longest: Mapping[str, int]) -> None:
+        """Need no widths."""
+
+    def add(self, answer: Answer) -> None:
+        if answer.error is not None:
+            self._unreadable.append({"image": answer.image, "error": answer.error})
+            return
+        text = json.dumps(answer.as_dict(), ensure_ascii=False, indent=1)
+        sys.stdout.write(('{"answers": [\n' if not self._count else ",\n") + text)
+        sys.stdout.flush()
+        self._count += 1
+
+    def end(self, error: SkillmeshError | None) -> None:
+        rest = {"unreadable": self._unreadable} | ({} if error is None else {"error": show.with_home(str(error))})
+        text = json.dumps(rest, ensure_ascii=False, indent=1)
+        sys.stdout.write(("\n], " if self._count else '{"answers": [], ') + text.removeprefix("{") + "\n")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 else "<1 %"
+
+
+def _one_line(cell: str) -> str:
+    """Keep tabs and line ends of odd file names out of the columns."""
+    return " ".join(cell.split()) if set(cell) & set("\t\r\n") else cell

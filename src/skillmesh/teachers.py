@@ -1,0 +1,94 @@
+"""Names of teachers: the name that this user gave a key wins over what the key calls itself.
+
+A module says who taught it, and anyone can say "anna". So a name stands alone only where this user has given it
+(`skillmesh trust add KEY --name anna`), or where it is the agent's own. Every other teacher is shown as what it
+calls itself and the beginning of its key: `anna~3f9a2c1e`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from skillmesh.errors import AgentError
+from skillmesh.module.identity import is_name
+from skillmesh.module.joint import parts_of
+from skillmesh.module.module import Module
+
+MARK = "~"
+"""Stands between a claimed name and the beginning of the key."""
+SHOWN = 8
+"""Hex digits of a key that are shown behind a claimed name."""
+_LIKE_A_KEY = re.compile(r"[0-9a-fA-F]{8,}")
+
+
+class Signed(Protocol):
+    """A card or a notice: what a key has signed under a name of its own choice."""
+
+    @property
+    def teacher(self) -> str: ...
+
+    @property
+    def teacher_key(self) -> str: ...
+
+
+class Teachers:
+    """How one agent calls the teachers that it meets."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """Take the names by key that the user has given and the agent's own; an empty one stands for none."""
+        given = {key: name for key, name in given.items() if name}
+        count = Counter(given.values())
+        self._given = {key: name if count[name] == 1 else marked(name, key) for key, name in given.items()}
+
+    def name(self, signed: Signed) -> str:
+        """Return how the teacher of this is called here."""
+        return self.called(signed.teacher_key, signed.teacher)
+
+    def called(self, key: str, claim: str | None) -> str:
+        """Return the given name of a key, or else what it calls itself with the beginning of the key."""
+        return self._given.get(key) or marked(claim or "?", key)
+
+    def of(self, module: Module) -> str:
+        """Return the teacher's name, or for a merged task all its teachers' names."""
+        return " + ".join(sorted({self.name(part.card) for part in parts_of(module)}))
+
+    def meant(self, word: str, among: Iterable[Signed]) -> set[str]:
+        """Return the keys of those teachers that `word` can mean, the surest kind of name alone.
+
+        A whole key comes first, then a name as it is shown here, then what teachers without a given name call
+        themselves, then the beginning of a key. Nobody can take a name that this user gave to another.
+        """
+        known = {each.teacher_key: each for each in among}
+        kinds = (
+            {key for key in known if key == word},
+            {key for key, each in known.items() if self.name(each) == word},
+            {key for key, each in known.items() if key not in self._given and each.teacher == word},
+            {key for key in known if len(word) >= SHOWN and key.startswith(word)},
+        )
+        return next((keys for keys in kinds if keys), set())
+
+    def refuse_taken(self, name: str, key: str) -> None:
+        """Refuse a name for a key that is not one, reads like another kind of word, or is another key's."""
+        if not is_name(name) or MARK in name or "@" in name or _LIKE_A_KEY.fullmatch(name):
+            raise AgentError(
+                f"{name[:80]!r} cannot be a teacher's name; expected 1 to 64 printable characters without "
+                f"'@' and '{MARK}' that do not look like a key; choose another with --name"
+            )
+        holder = next((other for other, given in self._given.items() if given == name and other != key), None)
+        if holder is not None:
+            raise AgentError(
+                f"{name!r} is the name of another key here ({holder[:12]}…); give this one another with --name"
+            )
+
+
+def marked(name: str, key: str) -> str:
+    """Return a name that nobody has confirmed, with the beginning of its key."""
+    return f"{name}{MARK}{key[:SHOWN]}"
+
+
+def claimed(signed: Signed) -> str:
+    """Return the teacher's own name for itself, with the beginning of its key: for those who know nobody."""
+    return marked(signed.teacher, signed.teacher_key)
