@@ -266,7 +266,7 @@ class TestFolderOfTasks:
     )
     def test_is_refused_with_the_folders_found(self, make, names: list[str]):
         path = make(names)
-        with pytest.raises(FolderOfTasksError, match="birds, pets.*one_task=True") as refusal:
+        with pytest.raises(FolderOfTasksError, match=r"birds, pets.*one_task=True") as refusal:
             open_task(path)
         assert refusal.value.tasks == ("birds", "pets")
         assert str(path) in str(refusal.value)
@@ -291,8 +291,10 @@ class TestFolderOfTasks:
             ["val/a/1.jpg", "val/b/1.jpg", "test/a/1.jpg", "test/b/1.jpg"],
             PLAIN,
         ],
-        ids=["mixture", "nested", "one folder in each", "splits in classes", "splits", "nested in train"]
-        + ["wrapped splits", "no train", "plain"],
+        ids=[
+            *("mixture", "nested", "one folder in each", "splits in classes", "splits", "nested in train"),
+            *("wrapped splits", "no train", "plain"),
+        ],
     )
     def test_other_layouts_are_one_task_as_before(self, make, names: list[str]):
         task = open_task(make(names), hold_out=())

@@ -79,8 +79,8 @@ class TestEndings:
         with pytest.raises(DataError) as refusal:
             open_task(tmp_path)
         assert str(refusal.value) == (
-            f"no class folder in {tmp_path} holds an image that can be read here: 6 files skipped: 6 .heic (install "
-            "skillmesh[heic] to read them: pip install 'skillmesh[heic]'), such as cat/0.heic"
+            f"no class folder in {tmp_path} holds an image that can be read here: 6 files skipped: 6 .heic "
+            "(install skillmesh[heic] to read them: pip install 'skillmesh[heic]'), such as cat/0.heic"
         )
 
     def test_a_class_lost_to_heic_is_explained(self, tmp_path: Path, without_heif: None):
@@ -154,14 +154,13 @@ class TestHeic:
             "from skillmesh.data.folder import open_task\n"
             "from skillmesh.data.images import decode\n"
             "from skillmesh.data.formats import register_heif\n"
-            "decode(Path('photo.png').read_bytes(), 8)\n"
+            "decode(Path(sys.argv[1], 'photo.png').read_bytes(), 8)\n"
             "print('pillow_heif' in sys.modules, 'HEIF' in Image.OPEN)\n"
-            "decode(Path('photo.heic').read_bytes(), 8)\nregister_heif.cache_clear()\nregister_heif()\n"
-            "decode(Path('photo.heic').read_bytes(), 8)\nprint(Image.ID.count('HEIF'))\n"
+            "decode(Path(sys.argv[1], 'photo.heic').read_bytes(), 8)\nregister_heif.cache_clear()\nregister_heif()\n"
+            "decode(Path(sys.argv[1], 'photo.heic').read_bytes(), 8)\nprint(Image.ID.count('HEIF'))\n"
         )
-        ran = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
+        call = [sys.executable, "-c", code, str(tmp_path)]
+        ran = subprocess.run(call, capture_output=True, text=True, check=True)
         assert ran.stdout.split() == ["False", "False", "1"]
 
 
