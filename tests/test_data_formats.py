@@ -156,7 +156,8 @@ class TestHeic:
             "from skillmesh.data.formats import register_heif\n"
             "decode(Path(sys.argv[1], 'photo.png').read_bytes(), 8)\n"
             "print('pillow_heif' in sys.modules, 'HEIF' in Image.OPEN)\n"
-            "decode(Path(sys.argv[1], 'photo.heic').read_bytes(), 8)\nregister_heif.cache_clear()\nregister_heif()\n"
+            "decode(Path(sys.argv[1], 'photo.heic').read_bytes(), 8)\n"
+            "register_heif.cache_clear()\nregister_heif()\n"
             "decode(Path(sys.argv[1], 'photo.heic').read_bytes(), 8)\nprint(Image.ID.count('HEIF'))\n"
         )
         call = [sys.executable, "-c", code, str(tmp_path)]
