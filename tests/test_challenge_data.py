@@ -455,7 +455,7 @@ class TestCommand:
         put(tmp_path / "pets/train/a/notes.txt", b"-")
         ran = command("challenge", "data", "check", tmp_path)
         assert ran.code == 0
-        assert "warning: pets: 1 file(s) ignored that are no images" in ran.out
+        assert "warning: pets: 1 file skipped: 1 " in ran.out
         assert ran.out.endswith("1 task(s), 12 images: 0 error(s), 1 warning(s); a run may start\n")
 
     def test_bad_data_ends_in_status_1_with_all_of_it(self, command, tmp_path: Path):

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmesh.data import sources
-from skillmesh.data.folder import TaskFolder, find_tasks, open_task
+from skillmesh.data.folder import TaskFolder, find_tasks, open_task, survey_task
 from skillmesh.data.images import UnreadableImageError
-from skillmesh.errors import DataError
+from skillmesh.errors import DataError, FolderOfTasksError
 
 PLAIN = [f"{c}/{i}.jpg" for c in ("cat", "dog") for i in range(10)]
 SPLIT = [f"{s}/{c}/{i}.jpg" for s in ("train", "val", "test") for c in ("cat", "dog") for i in range(3)]
@@ -89,8 +89,8 @@ class TestLayouts:
         task = open_task(place([*PLAIN, "README.md", "cat/labels.csv"]), hold_out=())
         assert len(task.splits["train"]) == len(PLAIN)
         (note,) = task.notes
-        assert note.startswith("2 file(s) ignored that are no images")
-        assert ".webp" in note
+        assert note.startswith("2 files skipped: 1 .csv, 1 .md (not images), such as ")
+        assert "labels.csv" in note
 
     def test_loose_images_are_noted_and_do_not_hide_the_wrapping(self, place):
         task = open_task(place([*PLAIN, "cover.jpg"]), hold_out=())
@@ -243,6 +243,75 @@ class TestRefused:
         (tmp_path / "cat/0.jpg").unlink()
         with pytest.raises(UnreadableImageError, match=r"cat/0\.jpg cannot be read"):
             task.splits["train"].files[0].content()
+
+
+class TestFolderOfTasks:
+    TASKS = tuple(f"{t}/{c}/1.jpg" for t in ("birds", "pets") for c in ("a", "b"))
+
+    @pytest.fixture(params=[make_folder, make_zip], ids=["folder", "zip"])
+    def make(self, request: pytest.FixtureRequest, tmp_path: Path):
+        return lambda names: request.param(tmp_path / "src", names)
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            TASKS,
+            [f"wrapped/{name}" for name in TASKS],
+            [*TASKS, "cover.jpg", "README.md", ".DS_Store", ".thumbs/1.jpg"],
+            [*TASKS, "pets/c/deeper/1.jpg"],
+            [name for name in TASKS if name != "pets/b/1.jpg"],
+            [f"{t}/{s}/{c}/1.jpg" for t in ("birds", "pets") for s in ("train", "test") for c in "ab"],
+        ],
+        ids=["plain", "wrapped", "with others", "deeper", "one with a single class", "with splits"],
+    )
+    def test_is_refused_with_the_folders_found(self, make, names: list[str]):
+        path = make(names)
+        with pytest.raises(FolderOfTasksError, match=r"birds, pets.*one_task=True") as refusal:
+            open_task(path)
+        assert refusal.value.tasks == ("birds", "pets")
+        assert str(path) in str(refusal.value)
+
+    def test_is_one_task_where_the_caller_says_so(self, make):
+        task = open_task(make(self.TASKS), hold_out=(), one_task=True)
+        assert (task.classes, len(task.splits["train"])) == (("birds", "pets"), 4)
+
+    def test_a_survey_opens_it_and_tells(self, make):
+        assert survey_task(make(self.TASKS)).tasks_inside == ("birds", "pets")
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            [*TASKS, "misc/1.jpg"],
+            [*PLAIN, "cat/indoors/1.jpg", "cat/outdoors/1.jpg"],
+            ["cat/images/1.jpg", "dog/images/1.jpg"],
+            ["cat/train/1.jpg", "cat/test/1.jpg", "dog/train/1.jpg", "dog/test/1.jpg"],
+            SPLIT,
+            [f"train/{name}" for name in TASKS],
+            [f"wrapped/{name}" for name in SPLIT],
+            ["val/a/1.jpg", "val/b/1.jpg", "test/a/1.jpg", "test/b/1.jpg"],
+            PLAIN,
+        ],
+        ids=[
+            *("mixture", "nested", "one folder in each", "splits in classes", "splits", "nested in train"),
+            *("wrapped splits", "no train", "plain"),
+        ],
+    )
+    def test_other_layouts_are_one_task_as_before(self, make, names: list[str]):
+        task = open_task(make(names), hold_out=())
+        assert len(task.classes) >= 2
+        assert task.tasks_inside == ()
+
+    def test_a_folder_of_zips_is_one(self, tmp_path: Path):
+        for name in ("birds", "pets"):
+            make_zip(tmp_path / f"{name}.zip", PLAIN)
+        with pytest.raises(FolderOfTasksError) as refusal:
+            open_task(tmp_path)
+        assert refusal.value.tasks == ("birds.zip", "pets.zip")
+
+    @pytest.mark.parametrize("value", [5, None, (1, 2), b"src"])
+    def test_what_is_no_path_is_refused(self, value: object):
+        with pytest.raises(DataError, match=f"found {type(value).__name__} where.*expected the path of a folder"):
+            open_task(value)  # type: ignore[arg-type]
 
 
 class TestCutting:

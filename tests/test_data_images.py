@@ -174,12 +174,14 @@ class TestRefused:
         with pytest.raises(UnreadableImageError):
             decode(data[: len(data) // 2], SIZE)
 
-    @pytest.mark.parametrize(
-        "data", [b"", b"GIF89a", b"<html>404 Not Found</html>", b"\xff\xd8\xff\xe0", bytes(999)]
-    )
+    @pytest.mark.parametrize("data", [b"GIF89a", b"<html>404 Not Found</html>", b"\xff\xd8\xff\xe0", bytes(999)])
     def test_something_else(self, data: bytes):
         with pytest.raises(UnreadableImageError, match=r"Error: \S|not an image of a known format"):
             decode(data, SIZE)
+
+    def test_an_empty_file(self):
+        with pytest.raises(UnreadableImageError, match="the file is empty"):
+            decode(b"", SIZE)
 
     def test_a_small_file_that_claims_to_be_giant(self):
         def chunk(kind: bytes, body: bytes) -> bytes:

@@ -57,8 +57,7 @@ from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Prior
-    from skillmesh.backbone.describe import Unreadable
-    from skillmesh.data.inputs import ImageInput
+    from skillmesh.data.inputs import ImageInput, Unreadable
     from skillmesh.synergy.composition.picking import Pick
 
 

@@ -13,6 +13,19 @@ class DataError(SkillmeshError):
     """A folder or zip that cannot be read as a task."""
 
 
+class FolderOfTasksError(DataError):
+    """A folder or zip that looks like several tasks, where one was expected."""
+
+    def __init__(self, message: str, tasks: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.tasks = tasks
+        """Names of the folders and zips inside that look like tasks."""
+
+
+class ArgumentError(SkillmeshError):
+    """An argument of a function that is of another type, or has another value, than it can take."""
+
+
 class BackboneError(SkillmeshError):
     """A backbone that cannot be built, or weights that do not fit it."""
 

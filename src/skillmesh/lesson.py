@@ -25,7 +25,8 @@ from skillmesh.tensors import Floats, Tensors
 from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
-    from skillmesh.backbone.describe import Described, Unreadable
+    from skillmesh.backbone.describe import Described
+    from skillmesh.data.inputs import Unreadable
 
 Labels = NDArray[np.int64]
 

@@ -23,7 +23,7 @@ def calibrate_on(
     """Describe the tasks' training images and measure. Validation and test images are never opened."""
     tasks = []
     for path in paths:
-        folder = open_task(path, hold_out=("val", "test"), seed=seed)
+        folder = open_task(path, hold_out=("val", "test"), seed=seed, one_task=True)
         split = folder.splits["train"]
         described = describe(network, split.files, cache, begin(progress, folder.name, len(split)))
         tasks.append(LabelledRaw(described.raw, split.labels[described.readable]))

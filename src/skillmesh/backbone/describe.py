@@ -17,21 +17,13 @@ from skillmesh.backbone.representation import Raw
 from skillmesh.backbone.toes import choose_toes, toe_features
 from skillmesh.costs import spend
 from skillmesh.data.images import Pixels, UnreadableImageError
-from skillmesh.data.inputs import AnyImage
+from skillmesh.data.inputs import AnyImage, Unreadable
 from skillmesh.progress import Advance
 from skillmesh.tensors import Floats
 
 GPU_BATCH = 64
 WINDOW = 256
 """Images under way at once: bounds memory, and how much work a kill can lose."""
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """A file that was skipped, and why."""
-
-    name: str
-    reason: str
 
 
 @dataclass

@@ -190,7 +190,7 @@ def open_measured(path: Path | TaskFolder, seed: int, learn: bool = True) -> Tas
     """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
     if isinstance(path, TaskFolder):
         return path
-    folder = open_task(path, hold_out=("val", "test") if learn else (), seed=seed)
+    folder = open_task(path, hold_out=("val", "test") if learn else (), seed=seed, one_task=True)
     if not len(folder.splits["test"]) and not learn:
         return TaskFolder(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)
     if not len(folder.splits["test"]):

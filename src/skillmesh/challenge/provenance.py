@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import skillmesh
-from skillmesh.data.folder import IMAGE_SUFFIXES, task_name
+from skillmesh.data.folder import task_name
+from skillmesh.data.formats import IMAGE_SUFFIXES
 from skillmesh.data.sources import Source, open_source
 
 

@@ -121,7 +121,7 @@ def _accuracy(agent: Agent, paths: Sequence[str], seed: int) -> dict[str, float]
     index_of = {m.card.task: index for index, m in enumerate(modules)}
     rows, some = [], []
     for path in paths:
-        folder = open_task(path, hold_out=("val", "test"), seed=seed)
+        folder = open_task(path, hold_out=("val", "test"), seed=seed, one_task=True)
         split, index = folder.splits["test"], index_of[folder.name]
         described = agent.backbone.describe(split.files)
         x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)

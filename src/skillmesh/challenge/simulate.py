@@ -97,7 +97,7 @@ def prove(
     agent: Agent, paths: Sequence[Path], halves: int = HALVES, seed: int = 0, progress: Progress | None = None
 ) -> Proof:
     """Learn the tasks, and see how near growing half of them comes to all of them."""
-    folders = [open_task(path, hold_out=("val", "test"), seed=seed) for path in paths]
+    folders = [open_task(path, hold_out=("val", "test"), seed=seed, one_task=True) for path in paths]
     real = [_learned(agent, folder, progress) for folder in folders]
     rng = np.random.default_rng(seed)
     with threadpool_limits(1, "blas"):  # many small products: a second thread would cost more than it saves

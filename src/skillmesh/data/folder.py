@@ -5,17 +5,18 @@ from __future__ import annotations
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.data.formats import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from skillmesh.data.formats import Skipped, split_by_reading, suffix_of
 from skillmesh.data.images import Pixels, UnreadableImageError, decode
 from skillmesh.data.sources import Source, open_source
-from skillmesh.errors import DataError
+from skillmesh.errors import DataError, FolderOfTasksError
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 SPLIT_FOLDERS = {
     "train": "train",
     "training": "train",
@@ -69,10 +70,19 @@ class TaskFolder:
     """What was left out and why, for the user to read."""
     split_folders: bool = False
     """Whether it came with folders for splits; otherwise all splits but `train` were cut from its images."""
+    skipped: Skipped = field(default_factory=Skipped)
+    """Files that are no images, or of a kind that cannot be read here."""
+    tasks_inside: tuple[str, ...] = ()
+    """Folders and zips that look like tasks of their own, where this looks like a folder of tasks."""
 
 
 def open_task(
-    path: str | Path, *, name: str | None = None, hold_out: Collection[str] = ("val",), seed: int = 0
+    path: str | Path,
+    *,
+    name: str | None = None,
+    hold_out: Collection[str] = ("val",),
+    seed: int = 0,
+    one_task: bool = False,
 ) -> TaskFolder:
     """Find classes and splits of the task at `path`.
 
@@ -81,9 +91,18 @@ def open_task(
     hold_out
         Splits that are cut from the training images, class by class, where the folder brings none. Learning
         needs no test images of its own, so it asks for `val` alone and loses none; measuring asks for `test` too.
+    one_task
+        Take the folders right below for classes even where they look like tasks of their own.
+
+    Raises
+    ------
+    FolderOfTasksError
+        No image lies right in a folder at `path`, only in folders below these: task/class/image.jpg.
     """
     task = survey_task(path, name=name, hold_out=hold_out, seed=seed)
-    refuse_too_few_classes(task.classes, Path(path))
+    if not one_task:
+        refuse_folder_of_tasks(task, path)
+    refuse_too_few_classes(task, path)
     return task
 
 
@@ -102,10 +121,11 @@ def survey_task(
     val_as_test
         Where the test images have no labels, those of `val` take their place.
     """
-    path = Path(path)
+    path = as_path(path)
     source = open_source(path)
     notes: list[str] = []
-    found, split_folders = _sort_into_splits(source, notes)
+    files = _visible_files(source, notes)
+    found = _sort_into_splits(source, files, notes)
     classes = tuple(sorted(found["train"]))
     for split in ("val", "test"):
         _drop_foreign_classes(found[split], split, classes, notes)
@@ -115,7 +135,18 @@ def survey_task(
         if not any(found[split].values()) and split in hold_out:
             _cut(found, split, seed)
     splits = {split: _as_split(source, by_class, classes) for split, by_class in found.items()}
-    return TaskFolder(_nfc(name or task_name(path)), classes, splits, tuple(notes), split_folders)
+    called = _nfc(name or task_name(path))
+    return TaskFolder(called, classes, splits, tuple(notes), files.has_splits, files.skipped, _tasks_inside(files))
+
+
+def as_path(path: str | Path) -> Path:
+    """Refuse what is no path, in words for whoever calls from Python."""
+    if not isinstance(path, str | Path):
+        raise DataError(
+            f"found {type(path).__name__} where a task's images should be, expected the path of a folder or zip "
+            "with class/image.jpg inside; save the images in such a folder and pass its path"
+        )
+    return Path(path)
 
 
 def task_name(path: Path) -> str:
@@ -153,7 +184,7 @@ def tasks_at(path: Path) -> list[Path]:
 def _looks_like_a_task(folder: Path) -> bool:
     children = [p for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)]
     return any(_split_of(p.name) == "train" for p in children) or any(
-        f.suffix.lower() in IMAGE_SUFFIXES for p in children for f in p.iterdir() if f.is_file()
+        suffix_of(f.name) in IMAGE_SUFFIXES for p in children for f in p.iterdir() if f.is_file()
     )
 
 
@@ -168,33 +199,78 @@ def _refuse_equal_names(tasks: list[Path]) -> None:
 ByClass = dict[str, list[str]]
 
 
-def _sort_into_splits(source: Source, notes: list[str]) -> tuple[dict[str, ByClass], bool]:
-    """Group image names by split and class, and say whether there were splits; what is neither becomes a note."""
+@dataclass(frozen=True)
+class _Files:
+    """What lies in a source."""
+
+    images: dict[str, tuple[str, ...]]
+    """Images that can be read here, each with the parts of its path below the folder that wraps all of them."""
+    skipped: Skipped
+    zips: tuple[str, ...]
+    wrapped: bool
+    has_splits: bool
+
+
+def _visible_files(source: Source, notes: list[str]) -> _Files:
+    """List the images that can be read here; note what is hidden and what is skipped."""
     names = source.names()
-    hidden = [n for n in names if any(_is_hidden(part) for part in PurePosixPath(n).parts)]
-    visible = sorted(set(names) - set(hidden))
-    prefix = _common_folder(n for n in visible if PurePosixPath(n).suffix.lower() in IMAGE_SUFFIXES)
+    visible = [n for n in names if not any(_is_hidden(part) for part in PurePosixPath(n).parts)]
+    images, others = split_by_reading(visible)
+    prefix = _common_folder(images + [n for n in others if suffix_of(n) in IMAGE_SUFFIXES])
+    skipped = Skipped.of(others)
+    _note(notes, len(names) - len(visible), "hidden file(s) ignored")
+    if skipped:
+        notes.append(str(skipped))
     inside = {n: PurePosixPath(n).parts[len(prefix) :] for n in visible}
     has_splits = any(len(parts) > 2 and _split_of(parts[0]) == "train" for parts in inside.values())
+    zips = tuple(n for n in others if "/" not in n and suffix_of(n) == ".zip")
+    return _Files({n: inside[n] for n in images}, skipped, zips, bool(prefix), has_splits)
+
+
+def _sort_into_splits(source: Source, files: _Files, notes: list[str]) -> dict[str, ByClass]:
+    """Group image names by split and class; what is neither becomes a note."""
+    has_splits = files.has_splits
     found: dict[str, ByClass] = {split: defaultdict(list) for split in ("train", "val", "test")}
-    loose, other = 0, 0
-    for name, parts in inside.items():
-        if PurePosixPath(name).suffix.lower() not in IMAGE_SUFFIXES:
-            other += 1
-        elif has_splits and len(parts) > 2 and (split := _split_of(parts[0])):
+    loose = 0
+    for name, parts in files.images.items():
+        if has_splits and len(parts) > 2 and (split := _split_of(parts[0])):
             found[split][_nfc(parts[1])].append(name)
         elif not has_splits and len(parts) > 1:
             found["train"][_nfc(parts[0])].append(name)
         else:
             loose += 1
-    _note(notes, len(hidden), "hidden file(s) ignored")
-    _note(notes, other, f"file(s) ignored that are no images ({', '.join(sorted(IMAGE_SUFFIXES))} are)")
     _note(notes, loose, "image(s) ignored that lie in no class folder")
-    if not prefix and not has_splits:
+    if not files.wrapped and not has_splits:
         empty = [f for f in source.folders() if _nfc(f) not in found["train"] and not _is_hidden(f)]
         if empty:
             notes.append(f"folder(s) without images ignored: {', '.join(empty)}")
-    return found, has_splits
+    return found
+
+
+def _tasks_inside(files: _Files) -> tuple[str, ...]:
+    """Return the folders and zips that look like tasks, if all of the source looks like a folder of tasks.
+
+    It does where no folder at the top holds an image itself and at least one of them could be a task: it has two
+    or more folders with images, or one for training. A single folder below each, as in class/images/1.jpg, makes
+    no task. Where no image is there at all, zips are taken for tasks.
+    """
+    below: dict[str, set[str]] = defaultdict(set)
+    trained = False
+    if files.has_splits:
+        return ()
+    for parts in files.images.values():
+        if len(parts) == 2:
+            return ()
+        if len(parts) > 2:
+            below[_nfc(parts[0])].add(parts[1])
+            trained = trained or (len(parts) > 3 and _split_of(parts[1]) == "train")
+    if not below:
+        return files.zips
+    if len(below) < 2 or any(map(_split_of, below)):
+        return ()
+    if not trained and not any(len([f for f in folders if not _split_of(f)]) > 1 for folders in below.values()):
+        return ()
+    return (*sorted(below), *files.zips)
 
 
 def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
@@ -209,15 +285,34 @@ def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
     return prefix
 
 
-def refuse_too_few_classes(classes: tuple[str, ...], path: Path) -> None:
-    if not classes:
+def refuse_folder_of_tasks(task: TaskFolder, path: str | Path) -> None:
+    """Refuse what looks like several tasks, before anything is learned from it."""
+    if not (inside := task.tasks_inside):
+        return
+    names = ", ".join(inside[:10]) + (f" and {len(inside) - 10} more" if len(inside) > 10 else "")
+    raise FolderOfTasksError(
+        f"{path} looks like a folder of tasks, not like one task: found {names}, and no image right inside these; "
+        "expected class/image.jpg; learn each of them by itself, or pass one_task=True if they are the classes of "
+        "one task",
+        inside,
+    )
+
+
+def refuse_too_few_classes(task: TaskFolder, path: str | Path) -> None:
+    if len(task.classes) > 1:
+        return
+    skipped = f"; {task.skipped}" if task.skipped else ""
+    if task.classes:
         raise DataError(
-            f"{path} holds no class folders with images; expected class/image.jpg or train/class/image.jpg inside"
+            f"{path} has one class only ({task.classes[0]!r}); a task needs two or more class folders with images"
+            f"{skipped}"
         )
-    if len(classes) < 2:
-        raise DataError(
-            f"{path} has one class only ({classes[0]!r}); a task needs two or more class folders with images"
-        )
+    if task.skipped.readable_with_more:
+        raise DataError(f"no class folder in {path} holds an image that can be read here: {task.skipped}")
+    raise DataError(
+        f"{path} holds no class folders with images; expected class/image.jpg or train/class/image.jpg inside"
+        f"{skipped}"
+    )
 
 
 def _drop_foreign_classes(by_class: ByClass, split: str, classes: tuple[str, ...], notes: list[str]) -> None:

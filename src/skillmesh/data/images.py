@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.data.formats import AVIF_HINT, HEAD_BYTES, HEIF_HINT, image_kind, missing_for, register_heif
 from skillmesh.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,13 +44,29 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     """An image while it is decoded; whatever goes wrong with it is an `UnreadableImageError`."""
     from PIL import Image, UnidentifiedImageError
 
+    if not data:
+        raise UnreadableImageError("the file is empty")
     try:
+        _prepare_to_open(data)
         with Image.open(io.BytesIO(data)) as image:
             yield image
+    except UnreadableImageError:
+        raise
     except UnidentifiedImageError:  # its own message names an address in memory
         raise UnreadableImageError("not an image of a known format") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken files
         raise UnreadableImageError(f"{type(error).__name__}: {error}") from error
+
+
+def _prepare_to_open(data: bytes) -> None:
+    """Have Pillow learn HEIC when the first such image comes; say what to install where it cannot be read."""
+    kind = image_kind(data[:HEAD_BYTES])
+    if kind == "heif":
+        if missing_for(".heic"):
+            raise UnreadableImageError(f"a HEIC image, and nothing installed reads these; {HEIF_HINT}")
+        register_heif()
+    elif kind == "avif" and missing_for(".avif"):
+        raise UnreadableImageError(f"an AVIF image, and the installed Pillow reads none; {AVIF_HINT}")
 
 
 def upright(image: Image.Image) -> Image.Image:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
+from skillmesh.data.arrays import batch_of, holds_values, image_of
 from skillmesh.data.images import Pixels, UnreadableImageError, decode, shrink, to_rgb, upright
+from skillmesh.data.sources import read_regular_file
 from skillmesh.errors import DataError
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
     ImageInput = str | Path | bytes | Image.Image | np.ndarray[Any, Any]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An image that was skipped, and why."""
+
+    name: str
+    reason: str
 
 
 class AnyImage(Protocol):
@@ -42,10 +56,13 @@ class EncodedImage:
     def content(self) -> bytes:
         if self.data is not None:
             return self.data
+        if is_url(self.name):
+            raise UnreadableImageError(no_download(self.name))
         try:
-            return Path(self.name).read_bytes()
-        except OSError as error:
-            raise UnreadableImageError(f"{self.name} cannot be read: {error.strerror or error}") from error
+            return read_regular_file(Path(self.name))
+        except (OSError, ValueError) as error:  # ValueError: a null character in the path
+            reason = getattr(error, "strerror", None) or error
+            raise UnreadableImageError(f"{self.name} cannot be read: {reason}") from error
 
     def pixels(self, content: bytes, size: int) -> Pixels:
         return decode(content, size)
@@ -73,27 +90,62 @@ class OpenImage:
             raise UnreadableImageError(f"{self.name} cannot be loaded: {error}") from error
 
 
-def as_image(value: ImageInput, index: int = 0) -> AnyImage:
-    """Accept a path, encoded bytes, a Pillow image, or an array (height, width[, 3 or 4]) of uint8."""
+def as_images(value: Any) -> tuple[list[AnyImage], bool]:
+    """Accept one image or several; return them as a list, and whether it was a single one.
+
+    One image is a path, encoded bytes, a Pillow image, or an array or tensor of (height, width),
+    (height, width, 1, 3 or 4) or (1 or 3, height, width). Several are a list, a tuple or any iterable that mixes
+    these, or a batch: an array of (n, height, width, 1, 3 or 4) or (n, 1 or 3, height, width). Numbers are uint8,
+    bool, or floats from 0 to 1.
+
+    Raises
+    ------
+    DataError
+        Something is none of these. Whether files can be read and decoded shows later, image by image.
+    """
+    if holds_values(value):
+        if (rows := batch_of(value)) is None:
+            return [as_image(value)], True
+        return [as_image(row, index) for index, row in enumerate(rows)], False
+    if not _is_collection(value):
+        return [as_image(value)], True
+    return [as_image(item, index) for index, item in enumerate(value)], False
+
+
+def _is_collection(value: Any) -> bool:
+    """Whether to look for images inside: not in files, whose lines are no images, nor where there is no order."""
+    if isinstance(value, str | bytes | bytearray | memoryview | os.PathLike | Mapping | Set) or _is_pillow(value):
+        return False
+    return isinstance(value, Iterable) and not hasattr(value, "read")
+
+
+def _is_pillow(value: Any) -> bool:
     from PIL import Image
 
-    if isinstance(value, str | Path):
-        return EncodedImage(str(value))
-    if isinstance(value, bytes):
-        return EncodedImage(f"image {index}", value)
-    if isinstance(value, Image.Image):
-        return OpenImage(f"image {index}", value)
-    if isinstance(value, np.ndarray):
-        if (
-            value.size
-            and value.dtype == np.uint8
-            and (value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4)))
-        ):
-            return OpenImage(f"image {index}", Image.fromarray(value))
-        raise DataError(
-            f"image {index} is an array of {value.dtype} and shape {value.shape}; "
-            "expected uint8 of (height, width), (height, width, 3) or (height, width, 4)"
-        )
+    return isinstance(value, Image.Image)
+
+
+def as_image(value: Any, index: int = 0) -> AnyImage:
+    """Accept one image, as `as_images` describes it; `index` names it where it has no path."""
+    name = f"image {index}"
+    if isinstance(value, str | os.PathLike):
+        return EncodedImage(str(os.fsdecode(value)))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return EncodedImage(name, bytes(value))
+    if _is_pillow(value):
+        return OpenImage(name, value)
+    if holds_values(value):
+        return OpenImage(name, image_of(value, name))
     raise DataError(
-        f"image {index} is a {type(value).__name__}; expected a path, bytes, a Pillow image or an array"
+        f"{name} is of type {type(value).__name__}; expected a path, bytes, a Pillow image or an array of one "
+        "image; several go in a list"
     )
+
+
+def is_url(text: str) -> bool:
+    return _URL.match(text) is not None
+
+
+def no_download(url: str) -> str:
+    """Say that nothing is fetched, with the address as the user gave it."""
+    return f"{url} is an address, and nothing is downloaded; download the image first and give its file"

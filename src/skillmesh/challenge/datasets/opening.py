@@ -67,7 +67,10 @@ def open_tasks(
         if place.dataset is not None:
             tasks += open_collection(place.dataset, place.path, seed=seed, rule=rule, partial=partial)
         else:
-            tasks += [open_task(path, hold_out=("val", "test"), seed=seed) for path in find_tasks([place.path])]
+            tasks += [
+                open_task(path, hold_out=("val", "test"), seed=seed, one_task=True)
+                for path in find_tasks([place.path])
+            ]
     twice = sorted(name for name, count in Counter(task.name for task in tasks).items() if count > 1)
     if twice:
         raise DataError(f"two tasks each are named {', '.join(twice)}; rename one, or name its folder once")
@@ -105,7 +108,7 @@ def _survey(known: Collection, row: Row, folder: Path, catalogued: set[str], see
         else:
             hold_out = ("val",) if known.val_as_test else ("val", "test")
             task = survey_task(path, name=row.name, hold_out=hold_out, seed=seed, val_as_test=known.val_as_test)
-        refuse_too_few_classes(task.classes, path)
+        refuse_too_few_classes(task, path)
     except (DataError, OSError) as error:
         return Member(row, path, None, str(error))
     fault = _fault(row, len(task.classes), known.subsampled)

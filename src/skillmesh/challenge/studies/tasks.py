@@ -71,7 +71,7 @@ def _opened(settings: StudySettings) -> list[TaskFolder]:
             "`skillmesh challenge study NAME TASKS`, where TASKS are tasks or folders of tasks"
         )
     paths = find_tasks(settings.folders)
-    folders = [open_task(path, hold_out=("val", "test"), seed=settings.seed) for path in paths]
+    folders = [open_task(path, hold_out=("val", "test"), seed=settings.seed, one_task=True) for path in paths]
     if without := [folder.name for folder in folders if not len(folder.splits["test"])]:
         raise DataError(
             f"no test images in {', '.join(without[:5])}; add some images or a test folder, or drop it"

@@ -35,7 +35,7 @@ class Further:
 
     @classmethod
     def opened(cls, path: str | Path | TaskFolder, classes: tuple[str, ...], seed: int, **how: Any) -> Further:
-        folder = path if isinstance(path, TaskFolder) else open_task(path, seed=seed)
+        folder = path if isinstance(path, TaskFolder) else open_task(path, seed=seed, one_task=True)
         missing, strange = sorted(set(classes) - set(folder.classes)), sorted(set(folder.classes) - set(classes))
         if missing or strange:
             raise DataError(

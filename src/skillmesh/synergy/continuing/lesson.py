@@ -10,7 +10,13 @@ import numpy as np
 
 from skillmesh import validation
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.data.folder import Split, TaskFolder, survey_task
+from skillmesh.data.folder import (
+    Split,
+    TaskFolder,
+    refuse_folder_of_tasks,
+    refuse_too_few_classes,
+    survey_task,
+)
 from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import probe_tensors
@@ -56,13 +62,16 @@ def own_task(agent: Agent, task: str) -> Module:
     return older
 
 
-def more_of(more: str | Path | TaskFolder, task: str, seed: int) -> TaskFolder:
+def more_of(more: str | Path | TaskFolder, task: str, seed: int, one_task: bool = False) -> TaskFolder:
     """The new images; a single class is enough, since there are others already."""
-    folder = more if isinstance(more, TaskFolder) else survey_task(more, name=task, seed=seed)
+    if isinstance(more, TaskFolder):
+        folder, where = more, more.name
+    else:
+        folder, where = survey_task(more, name=task, seed=seed), str(more)
+        if not one_task:
+            refuse_folder_of_tasks(folder, where)
     if not folder.classes:
-        raise DataError(
-            f"{more} holds no class folders with images; expected class/image.jpg or train/class/image.jpg inside"
-        )
+        refuse_too_few_classes(folder, where)
     return folder
 
 
