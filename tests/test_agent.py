@@ -113,21 +113,26 @@ class TestAnswers:
         with Image.open(path) as image:
             image.load()
         inputs = [path, str(path), path.read_bytes(), image, np.asarray(image)]
-        answers = taught.answer(inputs)
-        assert len({replace(a, image="same") for a in answers}) == 1
-        assert [a.image for a in answers] == [str(path), str(path), "image 2", "image 3", "image 4"]
+        alone = [taught.answer(each) for each in inputs]  # BLAS may round a row by its place among others
+        assert len({replace(a, image="same") for a in alone}) == 1
+        names = [a.image for a in taught.answer(inputs)]
+        assert names == [str(path), str(path), "image 2", "image 3", "image 4"]
 
     def test_of_one_image_is_one_answer_and_of_none_an_empty_list(self, taught: Agent, mixed: list[Path]):
         assert replace(taught.answer(mixed[0]), novelty=0).image == str(mixed[0])
         assert taught.answer([]) == []
 
-    def test_leave_unreadable_images_out_or_refuse_them(self, taught: Agent, mixed: list[Path]):
+    def test_of_one_unreadable_image_loses_no_other(self, taught: Agent, mixed: list[Path]):
         batch = [mixed[0], b"no image", mixed[1], "/nowhere.jpg"]
-        answers, unreadable = taught.ask(batch)
-        assert [a.image for a in answers] == [str(mixed[0]), str(mixed[1])]
-        assert [u.name for u in unreadable] == ["image 1", "/nowhere.jpg"]
-        with pytest.raises(DataError, match=r"2 image.* cannot be read: image 1"):
-            taught.answer(batch)
+        answers = taught.answer(batch)
+        assert [a.image for a in answers] == [str(mixed[0]), "image 1", str(mixed[1]), "/nowhere.jpg"]
+        assert [a.error is None for a in answers] == [True, False, True, False]
+        assert answers[0].label is not None
+        assert (answers[1].label, answers[1].unknown, answers[1].confidence) == (None, False, 0.0)
+        with pytest.raises(DataError, match=r"image 0 cannot be read: not an image"):
+            taught.answer(b"no image")
+        with pytest.raises(DataError, match=r"image 1 has no answer"):
+            _ = answers[1].best
 
     def test_need_a_task(self, new_agent: NewAgent, mixed: list[Path]):
         with pytest.raises(UnknownTaskError, match="knows no task yet; teach it one with `skillmesh learn"):
@@ -200,7 +205,7 @@ class TestLearning:
     def test_tells_who_waits_until_all_is_done(self, new_agent: NewAgent, tiny_tasks: Path, mixed: list[Path]):
         agent, progress = new_agent(), Counting()
         agent.learn(tiny_tasks / "dice", progress=progress)
-        agent.ask(mixed[:7], progress=progress)
+        list(agent.answer_each(mixed[:7], progress, 7))
         assert progress.begun == [("dice", 8), ("images", 7)]
         assert progress.done == [8, 7]
 
@@ -243,8 +248,9 @@ class TestSharing:
         for module in taught.tasks():
             taught.export(module.card.task, tmp_path)
             student.receive(tmp_path / f"{module.card.task}.skill")
+        assert {a.best.teacher for a in student.answer(mixed)} == {f"alice~{taught.identity.public_key[:8]}"}
+        student.ledger.trust(taught.identity.public_key, "alice")
         assert student.answer(mixed) == taught.answer(mixed)
-        assert {a.best.teacher for a in student.answer(mixed)} == {"alice"}
 
     def test_two_teachers_of_one_name_are_told_apart(self, new_agent: NewAgent, tiny_tasks, skill_files, mixed):
         agent = new_agent("bob")
@@ -258,9 +264,10 @@ class TestSharing:
             answer = agent.answer(
                 tiny_tasks / ("dice" if teacher == "tina" else "shapes") / "train" / cls / "0.jpg"
             )
-            assert (answer.best.label, answer.best.task, answer.best.teacher) == (cls, "dice", teacher)
+            assert (answer.best.label, answer.best.task) == (cls, "dice")
+            assert answer.best.teacher.partition("~")[0] == teacher
         assert agent.forget("dice@bob").card.teacher == "bob"
-        assert agent.answer(mixed[0]).best.teacher == "tina"
+        assert agent.answer(mixed[0]).best.teacher.startswith("tina~")
 
     def test_needs_no_backbone(self, new_agent: NewAgent, skill_files, tmp_path, monkeypatch):
         monkeypatch.setattr("skillmesh.agent.Backbone.load", lambda *_, **__: pytest.fail("loaded"))
@@ -373,7 +380,9 @@ class TestMesh:
         student = new_agent("student")
         dora.export("dice", tmp_path / "dice.skill")
         student.ledger.merge([dora.withdraw("dice")], "dora")  # heard, although Dora is not trusted
-        with pytest.raises(WithdrawnError, match="dora has withdrawn version 1 of 'dice'; ask for a newer one"):
+        with pytest.raises(
+            WithdrawnError, match=r"dora~\w+ has withdrawn version 1 of 'dice'; ask for a newer one"
+        ):
             student.receive(tmp_path / "dice.skill")
         assert student.tasks() == []
 

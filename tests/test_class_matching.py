@@ -16,6 +16,7 @@ from skillmesh.synergy.matching.bank_matches import ClassMatches
 from skillmesh.synergy.matching.by_name import match_classes
 from skillmesh.synergy.matching.encoders import Clip, Encoder, Letters, load_encoder
 from skillmesh.synergy.matching.minilm import MOST_TOKENS
+from skillmesh.teachers import claimed
 
 DATA = Path(__file__).parent / "data"
 TASKS = {
@@ -258,10 +259,13 @@ def test_the_command_matches_tasks_of_one_name_by_several_teachers(
     command: Callable[..., Any], namesakes: Any
 ) -> None:
     home = ("--home", namesakes.home, "--encoder", "letters", "--threshold", "1", "--json")
-    classes = set(namesakes.bank.find("dice@bert").card.classes)
-    annas = {f"dice@{m.card.teacher_key}" for m in namesakes.bank if m.card.teacher == "anna"}
+    bert = namesakes.bank.find("dice@bert").card
+    classes = set(bert.classes)
+    annas = {f"dice@{claimed(m.card)}" for m in namesakes.bank if m.card.teacher == "anna"}
     found = command("classes", "match", "dice@bert", *home).json["matches"]
-    assert {(m["learned_task"], m["target_task"]) for m in found} == {("dice@bert", anna) for anna in annas}
+    assert {(m["learned_task"], m["target_task"]) for m in found} == {
+        (f"dice@{claimed(bert)}", anna) for anna in annas
+    }
     for anna in annas:
         assert {m["learned"] for m in found if m["target_task"] == anna} == classes
 
@@ -274,7 +278,9 @@ def test_the_command_takes_a_merged_task(command: Callable[..., Any], namesakes:
         found = command(*words, "--json").json["matches"]
     finally:
         namesakes.unmerge("cubes")
-    assert {(m["learned_task"], m["target_task"]) for m in found} == {("cubes", "dice@bert")}
+    assert {(m["learned_task"], m["target_task"]) for m in found} == {
+        ("cubes", f"dice@{claimed(namesakes.bank.find('dice@bert').card)}")
+    }
 
 
 def test_an_empty_list_of_names_is_refused(tmp_path: Path, command: Callable[..., Any]) -> None:

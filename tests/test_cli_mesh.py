@@ -19,6 +19,7 @@ from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module import Module
 from skillmesh.module.notice import Slot, Withdrawal, withdraw
+from skillmesh.teachers import claimed
 
 Command = Callable[..., Ran]
 
@@ -75,9 +76,13 @@ class TestTrust:
         said = command("trust", "list", "--home", home, "--json").json
         assert said == {"trusted": [{"key": ALICE.public_key, "name": "alice"}]}
 
-    def test_a_teacher_is_called_as_it_calls_itself(self, command: Command, home: Path):
+    def test_without_a_name_a_teacher_is_called_as_it_calls_itself_with_its_key(
+        self, command: Command, home: Path
+    ):
         Agent(home).ledger.merge([announced(BOB)], "bob")
-        assert "trusts bob (" in command("trust", "add", BOB.public_key, "--home", home).out
+        ran = command("trust", "add", BOB.public_key, "--home", home)
+        assert f"trusts bob~{BOB.public_key[:8]} (" in ran.out
+        assert f"trust add {BOB.public_key} --name NAME`" in ran.out
         assert Slot(BOB.public_key, "dice") in Agent(home).ledger.view().known
         assert f"trusts {ALICE.public_key[:12]} (" in command("trust", "add", ALICE.public_key, "--home", home).out
 
@@ -94,7 +99,7 @@ class TestTrust:
         command("trust", "add", tina, "--name", "tina", "--home", home)
         named = {"key": tina, "name": "tina", "beginning": tina[:10]}[by]
         ran = command("trust", "remove", named, "--home", home)
-        assert ran == (0, f"{tina[:12]}… is not trusted any more; 2 modules went to quarantine\n", "")
+        assert ran == (0, "tina is not trusted any more; 2 modules went to quarantine\n", "")
         assert tasks(home) == []
         listed = command("quarantine", "list", "--home", home).out
         assert listed.count("its teacher tina is not trusted any more") == 2
@@ -111,22 +116,25 @@ class TestTrust:
 class TestQuarantine:
     def test_lists_what_is_held_and_why(self, command: Command, student: Agent, dice: Module):
         text = command("quarantine", "list", "--home", student.home).out
-        assert text.startswith(f"dice by tina ({dice.id[:12]}), 20")
-        assert text.endswith("\n  it claims everything\n")
-        said = command("quarantine", "list", "--json", "--home", student.home).json
-        assert said == {
-            "held": [{"task": "dice", "teacher": "tina", "id": dice.id, "reason": "it claims everything"}]
-        }
+        first, why, release, drop = text.splitlines()
+        assert first.startswith(f"dice by {claimed(dice.card)}, since 20")
+        assert why == "  it claims everything"
+        for line, verb in ((release, "release"), (drop, "drop")):
+            assert line.endswith(f"`skillmesh --home {student.home} quarantine {verb} {dice.id[:12]}`")
+        (said,) = command("quarantine", "list", "--json", "--home", student.home).json["held"]
+        facts = {"task": "dice", "teacher": claimed(dice.card), "id": dice.id, "reason": "it claims everything"}
+        assert facts.items() <= said.items()
 
     @pytest.mark.parametrize("by", ["dice", "dice@tina", "id"])
     def test_release_lets_it_answer(self, command: Command, student: Agent, dice: Module, by: str):
         ran = command("quarantine", "release", dice.id if by == "id" else by, "--home", student.home)
-        assert ran == (0, "released 'dice' by tina\n", "")
+        assert ran == (0, f"released 'dice' by {claimed(dice.card)}\n", "")
         assert tasks(student.home) == ["dice", "latin"]
         assert command("quarantine", "list", "--home", student.home).out == "nothing is held back\n"
 
     def test_drop_throws_it_away(self, command: Command, student: Agent, dice: Module):
-        assert command("quarantine", "drop", "dice", "--home", student.home) == (0, "dropped 'dice' by tina\n", "")
+        ran = command("quarantine", "drop", "dice", "--home", student.home)
+        assert ran == (0, f"dropped 'dice' by {claimed(dice.card)}\n", "")
         assert tasks(student.home) == ["latin"]
         assert command("quarantine", "list", "--json", "--home", student.home).json == {"held": []}
         status = command("status", "--json", "--home", student.home).json
@@ -135,7 +143,7 @@ class TestQuarantine:
     def test_of_what_is_not_there_lists_what_is(self, command: Command, student: Agent, dice: Module):
         for verb in ("release", "drop"):
             ran = command("quarantine", verb, "birds", "--home", student.home)
-            failed(ran, "no module in quarantine for 'birds'", f"dice@tina ({dice.id[:12]})")
+            failed(ran, "no module in quarantine for 'birds'", f"dice@{claimed(dice.card)} ({dice.id[:12]})")
 
 
 class TestWithdraw:
@@ -150,7 +158,9 @@ class TestWithdraw:
 
     def test_of_anothers_is_refused(self, command: Command, student: Agent):
         failed(
-            command("withdraw", "dice", "--home", student.home), "has taught no task 'dice'", "skillmesh forget"
+            command("withdraw", "dice", "--home", student.home),
+            "has taught no task 'dice'",
+            f"skillmesh --home {student.home} forget",
         )
         assert tasks(student.home) == ["dice", "latin"]
 
@@ -158,13 +168,15 @@ class TestWithdraw:
         command("forget", "dice", "--home", student.home)
         student.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
         ran = command("import", skill_files["dice"], "--home", student.home)
-        failed(ran, "WithdrawnError: tina has withdrawn version 1 of 'dice'")
+        failed(
+            ran, f"WithdrawnError: tina~{tiny_taught.identity.public_key[:8]} has withdrawn version 1 of 'dice'"
+        )
         assert tasks(student.home) == ["latin"]
 
 
 class TestForgetAndRemember:
     def test_what_is_forgotten_can_be_remembered(self, command: Command, student: Agent, tina: str):
-        assert command("forget", "dice", "--home", student.home).out == "forgot 'dice' by tina\n"
+        assert command("forget", "dice", "--home", student.home).out == f"forgot 'dice' by tina~{tina[:8]}\n"
         status = command("status", "--json", "--home", student.home).json
         assert status["forgotten"] == [{"task": "dice", "teacher_key": tina}]
         ran = command("remember", "dice", "--home", student.home)
@@ -174,13 +186,14 @@ class TestForgetAndRemember:
     def test_of_two_teachers_one_must_be_named(self, command: Command, student: Agent, tina: str):
         student.forget("dice")
         student.ledger.forget(Slot(BOB.public_key, "dice"))
-        failed(command("remember", "dice", "--home", student.home), "2 forgotten tasks are called", f"dice@{tina}")
-        assert command("remember", f"dice@{tina}", "--home", student.home).code == 0
+        ran = command("remember", "dice", "--home", student.home)
+        failed(ran, "several tasks 'dice' were forgotten here", f"dice@tina~{tina[:8]}")
+        assert command("remember", f"dice@tina~{tina[:8]}", "--home", student.home).code == 0
         assert student.ledger.view().forgotten == {Slot(BOB.public_key, "dice")}
 
     def test_of_what_was_not_forgotten_says_what_was(self, command: Command, student: Agent):
         ran = command("remember", "dice", "--home", student.home)
-        failed(ran, "0 forgotten tasks are called 'dice'; forgotten here: none")
+        failed(ran, "no task 'dice' was forgotten here; forgotten are: none")
 
 
 class TestConfig:
@@ -286,8 +299,10 @@ class TestStatus:
         ran = command("status", "--home", home)
         assert (ran.code, ran.err) == (0, "")
         first, second = ran.out.splitlines()
-        assert first == "agent 'tina': the node does not run (network machine, trust listed)"
-        assert second.startswith("  4 tasks live, ")
+        hint = f"`skillmesh --home {home} serve` does"
+        assert first == f"agent 'tina' is not sharing (network machine, trust listed); {hint}"
+        assert second.startswith("  4 tasks here, ")
+        assert "root " not in ran.out
 
     def test_tells_all_as_json(self, command: Command, student: Agent, dice: Module):
         ledger = student.ledger
@@ -314,7 +329,9 @@ class TestStatus:
         assert [(h["task"], h["reason"]) for h in said["held"]] == [("dice", "it claims everything")]
         assert [(r["id"], r["reason"]) for r in said["refused"]] == [("ab" * 32, "bad signature")]
         assert said["forgotten"] == [{"task": "latin", "teacher_key": dice.card.teacher_key}]
-        assert said["seen"] == [{"task": "dice", "teacher": "bob", "teacher_key": BOB.public_key}]
+        assert said["seen"] == [
+            {"task": "dice", "teacher": f"bob~{BOB.public_key[:8]}", "teacher_key": BOB.public_key}
+        ]
         assert said["bans"] == [{"agent": BOB.public_key, "reason": "lied"}]
 
     def test_tells_all_as_text(self, command: Command, student: Agent, dice: Module):
@@ -325,14 +342,16 @@ class TestStatus:
         latin.write_bytes(b"")
         ran = command("status", "--home", student.home)
         assert ran.code == 0
-        assert f" and 2 more by bob; `skillmesh trust add {BOB.public_key}`" in ran.out
         for words in (
-            "in quarantine: dice by tina: it claims everything",
+            f" and 2 more by bob~{BOB.public_key[:8]}; to trust it:",
+            f"    `skillmesh --home {student.home} trust add {BOB.public_key} --name NAME`",
+            f"held back: dice by {claimed(dice.card)}: it claims everything",
             "refused: abababababab…: bad signature",
             f"banned: {BOB.public_key[:12]}…: lied",
-            f"damaged: {latin.name}: ",
         ):
-            assert words in ran.err
+            assert words in ran.out
+        assert ran.out.count("it claims everything") == 1
+        assert f"damaged: {latin.name}: " in ran.err
 
     def test_with_open_trust_counts_everyones(self, command: Command, student: Agent):
         student.ledger.merge([announced(BOB)], "bob")
@@ -343,8 +362,9 @@ class TestStatus:
 
 class TestPeers:
     def test_needs_a_node(self, command: Command, home: Path):
-        for words in (("peers",), ("peers", "--json")):
-            failed(command(*words, "--home", home), f"no node runs on {home}; start one with `skillmesh serve`")
+        text = f"no node runs on {home}; start one with `skillmesh --home {home} serve`"
+        failed(command("peers", "--home", home), text)
+        assert command("peers", "--json", "--home", home).json == {"error": text}
 
     def test_a_banned_one_can_be_forgiven(self, command: Command, home: Path):
         agent = Agent(home)
@@ -372,19 +392,17 @@ class TestLearn:
         assert tasks(home) == sorted(LEARNED)
 
 
-def test_where_there_is_no_agent_every_command_says_what_to_do(command: Command, tmp_path: Path):
+def test_a_command_makes_the_agent_that_it_needs_and_says_so(command: Command, tmp_path: Path):
     for words in (
         ("status",),
-        ("peers",),
-        ("sync",),
+        ("tasks",),
         ("config",),
-        ("withdraw", "x"),
-        ("remember", "x"),
         ("trust", "list"),
         ("trust", "show-mine"),
-        ("trust", "remove", "x"),
         ("quarantine", "list"),
-        ("quarantine", "release", "x"),
     ):
-        failed(command(*words, "--home", tmp_path / "no"), "there is no agent at", "skillmesh init --home")
-    assert not (tmp_path / "no").exists()
+        home = tmp_path / "-".join(words)
+        ran = command(*words, "--home", home)
+        assert ran.code == 0, ran.err
+        assert ran.err == f"made a new agent {home.name!r} at {home}\n"
+        assert command(*words, "--home", home).err == ""

@@ -135,7 +135,7 @@ class TestLimits:
             refused(agent, announcement)  # however it ended
         later = chooses.choose(agent.ledger.view())
         assert later.wanted == []
-        assert "alice has had its 2 modules of this hour; later" in later.declined.values()
+        assert f"alice~{ALICE.public_key[:8]} has had its 2 modules of this hour; later" in later.declined.values()
         clock[0] += HOUR + 1
         assert len(chooses.choose(agent.ledger.view()).wanted) == 1
 

@@ -25,7 +25,7 @@ from skillmesh.config import FILE as CONFIG_FILE
 from skillmesh.config import AgentConfig
 from skillmesh.costs import counted
 from skillmesh.data.folder import TaskFolder, open_task
-from skillmesh.data.inputs import AnyImage, as_image
+from skillmesh.data.inputs import AnyImage, as_image, as_images, is_image
 from skillmesh.data.windows import in_windows
 from skillmesh.errors import (
     AgentError,
@@ -56,8 +56,10 @@ from skillmesh.teachers import Teachers
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from skillmesh.backbone.calibration import Prior
-    from skillmesh.data.inputs import ImageInput, Unreadable
+    from skillmesh.data.inputs import Unreadable
     from skillmesh.synergy.composition.picking import Pick
 
 
@@ -402,19 +404,23 @@ class Agent:
     # 4. Answer.
 
     @overload
-    def answer(self, images: ImageInput) -> Answer: ...
+    def answer(self, images: str | Path | bytes | Image.Image) -> Answer: ...
 
     @overload
-    def answer(self, images: list[ImageInput] | tuple[ImageInput, ...]) -> list[Answer]: ...
+    def answer(self, images: list[Any] | tuple[Any, ...]) -> list[Answer]: ...
+
+    @overload
+    def answer(self, images: Any) -> Answer | list[Answer]: ...
 
     def answer(self, images: Any) -> Answer | list[Answer]:
         """Say what images show, with nobody telling which task they are of.
 
-        An image is a path, encoded bytes, a Pillow image or an array; a list of them may mix tasks. One image that
-        cannot be read raises; among several it gets an answer whose `error` says why.
+        An image is a path, encoded bytes, a Pillow image, an array or a tensor; a list of them or an array of
+        several may mix tasks. One image that cannot be read raises; among several it gets an answer whose `error`
+        says why.
         """
-        single = not isinstance(images, list | tuple)
-        answers = list(self.answer_each([images] if single else images))
+        inputs, single = as_images(images)
+        answers = list(self.answer_each(inputs))
         if not single:
             return answers
         if answers[0].error is not None:
@@ -430,7 +436,7 @@ class Agent:
         """
         advance = begin(progress, "images", total) if total is not None else None
         for window in in_windows(enumerate(images)):
-            inputs = [as_image(image, index) for index, image in window]
+            inputs = [image if is_image(image) else as_image(image, index) for index, image in window]
             refuse_empty(self.bank)
             described = self.backbone.describe(inputs, advance)
             readable = set(described.readable.tolist())

@@ -49,7 +49,7 @@ class Teachers:
 
     def called(self, key: str, claim: str | None) -> str:
         """Return the given name of a key, or else what it calls itself with the beginning of the key."""
-        return self._given.get(key) or marked(claim or "?", key)
+        return self._given.get(key) or (key[:12] if claim is None else marked(claim, key))
 
     def of(self, module: Module) -> str:
         """Return the teacher's name, or for a merged task all its teachers' names."""

@@ -130,8 +130,11 @@ def _show_state(found: dict[str, Any]) -> None:
     """Say in a few lines what the agent knows and how it stands with others."""
     from skillmesh.cli import show
 
-    running = "shares" if found["running"] else "is not sharing; `skillmesh serve` starts it"
-    show.say(f"agent {found['name']!r} {running} (network {found['network']}, trust {found['trust']})")
+    settings = f"network {found['network']}, trust {found['trust']}"
+    running = (
+        f"shares ({settings})" if found["running"] else f"is not sharing ({settings}); `skillmesh serve` does"
+    )
+    show.say(f"agent {found['name']!r} {running}")
     elsewhere = f", {found['missing']} more are known of and not here" if found["missing"] else ""
     withdrawn = f", {found['withdrawn']} were withdrawn" if found["withdrawn"] else ""
     show.say(f"{found['live']} tasks here, {show.kilobytes(found['bytes'])}{elsewhere}{withdrawn}", indent=2)

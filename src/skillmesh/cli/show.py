@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -42,15 +43,28 @@ def percent(share: float | None) -> str:
 
 
 def warn(text: str) -> None:
-    stderr.print(with_home(text), style="yellow", soft_wrap=True)
+    for line in _lines(with_home(text), stderr, 0):
+        stderr.print(line, style="yellow", soft_wrap=True)
 
 
 def say(text: str, indent: int = 0) -> None:
     """Print a sentence: whole words on a terminal's lines, one line where a program reads."""
-    text = with_home(text)
-    width = console.width - indent if console.is_terminal else max(len(text), 1)
-    for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
-        console.out(" " * indent + line, highlight=False)
+    for line in _lines(with_home(text), console, indent):
+        console.out(line, highlight=False)
+
+
+def _lines(text: str, target: Console, indent: int) -> list[str]:
+    if not target.is_terminal:
+        return [" " * indent + text]
+    margin = " " * indent
+    return textwrap.wrap(
+        text,
+        target.width,
+        initial_indent=margin,
+        subsequent_indent=margin,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def with_home(text: str) -> str:
@@ -91,14 +105,14 @@ class Table:
     def add_row(self, *cells: str | Text | None) -> None:
         self._rows.append([cell if isinstance(cell, Text) else Text(cell or "") for cell in cells])
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Segment]:
         """Lay the rows out for this console."""
         header = [Text(column.lstrip(">+"), style="dim") for column in self._columns]
         if self._title is not None:
             yield Text(self._title, style="bold")
         if not console.is_terminal:
             for row in [header, *self._rows]:
-                yield Text("\t".join(cell.plain for cell in row))
+                yield Segment("\t".join(cell.plain for cell in row) + "\n")  # a text would have spaces for tabs
             return
         widths = self._fitted([header, *self._rows], options.max_width)
         for row in [header, *self._rows]:

@@ -142,6 +142,11 @@ def as_image(value: Any, index: int = 0) -> AnyImage:
     )
 
 
+def is_image(value: Any) -> bool:
+    """Whether this is an image already, with a name, content and pixels."""
+    return isinstance(value, EncodedImage | OpenImage) or (hasattr(value, "content") and hasattr(value, "pixels"))
+
+
 def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
