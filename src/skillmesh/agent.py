@@ -18,6 +18,7 @@ from skillmesh import validation
 from skillmesh.anchors import KINDS
 from skillmesh.answer import Answer
 from skillmesh.answering import Answering, refuse_empty
+from skillmesh.arguments import checked, path, task_images, text
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
 from skillmesh.backbone.cache import default_folder
 from skillmesh.bank import Bank
@@ -69,15 +70,16 @@ class Agent:
     The backbone is loaded when it is first needed; listing, exporting and importing modules never need it.
     """
 
+    @checked(home=path)
     def __init__(
         self,
-        home: Path,
+        home: str | Path,
         device: str | None = None,
-        cache_folder: Path | None = None,
+        cache_folder: str | Path | None = None,
         backbone: Backbone | None = None,
     ) -> None:
         """Open the agent at `home`; agents of one process may share a backbone that is loaded already."""
-        self.home = home
+        self.home = home = Path(home)
         self.config = AgentConfig.load(home)
         self.identity = Identity.load(home / KEY_FILE)
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
@@ -87,7 +89,7 @@ class Agent:
         )
         self._signing = Signing(home, self.config, self.identity, self.bank, self.ledger)
         self._device = device
-        self._cache_folder = cache_folder or default_folder()
+        self._cache_folder = Path(cache_folder) if cache_folder else default_folder()
         self._backbone = backbone
         self._teachers: tuple[object, Teachers] | None = None
         self._matches = BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
@@ -99,6 +101,7 @@ class Agent:
         )
 
     @classmethod
+    @checked()
     def open(cls, home: str | Path | None = None, **options: Any) -> Agent:
         """Open the agent at `home`, or make one there with default settings."""
         folder = home_folder(home)
@@ -138,12 +141,14 @@ class Agent:
 
     # 1. Learn.
 
+    @checked(task=task_images)
     def learn(
         self,
         task: str | Path | TaskFolder,
         *,
         name: str | None = None,
         replace: bool = False,
+        one_task: bool = False,
         licence: str | None = None,
         note: str | None = None,
         tags: Sequence[str] = (),
@@ -163,6 +168,8 @@ class Agent:
         ----------
         replace
             Learn a task of this name again; the new version takes the old one's place.
+        one_task
+            Take a folder for one task that looks like a folder of tasks, and is refused as such otherwise.
         tags
             Words by which other agents can choose what to take.
         biases
@@ -185,7 +192,9 @@ class Agent:
             and have rows divided by their `infinity` or `two` norm.
         """
         said = told(licence, note, tags)
-        folder = task if isinstance(task, TaskFolder) else open_task(task, name=name, seed=self.config.seed)
+        folder = task
+        if not isinstance(folder, TaskFolder):
+            folder = open_task(folder, name=name, seed=self.config.seed, one_task=one_task)
         if not replace:
             self._signing.refuse_learned(folder.name)
         self._signing.refuse_bad_names(folder, said)
@@ -212,11 +221,13 @@ class Agent:
         checkpoint.unlink(missing_ok=True)
         return module, lesson
 
+    @checked()
     def continue_task(
         self,
         task: str,
         more: str | Path | TaskFolder,
         *,
+        one_task: bool = False,
         licence: str | None = None,
         note: str | None = None,
         tags: Sequence[str] = (),
@@ -231,10 +242,11 @@ class Agent:
         older = own_task(self, task)
         said = told_before(older, **told(licence, note, tags))
         with counted() as costs:
-            lesson = study_on(self, older, more_of(more, task, self.config.seed), progress)
+            lesson = study_on(self, older, more_of(more, task, self.config.seed, one_task), progress)
         lesson = dataclasses.replace(lesson, costs=costs)
         return self._signing.keep(lesson, said), lesson
 
+    @checked(name=text)
     def compose(
         self,
         name: str,
@@ -303,6 +315,7 @@ class Agent:
 
     # 2. Share.
 
+    @checked()
     def export(self, task: str, path: str | Path) -> Path:
         """Write a task's module to a file that any agent with this backbone can import, and return its path.
 
@@ -322,6 +335,7 @@ class Agent:
             ) from error
         return target
 
+    @checked()
     def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
         """Take back a task of one's own, everywhere: whoever hears of it stops using and passing on the module."""
         known = {slot.task for slot in self.ledger.view().known if slot.teacher_key == self.identity.public_key}
@@ -341,12 +355,14 @@ class Agent:
             self._remove(held)
         return notice
 
+    @checked()
     def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
         """Say to everyone that tasks of several teachers are parts of one; they answer as one from now on."""
         from skillmesh.synergy.merging.linking import make_link
 
         return make_link(self, tasks, name)
 
+    @checked(name=text)
     def unmerge(self, name: str, reason: str | None = None) -> Link:
         """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
         from skillmesh.synergy.merging.linking import unmake_link
@@ -355,10 +371,12 @@ class Agent:
 
     # 3. Receive.
 
+    @checked()
     def receive(self, path: str | Path) -> Module:
         """Check a module file and take it into the bank; nothing is stored unless all of it is sound."""
         return self.take(read_file(path))
 
+    @checked()
     def take(self, data: bytes) -> Module:
         """Check a module and take it into the bank, unless its teacher has withdrawn it."""
         module = self.bank.check(data)
@@ -371,6 +389,7 @@ class Agent:
         self.ledger.remember(slot_of(module))
         return module
 
+    @checked()
     def forget(self, task: str) -> Module:
         """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
         module = self.bank.find(task)
@@ -383,6 +402,7 @@ class Agent:
         self.bank.remove(module)
         validation.remove(self.home / validation.FOLDER, module.id)
 
+    @checked()
     def find(self, task: str) -> Module:
         """What answers under this name: a merged task, or else a module, as `Bank.find` does.
 

@@ -91,7 +91,11 @@ class FormatVersionError(ModuleError):
 
 
 class CardError(ModuleError):
-    """The card lacks a field, or a field is out of bounds."""
+    """The card lacks a field, or a field is out of bounds; where one field is to blame, it is told apart."""
+
+    def __init__(self, message: str, field: str = "", found: str = "", expected: str = "") -> None:
+        super().__init__(message)
+        self.field, self.found, self.expected = field, found, expected
 
 
 class TensorError(ModuleError):

@@ -10,11 +10,20 @@ from skillmesh import validation
 from skillmesh.bank import Bank
 from skillmesh.config import AgentConfig
 from skillmesh.data.folder import TaskFolder
-from skillmesh.errors import TaskExistsError
+from skillmesh.errors import AgentError, CardError, TaskExistsError
 from skillmesh.ledger import Ledger
 from skillmesh.lesson import Lesson
 from skillmesh.module import Card, Identity, Module, now
 from skillmesh.module.notice import Slot, announce
+
+CHOSEN = {
+    "task": ("the task's name", "give it another with --name"),
+    "classes": ("a class's name", "rename its folder"),
+    "tags": ("a tag", "choose another --tag"),
+    "licence": ("the licence", "choose another --licence"),
+    "note": ("the note", "choose another --note"),
+}
+"""The card's fields that a user chooses: what they are called, and what to do about one that does not fit."""
 
 
 class Signing:
@@ -73,6 +82,16 @@ class Signing:
         return made, data
 
     def card(self, facts: dict[str, Any], **rest: Any) -> Card:
+        """Make the card of a module of one's own; what the user chose badly is said in the user's words."""
+        try:
+            return self._card(facts, **rest)
+        except CardError as error:
+            if error.field not in CHOSEN:
+                raise
+            what, advice = CHOSEN[error.field]
+            raise AgentError(f"{what} is {error.found}, expected {error.expected}; {advice}") from error
+
+    def _card(self, facts: dict[str, Any], **rest: Any) -> Card:
         return Card(
             **facts,
             **rest,

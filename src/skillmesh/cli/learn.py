@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skillmesh.cli import options
 from skillmesh.cli.app import app, open_agent
 from skillmesh.cli.facts import facts_of, lesson_facts, warn_of
-from skillmesh.errors import AgentError
+from skillmesh.errors import AgentError, FolderOfTasksError, SkillmeshError
+
+if TYPE_CHECKING:
+    from skillmesh.agent import Agent
+    from skillmesh.lesson import Lesson
+    from skillmesh.module import Module
 
 NOT_CONTINUED = (
     "name",
@@ -25,14 +33,14 @@ NOT_CONTINUED = (
     "warm_start",
     "warm_form",
 )
-"""What `learn` cannot heed where it goes on with a task."""
+"""What `learn` cannot heed where it goes on with a task, by the names that `Agent.learn` has for it."""
 
 
 def _given(context: typer.Context, names: Sequence[str]) -> list[str]:
-    """Those of the options that the user has typed, whatever they say."""
+    """Return those of the options that the user has typed, whatever they say."""
     sources = {name: context.get_parameter_source(name) for name in names}
     return [
-        f"--{name.replace('_', '-')}"
+        f"--{'continue' if name == 'continued' else name.replace('_', '-')}"
         for name, source in sources.items()
         if source is not None and source.name == "COMMANDLINE"
     ]
@@ -48,6 +56,8 @@ def learn(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Learn a task of this name again.")] = False,
     continued: options.Continue = None,
+    one_task: options.OneTask = False,
+    each_folder: options.EachFolder = False,
     licence: Annotated[
         str | None, typer.Option(show_default=False, help="Licence of the images, for the card.")
     ] = None,
@@ -65,40 +75,81 @@ def learn(
     json: options.Json = False,
 ) -> None:
     """Learn a task from a folder of images and keep it as a small signed module."""
-    import time
-
-    from skillmesh.cli import show
-
-    started = time.perf_counter()
-    agent = open_agent(home or context.obj, device=device)
-    said: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
     if continued is not None and (unfit := _given(context, NOT_CONTINUED)):
         raise AgentError(
             f"--continue keeps a task's name and goes on from its own plain head; leave {', '.join(unfit)} away"
         )
-    with show.progress_bar() as bar:
-        if continued is not None:
-            module, lesson = agent.continue_task(continued, folder, **said, progress=bar)
+    if each_folder and (unfit := _given(context, ("name", "continued", "one_task"))):
+        raise AgentError(f"--each-folder learns several tasks by their folders' names; leave {unfit[0]} away")
+    how: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
+    if continued is None:
+        training = (biases, adaptation, layers, epochs, mirrored, warm, warm_start, warm_form)
+        how |= dict(zip(NOT_CONTINUED, (name, replace, *training), strict=True))
+    agent = open_agent(home or context.obj, device=device)
+    if each_folder:
+        _learn_each(agent, folder, json, how)
+        return
+    try:
+        _learn_one(agent, folder, continued, json, how | {"one_task": one_task})
+    except FolderOfTasksError as error:
+        commands = commands_for(folder, home or context.obj, continued, name)
+        if _choose_each(error, folder, commands, may_ask=not (json or continued or name)):
+            _learn_each(agent, folder, json, how)
         else:
-            module, lesson = agent.learn(
-                folder,
-                name=name,
-                replace=replace,
-                **said,
-                biases=biases,
-                adaptation=adaptation,
-                layers=layers,
-                epochs=epochs,
-                mirrored=mirrored,
-                warm=warm,
-                warm_start=warm_start,
-                warm_form=warm_form,
-                progress=bar,
-            )
+            _learn_one(agent, folder, continued, json, how | {"one_task": True})
+
+
+def _learn_one(agent: Agent, folder: Path, continued: str | None, json: bool, how: dict[str, Any]) -> None:
+    """Learn one task, or go on with it, and show what came of it."""
+    from skillmesh.cli import show
+
+    started = time.perf_counter()
+    module, lesson = _taught(agent, folder, continued, how)
     seconds = time.perf_counter() - started
     if json:
         show.print_json(facts_of(module, agent) | lesson_facts(lesson, seconds))
-        return
+    else:
+        _show(module, lesson, seconds, went_on=continued is not None)
+
+
+def _learn_each(agent: Agent, folder: Path, json: bool, how: dict[str, Any]) -> None:
+    """Learn every task in a folder; one that fails does not stop the others."""
+    from skillmesh.cli import show
+    from skillmesh.data.folder import folders_to_learn
+
+    learned, failed = [], []
+    for task in folders_to_learn(folder):
+        started = time.perf_counter()
+        try:
+            module, lesson = _taught(agent, task, None, how)
+        except SkillmeshError as error:
+            failed.append({"folder": str(task), "error": str(error)})
+            show.warn(f"failed: {task}: {error}")
+            continue
+        seconds = time.perf_counter() - started
+        learned.append(facts_of(module, agent) | lesson_facts(lesson, seconds))
+        if not json:
+            _show(module, lesson, seconds)
+    if json:
+        show.print_json({"learned": learned, "failed": failed})
+    elif failed:
+        typer.echo(f"{len(learned)} tasks learned, {len(failed)} failed")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _taught(agent: Agent, folder: Path, continued: str | None, how: dict[str, Any]) -> tuple[Module, Lesson]:
+    from skillmesh.cli import show
+
+    with show.progress_bar() as bar:
+        if continued is not None:
+            return agent.continue_task(continued, folder, **how, progress=bar)
+        return agent.learn(folder, **how, progress=bar)
+
+
+def _show(module: Module, lesson: Lesson, seconds: float, went_on: bool = False) -> None:
+    from skillmesh.cli import show
+
     warn_of(lesson)
     card = module.card
     typer.echo(
@@ -106,4 +157,33 @@ def learn(
         f"{show.percent(card.validation_accuracy)}, {show.kilobytes(module.size)}, {seconds:.1f} s"
     )
     if card.trial is not None:
-        typer.echo(card.trial if continued else f"tried {card.trial}")
+        typer.echo(card.trial if went_on else f"tried {card.trial}")
+
+
+def _choose_each(error: FolderOfTasksError, folder: Path, commands: tuple[str, str], may_ask: bool) -> bool:
+    """Ask whether to learn each folder by itself; where nobody can answer, refuse with both commands."""
+    names = ", ".join(error.tasks[:10]) + (f" and {len(error.tasks) - 10} more" if len(error.tasks) > 10 else "")
+    looks = (
+        f"{folder} looks like a folder of tasks, not like one task: found {names}, and no image right inside these"
+    )
+    if folder.is_file() or not may_ask or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        unpack = "unpack it, and then " if folder.is_file() else ""
+        raise FolderOfTasksError(
+            f"{looks}. To learn each as a task of its own, {unpack}run\n    {commands[0]}\n"
+            f"To learn one task of which these are the classes, run\n    {commands[1]}",
+            error.tasks,
+        )
+    typer.echo(f"{looks}.", err=True)
+    question = "Learn each as a task of its own, all as the classes of one task, or nothing? (each, one, no)"
+    while (answer := typer.prompt(question, default="each", err=True).strip().lower()) not in ("each", "one"):
+        if answer in ("no", "n"):
+            raise typer.Exit(1)
+    return bool(answer == "each")
+
+
+def commands_for(folder: Path, home: Path | None, continued: str | None, name: str | None) -> tuple[str, str]:
+    """Return the commands that learn a folder as several tasks, and as one."""
+    words = ["skillmesh", "learn"] + (["--home", str(home)] if home is not None else [])
+    where = folder.with_suffix("") if folder.is_file() else folder
+    one = ["--one-task"] + (["--continue", continued] if continued else []) + (["--name", name] if name else [])
+    return shlex.join([*words, "--each-folder", str(where)]), shlex.join([*words, *one, str(folder)])

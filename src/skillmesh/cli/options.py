@@ -56,6 +56,13 @@ Continue = Annotated[
         "--continue", metavar="TASK", show_default=False, help="Add images or classes to a task of your own."
     ),
 ]
+OneTask = Annotated[
+    bool,
+    typer.Option("--one-task", help="Learn one task even where its classes look like tasks of their own."),
+]
+EachFolder = Annotated[
+    bool, typer.Option("--each-folder", help="Learn every folder and zip in FOLDER as a task of its own.")
+]
 Note = Annotated[str | None, typer.Option(show_default=False, help="A note for the card.")]
 Tag = Annotated[
     list[str] | None,

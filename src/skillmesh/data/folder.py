@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from skillmesh.data.formats import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from skillmesh.data.formats import Skipped, split_by_reading, suffix_of
 from skillmesh.data.images import Pixels, UnreadableImageError, decode
-from skillmesh.data.sources import Source, open_source
+from skillmesh.data.sources import Source, files_below, open_source
 from skillmesh.errors import DataError, FolderOfTasksError
 
 SPLIT_FOLDERS = {
@@ -139,9 +140,9 @@ def survey_task(
     return TaskFolder(called, classes, splits, tuple(notes), files.has_splits, files.skipped, _tasks_inside(files))
 
 
-def as_path(path: str | Path) -> Path:
+def as_path(path: str | os.PathLike[str]) -> Path:
     """Refuse what is no path, in words for whoever calls from Python."""
-    if not isinstance(path, str | Path):
+    if not isinstance(path, str | os.PathLike):
         raise DataError(
             f"found {type(path).__name__} where a task's images should be, expected the path of a folder or zip "
             "with class/image.jpg inside; save the images in such a folder and pass its path"
@@ -154,6 +155,22 @@ def task_name(path: Path) -> str:
     if path.is_file():
         return _nfc(path.stem)
     return _nfc(path.name if path.name not in {"", ".."} else path.resolve().name)
+
+
+def folders_to_learn(path: Path) -> list[Path]:
+    """List the folders that hold images, and the zips, in a folder of tasks; refuse one without any task."""
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder, expected one of tasks: task/class/image.jpg; unpack a zip first")
+    images, others = split_by_reading(n for n in files_below(path) if not any(map(_is_hidden, n.split("/"))))
+    deep = {name.split("/")[0] for name in images if name.count("/") > 1}
+    zips = {name for name in others if "/" not in name and suffix_of(name) == ".zip"}
+    if not deep and not zips:
+        raise DataError(
+            f"no task was found in {path}; expected task/class/image.jpg or zips of tasks inside; if it is a task "
+            "itself, learn it without --each-folder"
+        )
+    shallow = {name.split("/")[0] for name in images if name.count("/") == 1}
+    return [path / name for name in sorted(deep | shallow | zips)]
 
 
 def find_tasks(paths: Collection[str | Path]) -> list[Path]:

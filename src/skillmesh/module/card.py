@@ -283,4 +283,5 @@ def _explain(error: ValidationError) -> CardError:
 
 def _wrong(name: str, found: str, where: str = "") -> CardError:
     expected = Card.model_fields[name].description
-    return CardError(f"card field '{name}{where}': found {found}, expected {expected}; mend it and write again")
+    message = f"card field '{name}{where}': found {found}, expected {expected}; mend it and write again"
+    return CardError(message, name, found, expected or "")

@@ -1,0 +1,199 @@
+"""Check the arguments of the public functions, each by its name, before anything is done with them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar, get_args
+
+from skillmesh import names
+from skillmesh.errors import ArgumentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Check = Callable[[str, Any], Any]
+"""Takes an argument's name and value; returns the value to go on with, or raises an `ArgumentError`."""
+
+
+def checked(**special: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Check all arguments of a function as `ARGUMENTS` says by their names, or as `special` does."""
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+        rest = next((p.name for p in own if p.kind is p.VAR_KEYWORD), None)
+        checks = ARGUMENTS | special
+        unknown = [p.name for p in own if p.name != rest and p.name not in checks]
+        assert not unknown, f"arguments.py says nothing about {unknown} of {function.__qualname__}"
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return function(*args, **kwargs)  # Python's own words for a missing or an unknown argument
+            for name, value in bound.arguments.items():
+                if name == rest:
+                    bound.arguments[name] = {k: checks[k](k, v) if k in checks else v for k, v in value.items()}
+                elif name in checks:
+                    bound.arguments[name] = checks[name](name, value)
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return wrap
+
+
+def wrong(name: str, value: Any, expected: str) -> ArgumentError:
+    """Say what was found and what was expected instead."""
+    shown = repr(value) if isinstance(value, str | int | float | None) else ""
+    shown = f"{shown[:57]}…" if len(shown) > 60 else shown
+    found = shown if value is None else f"{shown} ({type(value).__name__})" if shown else type(value).__name__
+    return ArgumentError(f"{name}: found {found}; expected {expected}")
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise wrong(name, value, "a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise wrong(name, value, "a string whose characters can be written as UTF-8") from None
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy has a bool of its own
+        raise wrong(name, value, "True or False")
+    return bool(value)
+
+
+def count(name: str, value: Any) -> int:
+    """A whole number from 1 on, of any library's integers."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise wrong(name, value, "a whole number, 1 or more")
+    return number
+
+
+def path(name: str, value: Any) -> Any:
+    """A path, handed on as it is."""
+    if not isinstance(value, str | os.PathLike):
+        raise wrong(name, value, "a path: a string or a pathlib.Path")
+    if "\0" in os.fsdecode(value):
+        raise wrong(name, os.fsdecode(value), "a path without a null character")
+    return value
+
+
+def task_images(name: str, value: Any) -> Any:
+    """Where the images of a task are: a path, or a folder that is opened already."""
+    from skillmesh.data.folder import TaskFolder
+
+    if isinstance(value, TaskFolder):
+        return value
+    if not isinstance(value, str | os.PathLike):
+        raise wrong(
+            name,
+            value,
+            "the path of a folder or zip with class/image.jpg inside, or what skillmesh.data.open_task returns; "
+            "save arrays as images first, in one folder per class",
+        )
+    return path(name, value)
+
+
+def content(name: str, value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise wrong(name, value, "the bytes of a .skill file; for its path, use receive")
+    return bytes(value)
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(text(f"{name}[{index}]", item) for index, item in enumerate(_several(name, value, "strings")))
+
+
+def picks(name: str, value: Any) -> tuple[Any, ...]:
+    """Classes to compose a task of."""
+    from skillmesh.synergy.composition.picking import Pick
+
+    items = _several(name, value, "classes, each as 'task:class' or a Pick")
+    for index, item in enumerate(items):
+        if isinstance(item, Pick):
+            text(f"{name}[{index}].task", item.task)
+            text(f"{name}[{index}].label", item.label)
+            optional(text)(f"{name}[{index}].name", item.name)
+        else:
+            text(f"{name}[{index}]", item)
+    return items
+
+
+def _several(name: str, value: Any, what: str) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise wrong(name, value, f"a list of {what}, even of one: [{value!r}]" if value else f"a list of {what}")
+    return tuple(value)
+
+
+def one_of(literal: Any) -> Check:
+    choices = get_args(literal)
+
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, str) or value not in choices:
+            raise wrong(name, value, " or ".join(map(repr, choices)))
+        return value
+
+    return check
+
+
+def optional(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def having(*methods: str) -> Check:
+    """Something with these methods, whatever its class."""
+
+    def check(name: str, value: Any) -> Any:
+        if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
+            raise wrong(
+                name, value, f"an object with {' and '.join(f'{method}()' for method in methods)}, or None"
+            )
+        return value
+
+    return check
+
+
+ARGUMENTS: dict[str, Check] = {
+    "home": optional(path),
+    "device": optional(text),
+    "cache_folder": optional(path),
+    "backbone": optional(having("describe", "represent")),
+    "progress": optional(having("start", "advance")),
+    "task": text,
+    "tasks": texts,
+    "name": optional(text),
+    "more": task_images,
+    "images": optional(task_images),
+    "classes": picks,
+    "path": path,
+    "data": content,
+    "replace": flag,
+    "one_task": flag,
+    "mirrored": flag,
+    "warm": flag,
+    "licence": optional(text),
+    "note": optional(text),
+    "reason": optional(text),
+    "tags": texts,
+    "layers": text,
+    "epochs": optional(count),
+    "biases": one_of(names.BiasMode),
+    "adaptation": one_of(names.Adaptation),
+    "warm_start": one_of(names.WarmMode),
+    "warm_form": one_of(names.WarmForm),
+    "form": one_of(names.Refining),
+}
+"""How the arguments of the public functions are checked, by their names."""
