@@ -388,7 +388,7 @@ class TestLearn:
 
     def test_refuses_bad_tags(self, command: Command, home: Path, tiny_tasks: Path):
         ran = command("learn", tiny_tasks / "dice", "--name", "new", "--tag", "No Tag", "--home", home)
-        failed(ran, "card field 'tags", "'No Tag'")
+        failed(ran, "a tag is 'No Tag', expected", "choose another --tag")
         assert tasks(home) == sorted(LEARNED)
 
 

@@ -454,6 +454,8 @@ class Agent:
 
         `progress` wants to know how many there are in `total`.
         """
+        if not isinstance(images, Iterator | list | tuple):
+            images, _ = as_images(images)
         advance = begin(progress, "images", total) if total is not None else None
         for window in in_windows(enumerate(images)):
             inputs = [image if is_image(image) else as_image(image, index) for index, image in window]

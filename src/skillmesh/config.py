@@ -60,7 +60,9 @@ class AgentConfig(BaseModel):
     def load(cls, home: Path) -> AgentConfig:
         path = home / FILE
         if not path.is_file():
-            raise AgentError(f"there is no agent at {home}; make one with `skillmesh init --home {home}`")
+            raise AgentError(
+                f"there is no agent at {home}; name another home, or make one there with `skillmesh init`"
+            )
         try:
             return cls.model_validate_json(path.read_text())
         except (ValidationError, UnicodeDecodeError) as error:

@@ -85,8 +85,11 @@ def init(
     typer.echo(f"  backbone    {agent.config.backbone} {agent.bank.backbone[:16]}…")
 
 
-def open_agent(home: Path | None, **options_: Any) -> Agent:
-    """Open the agent at a home; where there is none, make one with default settings and say so."""
+def open_agent(home: Path | None, make: bool = True, **options_: Any) -> Agent:
+    """Open the agent at a home; where there is none, make one with default settings and say so.
+
+    Commands that name a task or a teacher of an agent do not `make` one: it would know neither.
+    """
     from skillmesh.agent import Agent
     from skillmesh.cli import show
     from skillmesh.config import FILE
@@ -94,7 +97,7 @@ def open_agent(home: Path | None, **options_: Any) -> Agent:
 
     folder = home_folder(home)
     new = not (folder / FILE).exists()
-    agent = Agent.open(folder, **options_)
+    agent = Agent.open(folder, **options_) if make else Agent(folder, **options_)
     if new:
         show.warn(f"made a new agent {agent.name!r} at {folder}")
     return agent

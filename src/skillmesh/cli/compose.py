@@ -58,7 +58,7 @@ def compose(
     from skillmesh.cli import show
 
     started = time.perf_counter()
-    agent = open_agent(home or context.obj, device=device)
+    agent = open_agent(home or context.obj, make=False, device=device)
     with show.progress_bar() as bar:
         module, lesson = agent.compose(
             name,

@@ -29,7 +29,7 @@ def merge(
     from skillmesh.cli import show
     from skillmesh.errors import AgentError
 
-    agent = open_agent(home or context.obj)
+    agent = open_agent(home or context.obj, make=False)
     if undo:
         if name is not None:
             raise AgentError("--name is for merging, expected none with --undo; leave it away")

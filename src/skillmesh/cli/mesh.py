@@ -171,7 +171,7 @@ def peers(
     from skillmesh.cli import show
     from skillmesh.mesh.control import call
 
-    agent = open_agent(home or context.obj)
+    agent = open_agent(home or context.obj, make=False)
     if unban is not None:
         banned = [key for key in agent.ledger.view().bans if key.startswith(unban)]
         if len(banned) != 1:
@@ -250,7 +250,7 @@ def withdraw(
     reason: Reason = None,
 ) -> None:
     """Take back a task that this agent has taught, everywhere, for late joiners too."""
-    notice = open_agent(home or context.obj).withdraw(task, reason)
+    notice = open_agent(home or context.obj, make=False).withdraw(task, reason)
     typer.echo(f"withdrew {notice.task!r} up to version {notice.version}; it goes out when a node runs or syncs")
 
 
@@ -261,7 +261,7 @@ def remember(
     home: options.Home = None,
 ) -> None:
     """Take a forgotten task from the mesh again."""
-    agent = open_agent(home or context.obj)
+    agent = open_agent(home or context.obj, make=False)
     forgotten = sorted(agent.ledger.view().forgotten)
     names = {slot: f"{slot.task}@{called(agent, slot.teacher_key)}" for slot in forgotten}
     slots = [s for s in forgotten if task in (s.task, names[s], f"{s.task}@{s.teacher_key}")]

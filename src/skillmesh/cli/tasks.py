@@ -59,7 +59,7 @@ def show(
     from skillmesh.cli import show as shown
     from skillmesh.module.joint import Joint
 
-    agent = open_agent(home or context.obj)
+    agent = open_agent(home or context.obj, make=False)
     module = agent.find(task)
     facts = (merged_facts(module, agent) if isinstance(module, Joint) else facts_of(module, agent)) | {
         "classes": dict(zip(module.card.classes, module.card.counts, strict=True))
@@ -97,7 +97,7 @@ def export(
     """Write a task's module to a file, for another agent to import."""
     from skillmesh.cli.show import kilobytes
 
-    written = open_agent(home or context.obj).export(task, file)
+    written = open_agent(home or context.obj, make=False).export(task, file)
     typer.echo(f"wrote {written}, {kilobytes(written.stat().st_size)}")
 
 
@@ -137,6 +137,6 @@ def forget(
     home: options.Home = None,
 ) -> None:
     """Remove a task; the agent is then as if it had never had it."""
-    agent = open_agent(home or context.obj)
+    agent = open_agent(home or context.obj, make=False)
     module = agent.forget(task)
     typer.echo(f"forgot {module.card.task!r} by {agent.teachers.name(module.card)}")

@@ -63,7 +63,7 @@ def trust_remove(
     from skillmesh.cli import show
     from skillmesh.mesh.shelf import distrust
 
-    agent, shelf = _agent_and_shelf(home or context.obj)
+    agent, shelf = _agent_and_shelf(home or context.obj, make=False)
     trusted = {k: called(agent, k) for k in agent.ledger.view().trusted}
     matches = [k for k, n in trusted.items() if key in (k, n)] or [k for k in trusted if k.startswith(key)]
     if len(matches) != 1:
@@ -118,7 +118,7 @@ def quarantine_list(context: typer.Context, home: options.Home = None, json: opt
 @quarantine.command("release")
 def quarantine_release(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
     """Let a module answer although it was held back."""
-    agent, shelf = _agent_and_shelf(home or context.obj)
+    agent, shelf = _agent_and_shelf(home or context.obj, make=False)
     module = shelf.release(shelf.find(task, agent.teachers), agent)
     typer.echo(f"released {module.card.task!r} by {agent.teachers.name(module.card)}")
 
@@ -126,7 +126,7 @@ def quarantine_release(context: typer.Context, task: HeldTask, home: options.Hom
 @quarantine.command("drop")
 def quarantine_drop(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
     """Throw a module away; it is not fetched again."""
-    agent, shelf = _agent_and_shelf(home or context.obj)
+    agent, shelf = _agent_and_shelf(home or context.obj, make=False)
     held = shelf.find(task, agent.teachers)
     shelf.drop(held)
     typer.echo(f"dropped {held.module.card.task!r} by {agent.teachers.name(held.module.card)}")
@@ -178,10 +178,10 @@ def certs_issue(
     typer.echo(f"wrote {files.certificate}{'' if out else '; TLS is on for this agent'}")
 
 
-def _agent_and_shelf(home: Path | None) -> tuple[Agent, Shelf]:
+def _agent_and_shelf(home: Path | None, make: bool = True) -> tuple[Agent, Shelf]:
     from skillmesh.mesh.shelf import Shelf
 
-    agent = open_agent(home)
+    agent = open_agent(home, make)
     return agent, Shelf(agent.home, agent.ledger)
 
 
