@@ -418,7 +418,7 @@ class TestMesh:
     @pytest.mark.parametrize("tags", [["Toys"], ["a b"], [""], [str(i) for i in range(17)]])
     def test_bad_tags_cost_no_learning(self, new_agent: NewAgent, tiny_tasks: Path, monkeypatch, tags: list[str]):
         monkeypatch.setattr("skillmesh.agent.study", lambda *_: pytest.fail("too late"))
-        with pytest.raises(AgentError, match=r"a tag is '.*', expected .*; choose another --tag"):
+        with pytest.raises(AgentError, match=r"a tag is .*, expected .*; choose another --tag"):
             new_agent().learn(tiny_tasks / "dice", tags=tags)
 
 
