@@ -98,8 +98,7 @@ def draw(found: Sequence[Row]) -> Canvas:
 def _dots(axes: Axes, found: Sequence[Row], figures: Sequence[Interval], label: str) -> None:
     for at, (row, figure) in enumerate(zip(found, figures, strict=True)):
         wide = None if figure.half_width is None else 100 * figure.half_width
-        axes.errorbar(
-            100 * figure.mean, at, xerr=wide, linestyle="", linewidth=1, clip_on=False, **LOOKS[row.told]
-        )
+        drawn = axes.errorbar(100 * figure.mean, at, xerr=wide, linestyle="", linewidth=1, **LOOKS[row.told])
+        drawn.lines[0].set_clip_on(False)  # a dot at 100 % is whole
     axes.set_xlabel(label)
     axes.grid(axis="both")
