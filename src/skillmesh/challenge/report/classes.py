@@ -16,7 +16,7 @@ PAIRS = 15
 
 @dataclass(frozen=True)
 class ClassPair:
-    """Two classes of one task, and how many images of each were taken for the other."""
+    """Two classes of one task that are confused; the first is taken for the second at least as often."""
 
     task: str
     first: ClassAnswers
@@ -24,6 +24,7 @@ class ClassPair:
     forward: int
     """Images of the first taken for the second."""
     backward: int
+    """Images of the second taken for the first."""
 
     @property
     def images(self) -> int:
@@ -82,17 +83,20 @@ def _pairs(group: Group, answers: Answers) -> Table:
     made = [
         [
             text(pair.task),
-            text(f"{pair.first.label} and {pair.second.label}"),
-            number(pair.images),
-            percent(pair.share),
+            text(pair.first.label),
+            text(pair.second.label),
             number(pair.forward),
             number(pair.backward),
+            percent(pair.share),
         ]
         for pair in confused_classes(answers)[:PAIRS]
     ]
     title = f"Classes of one task that {group.label} confuses most"
-    about = "Pairs of classes with the most images taken for each other, counted where the task was found."
-    columns = ("task", "classes", "images confused", "share of both", "first → second", "second → first")
+    about = (
+        "Pairs of classes with the most images taken for each other, counted where the task was found. The share "
+        "is of both classes' test images."
+    )
+    columns = ("task", "class", "taken for", "images", "the other way round", "share confused")
     return Table(f"class-pairs-{slug(group.label)}", title, columns, rows(made), about=about + _of_seed(group))
 
 
@@ -110,8 +114,10 @@ def confused_classes(answers: Answers) -> list[ClassPair]:
             for second in task.classes[at + 1 :]:
                 forward = counts.get((first.label, second.label), 0)
                 backward = counts.get((second.label, first.label), 0)
-                if forward or backward:
+                if forward >= backward and forward:
                     pairs.append(ClassPair(task.task, first, second, forward, backward))
+                elif backward:
+                    pairs.append(ClassPair(task.task, second, first, backward, forward))
     return sorted(pairs, key=lambda pair: (-pair.images, -pair.share, pair.task))
 
 

@@ -25,7 +25,7 @@ LONG = 40
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: words, tables, figures (each with the table of what it shows folded below), images."""
+    """A part of the page: words, tables, images, figures (each with the table of what it shows folded below)."""
 
     title: str
     figures: tuple[Figure, ...] = ()
@@ -87,9 +87,9 @@ def _section(section: Section, figures: Path) -> str:
     parts = [f'<p class="lead">{escape(sentence)}</p>' for sentence in section.lead]
     parts += [_notes(section.notes)] if section.notes else []
     parts += [_table_with_head(table) for table in section.tables]
-    parts += [_figure(figure, figures) for figure in section.figures]
     parts += [_confused(confused) for confused in section.confused]
     parts += [_samples(samples) for samples in section.samples]
+    parts += [_figure(figure, figures) for figure in section.figures]
     inside = "\n".join(parts)
     if section.folded:
         inside = f'<details class="part"><summary>{title}</summary>\n{inside}\n</details>'
@@ -136,16 +136,16 @@ def _table(table: Table) -> str:
     lines = []
     for index, row in enumerate(table.rows):
         look = ' class="ours"' if index in table.ours else ""
-        lines.append(f"<tr{look}>{''.join(map(_cell, row))}</tr>")
+        lines.append(f"<tr{look}>{''.join(map(_cell, row, numbers))}</tr>")
     notes = "".join(f"<li>{_mark(mark)} {escape(note)}</li>" for mark, note in table.notes)
     below = f'<ul class="notes">{notes}</ul>' if notes else ""
     body = "\n".join(lines)
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{below}'
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Cell, among_numbers: bool) -> str:
     number = isinstance(cell.value, int | float)
-    look = " number" * (number or cell.text == NOTHING) + " doubtful" * bool(cell.mark)
+    look = " number" * (number or (among_numbers and cell.text == NOTHING)) + " doubtful" * bool(cell.mark)
     look += " long" * (len(cell.text) > LONG)
     attributes = f' class="{look.strip()}"' if look else ""
     attributes += f' data-value="{cell.value}"' if number else ""
@@ -161,7 +161,7 @@ def _mark(mark: str) -> str:
 
 
 def _samples(samples: MethodSamples) -> str:
-    about = "Some test images answered right and wrong at the end, squeezed into a square as the backbone sees them."
+    about = "Some test images answered right and wrong, squeezed into a square as the backbone sees them."
     if samples.all_tasks > len(samples.tasks):
         about += f" Of {samples.all_tasks} tasks, the {len(samples.tasks)} with the lowest accuracy."
     about += _missing(sum(task.missing for task in samples.tasks))
