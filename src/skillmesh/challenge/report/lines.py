@@ -48,11 +48,9 @@ def no_look_ahead(comparison: Comparison) -> str:
     """Say for which methods no line is fitted, and why; nothing where all have enough tasks."""
     counts = {group.label: len(_points(group.average_curve("found"))) for group in comparison.shown}
     few = {label: count for label, count in counts.items() if 1 < count < FEWEST_TASKS}
-    return _too_few(few) if few else ""
-
-
-def _too_few(counts: Mapping[str, int]) -> str:
-    told = ", ".join(f"{label} ({count} tasks)" for label, count in counts.items())
+    if not few:
+        return ""
+    told = ", ".join(f"{label} ({count} tasks)" for label, count in few.items())
     return (
         f"No line is fitted and nothing is extrapolated for {told}: that takes {FEWEST_TASKS} tasks. One easy or "
         f"hard task moves an average over n tasks by up to 100/n points, so with fewer than {FEWEST_TASKS} a line "
@@ -62,8 +60,7 @@ def _too_few(counts: Mapping[str, int]) -> str:
 
 def _caption(lines: Mapping[str, Line], points: Mapping[str, list[tuple[int, float]]]) -> str:
     measured = "share of test images whose task is recognised, mean over all tasks known so far"
-    few = {label: len(some) for label, some in points.items() if label not in lines}
-    absent = f" {_too_few(few)}" if few else ""
+    absent = "" if len(lines) == len(points) else f" No line is fitted through fewer than {FEWEST_TASKS} tasks."
     if not lines:
         return f"{measured[0].upper()}{measured[1:]}.{absent} The vertical axis need not begin at zero."
     return (
