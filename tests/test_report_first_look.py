@@ -103,7 +103,7 @@ def test_every_task_stands_first_with_its_accuracy_and_its_most_frequent_mistake
     assert [row[1].text for row in table.rows] == list(LEARNED)
     assert column(table, "final") == [task.final for task in record.steps[-1].tasks]
     assert record.results is not None
-    assert f"sketch: {100 * record.results['final_accuracy']:.1f} % of the test images" in first.lead[0]
+    assert f"sketch: {100 * record.results['final_accuracy']:.1f}\u00a0% of the test images" in first.lead[0]
     assert "(1 of 3 images)" in table.rows[LEARNED.index("shapes")][-1].text
 
 
@@ -174,9 +174,9 @@ def test_what_lies_below_the_result_is_not_called_an_upper_bound(made: Path, tmp
     assert "upper bound" not in figure.title.lower()
     assert words in figure.caption
     assert "Upper bound: the task given." in figure.caption
-    assert "sketch, all data (not a bound here: the result is higher)" in figure.table.columns
+    assert "sketch, all data (not a bound here)" in figure.table.columns
     names = [text.get_text() for text in figure.draw().axes[0].texts]
-    assert "sketch, all data (not a bound here: the result is higher), 70.0 %" in names
+    assert "sketch, all data (not a bound here), 70.0 %" in names
     for name in ("accuracy", "table-1", "table-2"):
         table = table_of(report, name)
         cell = next(row for row in table.rows if row[0].text in ("ours", "sketch"))

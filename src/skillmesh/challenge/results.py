@@ -52,7 +52,7 @@ def _parts(learned: Sequence[Learned]) -> dict[str, float]:
 
 
 def _bounds(record: Record) -> dict[str, Any]:
-    """What bounds the final accuracy from above: the task given, and all data in one place."""
+    """Return what should bound the final accuracy from above: the task given, and all data in one place."""
     last = record.steps[-1]
     bounds: dict[str, Any] = {"task_given": macro_averages(last.tasks[: last.known])["oracle_accuracy"]}
     if record.bounds is not None:

@@ -79,6 +79,7 @@ def _bars(groups: list[Group]) -> Canvas:
                 error_kw={"linewidth": 0.8},
                 linewidth=0.5,
                 label=label,
+                clip_on=False,  # the upper edge of a bar of 100 %
                 **LOOKS[name],
             )
         axes.set(title=group.label, ylim=(0, 100), xlim=(-0.6, len(at) - 0.4), ylabel="accuracy, %")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skillmesh.challenge.metrics import Interval, interval, normalised, over_time
-from skillmesh.challenge.report.bounds import ALL_DATA, NOT_A_BOUND, Bound, bounds_in_words, bounds_of
+from skillmesh.challenge.report.bounds import ALL_DATA, Bound, bounds_in_words, bounds_of
 from skillmesh.challenge.report.collect import Comparison, Group
 from skillmesh.challenge.report.figure import Figure
 from skillmesh.challenge.report.style import (
@@ -100,7 +100,7 @@ def average(comparison: Comparison) -> Figure:
 
 def _all_data(bound: Bound) -> str:
     """Name the classifier trained on all data together, as what it is."""
-    return "all data" if bound.holds else f"all data ({NOT_A_BOUND})"
+    return "all data" if bound.holds else "all data (not a bound here)"
 
 
 def _average_caption(comparison: Comparison, known: Sequence[str]) -> str:
