@@ -508,7 +508,7 @@ def browse(*words: object) -> str:
     if browser is None:
         pytest.skip("chromium is not installed; on Debian: apt-get install chromium")
     quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=20000"]
-    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1300,14000"]
+    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1300,16000"]
     call = [browser, *quiet, *offline, *map(str, words)]
     return subprocess.run(call, capture_output=True, text=True, timeout=300, check=True).stdout
 
