@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import LEARNED, Ran
 from PIL import Image
+from reports import column, copied, lengthened, table_of
 
 from skillmesh.challenge import metrics
 from skillmesh.challenge.entries import FLEW_APART
@@ -27,7 +28,6 @@ from skillmesh.challenge.record import read_record
 from skillmesh.challenge.report import Report, bars, curves, make_report, write_report
 from skillmesh.challenge.report.collect import Comparison, collect
 from skillmesh.challenge.report.figure import Figure
-from skillmesh.challenge.report.table import Table
 from skillmesh.challenge.report.task_map import project
 from skillmesh.challenge.results import results_of
 from skillmesh.challenge.run import Plan, run
@@ -56,34 +56,9 @@ def page(made: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(made, tmp_path_factory.mktemp("report"))
 
 
-def copied(
-    source: Path, target: Path, change: Callable[[dict[str, Any]], None] | None = None, **settings: Any
-) -> Path:
-    """A run as another would have been: its steps changed, its settings too, and its results made anew."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("agents"))
-    whole = json.loads((target / "run.json").read_text())
-    whole["settings"] |= settings
-    (target / "run.json").write_text(json.dumps(whole))
-    for path in (target / "steps").glob("*.json"):
-        step = json.loads(path.read_text())
-        if change is not None:
-            change(step)
-        path.write_text(json.dumps(step))
-    (target / "results.json").write_text(json.dumps(results_of(read_record(target))))
-    return target
-
-
 def worse(step: dict[str, Any]) -> None:
     for task in step["tasks"]:
         task["final"] = 0.5
-
-
-def table_of(report: Report, name: str) -> Table:
-    return next(table for section in report.sections for table in section.all_tables if table.name == name)
-
-
-def column(table: Table, name: str) -> list[Any]:
-    return [row[table.columns.index(name)].value for row in table.rows]
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -276,12 +251,8 @@ def test_tables_are_written_as_csv_with_figures_in_full(page: Path, made: Report
 
 
 def test_the_mappers_line_is_read_off_at_the_levels_asked_for(runs: Path, tmp_path: Path):
-    def falling(step: dict[str, Any]) -> None:
-        for task in step["tasks"]:
-            task["found"] = 1 - 0.01 * step["known"]
-
-    report = make_report([copied(runs / "maha", tmp_path / "falling", falling)], [0.75, 0])
-    table = table_of(report, "mapper")
+    folder = lengthened(runs / "maha", tmp_path / "falling", 20, lambda known: 1 - 0.01 * known)
+    table = table_of(make_report([folder], [0.75, 0]), "mapper")
     assert column(table, "meets 75 % at T =")[0] == pytest.approx(25)
     assert column(table, "meets 0 % at T =") == pytest.approx([100, 800, 978])  # ours, and the paper's two
 
@@ -501,12 +472,13 @@ def test_images_of_confused_tasks_are_inside_or_said_to_be_missing(runs: Path, t
     counts = [[2, 0, 0, 0], [2, 2, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]]
     confusions = {"tasks": record.settings.names, "counts": counts, "samples": [sample, gone]}
     (folder / "confusions.json").write_text(json.dumps(confusions))
+    (folder / "answers.json").unlink()
     text = write_report(make_report([folder]), tmp_path / "out").read_text()
     assert text.count("data:image/jpeg;base64,") == 1
     assert "one → two" in text
     assert "50.0 % (2 images)" in text
     assert text.count("image missing") == 1
-    assert "1 images are missing" in text
+    assert "1 image is missing" in text
 
 
 PROBE = """
@@ -536,20 +508,22 @@ def browse(*words: object) -> str:
     if browser is None:
         pytest.skip("chromium is not installed; on Debian: apt-get install chromium")
     quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=20000"]
-    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1300,14000"]
+    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1300,16000"]
     call = [browser, *quiet, *offline, *map(str, words)]
     return subprocess.run(call, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
 def test_a_real_browser_shows_every_figure(page: Path, made: Report, tmp_path: Path):
-    probed = tmp_path / "probed.html"
-    probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    unfolded = page.read_text().replace('<details class="part">', '<details class="part" open>')
+    opened, probed = tmp_path / "opened.html", tmp_path / "probed.html"
+    opened.write_text(unfolded)
+    probed.write_text(unfolded.replace("</body>", PROBE + "</body>"))
     profile = f"--user-data-dir={tmp_path / 'profile'}"
     seen = browse(profile, "--dump-dom", probed.as_uri())
     found = json.loads(seen.partition('<pre id="probe">')[2].partition("</pre>")[0])
     assert [figure["name"] for figure in found["figures"]] == [figure.name for figure in made.figures]
 
-    browse(profile, f"--screenshot={tmp_path / 'page.png'}", page.as_uri())
+    browse(profile, f"--screenshot={tmp_path / 'page.png'}", opened.as_uri())
     with Image.open(tmp_path / "page.png") as image:
         screen = np.asarray(image.convert("L"))
     for figure in found["figures"]:
@@ -561,6 +535,12 @@ def test_a_real_browser_shows_every_figure(page: Path, made: Report, tmp_path: P
             assert (area < 200).mean() > 0.003, f"{figure['name']} is blank"
     shares = [float(text.replace("%", "")) for text in found["sorted"]]
     assert shares == sorted(shares, reverse=True)  # a click on a column sorts by it
+
+
+def test_a_link_to_the_folded_part_opens_it(page: Path, tmp_path: Path):
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    assert '<details class="part">' in browse(profile, "--dump-dom", page.as_uri())
+    assert '<details class="part" open="">' in browse(profile, "--dump-dom", f"{page.as_uri()}#beside-the-paper")
 
 
 # The command.

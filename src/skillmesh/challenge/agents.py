@@ -32,7 +32,8 @@ def play(method: SkillMethod, stage: Stage) -> None:
     learn_missing(method, stage, homes)
     shown: list[Shown] | None = None
     record = stage.read()
-    if record.sharing is None or len(record.steps) < len(stage.tasks) or record.confusions is None:
+    untested = len(record.steps) < len(stage.tasks) or record.confusions is None or record.answers is None
+    if record.sharing is None or untested:
         backbone = worker_backbone(backbone_ref(method, stage))
         modules = _modules(stage)
         tester = _tester(stage, homes, backbone)

@@ -1,8 +1,9 @@
-"""The upper bound: one classifier over all classes of all tasks, trained on all data together.
+"""One classifier over all classes of all tasks, trained on all data together: usually an upper bound.
 
-It is what nobody in the challenge may have: all images in one place. A softmax by L-BFGS in single precision on
-the same representation, regularised as every head is, but with fewer rounds; the strength is chosen on
-the validation images, which then join the training.
+It is what nobody in the challenge may have: all images in one place. Nothing forces it to be better than single
+heads; the report calls it a bound only where it is. A softmax by L-BFGS in single precision on the same
+representation, regularised as every head is, but with fewer rounds; the strength is chosen on the validation
+images, which then join the training.
 """
 
 from __future__ import annotations

@@ -184,6 +184,48 @@ class Confusions:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """A class of some task that images of another class were taken for."""
+
+    taken_for: str
+    """The task of the answer: the images' own, or another."""
+    answer: str
+    """The class of the answer, in that task."""
+    images: int
+    samples: tuple[str, ...]
+    """Names of some of these images, inside the task."""
+
+
+@dataclass(frozen=True)
+class ClassAnswers:
+    """What the test images of one class were taken for."""
+
+    label: str
+    images: int
+    right: int
+    """Number of images whose task and class were both named right."""
+    samples: tuple[str, ...]
+    """Names of some images that were answered right."""
+    mistakes: tuple[Mistake, ...]
+    """The most frequent first."""
+
+
+@dataclass(frozen=True)
+class TaskAnswers:
+    """The answers to one task's test images, by their right class."""
+
+    task: str
+    classes: tuple[ClassAnswers, ...]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The final answers at the last step, task by task, in the order of the run."""
+
+    tasks: tuple[TaskAnswers, ...]
+
+
+@dataclass(frozen=True)
 class Bounds:
     """One classifier over all classes, trained on all tasks' data together: what sharing cannot beat by much."""
 

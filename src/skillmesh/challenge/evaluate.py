@@ -281,9 +281,12 @@ def show(
 
 def said_right(agent: Agent, module: Module, folder: TaskFolder, shown: Shown, seen: Floats) -> NDArray[np.bool_]:
     """Whether the task's own module names the right class; `seen` is what its head looks at."""
-    right: NDArray[np.bool_] = (
-        agent.head(module).logits(seen).argmax(axis=1) == _in_order_of(module, folder)[shown.labels]
-    )
+    return is_right(agent.head(module).logits(seen).argmax(axis=1), module, folder, shown)
+
+
+def is_right(answers: NDArray[np.int64], module: Module, folder: TaskFolder, shown: Shown) -> NDArray[np.bool_]:
+    """Whether these classes of the task's own module are the right ones."""
+    right: NDArray[np.bool_] = answers == _in_order_of(module, folder)[shown.labels]
     return right
 
 

@@ -6,6 +6,7 @@
     steps/NNNN.json        after so many tasks: every known task's accuracies, what the student's work cost
     steps.csv              the same as one table, a row per step and task
     confusions.json        at the last step: which tasks are taken for which, and images of it
+    answers.json           at the last step: what each class's images are taken for, and some of them by name
     sharing.json           how all agents came to know all tasks, bytes sent, and that they answer alike
     bounds.json            one classifier trained on all data together
     times.json             wall-clock by what it went to
@@ -30,29 +31,37 @@ from numpy.typing import NDArray
 
 from skillmesh.challenge.entries import (
     FORMAT,
+    Answers,
     Bounds,
     Circumstances,
+    ClassAnswers,
     Confused,
     Confusions,
     Learned,
+    Mistake,
     RunSettings,
     Sharing,
     Step,
+    TaskAnswers,
     TaskAtStep,
     TaskFacts,
 )
 from skillmesh.errors import RunError
 
 __all__ = [
+    "Answers",
     "Bounds",
     "Circumstances",
+    "ClassAnswers",
     "Confused",
     "Confusions",
     "Learned",
+    "Mistake",
     "Record",
     "RunSettings",
     "Sharing",
     "Step",
+    "TaskAnswers",
     "TaskAtStep",
     "TaskFacts",
     "find_records",
@@ -78,6 +87,8 @@ class Record:
     """By position; a run under way lacks some."""
     steps: list[Step]
     confusions: Confusions | None
+    answers: Answers | None
+    """None for runs of earlier releases and for methods that do not keep them."""
     sharing: Sharing | None
     bounds: Bounds | None
     results: dict[str, Any] | None
@@ -113,8 +124,8 @@ def read_record(folder: str | Path) -> Record:
             f"{folder / 'run.json'} is of format {whole.get('settings', {}).get('format')!r}, expected {FORMAT}; "
             "run the challenge again with this release"
         )
-    names = ("confusions", "sharing", "bounds", "results")
-    confusions, sharing, bounds, results = (folder / f"{name}.json" for name in names)
+    names = ("confusions", "answers", "sharing", "bounds", "results")
+    confusions, answers, sharing, bounds, results = (folder / f"{name}.json" for name in names)
     learned = sorted((folder / "learned").glob("*.json"))
     steps = sorted((folder / "steps").glob("*.json"))
     return Record(
@@ -124,6 +135,7 @@ def read_record(folder: str | Path) -> Record:
         [made(Learned, _read(path)) for path in learned],
         [made(Step, _read(path)) for path in steps],
         made(Confusions, _read(confusions)) if confusions.exists() else None,
+        made(Answers, _read(answers)) if answers.exists() else None,
         made(Sharing, _read(sharing)) if sharing.exists() else None,
         made(Bounds, _read(bounds)) if bounds.exists() else None,
         _read(results) if results.exists() else None,
@@ -163,6 +175,9 @@ _INSIDE: dict[tuple[str, str], type[Any]] = {
     ("Step", "tasks"): TaskAtStep,
     ("Bounds", "tasks"): TaskAtStep,
     ("Confusions", "samples"): Confused,
+    ("Answers", "tasks"): TaskAnswers,
+    ("TaskAnswers", "classes"): ClassAnswers,
+    ("ClassAnswers", "mistakes"): Mistake,
 }
 
 

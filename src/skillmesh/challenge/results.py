@@ -10,6 +10,7 @@ from typing import Any
 from skillmesh.challenge import metrics
 from skillmesh.challenge.evaluate import macro_average
 from skillmesh.challenge.record import Learned, Record, TaskAtStep
+from skillmesh.challenge.regression import FEWEST_TASKS
 
 AVERAGED = {"given": "oracle_accuracy", "found": "task_accuracy", "final": "final_accuracy"}
 AVERAGED |= {"strict": "strict_accuracy", "unknown": "known_unknown"}
@@ -51,7 +52,7 @@ def _parts(learned: Sequence[Learned]) -> dict[str, float]:
 
 
 def _bounds(record: Record) -> dict[str, Any]:
-    """What bounds the final accuracy from above: the task given, and all data in one place."""
+    """Return what should bound the final accuracy from above: the task given, and all data in one place."""
     last = record.steps[-1]
     bounds: dict[str, Any] = {"task_given": macro_averages(last.tasks[: last.known])["oracle_accuracy"]}
     if record.bounds is not None:
@@ -67,7 +68,8 @@ def _lifelong(record: Record) -> dict[str, Any]:
     final, mapper = record.matrix("final"), record.matrix("found")
     chance = [1 / len(task.classes) for task in record.settings.tasks]
     relative = metrics.normalised(final)
-    line = metrics.line_through(metrics.averages(mapper))
+    enough = len(record.settings.tasks) >= FEWEST_TASKS
+    line = metrics.line_through(metrics.averages(mapper)) if enough else None
     return {
         "final_after_each_task": metrics.averages(final),
         "task_found_after_each_task": metrics.averages(mapper),

@@ -72,7 +72,7 @@ class Plan:
 
 
 def run(plan: Plan) -> Record:
-    """Make the run, or go on with it where it was; a run that is complete is only read."""
+    """Make the run or resume it. To a complete one, only answers that an older release did not keep are added."""
     plan.method.refuse(plan)
     writing.refuse_file(plan.out)
     folders = _in_order(plan)
@@ -81,7 +81,8 @@ def run(plan: Plan) -> Record:
     stage = _stage(plan, settings, folders)
     new = _begin(stage, _circumstances(stage, origin))
     before = stage.read()
-    if before.complete and (before.bounds is not None or not plan.bound):
+    whole = before.complete and (before.answers is not None or not isinstance(plan.method, SkillMethod))
+    if whole and (before.bounds is not None or not plan.bound):
         stage.log("this run is complete; nothing is done again")
         return before
     with _nothing_left(stage) if new else nullcontext(), stage.timed("total_seconds"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.challenge import record, writing
-from skillmesh.challenge.record import Bounds, Confusions, Learned, RunSettings, Step
+from skillmesh.challenge.record import Answers, Bounds, Confusions, Learned, RunSettings, Step
 from skillmesh.data.folder import TaskFolder
 from skillmesh.progress import Progress
 
@@ -61,6 +61,9 @@ class Stage:
 
     def keep_confusions(self, confusions: Confusions) -> None:
         writing.write_json(self.folder / "confusions.json", asdict(confusions))
+
+    def keep_answers(self, answers: Answers) -> None:
+        writing.write_json(self.folder / "answers.json", asdict(answers))
 
     def keep_bounds(self, bounds: Bounds) -> None:
         writing.write_json(self.folder / "bounds.json", asdict(bounds))

@@ -22,6 +22,8 @@ LOOKS = {
 }
 PARTS = ("head", "anchor", "probes", "biases", "card")
 """In this order; what a method names otherwise comes behind them."""
+FEW, SHORT = 6, 14
+"""So many tasks with names of so many letters have room for level names below their bars."""
 COMPARABLE = 10.0
 """Methods whose bytes differ by more than this factor have axes of their own: on one, the small are invisible."""
 
@@ -77,13 +79,15 @@ def _bars(groups: list[Group]) -> Canvas:
                 error_kw={"linewidth": 0.8},
                 linewidth=0.5,
                 label=label,
+                clip_on=False,  # the upper edge of a bar of 100 %
                 **LOOKS[name],
             )
         axes.set(title=group.label, ylim=(0, 100), xlim=(-0.6, len(at) - 0.4), ylabel="accuracy, %")
         axes.grid(axis="y")
         axes.tick_params(axis="x", length=0)
         last = not same or axes is panels[-1]
-        axes.set_xticks(at, group.tasks if last else [], rotation=90, fontsize=7.5)
+        few = longest <= FEW and max(map(len, group.tasks)) <= SHORT
+        axes.set_xticks(at, group.tasks if last else [], rotation=0 if few else 90, fontsize=9 if few else 7.5)
     # A method that is told the task finds none; whichever panel has most bars names them all.
     handles, names = max((axes.get_legend_handles_labels() for axes in panels), key=lambda found: len(found[1]))
     panels[0].legend(handles, names, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, handlelength=1.2)

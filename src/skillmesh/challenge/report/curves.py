@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skillmesh.challenge.metrics import Interval, interval, normalised, over_time
+from skillmesh.challenge.report.bounds import ALL_DATA, Bound, bounds_in_words, bounds_of
 from skillmesh.challenge.report.collect import Comparison, Group
 from skillmesh.challenge.report.figure import Figure
 from skillmesh.challenge.report.style import (
@@ -16,8 +18,8 @@ from skillmesh.challenge.report.style import (
     End,
     canvas,
     draw_curve,
-    floor_of,
     label_ends,
+    limits,
     signs,
     whole_numbers,
 )
@@ -64,12 +66,13 @@ def average(comparison: Comparison) -> Figure:
     final = {group.label: group.average_curve("final") for group in comparison.shown}
     untold = [group for group in comparison.shown if not group.told]  # of others both curves are the same
     given = {f"{group.label}, task given": group.average_curve("given") for group in untold}
-    together = {
-        group.label: group.figure("bounds", "all_data_together", "final_accuracy") for group in comparison.shown
+    together = {group.label: bounds_of(group)[ALL_DATA] for group in comparison.shown}
+    title = "Average accuracy over time"
+    bounds = {
+        f"{label}, {_all_data(bound)}": _at_the_end(final[label], bound.value)
+        for label, bound in together.items()
+        if bound.value is not None
     }
-    title = "Average accuracy over time, with its upper bounds"
-    known = [label for label, bound in together.items() if bound is not None]
-    bounds = {f"{label}, all data": _at_the_end(final[label], together[label]) for label in known}
     table = curve_table("average-accuracy", title, final | given | bounds)
     alt = "Lines over the number of tasks. " + _ends(final | given)
 
@@ -77,29 +80,37 @@ def average(comparison: Comparison) -> Figure:
         made = canvas(7.5, max(3.9, 0.45 * len(final)))
         axes = made.add_subplot()
         order = list(final)
-        named = [*_same_ends(given, "task given", order), *_same_ends(bounds, "all data", order)]
+        named = _same_ends(given, "task given", order)
+        for words in {_all_data(bound): None for bound in together.values()}:
+            alike = {label: curve for label, curve in bounds.items() if label.endswith(f", {words}")}
+            named += _same_ends(alike, words, order)
         for group, curve in zip(untold, given.values(), strict=True):
             index = order.index(group.label)
             draw_curve(axes, curve, index, band=False, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
         also = [*given.values(), *bounds.values()]
         _draw(axes, final, "average accuracy, %", _banded(comparison), also, named)
         for index, (label, bound) in enumerate(together.items()):
-            if bound is not None:
-                at, colour = (len(final[label]), 100 * bound.mean), PALETTE[index % len(PALETTE)]
+            if bound.value is not None:
+                at, colour = (len(final[label]), 100 * bound.value.mean), PALETTE[index % len(PALETTE)]
                 axes.plot(*at, color=colour, marker="*", markersize=11, clip_on=False, zorder=5)
         return made
 
-    return Figure("average-accuracy", title, _average_caption(comparison, known), alt, draw, table)
+    return Figure("average-accuracy", title, _average_caption(comparison, list(bounds)), alt, draw, table)
+
+
+def _all_data(bound: Bound) -> str:
+    """Name the classifier trained on all data together, as what it is."""
+    return "all data" if bound.holds else "all data (not a bound here)"
 
 
 def _average_caption(comparison: Comparison, known: Sequence[str]) -> str:
-    together = f"Stars at the right edge: one classifier trained on all data together ({', '.join(known)})."
+    together = "Stars at the right edge: one classifier trained on all data together."
     if not known:
         together = "None of these runs has the classifier trained on all data together (made with --no-bound)."
     return (
         "Mean over all tasks learned so far: the final answer (full lines with markers) and the same heads with "
-        "the task given (thin dotted lines of the same colour), which bound it from above. "
-        f"{together} Steps are easy or hard tasks that come in.{_seeds(comparison)}{AXIS}"
+        f"the task given (thin dotted lines of the same colour). {together} {bounds_in_words(comparison.shown)} "
+        f"Steps are easy or hard tasks that come in.{_seeds(comparison)}{AXIS}"
     )
 
 
@@ -146,11 +157,13 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
     made = canvas(max(7.5, 3.1 * columns + 1.2), 2.7 * lines + 0.5)
     panels = made.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     values = [100 * p.mean for tasks in curves.values() for curve in tasks.values() for p in curve if p]
-    limits = floor_of(values, most=max([100.0, *values]))
+    low, high = limits(values)
+    # A ratio may exceed 100 %: a task that is answered better than just after it was learned.
+    ends = low, max(high, 5.0 * math.ceil(max(values, default=0.0) / 5.0 - 1e-9))
     for axes, (label, tasks) in zip(panels.flat, curves.items(), strict=False):
         for index, (task, curve) in enumerate(tasks.items()):
             draw_curve(axes, curve, index, band=False, linewidth=1.2, markersize=3.5, label=task)
-        axes.set(title=fill(label, 26), ylim=limits, xlim=(0.5, None))
+        axes.set(title=fill(label, 26), ylim=ends, xlim=(0.5, None))
         axes.tick_params(labelbottom=True)
         axes.grid(axis="y")
         whole_numbers(axes)
@@ -175,11 +188,13 @@ def _draw(
 ) -> None:
     """Curves with their names at their ends, those `banded` with their intervals."""
     values = [100 * point.mean for curve in (*curves.values(), *also) for point in curve if point]
+    wide = [point for label in banded for point in curves[label] if point]
+    values += [100 * (point.mean - (point.half_width or 0.0)) for point in wide]
     for index, (label, curve) in enumerate(curves.items()):
         draw_curve(axes, curve, index, band=label in banded)
     longest = max(len(curve) for curve in curves.values())
     axes.set(
-        xlabel="tasks learned", ylabel=what, xlim=(1 - 0.0125 * longest, 1.0125 * longest), ylim=floor_of(values)
+        xlabel="tasks learned", ylabel=what, xlim=(1 - 0.0125 * longest, 1.0125 * longest), ylim=limits(values)
     )
     axes.grid(axis="y")
     whole_numbers(axes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from skillmesh.challenge.metrics import Interval, after_learning, forgetting
 from skillmesh.challenge.report.collect import Comparison, Group
 from skillmesh.challenge.report.figure import Figure
-from skillmesh.challenge.report.style import GREY, PALETTE, canvas
+from skillmesh.challenge.report.style import GREY, PALETTE, canvas, limits
 from skillmesh.challenge.report.table import Table, percent, rows, text, yes
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def _has_whiskers(row: Row) -> bool:
 def draw(found: Sequence[Row]) -> Canvas:
     made = canvas(8.5, 0.24 * len(found) + 1.2)
     left, middle, right = made.subplots(1, 3, sharey=True)
+    for axes, figures in ((left, [row.learned for row in found]), (right, [row.final for row in found])):
+        axes.set_xlim(limits([100 * (figure.mean - (figure.half_width or 0.0)) for figure in figures]))
     _dots(left, found, [row.learned for row in found], "just after learning, %")
     _dots(middle, found, [row.forgotten for row in found], "forgotten, points")
     _dots(right, found, [row.final for row in found], "at the end, %")
@@ -96,6 +98,7 @@ def draw(found: Sequence[Row]) -> Canvas:
 def _dots(axes: Axes, found: Sequence[Row], figures: Sequence[Interval], label: str) -> None:
     for at, (row, figure) in enumerate(zip(found, figures, strict=True)):
         wide = None if figure.half_width is None else 100 * figure.half_width
-        axes.errorbar(100 * figure.mean, at, xerr=wide, linestyle="", linewidth=1, **LOOKS[row.told])
+        drawn = axes.errorbar(100 * figure.mean, at, xerr=wide, linestyle="", linewidth=1, **LOOKS[row.told])
+        drawn.lines[0].set_clip_on(False)  # a dot at 100 % is whole
     axes.set_xlabel(label)
     axes.grid(axis="both")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skillmesh.challenge.metrics import Interval
 from skillmesh.challenge.paper.cells import printed
-from skillmesh.challenge.regression import Line, fit_line
+from skillmesh.challenge.regression import FEWEST_TASKS, Line, fit_line
 from skillmesh.challenge.report.collect import Comparison
 from skillmesh.challenge.report.figure import Figure
-from skillmesh.challenge.report.style import GREY, End, canvas, floor_of, label_ends, signs, whole_numbers
+from skillmesh.challenge.report.style import GREY, End, canvas, label_ends, limits, signs, whole_numbers
 from skillmesh.challenge.report.table import Cell, Table, number, percent, rows, text
 
 if TYPE_CHECKING:
@@ -24,32 +24,50 @@ FAR = 1000
 
 
 def mapper(comparison: Comparison, levels: Sequence[float]) -> Figure | None:
-    """Nothing where no method recognises tasks, or there is but one."""
+    """Draw nothing where no method recognises tasks, or there is but one; no line through too few tasks."""
     curves = {group.label: group.average_curve("found") for group in comparison.shown}
     points = {label: _points(curve) for label, curve in curves.items()}
     points = {label: some for label, some in points.items() if len(some) > 1}
     if not points:
         return None
-    lines = {label: fit_line(*zip(*some, strict=True)) for label, some in points.items()}
+    enough = {label: some for label, some in points.items() if len(some) >= FEWEST_TASKS}
+    lines = {label: fit_line(*zip(*some, strict=True)) for label, some in enough.items()}
     title = "Task recognition over the number of tasks"
-    caption = (
-        "Left: share of test images whose task is recognised, mean over all tasks known so far, with the "
-        "regression line of each method. Right: the same lines drawn on beyond the data, with the paper's own for "
-        "GMMC (section 5, 102 tasks). A straight line is the paper's way to look ahead, not a law: the table says "
-        "at how many tasks it meets a level. The vertical axis on the left need not begin at zero."
-    )
-    alt = "Points and falling lines. " + "; ".join(
-        f"{label}: {100 * points[label][-1][1]:.1f} % after {points[label][-1][0]} tasks, line {_formula(line)}"
-        for label, line in lines.items()
+    alt = "Points over the number of tasks. " + "; ".join(
+        f"{label}: {100 * some[-1][1]:.1f} % after {some[-1][0]} tasks"
+        + (f", line {_formula(lines[label])}" if label in lines else ", no line")
+        for label, some in points.items()
     )
     order = {label: index for index, label in enumerate(curves)}
-    return Figure(
-        "mapper",
-        title,
-        caption,
-        alt,
-        lambda: _draw(points, lines, order),
-        _table(title, lines, points, levels),
+    table = _table(title, lines, points, levels)
+    caption = _caption(lines, points)
+    return Figure("mapper", title, caption, alt, lambda: _draw(points, lines, order), table)
+
+
+def no_look_ahead(comparison: Comparison) -> str:
+    """Say for which methods no line is fitted, and why; nothing where all have enough tasks."""
+    counts = {group.label: len(_points(group.average_curve("found"))) for group in comparison.shown}
+    few = {label: count for label, count in counts.items() if 1 < count < FEWEST_TASKS}
+    if not few:
+        return ""
+    told = ", ".join(f"{label} ({count} tasks)" for label, count in few.items())
+    return (
+        f"No line is fitted and nothing is extrapolated for {told}: that takes {FEWEST_TASKS} tasks. One easy or "
+        f"hard task moves an average over n tasks by up to 100/n points, so with fewer than {FEWEST_TASKS} a line "
+        "shows which tasks came first, not how recognition holds up as tasks are added."
+    )
+
+
+def _caption(lines: Mapping[str, Line], points: Mapping[str, list[tuple[int, float]]]) -> str:
+    measured = "share of test images whose task is recognised, mean over all tasks known so far"
+    absent = "" if len(lines) == len(points) else f" No line is fitted through fewer than {FEWEST_TASKS} tasks."
+    if not lines:
+        return f"{measured[0].upper()}{measured[1:]}.{absent} The vertical axis need not begin at zero."
+    return (
+        f"Left: {measured}, with the regression line of each method. Right: the same lines drawn on beyond the "
+        "data, with the paper's own for GMMC (section 5, 102 tasks). A straight line is the paper's way to look "
+        "ahead, not a law: the table says at how many tasks it meets a level. The vertical axis on the left need "
+        f"not begin at zero.{absent}"
     )
 
 
@@ -64,17 +82,12 @@ def _formula(line: Line) -> str:
 def _table(
     title: str, lines: dict[str, Line], points: dict[str, list[tuple[int, float]]], levels: Sequence[float]
 ) -> Table:
-    made: list[list[Cell]] = [
-        [
-            text("ours"),
-            text(label),
-            number(points[label][-1][0]),
-            percent(points[label][-1][1]),
-            text(_formula(line)),
-            *(number(line.meets(level)) for level in levels),
-        ]
-        for label, line in lines.items()
-    ]
+    made: list[list[Cell]] = []
+    for label, some in points.items():
+        line = lines.get(label)
+        head = [text("ours"), text(label), number(some[-1][0]), percent(some[-1][1])]
+        read_off = [number(line.meets(level) if line else None) for level in levels]
+        made.append([*head, text(_formula(line)) if line else number(None), *read_off])
     paper = {cell.row: cell.figure for cell in printed("mapper")}
     for name, share, formula in (("GMMC", 0.8494, _formula(PAPER_GMMC)), ("MAHA", 0.871, "–")):
         figure = paper[f"tasks at which {name}'s line meets zero"]
@@ -89,31 +102,45 @@ def _table(
         (*columns, *heads),
         rows(made),
         (("", note),),
-        ours=frozenset(range(len(lines))),
+        ours=frozenset(range(len(points))),
     )
 
 
 def _draw(points: dict[str, list[tuple[int, float]]], lines: dict[str, Line], order: dict[str, int]) -> Canvas:
-    made = canvas(9.5, 3.7)
-    near, far = made.subplots(1, 2, width_ratios=[1.25, 1])
+    made = canvas(9.5, 3.7) if lines else canvas(7.5, 3.6)
+    panels = made.subplots(1, 2, width_ratios=[1.25, 1]) if lines else [made.add_subplot()]
     longest = max(t for some in points.values() for t, _ in some)
+    _measured(panels[0], points, lines, order, longest)
+    if lines:
+        panels[0].set_title("measured")
+        _ahead(panels[1], lines, order, longest)
+    return made
+
+
+def _measured(
+    axes: Axes,
+    points: dict[str, list[tuple[int, float]]],
+    lines: dict[str, Line],
+    order: dict[str, int],
+    longest: int,
+) -> None:
+    """Draw points and the lines through them; points without one are joined."""
     ends = []
+    values = [100 * share for some in points.values() for _, share in some]
     for label, some in points.items():
         look = signs(order[label])
         t, y = zip(*some, strict=True)
-        dots = look | {"linestyle": "", "markersize": 3.5}
-        near.plot(t, [100 * v for v in y], **dots)
-        _line(near, lines[label], longest, look)
-        ends.append((longest, 100 * lines[label].at(longest), label, look["color"]))
-    values = [100 * v for some in points.values() for _, v in some]
-    values += [100 * line.at(longest) for line in lines.values()]
-    near.set(xlabel="tasks learned", ylabel="task recognised, %", ylim=floor_of(values), xlim=(0, 1.015 * longest))
-    near.set_title("measured")
-    whole_numbers(near)
-    near.grid(axis="y")
-    label_ends(near, ends)
-    _ahead(far, lines, order, longest)
-    return made
+        joined = {} if label not in lines else {"linestyle": ""}
+        axes.plot(t, [100 * v for v in y], clip_on=False, **(look | {"markersize": 3.5} | joined))
+        end = 100 * (lines[label].at(longest) if label in lines else y[-1])
+        if label in lines:
+            _line(axes, lines[label], longest, look)
+            values.append(end)
+        ends.append((longest, end, label, look["color"]))
+    axes.set(xlabel="tasks learned", ylabel="task recognised, %", ylim=limits(values), xlim=(0, 1.015 * longest))
+    whole_numbers(axes)
+    axes.grid(axis="y")
+    label_ends(axes, ends)
 
 
 def _ahead(axes: Axes, lines: dict[str, Line], order: dict[str, int], longest: int) -> None:
@@ -132,7 +159,7 @@ def _ahead(axes: Axes, lines: dict[str, Line], order: dict[str, int], longest: i
             named += 1
         else:
             ends.append((last, 100 * line.at(last), label, colour))
-    axes.set(xlabel="tasks", ylabel="task recognised, %", xlim=(0, FAR), ylim=(0, 102))
+    axes.set(xlabel="tasks", ylabel="task recognised, %", xlim=(0, FAR), ylim=(0, 100))
     axes.set_title("line drawn on (dashed)")
     axes.grid(axis="y")
     label_ends(axes, ends)

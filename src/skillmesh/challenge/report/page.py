@@ -13,21 +13,31 @@ from string import Template
 import skillmesh
 from skillmesh.challenge.report.collect import Comparison
 from skillmesh.challenge.report.figure import Figure
-from skillmesh.challenge.report.samples import ConfusedTasks, Pair, Thumbnail
+from skillmesh.challenge.report.samples import ConfusedTasks, MethodSamples, Pair, TaskSamples, Thumbnail
 from skillmesh.challenge.report.table import NOTHING, Cell, Table
 
+NAMED = 12
+"""Tasks that are named at the top of the page, at most."""
+GONE = "The images no longer lie where they lay when the run was made."
 LONG = 40
 """Letters of a cell that may be broken into lines."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: tables first, then figures, each with the table of what it shows folded below."""
+    """A part of the page: words, tables, images, figures (each with the table of what it shows folded below)."""
 
     title: str
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
     confused: tuple[ConfusedTasks, ...] = ()
+    samples: tuple[MethodSamples, ...] = ()
+    lead: tuple[str, ...] = ()
+    """Sentences to begin with."""
+    notes: tuple[str, ...] = ()
+    """What is not shown, and why."""
+    folded: bool = False
+    """Whether all of it is hidden until a reader opens it."""
 
     @property
     def all_tables(self) -> list[Table]:
@@ -43,16 +53,16 @@ class Section:
         return "".join(letter if letter.isalnum() else "-" for letter in self.title.lower())
 
 
-def page(comparison: Comparison, sections: Sequence[Section], notes: Sequence[str], figures: Path) -> str:
+def page(comparison: Comparison, sections: Sequence[Section], figures: Path) -> str:
     """Fill the template; `figures` is where the figures' files lie."""
-    shown = [section for section in sections if section.all_tables]
+    shown = [section for section in sections if section.all_tables or section.notes]
     links = [f'<a href="#{section.anchor}">{escape(section.title)}</a>' for section in shown]
     return Template(_asset("page.html")).substitute(
         style=_asset("page.css"),
         script=_asset("page.js"),
         about=escape(_about(comparison)),
         links="\n".join(links),
-        notes="".join(f"<li>{escape(note)}</li>" for note in notes),
+        notes=_notes(comparison.notes),
         sections="\n".join(_section(section, figures) for section in shown),
     )
 
@@ -63,19 +73,33 @@ def _asset(name: str) -> str:
 
 def _about(comparison: Comparison) -> str:
     runs, methods = len(comparison.records), [family.label for family in comparison.families]
-    tasks = sorted({len(record.settings.tasks) for record in comparison.records})
+    names = list(dict.fromkeys(name for record in comparison.records for name in record.settings.names))
+    tasks = f"{len(names)} {'task' if len(names) == 1 else 'tasks'}"
+    tasks += f" ({', '.join(names)})" if len(names) <= NAMED else ""
     return (
-        f"{runs} {'run' if runs == 1 else 'runs'} of {', '.join(methods)} on {' or '.join(map(str, tasks))} "
-        f"tasks. Made by skillmesh {skillmesh.__version__}."
+        f"{runs} {'run' if runs == 1 else 'runs'} of {', '.join(methods)} on {tasks}. "
+        f"Made by skillmesh {skillmesh.__version__}."
     )
 
 
 def _section(section: Section, figures: Path) -> str:
-    parts = [f'<section id="{section.anchor}">', f"<h2>{escape(section.title)}</h2>"]
+    title = f"<h2>{escape(section.title)}</h2>"
+    parts = [f'<p class="lead">{escape(sentence)}</p>' for sentence in section.lead]
+    parts += [_notes(section.notes)] if section.notes else []
     parts += [_table_with_head(table) for table in section.tables]
-    parts += [_figure(figure, figures) for figure in section.figures]
     parts += [_confused(confused) for confused in section.confused]
-    return "\n".join([*parts, "</section>"])
+    parts += [_samples(samples) for samples in section.samples]
+    parts += [_figure(figure, figures) for figure in section.figures]
+    inside = "\n".join(parts)
+    if section.folded:
+        inside = f'<details class="part"><summary>{title}</summary>\n{inside}\n</details>'
+    else:
+        inside = f"{title}\n{inside}"
+    return f'<section id="{section.anchor}">\n{inside}\n</section>'
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
 
 
 # Figures.
@@ -112,16 +136,16 @@ def _table(table: Table) -> str:
     lines = []
     for index, row in enumerate(table.rows):
         look = ' class="ours"' if index in table.ours else ""
-        lines.append(f"<tr{look}>{''.join(map(_cell, row))}</tr>")
+        lines.append(f"<tr{look}>{''.join(map(_cell, row, numbers))}</tr>")
     notes = "".join(f"<li>{_mark(mark)} {escape(note)}</li>" for mark, note in table.notes)
     below = f'<ul class="notes">{notes}</ul>' if notes else ""
     body = "\n".join(lines)
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{below}'
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Cell, among_numbers: bool) -> str:
     number = isinstance(cell.value, int | float)
-    look = " number" * (number or cell.text == NOTHING) + " doubtful" * bool(cell.mark)
+    look = " number" * (number or (among_numbers and cell.text == NOTHING)) + " doubtful" * bool(cell.mark)
     look += " long" * (len(cell.text) > LONG)
     attributes = f' class="{look.strip()}"' if look else ""
     attributes += f' data-value="{cell.value}"' if number else ""
@@ -133,17 +157,45 @@ def _mark(mark: str) -> str:
     return f"<sup>{escape(mark)}</sup>" if mark else ""
 
 
-# Images of confused tasks.
+# Images.
+
+
+def _samples(samples: MethodSamples) -> str:
+    about = "Some test images answered right and wrong, squeezed into a square as the backbone sees them."
+    if samples.all_tasks > len(samples.tasks):
+        about += f" Of {samples.all_tasks} tasks, the {len(samples.tasks)} with the lowest accuracy."
+    about += _missing(sum(task.missing for task in samples.tasks))
+    tasks = "".join(map(_task_samples, samples.tasks))
+    return (
+        f"<div><h3>Test images, {escape(samples.label)}</h3>"
+        f'<p class="about">{escape(about)}</p><div class="pairs">{tasks}</div></div>'
+    )
+
+
+def _task_samples(task: TaskSamples) -> str:
+    head = f"<h4>{escape(task.task)}</h4><p>{task.right_images} of {task.images} answered right</p>"
+    if task.gone:
+        return f'<div class="pair">{head}<p>{escape(GONE)}</p></div>'
+    parts = [head]
+    for title, look, thumbnails in (("Right", "right", task.right), ("Wrong", "wrong", task.wrong)):
+        images = "".join(map(_thumbnail, thumbnails)) or "<p>none</p>"
+        parts.append(f'<h5 class="{look}">{title}</h5><div class="thumbnails">{images}</div>')
+    return f'<div class="pair">{"".join(parts)}</div>'
+
+
+def _missing(count: int) -> str:
+    if not count:
+        return ""
+    images = "1 image is missing: it no longer lies where it" if count == 1 else ""
+    images = images or f"{count} images are missing: they no longer lie where they"
+    return f" {images} lay when the run was made."
 
 
 def _confused(confused: ConfusedTasks) -> str:
     about = "The pairs with the largest share of a task's test images taken for the other, at the end."
     if any(pair.thumbnails for pair in confused.pairs):
         about += " Images squeezed into a square, as the backbone sees them; below each its class and the answer."
-    if confused.missing:
-        about += (
-            f" {confused.missing} images are missing: they no longer lie where they lay when the run was made."
-        )
+    about += _missing(confused.missing)
     pairs = "".join(map(_pair, confused.pairs)) or "<p>No image was taken for another task's.</p>"
     link = f'<span class="files"><a href="tables/{confused.table.name}.csv">CSV</a></span>'
     return (
@@ -162,9 +214,9 @@ def _pair(pair: Pair) -> str:
 
 
 def _thumbnail(thumbnail: Thumbnail) -> str:
-    told = f"{thumbnail.label} → {thumbnail.answer}"
+    words = escape(thumbnail.words)
     if thumbnail.source is None:
         image = '<span class="missing">image missing</span>'
     else:
-        image = f'<img class="thumbnail" src="{thumbnail.source}" alt="{escape(told)}">'
-    return f'<div title="{escape(thumbnail.name)}">{image}<small>{escape(told)}</small></div>'
+        image = f'<img class="thumbnail" src="{thumbnail.source}" alt="{words}">'
+    return f'<div title="{escape(thumbnail.name)}">{image}<small>{words}</small></div>'

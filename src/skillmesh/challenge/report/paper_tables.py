@@ -15,19 +15,19 @@ from skillmesh.challenge.paper.cells import Cell as PaperCell
 from skillmesh.challenge.paper.figures import EXACT, Range
 from skillmesh.challenge.paper.parallel import REFERENCE, parallel_cells
 from skillmesh.challenge.paper.single import single_cells
+from skillmesh.challenge.report.bounds import ALL_DATA, TASK_GIVEN, bounds_in_words, bounds_of
 from skillmesh.challenge.report.collect import Comparison, Group
-from skillmesh.challenge.report.table import Cell, Table, mean, number, percent, text, yes
+from skillmesh.challenge.report.table import Cell, Table, mean, number, numbered, percent, text, yes
 
 CONTRADICTED = ("explained", "no explanation")
 """Verdicts on cells whose formula, where the paper states one, gives another figure."""
 NOT_COMPARABLE = (
     "The paper's figures are of 102 tasks with Xception at 299 pixels, ours of the tasks, images and backbone "
     "that the runs were given: kinds of methods can be compared, not single figures. An average accuracy of ours "
-    "is forced (no “unknown”); two upper bounds stand beside it. Where the task was told, the test was easier: "
+    "is forced (no “unknown”). Where the task was told, the test was easier: "
     "there are one task's classes to choose from. The paper tells it to all its baselines, not to its LLL. Marked "
     "figures of the paper are contradicted by its own text; in brackets is what its formula gives."
 )
-BOUNDS = ("task given", "all data together")
 Ours = Callable[[Group, Group | None], Sequence[Cell]]
 
 
@@ -108,7 +108,7 @@ def _table(
                 number(1 if agents == 1 else group.agents),
                 yes(group.told),
                 *ours(group, _reference(group, groups, agents > 1)),
-                *_bounds(group),
+                *(bound.cell(notes) for bound in bounds_of(group).values()),
             )
             for group in groups
             if row_of(group.method, printed) == row
@@ -119,10 +119,10 @@ def _table(
         figures = [_printed(by_column[column], notes) for column in columns]
         head = (text("paper"), text(row), number(inputs.TASKS), number(agents), yes(not row.startswith("LLL")))
         made += [(*head, *figures, number(None), number(None)), *rows_like(row)]
-    heads = ("of", "method", "tasks", "agents", "task told", *columns, *BOUNDS)
-    marks = tuple((f"{index}", note) for index, note in enumerate(notes, 1))
+    heads = ("of", "method", "tasks", "agents", "task told", *columns, TASK_GIVEN, ALL_DATA)
     set_off = frozenset(index for index, row in enumerate(made) if row[0].text == "ours")
-    return Table(name, title, heads, tuple(made), marks, NOT_COMPARABLE, set_off)
+    about = f"{NOT_COMPARABLE} {bounds_in_words(groups)}"
+    return Table(name, title, heads, tuple(made), numbered(notes), about, set_off)
 
 
 def _by_row(cells: Sequence[PaperCell]) -> dict[str, dict[str, PaperCell]]:
@@ -141,11 +141,6 @@ def _reference(group: Group, groups: Sequence[Group], parallel: bool) -> Group |
         if twin(other.method) == REFERENCE and same and (not parallel or other.agents == group.agents):
             return other
     return None
-
-
-def _bounds(group: Group) -> list[Cell]:
-    together = group.figure("bounds", "all_data_together", "final_accuracy")
-    return [percent(group.figure("bounds", "task_given")), percent(together)]
 
 
 def _printed(cell: PaperCell, notes: list[str]) -> Cell:

@@ -67,7 +67,8 @@ def _draw(families: list[Family]) -> Canvas:
                     (f.half_width or 0.0 if f else 0.0) / (k if divide else 1)
                     for f, k in zip(found, n, strict=True)
                 ]
-                axes.errorbar(n, y, wide if any(wide) else None, capsize=2, **(look | thin))
+                drawn = axes.errorbar(n, y, wide if any(wide) else None, capsize=2, **(look | thin))
+                drawn.lines[0].set_clip_on(False)  # a marker at an efficiency of 1 is whole
                 label = family.label if name == "speedup" else f"{family.label}, busiest agent"
                 (efficient if divide else ends).append((n[-1], y[-1], label, look["color"]))
     for axes, ideal, half in ((left, [1, most], [0.5, most / 2]), (right, [1, 1], [0.5, 0.5])):
@@ -77,7 +78,7 @@ def _draw(families: list[Family]) -> Canvas:
         axes.grid(axis="y")
     ends += [(most, float(most), "N", GREY), (most, most / 2, "0.5 N", GREY)]
     left.set(ylabel="speedup in MACs", ylim=(0, most * 1.04))
-    right.set(ylabel="parallel efficiency (speedup / N)", ylim=(0, 1.05))
+    right.set(ylabel="parallel efficiency (speedup / N)", ylim=(0, max([1.0, *(end[1] for end in efficient)])))
     label_ends(left, ends)
     label_ends(right, [*efficient, (most, 0.5, "0.5", GREY)])
     return made

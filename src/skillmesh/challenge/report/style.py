@@ -87,7 +87,7 @@ def draw_curve(
         return
     x = [t for t, _ in points]
     y = [100 * point.mean for _, point in points]
-    look = signs(index) | {"markevery": max(1, len(x) // 10)} | changes
+    look = signs(index) | {"markevery": max(1, len(x) // 10), "clip_on": False} | changes
     axes.plot(x, y, **look)
     wide = [100 * (point.half_width or 0) for _, point in points]
     if band and any(wide):
@@ -133,11 +133,13 @@ def _apart(ordered: Sequence[End], step: float) -> list[float]:
     return placed
 
 
-def floor_of(values: Sequence[float], step: float = 5.0, most: float = 100.0) -> tuple[float, float]:
-    """Limits of an axis of per cents that shows all values, with its lower end at a round number."""
+def limits(values: Sequence[float], step: float = 5.0) -> tuple[float, float]:
+    """Return the ends of an axis of per cents that shows all values: a round number below them, and 100.
+
+    Nothing is left above 100 % for markers: draw them with `clip_on=False`.
+    """
     lowest = min(values, default=0.0)
-    low = max(0.0, step * ((lowest - 0.5) // step))
-    return low, most + 0.02 * (most - low)
+    return min(max(0.0, step * ((lowest - 0.5) // step)), 100.0 - step), 100.0
 
 
 def whole_numbers(axes: Axes) -> None:

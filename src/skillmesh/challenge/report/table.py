@@ -62,9 +62,10 @@ class Table:
         return path
 
     def _marks(self, row: Sequence[Cell]) -> str:
-        told = zip(self.columns, row, strict=True)
         return "; ".join(
-            f"{column}: formula {cell.below} (note {cell.mark})" for column, cell in told if cell.mark
+            f"{column}: formula {cell.below} (note {cell.mark})" if cell.below else f"{column}: note {cell.mark}"
+            for column, cell in zip(self.columns, row, strict=True)
+            if cell.mark
         )
 
     def summary(self) -> dict[str, Any]:
@@ -101,6 +102,11 @@ def percent(found: Interval | float | None) -> Cell:
 def mean(found: Interval | None, form: str) -> Cell:
     """Any other figure over seeds."""
     return number(None if found is None else found.mean, form)
+
+
+def numbered(notes: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Notes with their marks: 1, 2, …"""
+    return tuple((str(index), note) for index, note in enumerate(notes, 1))
 
 
 def rows(made: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from skillmesh.challenge.metrics import Interval
+from skillmesh.challenge.report.bounds import ALL_DATA, bounds_in_words, bounds_of
 from skillmesh.challenge.report.collect import Comparison, Group, places
 from skillmesh.challenge.report.paper_tables import table_1, table_2
-from skillmesh.challenge.report.table import Cell, Table, mean, number, percent, rows, text, yes
+from skillmesh.challenge.report.table import Cell, Table, mean, number, numbered, percent, rows, text, yes
 
 ACCURACIES = {
     "task given": "oracle_accuracy",
@@ -25,6 +26,7 @@ def all_tables(comparison: Comparison) -> list[Table]:
 
 
 def _accuracy(comparison: Comparison) -> Table:
+    notes: list[str] = []
     made = [
         [
             text(group.label),
@@ -32,19 +34,18 @@ def _accuracy(comparison: Comparison) -> Table:
             number(len(group.records)),
             yes(group.told),
             *(percent(group.figure(name)) for name in ACCURACIES.values()),
-            percent(group.figure("bounds", "all_data_together", "final_accuracy")),
+            bounds_of(group)[ALL_DATA].cell(notes),
             mean(group.figure("module_bytes"), "{:,.0f}"),
         ]
         for group in comparison.groups
     ]
-    columns = ("run", "tasks", "seeds", "task told", *ACCURACIES, "all data together", "bytes per task")
+    columns = ("run", "tasks", "seeds", "task told", *ACCURACIES, ALL_DATA, "bytes per task")
     about = (
         "Macro averages over all tasks at the end; with several seeds the mean and its 95 % confidence interval "
         "(Student's t). A method that is told the task of every test image has an easier test: its final accuracy "
-        "stands beside the others' with the task given. Upper bounds: the task given, and one "
-        "classifier trained on all data together."
-    )
-    return Table("accuracy", "Accuracy of our runs", columns, rows(made), about=about)
+        "stands beside the others' with the task given. "
+    ) + bounds_in_words(comparison.groups)
+    return Table("accuracy", "Averages of the runs", columns, rows(made), numbered(notes), about)
 
 
 def _lifelong(comparison: Comparison) -> Table:

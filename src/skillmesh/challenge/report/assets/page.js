@@ -12,3 +12,15 @@ for (const head of document.querySelectorAll("th")) {
     body.append(...sorted);
   });
 }
+
+// A link to a part that is folded opens it.
+const unfold = () => {
+  const part = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = part && (part.closest("details.part") ?? part.querySelector("details.part"));
+  if (folded) {
+    folded.open = true;
+    part.scrollIntoView();
+  }
+};
+addEventListener("hashchange", unfold);
+unfold();
