@@ -192,6 +192,12 @@ class TestLinks:
         (tmp_path / "pets/cat").symlink_to(store / "cat")
         assert files_below(tmp_path / "pets") == ["cat/1.jpg", "cat/2.jpg"]
 
+    def test_a_link_elsewhere_to_what_lies_around_the_task_is_not_followed(self, tmp_path: Path, store: Path):
+        make(tmp_path / "mine", "pets/dog/1.jpg", "private/1.jpg")
+        (store / "cat/home").symlink_to(tmp_path / "mine")
+        (tmp_path / "mine/pets/cat").symlink_to(store / "cat")
+        assert files_below(tmp_path / "mine/pets") == ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg"]
+
     def test_two_folders_that_link_to_each_other_are_read_once(self, store: Path):
         (store / "cat/dogs").symlink_to("../dog")
         (store / "dog/cats").symlink_to("../cat")

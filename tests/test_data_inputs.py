@@ -225,6 +225,9 @@ class TestSeveral:
         assert ([image.name for image in images], single) == (["a.jpg", "b.jpg"], False)
         assert type(images[0].name) is str
 
+    def test_floats_are_rounded(self):
+        assert (all_pixels(np.full((9, 9), 0.999))[0] == 255).all()
+
     def test_values_just_outside_are_rounding(self):
         assert (all_pixels(np.full((9, 9), 1.0004))[0] == 255).all()
         assert (all_pixels(np.full((9, 9), -0.0004))[0] == 0).all()

@@ -38,10 +38,7 @@ def batch_of(value: Any) -> NDArray[Any] | None:
     array = _as_array(value, "the image")
     if array.ndim != 4:
         return None
-    last, first = array.shape[3] in LAST, array.shape[1] in FIRST
-    if last and first:
-        raise _ambiguous("the batch", array)
-    if not (last or first) or 0 in array.shape[1:]:
+    if not (array.shape[3] in LAST or array.shape[1] in FIRST) or 0 in array.shape[1:]:
         raise DataError(
             f"the batch is an array of {array.dtype} and shape {array.shape}; expected (n, height, width, 1, 3 or "
             "4) or (n, 1 or 3, height, width)"

@@ -273,8 +273,6 @@ def _tasks_inside(files: _Files) -> tuple[str, ...]:
     """
     below: dict[str, set[str]] = defaultdict(set)
     trained = False
-    if files.has_splits:
-        return ()
     for parts in files.images.values():
         if len(parts) == 2:
             return ()
