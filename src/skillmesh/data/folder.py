@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.data.formats import IMAGE_SUFFIXES as IMAGE_SUFFIXES
-from skillmesh.data.formats import Skipped, split_by_reading, suffix_of
+from skillmesh.data.formats import IMAGE_SUFFIXES, Skipped, split_by_reading, suffix_of
 from skillmesh.data.images import Pixels, UnreadableImageError, decode
 from skillmesh.data.sources import Source, files_below, open_source
 from skillmesh.errors import DataError, FolderOfTasksError

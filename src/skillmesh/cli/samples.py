@@ -1,0 +1,32 @@
+"""The command `samples`: images to try everything with, drawn by code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skillmesh.cli import options
+from skillmesh.cli.app import app
+
+TASKS = ("flowers", "dice", "clocks")
+
+
+@app.command()
+def samples(
+    folder: Annotated[Path, typer.Argument(help="Where the task folders go; made if missing.")],
+    json: options.Json = False,
+) -> None:
+    """Draw three small tasks to try things with: flowers, dice and clocks. Needs no download."""
+    from skillmesh.cli import show
+    from skillmesh.data.demo import write_demo_tasks
+
+    paths = write_demo_tasks(folder, names=TASKS)
+    if json:
+        show.print_json({"tasks": [str(path) for path in paths]})
+        return
+    for path in paths:
+        count = sum(1 for _ in path.glob("*/*/*"))
+        typer.echo(f"drew {path}: {len(list((path / 'train').iterdir()))} classes, {count} images")
+    show.say(f"learn one with `skillmesh learn {paths[0]}`")
