@@ -443,8 +443,6 @@ class TestHome:
 
     def test_that_is_missing_or_damaged_says_what_to_do(self, tmp_path: Path):
         with pytest.raises(AgentError, match=r"no agent at .*; name another home, or make one.* `skillmesh init`"):
-            AgentError, match=r"no agent at .*; name another home, or make one.* with `skillmesh init`"
-        ):
             Agent(tmp_path)
         create_home(tmp_path, name="x")
         for text in ("{", '{"name": "x", "colour": "red"}', '{"name": "x", "mapper": "magic"}'):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def test_import_export_and_tasks_beside_a_node(
     home = crew.student.home
     assert command("import", skill_files["dice"], "--home", home).code == 0
     eventually(lambda: in_step(crew.student))
-    found = {(t["task"], t["teacher"]) for t in command("tasks", "--home", home, "--json").json["tasks"]}
+    found = {(t["task"], t["claimed_name"]) for t in command("tasks", "--home", home, "--json").json["tasks"]}
     assert ("dice", "tina") in found
     assert call(home, "status")["in_use"] == len(found)
     assert command("export", "dice@tina", tmp_path / "dice.skill", "--home", home).code == 0
@@ -117,8 +118,19 @@ def test_import_export_and_tasks_beside_a_node(
     assert len(found) - 1 == len(crew.student.live())
 
 
-def test_answers_through_a_node_and_beside_it_are_the_same(crew: Crew, command: Command, demo_tasks: Path) -> None:
+def test_answers_through_a_node_and_beside_it_are_the_same(
+    crew: Crew, command: Command, demo_tasks: Path, tmp_path: Path
+) -> None:
     images = sorted((demo_tasks / "greek" / "test").glob("*/0.jpg"))
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        archive.write(images[0], "inside/first.jpg")
+    mixed = (tmp_path / "photos.zip", tmp_path / "broken.jpg", images[1])
+    for how in ((), ("--device", "cpu")):
+        said = command("ask", *mixed, "--home", crew.student.home, "--json", *how)
+        assert said.code == 1
+        assert [a["image"] for a in said.json["answers"]] == [f"{mixed[0]}/inside/first.jpg", str(images[1])]
+        assert [bad["image"] for bad in said.json["unreadable"]] == [str(mixed[1])]
     through = command("ask", *images, "--home", crew.student.home, "--json")
     beside = command("ask", *images, "--home", crew.student.home, "--json", "--device", "cpu")
     assert through.code == 0

@@ -130,6 +130,15 @@ class TestLearning:
         assert any("taught with images of this very task" in note for note in lesson.notes)
         assert same_tensors(module, agent.learn(parts["old"], name="again", warm_start="never")[0])
 
+    def test_of_images_that_taught_many_tasks_says_so_once(self, new_agent, parts):
+        agent = new_agent()
+        for number in range(5):
+            agent.learn(parts["old"], name=f"dice {number}", warm_start="never")
+        _, lesson = agent.learn(parts["old"], name="once more")
+        (note,) = [note for note in lesson.notes if note.startswith("warm start")]
+        assert note.count("'dice ") == 3
+        assert "and 2 more, taught with images of this very task" in note
+
     def test_a_task_again_does_not_begin_with_its_older_version(self, new_agent, parts):
         agent = new_agent()
         first, _ = agent.learn(parts["new"])
