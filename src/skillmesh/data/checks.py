@@ -105,7 +105,9 @@ def _joined(task: TaskFolder) -> list[Finding]:
 
 def check_balance(task: TaskFolder) -> list[Finding]:
     """Find a class with many times the training images of another."""
-    counts = np.bincount(task.splits["train"].labels, minlength=len(task.classes)) if "train" in task.splits else []
+    counts = (
+        np.bincount(task.splits["train"].labels, minlength=len(task.classes)) if "train" in task.splits else []
+    )
     if len(counts) < 2 or min(counts) == 0 or max(counts) < UNBALANCED * min(counts):
         return []
     most, least = int(np.argmax(counts)), int(np.argmin(counts))
