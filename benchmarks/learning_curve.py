@@ -2,9 +2,9 @@
 
     python benchmarks/learning_curve.py ../shared/tasks --out docs/results/learning-curve.json
 
-Half of each class's training images, drawn by a seed, and the same validation images; figures are of test images, by
-the head that validation images have joined, as `skillmesh learn` does it. The accuracy on training images is of the head
-before they join.
+Half of each class's training images, drawn by a seed, and the same validation images; figures are of test images,
+by the head that validation images have joined, as `skillmesh learn` does it. The accuracy on training images is
+that of the head before they join.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def _found(backbone: Backbone, file: AnyImage, copy: AnyImage, code: np.ndarray)
 
 def _pairs(whole: Part, codes: np.ndarray) -> dict[str, Any]:
     """Pairs of the task's own images that pass; each image alone in its split, so that all pairs are compared."""
-    pairs = list(examine._near(codes, np.arange(len(codes)), np.zeros(len(codes), np.int64)))
+    every = np.arange(len(codes))
+    pairs = sorted(set(examine._near(codes, every, np.zeros_like(every), every)))
     small = examine._small_versions(whole.images, sorted({index for pair in pairs for index in pair}))
     alike = [(a, b) for a, b in pairs if examine._alike(small[a], small[b])]
     names = [[whole.images[a].name, whole.images[b].name] for a, b in alike]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.challenge.evaluate import Marks, Shown, said_right
+from skillmesh.challenge.evaluate import Marks, said_right
 from skillmesh.challenge.record import Confused, Confusions, Step, TaskAtStep
+from skillmesh.challenge.shown import Shown
 from skillmesh.costs import counted
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import in_order

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skillmesh.data.twins import SPLIT_WORDS, TaskTwins
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SHOWN = 3
 """Number of files that a sentence names; a program gets all of them."""
 UNBALANCED = 10
-"""Ratio of the largest class to the smallest from which on it is worth a word; 6.7 is the most in forty real tasks."""
+"""Ratio of the largest class to the smallest that is worth a word; the most in forty real tasks is 6.7."""
 
 Kind = Literal[
     "same-name",
@@ -64,7 +65,7 @@ def _nearly_equal(classes: Sequence[str]) -> list[Finding]:
     return [
         Finding(
             "same-name",
-            f"{' and '.join(map(repr, names))} are {len(names)} classes, though their names differ only in case or "
+            f"{' and '.join(map(repr, names))} are {len(names)} classes whose names differ only in case or "
             "spacing; if they are one, put their images into one folder",
             tuple(names),
         )
@@ -105,21 +106,20 @@ def _joined(task: TaskFolder) -> list[Finding]:
 
 def check_balance(task: TaskFolder) -> list[Finding]:
     """Find a class with many times the training images of another."""
-    counts = (
-        np.bincount(task.splits["train"].labels, minlength=len(task.classes)) if "train" in task.splits else []
-    )
+    counts: NDArray[np.int64] = np.bincount(task.splits["train"].labels, minlength=len(task.classes))
     if len(counts) < 2 or min(counts) == 0 or max(counts) < UNBALANCED * min(counts):
         return []
     most, least = int(np.argmax(counts)), int(np.argmin(counts))
     text = (
         f"{task.classes[most]!r} has {counts[most]:,} training images, {task.classes[least]!r} {counts[least]:,} "
-        f"({counts[most] / counts[least]:.0f} × as many): answers lean towards the larger; add images of the smaller"
+        f"({counts[most] / counts[least]:.0f} × as many): answers lean towards the larger; add images of the other"
     )
     return [Finding("unbalanced", text, (task.classes[most], task.classes[least]))]
 
 
-def twins_across_splits(twins: TaskTwins, totals: dict[str, int]) -> list[Finding]:
+def twins_across_splits(twins: TaskTwins, totals: dict[str, int], left_out: bool = False) -> list[Finding]:
     """Say which images of a later split lie in an earlier one; those under two classes are said elsewhere."""
+    are = "left out: they are" if left_out else "are"
     findings = []
     two_classes = set(twins.across_classes)
     for words, files in twins.across_splits.items():
@@ -127,19 +127,20 @@ def twins_across_splits(twins: TaskTwins, totals: dict[str, int]) -> list[Findin
         leaked = tuple(dict.fromkeys(file for file in files if file not in two_classes))
         if leaked:
             text = (
-                f"{len(leaked):,} of {totals[later]:,} {SPLIT_WORDS[later]} images are {SPLIT_WORDS[earlier]} images "
-                f"too: {_with_originals(leaked, twins)}"
+                f"{len(leaked):,} of {totals[later]:,} {SPLIT_WORDS[later]} images {are} {SPLIT_WORDS[earlier]} "
+                f"images too: {_with_originals(leaked, twins)}"
             )
             findings.append(Finding("twins-across-splits", text, leaked))
     return findings
 
 
-def twins_across_classes(twins: TaskTwins) -> list[Finding]:
+def twins_across_classes(twins: TaskTwins, left_out: bool = False) -> list[Finding]:
     """Say which images lie under two classes."""
     files = tuple(dict.fromkeys(twins.across_classes))
     if not files:
         return []
-    text = f"{len(files):,} images lie in two classes, so neither label is sure: {_with_originals(files, twins)}"
+    lie = "left out: they lie" if left_out else "lie"
+    text = f"{len(files):,} images {lie} in two classes, neither of them sure: {_with_originals(files, twins)}"
     return [Finding("twins-across-classes", text, files)]
 
 

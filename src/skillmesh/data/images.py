@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 
 MIN_SIDE = 8
-"""Pixels on the shorter side of an image that shows anything: scikit-learn's digits, the smallest images that people
+"""Pixels that the shorter side of an image must have: scikit-learn's digits, the smallest images that people
 classify, have 8; the smallest of forty real tasks have 16."""
 
 
@@ -81,7 +81,7 @@ def shrink(image: Image.Image, size: int) -> Pixels:
 def _refuse_too_small(image: Image.Image) -> None:
     if min(image.size) < MIN_SIDE:
         raise UnreadableImageError(
-            f"{image.width} × {image.height} pixels are too few to show anything, expected {MIN_SIDE} × {MIN_SIDE} "
+            f"{image.width} × {image.height} pixels are too few to show anything, expected {MIN_SIDE} on a side "
             "or more"
         )
 

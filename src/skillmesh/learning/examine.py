@@ -18,7 +18,7 @@ from skillmesh.backbone.representation import Raw
 from skillmesh.data.checks import Finding, twins_across_classes, twins_across_splits
 from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.inputs import AnyImage
-from skillmesh.data.twins import SPLIT_WORDS, SPLITS, Place, TaskTwins, equal_groups
+from skillmesh.data.twins import SPLITS, Place, TaskTwins, equal_groups
 from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Part:
     images: list[AnyImage]
     labels: Labels
     raw: Raw
+    """Their descriptors, or no rows at all: then only equal files are found."""
     keys: list[bytes]
 
     @classmethod
@@ -60,13 +61,18 @@ class Part:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def described(self) -> bool:
+        return len(self.raw) == len(self.images) > 0
+
     def only(self, kept: Mask) -> Part:
         """Leave out the other images; where all are kept, this is the same object."""
         if kept.all():
             return self
         rows = np.flatnonzero(kept)
         images, keys = [self.images[row] for row in rows], [self.keys[row] for row in rows]
-        return replace(self, images=images, labels=self.labels[rows], raw=self.raw[rows], keys=keys)
+        raw = self.raw[rows] if self.described else self.raw
+        return replace(self, images=images, labels=self.labels[rows], raw=raw, keys=keys)
 
 
 @dataclass(frozen=True)
@@ -77,77 +83,90 @@ class Examined:
     findings: tuple[Finding, ...] = ()
 
 
-def examine(parts: Sequence[Part], classes: Sequence[str], backbone: Backbone) -> Examined:
-    """Leave out images that lie in two classes, and those of a later split that lie in an earlier one too."""
-    twins = find_twins(parts, classes, backbone)
-    two_classes = set(twins.across_classes)
-    leaked = {file for files in twins.across_splits.values() for file in files}
+def examine(
+    parts: Sequence[Part], classes: Sequence[str], backbone: Backbone, split: str | None = None
+) -> Examined:
+    """Leave out images that lie in two classes, and those of a later split that lie in an earlier one too.
+
+    Where `split` is given, only its images are examined, and compared with all others.
+    """
+    twins = find_twins(parts, classes, backbone, split)
+    unfit = {*twins.across_classes, *(file for files in twins.across_splits.values() for file in files)}
     kept = tuple(
-        part.only(np.array([image.name not in two_classes | leaked for image in part.images], dtype=bool))
-        if two_classes or leaked
-        else part
+        part.only(np.array([image.name not in unfit for image in part.images], dtype=bool)) if unfit else part
         for part in parts
     )
     totals = {part.split: len(part) for part in parts}
-    findings = [*twins_across_classes(twins), *twins_across_splits(twins, totals)]
-    return Examined(kept, tuple(replace(f, text=f"left out: {f.text}") for f in findings))
+    findings = [*twins_across_classes(twins, left_out=True), *twins_across_splits(twins, totals, left_out=True)]
+    return Examined(kept, tuple(findings))
 
 
-def find_twins(parts: Sequence[Part], classes: Sequence[str], backbone: Backbone) -> TaskTwins:
+def find_twins(
+    parts: Sequence[Part], classes: Sequence[str], backbone: Backbone, split: str | None = None
+) -> TaskTwins:
     """Find what lies in two splits or under two classes; twins in one class of one split are harmless."""
-    images = [image for part in parts for image in part.images]
-    places = [
+    twins, places = TaskTwins(), _places(parts, classes)
+    for group in equal_groups(key for part in parts for key in part.keys):
+        twins.note([places[index] for index in group])
+    described = [part for part in parts if part.described]
+    images, shown = [image for part in described for image in part.images], _places(described, classes)
+    for one, other in _near_twins(images, shown, _codes(described, backbone), split):
+        twins.note([shown[one], shown[other]])
+    return twins if split is None else _only(twins, {place.file for place in places if place.split == split})
+
+
+def _places(parts: Sequence[Part], classes: Sequence[str]) -> list[Place]:
+    return [
         Place(part.split, classes[label], image.name)
         for part in parts
         for image, label in zip(part.images, part.labels, strict=True)
     ]
-    twins = TaskTwins()
-    for group in equal_groups(key for part in parts for key in part.keys):
-        twins.note([places[index] for index in group])
-    for one, other in _near_twins(images, places, _codes(parts, backbone)):
-        twins.note([places[one], places[other]])
-    return twins
+
+
+def _only(twins: TaskTwins, files: set[str]) -> TaskTwins:
+    across_splits = {words: [f for f in found if f in files] for words, found in twins.across_splits.items()}
+    return replace(
+        twins, across_splits=across_splits, across_classes=[f for f in twins.across_classes if f in files]
+    )
 
 
 def _codes(parts: Sequence[Part], backbone: Backbone) -> Floats:
     """Project descriptors onto a few directions; a projection is never longer than the whole."""
     basis = backbone.calibration.basis[:DIRECTIONS]
     width = np.float32(np.sqrt(basis.shape[1]))
-    return np.concatenate(
-        [
-            backbone.represent(part.raw[start : start + BLOCK], "descriptor") @ basis.T / width
-            for part in parts
-            for start in range(0, max(1, len(part)), BLOCK)
-        ]
-    )
+    blocks = [
+        backbone.represent(part.raw[start : start + BLOCK], "descriptor") @ basis.T / width
+        for part in parts
+        for start in range(0, len(part), BLOCK)
+    ]
+    return np.concatenate(blocks) if blocks else np.empty((0, len(basis)), dtype=np.float32)
 
 
-def _near_twins(images: Sequence[AnyImage], places: Sequence[Place], codes: Floats) -> list[tuple[int, int]]:
+def _near_twins(
+    images: Sequence[AnyImage], places: Sequence[Place], codes: Floats, split: str | None
+) -> list[tuple[int, int]]:
     names = {label: index for index, label in enumerate(sorted({place.label for place in places}))}
     labels = np.array([names[place.label] for place in places], dtype=np.int64)
     splits = np.array([SPLITS.index(place.split) for place in places], dtype=np.int64)
-    pairs = list(_near(codes, labels, splits))
+    asked = np.arange(len(codes)) if split is None else np.flatnonzero(splits == SPLITS.index(split))
+    pairs = sorted(set(_near(codes, labels, splits, asked)))
     small = _small_versions(images, sorted({index for pair in pairs for index in pair}))
     return [(one, other) for one, other in pairs if _alike(small[one], small[other])]
 
 
-def _near(codes: Floats, labels: Labels, splits: Labels) -> Iterator[tuple[int, int]]:
-    """Yield pairs of near images in two splits or classes, each once: the nearest few of every image."""
+def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Iterator[tuple[int, int]]:
+    """Yield pairs of near images in two splits or classes: the nearest few of every image that is asked about."""
     squares = np.square(codes).sum(axis=1)
-    seen: set[tuple[int, int]] = set()
-    for start in range(0, len(codes), BLOCK):
-        rows = slice(start, start + BLOCK)
+    for start in range(0, len(asked), BLOCK):
+        rows = asked[start : start + BLOCK]
         distances = squares[rows, None] + squares[None] - 2 * (codes[rows] @ codes.T)
         apart = (labels[rows, None] != labels[None]) | (splits[rows, None] > splits[None])
         distances[~apart] = np.inf
-        few = min(NEAREST, distances.shape[1] - 1)
+        few = min(NEAREST, len(codes) - 1)
         nearest = np.argpartition(distances, few, axis=1)[:, : few + 1]
-        for row, others in enumerate(nearest, start):
-            for other in others[distances[row - start, others] <= NEAR**2]:
-                pair = min(row, int(other)), max(row, int(other))
-                if pair not in seen:
-                    seen.add(pair)
-                    yield pair
+        for row, others, far in zip(rows, nearest, np.take_along_axis(distances, nearest, axis=1), strict=True):
+            for other in others[far <= NEAR**2]:
+                yield min(int(row), int(other)), max(int(row), int(other))
 
 
 def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[int, Floats | None]:
@@ -171,10 +190,3 @@ def _alike(one: Floats | None, other: Floats | None) -> bool:
         return False
     contrast = np.sqrt((one.var() + other.var()) / 2)
     return bool(np.sqrt(np.square(one - other).mean()) <= ALIKE * contrast)
-
-
-def left_out(examined: Examined, split: str, total: int) -> str | None:
-    """Say in a few words how many images of a split were left out of a measurement."""
-    (part,) = (part for part in examined.parts if part.split == split)
-    missing = total - len(part)
-    return f"{missing:,} of {total:,} {SPLIT_WORDS[split]} images left out" if missing else None
