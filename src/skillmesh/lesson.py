@@ -18,6 +18,7 @@ from skillmesh.costs import Costs
 from skillmesh.data.checks import Finding, check_balance, check_names, unreadable
 from skillmesh.data.folder import TaskFolder
 from skillmesh.errors import DataError
+from skillmesh.learning.advice import advise
 from skillmesh.learning.examine import Part, examine
 from skillmesh.learning.head import Fit, softmax
 from skillmesh.learning.outcome import Outcome
@@ -61,6 +62,13 @@ class Lesson:
     def all_findings(self) -> tuple[Finding, ...]:
         """What the checks found, and the images that cannot be read."""
         return (*unreadable([(bad.name, bad.reason) for bad in self.unreadable]), *self.findings)
+
+    @property
+    def advice(self) -> str | None:
+        """One sentence on what would help, where something would."""
+        if self.outcome is None:
+            return None
+        return advise(self.outcome, self.facts["counts"], self.training_accuracy, "trial" in self.facts)
 
     @property
     def images(self) -> int:

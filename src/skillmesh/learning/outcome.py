@@ -46,6 +46,12 @@ class Outcome:
     answers: tuple[str, ...] | None = None
     """What was said of each, where an answer may be a class of another task."""
 
+    @classmethod
+    def nothing(cls, classes: tuple[str, ...]) -> Outcome:
+        """Make the outcome of no image."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(classes, (), none, none, np.empty(0, dtype=np.float32))
+
     def __len__(self) -> int:
         return len(self.labels)
 
