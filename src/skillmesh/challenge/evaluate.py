@@ -237,7 +237,7 @@ def _test_known(
     right_class = said_right(agent, module, folder, shown, seen)
     marks = Marks.of(right_class, mapped, index)
     right_task = mapped.task == index
-    confidence, said = _answers(agent, shown, mapped, modules)
+    confidence, said = _answers(agent, shown, mapped, modules, own=index)
     result.novelty_known.append(mapped.novelty)
     result.confidence.append((confidence, right_task & right_class))
     result.answers.append(_task_answers(agent, module, folder, shown, seen, (right_task, said, confidence)))
@@ -330,8 +330,13 @@ def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
     return np.array([position.get(name, -1) for name in folder.classes], dtype=np.int64)
 
 
-def _answers(agent: Agent, shown: Shown, mapped: Mapped, modules: list[Module]) -> tuple[Floats, list[str]]:
-    """Return the confidence of each image's answer, as `Answer.confidence` states it, and the class it names."""
+def _answers(
+    agent: Agent, shown: Shown, mapped: Mapped, modules: list[Module], own: int
+) -> tuple[Floats, list[str]]:
+    """Return the confidence of each image's answer, as `Answer.confidence` states it, and the class it names.
+
+    A class of another task than the images' `own` is named with its task.
+    """
     stated = np.empty(len(shown), dtype=np.float32)
     named = [""] * len(shown)
     for index in np.unique(mapped.task):
@@ -340,8 +345,9 @@ def _answers(agent: Agent, shown: Shown, mapped: Mapped, modules: list[Module]) 
         seen = agent.seen_by(module, shown.x[rows], [shown.images[row] for row in np.flatnonzero(rows)])
         share = softmax(agent.head(module).logits(seen) / module.card.temperature)
         stated[rows] = mapped.posterior[rows, index] * share.max(axis=1)
+        prefix = "" if index == own else f"{module.card.task}: "
         for row, guess in zip(np.flatnonzero(rows), share.argmax(axis=1), strict=True):
-            named[row] = f"{module.card.task}: {module.card.classes[guess]}"
+            named[row] = prefix + module.card.classes[guess]
     return stated, named
 
 

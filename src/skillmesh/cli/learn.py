@@ -152,10 +152,9 @@ def _write_report(path: Path, module: Module, lesson: Lesson) -> None:
         ("validation images", f"{card.validation_images:,}"),
         ("module", show.kilobytes(module.size)),
     )
-    notes = (
-        *([] if lesson.advice is None else [lesson.advice]),
-        *(finding.text for finding in lesson.all_findings),
-    )
+    notes = [finding.text for finding in lesson.all_findings]
+    if lesson.advice is not None:
+        notes.insert(0, f"advice: {lesson.advice}")
     outcome = lesson.outcome or Outcome.nothing(card.classes)
     section = TaskSection(card.task, figures, outcome, "validation", tuple(notes))
     about = f"Learned by {card.teacher} on {card.created[:10]} with the backbone {card.backbone_name}."
