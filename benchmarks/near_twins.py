@@ -4,7 +4,7 @@
 
 Images of each task are saved again in several ways; a copy is found if the pair passes both limits. All images of
 a task, whatever their split, are then compared with one another as they are: pairs that pass are counted, those of
-two classes apart, for whoever wants to look at them.
+two classes apart. `left_out` are the images that `learn` and `eval` leave out.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.cache import default_folder
+from skillmesh.challenge.evaluate import open_measured
 from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.data.inputs import AnyImage, as_image
@@ -67,7 +68,23 @@ def measured(path: Path, backbone: Backbone) -> dict[str, Any]:
         way: fmean(_found(backbone, files[i], as_image(save(_opened(files[i]))), codes[i]) for i in chosen)
         for way, save in WAYS.items()
     }
-    return {"task": task.name, "images": len(files), "found": found} | _pairs(whole, codes)
+    return {
+        "task": task.name,
+        "images": len(files),
+        "found": found,
+        "left_out": _left_out(path, backbone),
+    } | _pairs(whole, codes)
+
+
+def _left_out(path: Path, backbone: Backbone) -> dict[str, int]:
+    """Count what is left out of each split, as a task is measured."""
+    task = open_measured(path, seed=0)
+    parts = [
+        Part.of(name, split.files, split.labels, backbone.describe(split.files))
+        for name, split in task.splits.items()
+    ]
+    kept = examine.examine(parts, task.classes, backbone).parts
+    return {part.split: len(part) - len(rest) for part, rest in zip(parts, kept, strict=True)}
 
 
 def _opened(file: AnyImage) -> Image.Image:
@@ -113,6 +130,7 @@ def main() -> None:
         "alike": examine.ALIKE,
         "copies": COPIES,
         "found": {way: round(fmean(t["found"][way] for t in tasks), 4) for way in WAYS},
+        "left_out": {name: sum(t["left_out"][name] for t in tasks) for name in ("train", "val", "test")},
         "tasks": tasks,
         "provenance": provenance("python benchmarks/near_twins.py ../shared/tasks", paths, seed=0),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,14 +16,26 @@ TO_JUDGE_A_CLASS = 20
 WEAK = 0.98
 """Validation accuracy below which there is something to gain."""
 FEW_PER_CLASS = 30
-"""Training images of a class up to which more of them were found to help most."""
+"""Training images per class up to which more of them help most."""
 ENOUGH_TO_ADAPT = 800
 """Training images from which biases were kept; fewer were tried on one task only, where they were not."""
 
-MORE_IMAGES = {"tasks": 0, "errors_removed": 0.0}
-"""Tasks with up to 30 training images per class, and the share of their errors that twice the images removed."""
-ADAPTING = {"tasks": 16, "kept": 9, "points": 3.7}
-"""Tasks on which `--adapt auto` was measured, on how many it kept biases, and the points that it gained there."""
+
+@dataclass(frozen=True)
+class Measured:
+    """What something was worth on real tasks: their number, and the points of accuracy on average."""
+
+    tasks: int
+    points: float
+
+
+MORE_OF_FEW = Measured(11, 6.4)
+"""The second half of the training images, on tasks with up to `FEW_PER_CLASS` of a class (docs/adapting.md)."""
+MORE_OF_MANY = Measured(29, 0.9)
+"""The same on tasks with more."""
+ADAPTING_TASKS = 16
+ADAPTING = Measured(9, 3.7)
+"""Biases, on those of the `ADAPTING_TASKS` where `--adapt auto` kept them."""
 
 
 def advise(
@@ -36,6 +49,8 @@ def advise(
         The validation images, by a head that has not seen them.
     counts
         Training images of each class.
+    training_accuracy
+        That of the same head. Where it is no better, the head lacks something that more images do not give.
     """
     accuracy = outcome.accuracy
     if accuracy is None or len(outcome) < FEW_TO_JUDGE:
@@ -43,16 +58,21 @@ def advise(
     if accuracy >= WEAK:
         return None
     weakest = _weakest(outcome)
-    if counts[weakest] <= FEW_PER_CLASS:
-        return _more_images(outcome.classes[weakest], counts[weakest])
-    if not adapting_tried and sum(counts) >= ENOUGH_TO_ADAPT:
+    few = counts[weakest] <= FEW_PER_CLASS
+    if not few and not adapting_tried and sum(counts) >= ENOUGH_TO_ADAPT:
         return (
-            f"--adapt auto may help: on {ADAPTING['kept']} of {ADAPTING['tasks']} real tasks it did, by "
-            f"{ADAPTING['points']:.1f} points on average, and on none it cost any"
+            f"--adapt auto may help: on {ADAPTING.tasks} of {ADAPTING_TASKS} real tasks it did, by "
+            f"{ADAPTING.points} points on average, and on the others it kept the head as it is"
         )
-    if training_accuracy is not None and training_accuracy - accuracy > 0.05:
-        return _more_images(outcome.classes[weakest], counts[weakest])
-    return None
+    if training_accuracy is not None and training_accuracy <= accuracy:
+        return None
+    worth = MORE_OF_FEW if few else MORE_OF_MANY
+    name, images = outcome.classes[weakest], counts[weakest]
+    return (
+        f"more images of {name!r} (it has {images:,}): on {worth.tasks} real tasks with "
+        f"{'up to' if few else 'over'} {FEW_PER_CLASS} per class, the second half of the images was worth "
+        f"{worth.points} points"
+    )
 
 
 def _too_few(outcome: Outcome) -> str:
@@ -71,10 +91,3 @@ def _weakest(outcome: Outcome) -> int:
     counts = outcome.matrix()[:, :-1]
     wrong = counts.sum(axis=1) + counts.sum(axis=0) - 2 * np.diagonal(counts)
     return int(np.argmax(wrong))
-
-
-def _more_images(name: str, images: int) -> str:
-    return (
-        f"more images of {name!r} (it has {images}): on {MORE_IMAGES['tasks']} real tasks with up to "
-        f"{FEW_PER_CLASS} per class, twice as many removed {MORE_IMAGES['errors_removed']:.0%} of the errors"
-    )

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 NEAR = 0.45
 """Largest difference of two descriptors, RMS over their standardised numbers, of images that may show the same."""
-ALIKE = 0.08
-"""Largest difference of two small versions, RMS over their pixels, as a share of their contrast, of twins."""
+ALIKE = 0.05
+"""Largest difference of two small versions, RMS over their pixels, as a share of their contrast, of twins.
+
+Frames of one film can be as alike; they are twins too."""
 DIRECTIONS = 256
 """Of the calibration's principal directions: enough to find what is near, at an eleventh of the work."""
 NEAREST = 3
