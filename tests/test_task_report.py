@@ -126,12 +126,13 @@ class TestPages:
         self, command: Command, mixed_up: Path, tiny_tasks: Path, tmp_path: Path
     ):
         out = tmp_path / "page.html"
-        ran = command("eval", mixed_up, tiny_tasks / "latin", "--report", out)
+        ran = command("eval", mixed_up, tiny_tasks / "dice", "--report", out)
         assert ran.code == 0
         page = out.read_text()
         assert "<h2>greek</h2>" in page
-        assert "<h2>latin</h2>" in page
-        assert "8 of 28 test images" in page
+        assert "<h2>dice</h2>" in page
+        assert " of 28 test images; at most" in page
+        assert page.count("psi → &lt;b&gt;xi&amp; (") == 4
         assert "recall, task given" in page
         assert not [s for s in Parsed(page).sources if not s.startswith(("data:", "#"))]
 

@@ -119,19 +119,9 @@ def study(
         if kept:
             fit, views, tensors = adapted.fit, adapted.views, tensors | adapted.tensors
             facts = {"trial": adapted.words} | adapted.facts
-    facts |= {
-        "task": task.name,
-        "classes": task.classes,
-        "dim": train.shape[1],
-        "anchors": (config.mapper,),
-        "counts": tuple(int(n) for n in counts),
-        "validation_images": len(val),
-        "validation_accuracy": fit.accuracy,
-        "temperature": fit.temperature,
-    }
     return Lesson(
         fit.head.tensors() | tensors,
-        facts,
+        facts | _card_facts(task, config, counts, val, fit),
         read.unreadable,
         (*task.notes, *begun.notes),
         val,
@@ -141,6 +131,21 @@ def study(
         outcome=judged(fit, task.classes, val_part, views[1]),
         training_accuracy=float(np.mean(fit.before.logits(views[0]).argmax(axis=1) == train_labels)),
     )
+
+
+def _card_facts(
+    task: TaskFolder, config: AgentConfig, counts: NDArray[np.int64], val: Floats, fit: Fit
+) -> dict[str, Any]:
+    return {
+        "task": task.name,
+        "classes": task.classes,
+        "dim": val.shape[1],
+        "anchors": (config.mapper,),
+        "counts": tuple(int(n) for n in counts),
+        "validation_images": len(val),
+        "validation_accuracy": fit.accuracy,
+        "temperature": fit.temperature,
+    }
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
     path.write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
 
 
-def print_evaluation(facts: dict[str, Any]) -> None:
+def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) -> None:
+    """Print the checks, a row for each task, and where it is given, `by_class`'s recall of every class."""
     warn_of_findings([f"check: {check['task']}: {check['text']}" for check in facts["checks"]])
     rows = show.table(None, "task", ">classes", *(f">{title}" for title in FIGURES.values()), ">module")
     for t in facts["tasks"]:
@@ -50,6 +51,8 @@ def print_evaluation(facts: dict[str, Any]) -> None:
     typer.echo(f"confidence is off by {show.percent(facts['confidence_error'])} on average")
     if "corrective" in facts:
         _print_corrections(facts["corrective"])
+    if by_class is not None:
+        _print_classes(by_class)
 
 
 def _print_corrections(found: dict[str, Any]) -> None:
@@ -64,7 +67,7 @@ def _print_corrections(found: dict[str, Any]) -> None:
     show.console.print(rows if found["corrections"] else "nothing was corrected")
 
 
-def print_classes(result: Evaluation) -> None:
+def _print_classes(result: Evaluation) -> None:
     """Print recall of every class, and its row of the confusion matrix without the zeros."""
     for answers in result.answers:
         rows = show.table(answers.task, "class", ">images", ">task given", ">final", "answered instead")

@@ -58,7 +58,7 @@ def eval_(
     from skillmesh.challenge.evaluate import evaluate
     from skillmesh.challenge.provenance import provenance
     from skillmesh.cli import show
-    from skillmesh.cli.evaluated import print_classes, print_evaluation, write_json, write_page
+    from skillmesh.cli.evaluated import print_evaluation, write_json, write_page
     from skillmesh.cli.targets import refuse_bad_target
     from skillmesh.data.folder import find_tasks
     from skillmesh.home import create_home, home_folder
@@ -95,10 +95,8 @@ def eval_(
         write_page(report, result, facts)
     if json:
         show.print_json(facts)
-        return
-    print_evaluation(facts)
-    if classes:
-        print_classes(result)
+    else:
+        print_evaluation(facts, result if classes else None)
 
 
 def _report(agent: Agent, result: Evaluation, classes: bool) -> dict[str, Any]:
