@@ -89,7 +89,7 @@ def _make_calibrations(rows: dict[str, list[str]], scratch: Path) -> None:
 
 
 def _evaluate(name: str, arguments: list[str], out: Path) -> None:
-    _skillmesh("eval", *arguments, "--json", str(out / f"{name}.json"))
+    _skillmesh("eval", *arguments, "--out", str(out / f"{name}.json"))
     print(name, "measured", flush=True)
 
 

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from overlap_tasks import every_second_class, halves, opened, taught
 
-from skillmesh.challenge.evaluate import show
 from skillmesh.challenge.provenance import provenance
+from skillmesh.challenge.shown import show
 from skillmesh.data.folder import TaskFolder, find_tasks
 from skillmesh.mapper import Mapper
 from skillmesh.names import Support

@@ -28,7 +28,7 @@ _NUMBERS = itertools.count()
 def picture(number: int | None = None, form: str = "PNG") -> bytes:
     """An image file that no other number has."""
     number = next(_NUMBERS) if number is None else number + 2**20
-    pixels = np.zeros((6, 6, 3), np.uint8)
+    pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[0, :4, 0] = [number >> shift & 255 for shift in (0, 8, 16, 24)]
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, form)

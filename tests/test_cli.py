@@ -122,7 +122,7 @@ class TestLearn:
     def test_says_what_was_learned(self, command: Command, tmp_path: Path, tiny_tasks: Path):
         ran = command("learn", tiny_tasks / "dice", "--home", tmp_path / "new", "--name", "cubes")
         assert (ran.code, ran.err) == (0, f"made a new agent 'new' at {tmp_path / 'new'}\n")
-        assert ran.out.startswith("learned 'cubes': 2 classes, 6 training images, validation ")
+        assert ran.out.startswith("learned 'cubes': 2 classes, 8 images (6 training, 2 validation)\n  validation ")
         assert [m.card.task for m in Agent(tmp_path / "new").tasks()] == ["cubes"]
 
     def test_reads_a_zip_and_prints_json(self, command: Command, tmp_path: Path, tiny_tasks: Path):
@@ -148,7 +148,7 @@ class TestLearn:
         ran = command("learn", tmp_path / "dice", "--home", tmp_path / "new")
         assert ran.code == 0
         assert "note: 1 hidden file(s) ignored\n" in ran.err
-        assert f"skipped: train/{broken.parent.name}/[broken].jpg: " in ran.err
+        assert f"check: 1 image that cannot be read: train/{broken.parent.name}/[broken].jpg (" in ran.err
 
     def test_again_needs_replace(self, command: Command, home: Path, tiny_tasks: Path):
         failed(command("learn", tiny_tasks / "dice", "--home", home), "'dice' is learned already", "--replace")
@@ -245,7 +245,7 @@ class TestEval:
 
     def test_learns_all_and_writes_what_is_promised(self, command: Command, folders: Path, tmp_path: Path):
         ran = command(
-            "eval", folders, "--json", tmp_path / "out.json", "--mapper", "maha", "--representation", "features"
+            "eval", folders, "--out", tmp_path / "out.json", "--mapper", "maha", "--representation", "features"
         )
         assert ran.code == 0
         assert "mean" in ran.out
@@ -258,12 +258,12 @@ class TestEval:
             for key in ("oracle_accuracy", "task_accuracy", "final_accuracy"):
                 assert 0 <= task[key] <= 1
             assert task["module_bytes"] > 1000
-        assert report["provenance"]["command"].startswith("skillmesh eval tasks --json out.json --mapper maha")
+        assert report["provenance"]["command"].startswith("skillmesh eval tasks --out out.json --mapper maha")
         assert report["provenance"]["seed"] == 0
 
     def test_asks_the_agent_as_it_is(self, command: Command, home: Path, tiny_tasks: Path):
         before = sorted((home / "bank").iterdir())
-        ran = command("eval", tiny_tasks, "--no-learn", "--json", "-", "--home", home)
+        ran = command("eval", tiny_tasks, "--no-learn", "--json", "--home", home)
         report = ran.json
         assert [t["task"] for t in report["tasks"]] == sorted(LEARNED)
         assert [h["task"] for h in report["hidden"]] == ["snowflakes"]
@@ -274,7 +274,7 @@ class TestEval:
 
     def test_of_never_learned_tasks_alone(self, command: Command, taught: Agent, demo_tasks: Path):
         words = ("eval", demo_tasks / "snowflakes", "--no-learn", "--home", taught.home)
-        ran = command(*words, "--json", "-")
+        ran = command(*words, "--json")
         assert ran.json["final_accuracy"] is None
         assert ran.json["hidden_unknown"] > 0
         assert "snowflakes (never learned)" in command(*words).out
@@ -284,7 +284,7 @@ class TestEval:
             shutil.rmtree(task / "val")
             for image in task.glob("train/*/[12].jpg"):
                 image.unlink()
-        ran = command("eval", folders, "--json", "-", "--mapper", "gmmc", "--representation", "features")
+        ran = command("eval", folders, "--json", "--mapper", "gmmc", "--representation", "features")
         assert ran.json["unknown_threshold"] is None
 
     def test_errors_are_one_line(self, command: Command, folders: Path, tmp_path: Path, monkeypatch):
@@ -295,7 +295,7 @@ class TestEval:
         command("init", "--home", tmp_path / "new")
         failed(command("eval", folders, "--no-learn", "--home", tmp_path / "new"), "knows no task yet")
         monkeypatch.setattr("skillmesh.challenge.evaluate.evaluate", lambda *_, **__: pytest.fail("too late"))
-        failed(command("eval", folders, "--json", tmp_path / "no/out.json"), "no folder")
+        failed(command("eval", folders, "--out", tmp_path / "no/out.json"), "no folder")
 
 
 class TestBackbones:

@@ -155,7 +155,7 @@ def test_continue_by_command(command: Callable[..., Any], new_agent: NewAgent, d
     "option",
     [
         ("--name", "cubes"),
-        ("--biases", "always"),
+        ("--adapt", "always"),
         ("--adaptation", "head2toe"),
         ("--layers", "last-half"),
         ("--epochs", "1"),

@@ -78,12 +78,12 @@ def test_the_command_reports_it(command, taught: Agent, demo_tasks: Path, tmp_pa
         "--encoder",
         "letters",
     )
-    ran = command(*words, "--json", tmp_path / "found.json")
+    ran = command(*words, "--out", tmp_path / "found.json")
     assert ran.code == 0
     assert "equivalent names count from 0.9 on" in ran.out
     found = json.loads((tmp_path / "found.json").read_text())["corrective"]
     assert set(found["thresholds"]) == {"0.8", "0.9", "0.95"}
-    plain = command(*words[:-3], "--json", "-").json
+    plain = command(*words[:-3], "--json").json
     assert "corrective" not in plain
 
 
@@ -94,7 +94,7 @@ def test_the_command_has_no_figures_where_no_tested_task_is_known(
         p for p in sorted(demo_tasks.iterdir()) if p.name not in {t.card.task for t in tiny_taught.tasks()}
     )
     words = ("eval", unknown, "--no-learn", "--home", tiny_taught.home, "--corrective", "--encoder", "letters")
-    found = command(*words, "--json", "-").json["corrective"]
+    found = command(*words, "--json").json["corrective"]
     assert found["final_accuracy"] is None
     assert [at["final_accuracy"] for at in found["thresholds"].values()] == [None] * 3
     assert found["support"]["together"]["corrected_accuracy"] is None

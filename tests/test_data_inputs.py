@@ -51,7 +51,7 @@ def test_every_kind_gives_the_same_pixels(make: Any, file: Path):
 
 
 def test_a_grey_array_is_grey():
-    assert pixels_of(as_image(np.full((5, 7), 99, dtype=np.uint8)), 4).tolist() == [[[99] * 3] * 4] * 4
+    assert pixels_of(as_image(np.full((9, 11), 99, dtype=np.uint8)), 4).tolist() == [[[99] * 3] * 4] * 4
 
 
 def test_names_tell_which_image_it_is(file: Path):

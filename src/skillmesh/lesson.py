@@ -15,17 +15,21 @@ from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import Prior
 from skillmesh.config import AgentConfig
 from skillmesh.costs import Costs
-from skillmesh.data.folder import ImageFile, Split, TaskFolder
+from skillmesh.data.checks import Finding, check_balance, check_names, unreadable
+from skillmesh.data.folder import TaskFolder
 from skillmesh.errors import DataError
+from skillmesh.learning.advice import advise
+from skillmesh.learning.examine import Part, examine
+from skillmesh.learning.head import Fit, softmax
+from skillmesh.learning.outcome import Outcome
 from skillmesh.learning.probes import choose_probes, probe_tensors
-from skillmesh.learning.trial import Adapting, Material, adapt
+from skillmesh.learning.trial import Adapting, Material, try_adapting
 from skillmesh.progress import Advance
 from skillmesh.synergy.rows.start import WarmStart, start_head
 from skillmesh.tensors import Floats, Tensors
 from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
-    from skillmesh.backbone.describe import Described
     from skillmesh.data.inputs import Unreadable
 
 Labels = NDArray[np.int64]
@@ -47,6 +51,24 @@ class Lesson:
     """Images whose descriptors were not in the cache."""
     costs: Costs = field(default_factory=Costs)
     """What learning it cost, where somebody counted."""
+    findings: tuple[Finding, ...] = ()
+    """What the checks of the images found."""
+    outcome: Outcome | None = None
+    """What was said of the validation images before these joined the training; `None` for a composed task."""
+    training_accuracy: float | None = None
+    """Share of the training images that the head was right about before the validation images joined them."""
+
+    @property
+    def all_findings(self) -> tuple[Finding, ...]:
+        """What the checks found, and the images that cannot be read."""
+        return (*unreadable([(bad.name, bad.reason) for bad in self.unreadable]), *self.findings)
+
+    @property
+    def advice(self) -> str | None:
+        """One sentence on what would help, where something would."""
+        if self.outcome is None:
+            return None
+        return advise(self.outcome, self.facts["counts"], self.training_accuracy, "trial" in self.facts)
 
     @property
     def images(self) -> int:
@@ -67,21 +89,22 @@ def study(
     """Learn head, anchor and probes from the training and validation images. Test images are never opened.
 
     What `adapting` says is tried beside. `checkpoint` keeps what a kill would lose of that, and `training` is told
-    how many images will go forth and back. Where `warm_start` has modules, classes that they know begin with what
-    these know of them; a head that looks at an adapted backbone takes nothing from it.
+    how many images will go through the network. Where `warm_start` has modules, classes that they know begin with
+    what these know of them; a head that looks at an adapted backbone takes nothing from it.
     """
     adapting.refuse_impossible(backbone.network, len(task.splits["val"]))
-    train, train_labels, train_files, seen = _represented(task.splits["train"], backbone, config, progress)
-    val, val_labels, val_files, also_seen = _represented(task.splits["val"], backbone, config, progress)
-    unreadable, fresh = seen.unreadable + also_seen.unreadable, seen.fresh + also_seen.fresh
+    read = read_images(task, backbone, progress)
+    train_part, val_part = read.parts
+    train_labels, val_labels = train_part.labels, val_part.labels
+    train, val = (backbone.represent(part.raw, config.representation, config.compact) for part in read.parts)
     counts = np.bincount(train_labels, minlength=len(task.classes))
-    _refuse_empty_classes(task, counts, unreadable)
+    _refuse_empty_classes(task, counts, read)
     # One BLAS thread: the products are many and small, and waking a second thread for each costs more than it
     # saves (2 to 6 × on two cores). It also makes a module the same whatever the number of threads.
     with one_thread():
         space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
         begun = start_head(warm_start, task.classes, space, (train, train_labels), (val, val_labels))
-        fit = begun.fit
+        fit, views = begun.fit, (train, val)
         anchor = KINDS[config.mapper].fit(train, train_labels, len(task.classes), anchor_settings(config))
         prior = backbone.calibration.prior(config.representation, config.compact)
         probes = own_probes(anchor, val, config.mapper, prior)
@@ -90,25 +113,70 @@ def study(
     if adapting.mode == "auto" and (fit.accuracy == 1 or not len(val)):
         facts["trial"] = f"{adapting.kind}: not tried, since all {len(val)} validation images are right without"
     elif adapting.mode != "never":
-        material = Material((train_files, val_files), (train, val), (train_labels, val_labels), fit)
-        adapted = adapt(adapting, backbone, config, material, checkpoint, training)
-        kept = bool(adapted.tensors) and (adapting.mode == "always" or adapted.better)
-        facts["trial"] = f"{adapted.words}; {'kept' if kept else 'not kept'}"
+        material = Material((train_part.images, val_part.images), views, (train_labels, val_labels), fit)
+        adapted, kept = try_adapting(adapting, backbone, config, material, checkpoint, training)
+        facts["trial"] = adapted.words
         if kept:
-            fit, tensors, facts = adapted.fit, tensors | adapted.tensors, facts | adapted.facts
-            facts.pop("warm_start", None)
-    facts |= {
+            fit, views, tensors = adapted.fit, adapted.views, tensors | adapted.tensors
+            facts = {"trial": adapted.words} | adapted.facts
+    return Lesson(
+        fit.head.tensors() | tensors,
+        facts | _card_facts(task, config, counts, val, fit),
+        read.unreadable,
+        (*task.notes, *begun.notes),
+        val,
+        val_labels,
+        read.fresh,
+        findings=read.findings,
+        outcome=judged(fit, task.classes, val_part, views[1]),
+        training_accuracy=float(np.mean(fit.before.logits(views[0]).argmax(axis=1) == train_labels)),
+    )
+
+
+def _card_facts(
+    task: TaskFolder, config: AgentConfig, counts: NDArray[np.int64], val: Floats, fit: Fit
+) -> dict[str, Any]:
+    return {
         "task": task.name,
         "classes": task.classes,
-        "dim": train.shape[1],
+        "dim": val.shape[1],
         "anchors": (config.mapper,),
         "counts": tuple(int(n) for n in counts),
         "validation_images": len(val),
         "validation_accuracy": fit.accuracy,
         "temperature": fit.temperature,
     }
-    notes = (*task.notes, *begun.notes)
-    return Lesson(fit.head.tensors() | tensors, facts, unreadable, notes, val, val_labels, fresh)
+
+
+@dataclass(frozen=True)
+class ReadImages:
+    """A task's training and validation images, without those that would falsify what is measured."""
+
+    parts: tuple[Part, ...]
+    unreadable: list[Unreadable]
+    findings: tuple[Finding, ...]
+    fresh: int
+    """Number of images whose descriptors were not in the cache."""
+
+
+def read_images(task: TaskFolder, backbone: Backbone, progress: Advance | None) -> ReadImages:
+    """Describe and examine the training and the validation images."""
+    seen = {name: backbone.describe(task.splits[name].files, progress) for name in ("train", "val")}
+    parts = [Part.of(name, task.splits[name].files, task.splits[name].labels, seen[name]) for name in seen]
+    examined = examine(parts, task.classes, backbone)
+    return ReadImages(
+        examined.parts,
+        [bad for described in seen.values() for bad in described.unreadable],
+        (*check_names(task), *check_balance(task), *examined.findings),
+        sum(described.fresh for described in seen.values()),
+    )
+
+
+def judged(fit: Fit, classes: tuple[str, ...], val: Part, view: Floats) -> Outcome:
+    """Say what the head, before the validation images joined its training, makes of them."""
+    logits = fit.before.logits(view)
+    confidence = softmax(logits / fit.temperature).max(axis=1) if len(view) else np.empty(0)
+    return Outcome(classes, val.images, val.labels, logits.argmax(axis=1), confidence.astype(np.float32))
 
 
 def own_probes(anchor: Anchor, val: Floats, kind: str, prior: Prior) -> Floats:
@@ -127,20 +195,19 @@ def anchor_settings(config: AgentConfig) -> AnchorSettings:
     )
 
 
-def _represented(
-    split: Split, backbone: Backbone, config: AgentConfig, progress: Advance | None
-) -> tuple[Floats, Labels, list[ImageFile], Described]:
-    described = backbone.describe(split.files, progress)
-    x = backbone.represent(described.raw, config.representation, config.compact)
-    readable = [split.files[index] for index in described.readable]
-    return x, split.labels[described.readable], readable, described
-
-
-def _refuse_empty_classes(task: TaskFolder, counts: NDArray[np.int64], unreadable: list[Unreadable]) -> None:
+def _refuse_empty_classes(task: TaskFolder, counts: NDArray[np.int64], read: ReadImages) -> None:
     empty = [task.classes[i] for i in np.flatnonzero(counts == 0)]
-    if empty:
-        examples = "; ".join(f"{u.name}: {u.reason}" for u in unreadable[:3])
+    if not empty:
+        return
+    names = ", ".join(map(repr, empty[:5]))
+    twins = next((finding for finding in read.findings if finding.kind == "twins-across-classes"), None)
+    if twins is not None and not read.unreadable:
         raise DataError(
-            f"no training image of {', '.join(map(repr, empty[:5]))} in {task.name!r} can be read ({examples}); "
-            "mend or remove the class folder(s)"
+            f"no training image of {names} in {task.name!r} is left ({twins.text}); keep each image in the one "
+            "class that it belongs to"
         )
+    examples = "; ".join(f"{u.name}: {u.reason}" for u in read.unreadable[:3])
+    raise DataError(
+        f"no training image of {names} in {task.name!r} can be read ({examples}); "
+        "mend or remove the class folder(s)"
+    )

@@ -36,6 +36,8 @@ class Described:
     unreadable: list[Unreadable] = field(default_factory=list)
     fresh: int = 0
     """How many were not in the cache."""
+    keys: list[bytes] = field(default_factory=list)
+    """For each row of `raw`, a hash of its image's content: equal files have equal keys."""
 
 
 def describe(
@@ -49,6 +51,7 @@ def describe(
     rows: list[Raw] = []
     readable: list[int] = []
     unreadable: list[Unreadable] = []
+    keys: list[bytes] = []
     fresh = 0
     with ThreadPoolExecutor(cpu_workers()) as pool:
         for start in range(0, len(images), WINDOW):
@@ -61,6 +64,7 @@ def describe(
                 else:
                     rows.append(item.raw)
                     readable.append(index)
+                    keys.append(item.key)
             fresh += sum(item.fresh for item in items)
             if cache is not None:
                 cache.put([(item.key, item.raw) for item in items if item.fresh and item.raw is not None])
@@ -68,7 +72,7 @@ def describe(
                 progress(len(window))
     spend("forward", len(rows) * network.forward_macs)
     raw = np.stack(rows) if rows else np.empty((0, network.width), dtype=np.float16)
-    return Described(raw, np.array(readable, dtype=np.int64), unreadable, fresh)
+    return Described(raw, np.array(readable, dtype=np.int64), unreadable, fresh, keys)
 
 
 @dataclass

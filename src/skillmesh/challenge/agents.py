@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
-from skillmesh.challenge.evaluate import Shown, show
 from skillmesh.challenge.executors import BackboneRef, worker_backbone
 from skillmesh.challenge.learning import learn_missing
 from skillmesh.challenge.methods import SkillMethod
 from skillmesh.challenge.sharing import share
+from skillmesh.challenge.shown import Shown, show
 from skillmesh.challenge.stage import Stage
 from skillmesh.challenge.steps import measure_steps
 from skillmesh.config import FILE as CONFIG_FILE

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.challenge.evaluate import Shown
 from skillmesh.challenge.record import Answers, ClassAnswers, Confused, Confusions, Mistake, TaskAnswers
+from skillmesh.challenge.shown import Shown
 from skillmesh.mapper import Mapped
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -14,17 +14,16 @@ from numpy.typing import NDArray
 
 from skillmesh.agent import Agent
 from skillmesh.answer import Guess
+from skillmesh.challenge.shown import Change, Shown, show, show_sound
+from skillmesh.data.checks import Finding
 from skillmesh.data.folder import TaskFolder, open_task
-from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import DataError
 from skillmesh.learning.head import softmax
+from skillmesh.learning.outcome import OTHER, Outcome
 from skillmesh.mapper import Mapped
 from skillmesh.module import Module
-from skillmesh.progress import Progress, begin
+from skillmesh.progress import Progress
 from skillmesh.tensors import Floats
-
-Change = Callable[[AnyImage], AnyImage]
-"""Something done to every test image before it is shown to the agent."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,8 @@ class TaskResult:
     answer_seconds: float
     confusions: dict[str, int] = field(default_factory=dict)
     """The other tasks that its images were taken for, and how often."""
+    left_out: int = 0
+    """Number of test images that would falsify the figures, and are not among `test_images`."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,22 @@ class Said:
     """The same where equivalent classes of several tasks support one another."""
 
 
+@dataclass(frozen=True)
+class TaskAnswers:
+    """What was said of a learned task's test images, class by class."""
+
+    task: str
+    given: Outcome
+    """The answers where the task is given."""
+    final: Outcome
+    """The answers where it is not, an answer forced."""
+
+    def class_facts(self) -> list[dict[str, Any]]:
+        """Return recall with and without the task given, and what was said instead, as JSON has it."""
+        pairs = zip(self.final.class_facts(), self.given.class_facts(), strict=True)
+        return [{**final, "recall_task_given": given["recall"]} for final, given in pairs]
+
+
 @dataclass
 class Evaluation:
     """Results per task, and what they are on average over tasks."""
@@ -86,6 +103,9 @@ class Evaluation:
     confidence: list[tuple[Floats, NDArray[np.bool_]]] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
     """What was said image by image; kept where it is asked for."""
+    answers: list[TaskAnswers] = field(default_factory=list)
+    checks: list[tuple[str, Finding]] = field(default_factory=list)
+    """What the checks found, with the name of the task."""
 
     def summary(self) -> dict[str, Any]:
         """Return the macro averages and the tasks, as JSON would have it."""
@@ -109,6 +129,7 @@ class Evaluation:
             summary["unknown_auroc"] = self.unknown_auroc()
         summary["tasks"] = [asdict(t) for t in self.tasks]
         summary["hidden"] = [asdict(h) for h in self.hidden]
+        summary["checks"] = [{"task": task} | finding.as_dict() for task, finding in self.checks]
         return summary
 
     def unknown_auroc(self) -> float | None:
@@ -164,21 +185,25 @@ def evaluate(
     """
     folders = [open_measured(path, agent.config.seed, learn) for path in paths]
     seconds = dict.fromkeys((f.name for f in folders), 0.0)
+    result = Evaluation()
     if learn:
         for folder in folders:
             if folder.name not in hide:
                 started = time.perf_counter()
                 # Cold: what is measured of a task must not depend on which were learned before it.
-                agent.learn(folder, warm_start="never", progress=progress)
+                _, lesson = agent.learn(folder, warm_start="never", progress=progress)
                 seconds[folder.name] = time.perf_counter() - started
+                result.checks += [(folder.name, finding) for finding in lesson.all_findings]
     modules, _ = agent.mapper()
     index_of = {m.card.task: i for i, m in enumerate(modules)}
-    result = Evaluation()
     for folder in folders:
         if folder.name in index_of:
-            shown = _test_known(
-                agent, folder, index_of[folder.name], seconds[folder.name], change, progress, result
-            )
+            if change is None:
+                shown, findings = show_sound(agent, folder, learn, progress)
+                result.checks += [(folder.name, finding) for finding in findings]
+            else:
+                shown = show(agent, folder, change, progress)
+            _test_known(agent, folder, index_of[folder.name], shown, seconds[folder.name], result)
             if keep_said:
                 result.said.append(_said(agent, folder, shown))
         else:
@@ -201,26 +226,21 @@ def open_measured(path: Path | TaskFolder, seed: int, learn: bool = True) -> Tas
 
 
 def _test_known(
-    agent: Agent,
-    folder: TaskFolder,
-    index: int,
-    learn_seconds: float,
-    change: Change | None,
-    progress: Progress | None,
-    result: Evaluation,
-) -> Shown:
+    agent: Agent, folder: TaskFolder, index: int, shown: Shown, learn_seconds: float, result: Evaluation
+) -> None:
     modules, mapper = agent.mapper()
     module = modules[index]
     started = time.perf_counter()
-    shown = show(agent, folder, change, progress)
     mapped = mapper.map(shown.x)
     seen = agent.seen_by(module, shown.x, shown.images)
-    answer_seconds = time.perf_counter() - started
+    answer_seconds = shown.seconds + time.perf_counter() - started
     right_class = said_right(agent, module, folder, shown, seen)
     marks = Marks.of(right_class, mapped, index)
     right_task = mapped.task == index
+    confidence, said = _answers(agent, shown, mapped, modules, own=index)
     result.novelty_known.append(mapped.novelty)
-    result.confidence.append((_confidence(agent, shown, mapped, modules), right_task & right_class))
+    result.confidence.append((confidence, right_task & right_class))
+    result.answers.append(_task_answers(agent, module, folder, shown, seen, (right_task, said, confidence)))
     others, counts = np.unique(mapped.task[~right_task], return_counts=True)
     result.tasks.append(
         TaskResult(
@@ -237,9 +257,30 @@ def _test_known(
             learn_seconds=round(learn_seconds, 3),
             answer_seconds=round(answer_seconds, 3),
             confusions={modules[o].card.task: int(n) for o, n in zip(others, counts, strict=True)},
+            left_out=shown.left_out,
         )
     )
-    return shown
+
+
+def _task_answers(
+    agent: Agent,
+    module: Module,
+    folder: TaskFolder,
+    shown: Shown,
+    seen: Floats,
+    final: tuple[NDArray[np.bool_], list[str], Floats],
+) -> TaskAnswers:
+    """Sort the answers by class; classes of the folder that the module lacks come last, and are never given."""
+    classes = tuple(dict.fromkeys((*module.card.classes, *folder.classes)))
+    labels = np.array([classes.index(name) for name in folder.classes], dtype=np.int64)[shown.labels]
+    logits = agent.head(module).logits(seen)
+    share = softmax(logits / module.card.temperature).max(axis=1).astype(np.float32)
+    given = Outcome(classes, shown.images, labels, logits.argmax(axis=1), share)
+    right_task, said, confidence = final
+    guesses = np.where(right_task, given.guesses, OTHER)
+    return TaskAnswers(
+        folder.name, given, Outcome(classes, shown.images, labels, guesses, confidence, tuple(said))
+    )
 
 
 def _test_hidden(
@@ -249,34 +290,6 @@ def _test_hidden(
     mapped = agent.mapper()[1].map(shown.x)
     result.novelty_hidden.append(mapped.novelty)
     result.hidden.append(HiddenResult(folder.name, len(shown), float(mapped.unknown.mean())))
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A task's test images that can be read, described."""
-
-    x: Floats
-    labels: NDArray[np.int64]
-    """Indices into the folder's classes."""
-    images: list[AnyImage]
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-def show(
-    agent: Agent, folder: TaskFolder, change: Change | None = None, progress: Progress | None = None
-) -> Shown:
-    """Describe a task's test images as `Agent.answer` would."""
-    split, name = folder.splits["test"], folder.name
-    images: Sequence[AnyImage] = split.files if change is None else [change(image) for image in split.files]
-    described = agent.backbone.describe(images, begin(progress, f"{name} (test)", len(images)))
-    if not len(described.raw):
-        reasons = "; ".join(f"{u.name}: {u.reason}" for u in described.unreadable[:3])
-        raise DataError(f"no test image of {name!r} can be read ({reasons}); mend or remove the test folder")
-    x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
-    readable = [images[index] for index in described.readable]
-    return Shown(x, split.labels[described.readable], readable)
 
 
 def said_right(agent: Agent, module: Module, folder: TaskFolder, shown: Shown, seen: Floats) -> NDArray[np.bool_]:
@@ -320,16 +333,25 @@ def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
     return np.array([position.get(name, -1) for name in folder.classes], dtype=np.int64)
 
 
-def _confidence(agent: Agent, shown: Shown, mapped: Mapped, modules: list[Module]) -> Floats:
-    """The confidence of each image's answer, as `Answer.confidence` states it."""
+def _answers(
+    agent: Agent, shown: Shown, mapped: Mapped, modules: list[Module], own: int
+) -> tuple[Floats, list[str]]:
+    """Return the confidence of each image's answer, as `Answer.confidence` states it, and the class it names.
+
+    A class of another task than the images' `own` is named with its task.
+    """
     stated = np.empty(len(shown), dtype=np.float32)
+    named = [""] * len(shown)
     for index in np.unique(mapped.task):
         rows = mapped.task == index
         module = modules[index]
         seen = agent.seen_by(module, shown.x[rows], [shown.images[row] for row in np.flatnonzero(rows)])
         share = softmax(agent.head(module).logits(seen) / module.card.temperature)
         stated[rows] = mapped.posterior[rows, index] * share.max(axis=1)
-    return stated
+        prefix = "" if index == own else f"{module.card.task}: "
+        for row, guess in zip(np.flatnonzero(rows), share.argmax(axis=1), strict=True):
+            named[row] = prefix + module.card.classes[guess]
+    return stated, named
 
 
 def _said(agent: Agent, folder: TaskFolder, shown: Shown) -> Said:

@@ -151,7 +151,7 @@ def _keep(stage: Stage, agent: Agent, task: str, lesson: Lesson, taken: Taken) -
         macs=dict(lesson.costs.spent),
         seconds=round(taken.wall, 3),
         images=lesson.images,
-        cached_images=lesson.images - lesson.fresh,
+        cached_images=max(0, lesson.images - lesson.fresh),
         module_bytes=module.size,
         parts=bytes_by_part(module),
         validation_accuracy=module.card.validation_accuracy,

@@ -22,7 +22,7 @@ from skillmesh.module import Module, read_file
 from skillmesh.progress import begin
 
 if TYPE_CHECKING:
-    from skillmesh.challenge.evaluate import Shown
+    from skillmesh.challenge.shown import Shown
     from skillmesh.challenge.stage import Stage
 
 SAMPLE = 5

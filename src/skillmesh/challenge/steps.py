@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.challenge.answers import answers_of, confusions_of, final_answers
-from skillmesh.challenge.evaluate import Marks, Shown, is_right
+from skillmesh.challenge.evaluate import Marks, is_right
 from skillmesh.challenge.record import Step, TaskAtStep
+from skillmesh.challenge.shown import Shown
 from skillmesh.costs import counted
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import in_order

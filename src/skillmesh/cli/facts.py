@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,6 +10,9 @@ if TYPE_CHECKING:
     from skillmesh.lesson import Lesson
     from skillmesh.module import Module
     from skillmesh.module.joint import Joint
+
+MOST_LINES = 6
+"""Number of lines about a task's images that a command prints."""
 
 
 def called(agent: Agent, key: str) -> str:
@@ -41,19 +45,30 @@ def merged_facts(joint: Joint, agent: Agent) -> dict[str, Any]:
 
 def lesson_facts(lesson: Lesson, seconds: float) -> dict[str, Any]:
     """What there is to say of learning, beside what the card says."""
+    confusions = [] if lesson.outcome is None else lesson.outcome.confusions()
     return {
         "seconds": round(seconds, 3),
         "macs": lesson.costs.spent,
         "notes": list(lesson.notes),
         "unreadable": [{"name": bad.name, "reason": bad.reason} for bad in lesson.unreadable],
+        "checks": [finding.as_dict() for finding in lesson.all_findings],
+        "training_accuracy": lesson.training_accuracy,
+        "confusions": [{"class": c.label, "given": c.given, "images": c.images, "of": c.of} for c in confusions],
+        "advice": lesson.advice,
     }
 
 
 def warn_of(lesson: Lesson) -> None:
-    """Say what was noticed about the images, and which could not be read."""
+    """Say in a few lines what was noticed about the images."""
+    lines = [f"check: {finding.text}" for finding in lesson.all_findings]
+    warn_of_findings([*lines, *(f"note: {text}" for text in lesson.notes)])
+
+
+def warn_of_findings(lines: Sequence[str]) -> None:
+    """Print the first few lines and say how many more there are."""
     from skillmesh.cli import show
 
-    for text in lesson.notes:
-        show.warn(f"note: {text}")
-    for bad in lesson.unreadable:
-        show.warn(f"skipped: {bad.name}: {bad.reason}")
+    for line in lines[:MOST_LINES]:
+        show.warn(line)
+    if len(lines) > MOST_LINES:
+        show.warn(f"and {len(lines) - MOST_LINES:,} more such lines; --json has all")

@@ -34,15 +34,16 @@ NOT_CONTINUED = (
     "warm_form",
 )
 """What `learn` cannot heed where it goes on with a task, by the names that `Agent.learn` has for it."""
+MOST_CONFUSIONS = 3
+"""Number of confused pairs of classes that are printed."""
 
 
 def _given(context: typer.Context, names: Sequence[str]) -> list[str]:
     """Return those of the options that the user has typed, whatever they say."""
+    spelled = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in names}
     return [
-        f"--{'continue' if name == 'continued' else name.replace('_', '-')}"
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
+        spelled[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
     ]
 
 
@@ -72,14 +73,18 @@ def learn(
     warm_start: options.WarmStart = "auto",
     warm_form: options.WarmForm = "prior",
     device: options.Device = None,
+    report: options.Report = None,
     json: options.Json = False,
 ) -> None:
     """Learn a task from a folder of images and keep it as a small signed module."""
+    from skillmesh.cli.targets import refuse_bad_target
+
+    refuse_bad_target(report)
     if continued is not None and (unfit := _given(context, NOT_CONTINUED)):
         raise AgentError(
             f"--continue keeps a task's name and goes on from its own plain head; leave {', '.join(unfit)} away"
         )
-    if each_folder and (unfit := _given(context, ("name", "continued", "one_task"))):
+    if each_folder and (unfit := _given(context, ("name", "continued", "one_task", "report"))):
         raise AgentError(f"--each-folder learns several tasks by their folders' names; leave {unfit[0]} away")
     how: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
     if continued is None:
@@ -90,26 +95,30 @@ def learn(
         _learn_each(agent, folder, json, how)
         return
     try:
-        _learn_one(agent, folder, continued, json, how | {"one_task": one_task})
+        _learn_one(agent, folder, continued, report, json, how | {"one_task": one_task})
     except FolderOfTasksError as error:
         commands = commands_for(folder, home or context.obj, continued, name)
         if _choose_each(error, folder, commands, may_ask=not (json or continued or name)):
             _learn_each(agent, folder, json, how)
         else:
-            _learn_one(agent, folder, continued, json, how | {"one_task": True})
+            _learn_one(agent, folder, continued, report, json, how | {"one_task": True})
 
 
-def _learn_one(agent: Agent, folder: Path, continued: str | None, json: bool, how: dict[str, Any]) -> None:
+def _learn_one(
+    agent: Agent, folder: Path, continued: str | None, report: Path | None, json: bool, how: dict[str, Any]
+) -> None:
     """Learn one task, or go on with it, and show what came of it."""
     from skillmesh.cli import show
 
     started = time.perf_counter()
     module, lesson = _taught(agent, folder, continued, how)
     seconds = time.perf_counter() - started
+    if report is not None:
+        _write_report(report, module, lesson)
     if json:
         show.print_json(facts_of(module, agent) | lesson_facts(lesson, seconds))
     else:
-        _show(module, lesson, seconds, went_on=continued is not None)
+        _show(module, lesson, seconds)
 
 
 def _learn_each(agent: Agent, folder: Path, json: bool, how: dict[str, Any]) -> None:
@@ -147,17 +156,51 @@ def _taught(agent: Agent, folder: Path, continued: str | None, how: dict[str, An
         return agent.learn(folder, **how, progress=bar)
 
 
-def _show(module: Module, lesson: Lesson, seconds: float, went_on: bool = False) -> None:
+def _show(module: Module, lesson: Lesson, seconds: float) -> None:
+    """Say what was learned, how well, and what would help."""
     from skillmesh.cli import show
 
     warn_of(lesson)
     card = module.card
+    images = sum(card.counts) + card.validation_images
     typer.echo(
-        f"learned {card.task!r}: {len(card.classes)} classes, {sum(card.counts)} training images, validation "
-        f"{show.percent(card.validation_accuracy)}, {show.kilobytes(module.size)}, {seconds:.1f} s"
+        f"learned {card.task!r}: {len(card.classes)} classes, {images:,} images ({sum(card.counts):,} training, "
+        f"{card.validation_images:,} validation)"
     )
+    typer.echo(
+        f"  validation accuracy {show.percent(card.validation_accuracy)}, {show.kilobytes(module.size)}, "
+        f"{seconds:.1f} s"
+    )
+    confusions = [] if lesson.outcome is None else lesson.outcome.confusions()
+    if confusions:
+        more = f" and {len(confusions) - MOST_CONFUSIONS} more pairs" if len(confusions) > MOST_CONFUSIONS else ""
+        typer.echo(show.wrapped("confuses", ", ".join(map(str, confusions[:MOST_CONFUSIONS])) + more))
     if card.trial is not None:
-        typer.echo(card.trial if went_on else f"tried {card.trial}")
+        typer.echo(show.wrapped("tried", card.trial))
+    if lesson.advice is not None:
+        typer.echo(show.wrapped("advice", lesson.advice))
+
+
+def _write_report(path: Path, module: Module, lesson: Lesson) -> None:
+    from skillmesh.cli import show
+    from skillmesh.cli.task_report import TaskSection, write_report
+    from skillmesh.learning.outcome import Outcome
+
+    card = module.card
+    figures = (
+        ("validation accuracy", show.percent(card.validation_accuracy)),
+        ("training accuracy, before validation images join", show.percent(lesson.training_accuracy)),
+        ("training images", f"{sum(card.counts):,}"),
+        ("validation images", f"{card.validation_images:,}"),
+        ("module", show.kilobytes(module.size)),
+    )
+    notes = [finding.text for finding in lesson.all_findings]
+    if lesson.advice is not None:
+        notes.insert(0, f"advice: {lesson.advice}")
+    outcome = lesson.outcome or Outcome.nothing(card.classes)
+    section = TaskSection(card.task, figures, outcome, "validation", tuple(notes))
+    about = f"Learned by {card.teacher} on {card.created[:10]} with the backbone {card.backbone_name}."
+    write_report(path, f"What was learned of {card.task}", about, [section])
 
 
 def _choose_each(error: FolderOfTasksError, folder: Path, commands: tuple[str, str], may_ask: bool) -> bool:

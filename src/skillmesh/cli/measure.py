@@ -11,18 +11,10 @@ import typer
 
 from skillmesh.cli import options
 from skillmesh.cli.app import app
-from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
     from skillmesh.challenge.evaluate import Evaluation
-
-Json = Annotated[
-    Path | None,
-    typer.Option(
-        "--json", metavar="FILE", show_default=False, help="Write the results here; - for standard output."
-    ),
-]
 
 
 @app.command("eval")
@@ -30,7 +22,15 @@ def eval_(
     context: typer.Context,
     folders: Annotated[list[Path], typer.Argument(help="Tasks, or folders of tasks.")],
     home: options.Home = None,
-    json: Json = None,
+    json: options.Json = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", show_default=False, help="Write the same JSON to a file."),
+    ] = None,
+    report: options.Report = None,
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Print recall and confusions of every class of every task.")
+    ] = False,
     learn: Annotated[
         bool,
         typer.Option("--learn/--no-learn", help="Learn into a fresh agent, or ask the agent at --home as it is."),
@@ -58,13 +58,15 @@ def eval_(
     from skillmesh.challenge.evaluate import evaluate
     from skillmesh.challenge.provenance import provenance
     from skillmesh.cli import show
+    from skillmesh.cli.evaluated import print_evaluation, write_json, write_page
+    from skillmesh.cli.targets import refuse_bad_target
     from skillmesh.data.folder import find_tasks
     from skillmesh.home import create_home, home_folder
     from skillmesh.synergy.matching.remembered import remembering
 
     paths = find_tasks(folders)
-    if json is not None and str(json) != "-":
-        _refuse_missing_folder(json)
+    for target in (out, report):
+        refuse_bad_target(target)
     names = remembering(encoder) if corrective else None
     with TemporaryDirectory(prefix="skillmesh-eval-") as fresh, show.progress_bar() as bar:
         if learn:
@@ -86,64 +88,27 @@ def eval_(
         origin = provenance(show.command_line(), paths, seed)
         result = evaluate(agent, paths, learn=learn, keep_said=corrective, progress=bar)
         found = {} if names is None else {"corrective": corrected(result.said, names)}
-        report = _report(agent, result) | found | {"provenance": origin}
-    if json is not None and str(json) != "-":
-        import json as json_library
-
-        json.write_text(json_library.dumps(report, ensure_ascii=False, indent=1) + "\n")
-    if json is not None and str(json) == "-":
-        show.print_json(report)
+        facts = _report(agent, result, classes) | found | {"provenance": origin}
+    if out is not None:
+        write_json(out, facts)
+    if report is not None:
+        write_page(report, result, facts)
+    if json:
+        show.print_json(facts)
     else:
-        _print_report(report)
+        print_evaluation(facts, result if classes else None)
 
 
-def _report(agent: Agent, result: Evaluation) -> dict[str, Any]:
+def _report(agent: Agent, result: Evaluation, classes: bool) -> dict[str, Any]:
     config = agent.config.model_dump(mode="json", exclude={"name", "weights", "calibration"})
     mapper = agent.mapper()[1]
     threshold = round(mapper.threshold, 6) if math.isfinite(mapper.threshold) else None  # JSON has no infinity
     found = {"unknown_threshold": threshold, "task_temperature": round(mapper.temperature, 4)}
-    return {"settings": config | {"backbone_fingerprint": agent.bank.backbone}} | result.summary() | found
-
-
-def _print_report(report: dict[str, Any]) -> None:
-    from skillmesh.cli import show
-
-    rows = show.table(None, "task", ">classes", ">task given", ">task found", ">final", ">unknown", ">module")
-    for t in report["tasks"]:
-        figures = [
-            show.percent(t[k]) for k in ("oracle_accuracy", "task_accuracy", "final_accuracy", "known_unknown")
-        ]
-        rows.add_row(t["task"], str(t["classes"]), *figures, show.kilobytes(t["module_bytes"]))
-    for t in report["hidden"]:
-        rows.add_row(f"{t['task']} (never learned)", "", "", "", "", show.percent(t["unknown"]), "")
-    if report["tasks"]:
-        keys = ("oracle_accuracy", "task_accuracy", "final_accuracy", "known_unknown")
-        rows.add_row(
-            show.bold("mean"),
-            "",
-            *(show.percent(report[k]) for k in keys),
-            show.kilobytes(report["module_bytes"]),
-        )
-    show.console.print(rows)
-    typer.echo(f"anchor {show.kilobytes(report['anchor_bytes'] or 0)} per task")
-    typer.echo(f"learned in {report['learn_seconds']:.1f} s, answered in {report['answer_seconds']:.1f} s")
-    typer.echo(f"confidence is off by {show.percent(report['confidence_error'])} on average")
-    if "corrective" in report:
-        _print_corrections(report["corrective"])
-
-
-def _print_corrections(found: dict[str, Any]) -> None:
-    from skillmesh.cli import show
-
-    for least, at in found["thresholds"].items():
-        typer.echo(
-            f"equivalent names count from {least} on: {show.percent(found['final_accuracy'])} → "
-            f"{show.percent(at['final_accuracy'])}, {at['images']} images"
-        )
-    rows = show.table(None, "task", "class", "answered by", "with", ">score", ">images")
-    for c in found["corrections"]:
-        rows.add_row(c["task"], c["label"], c["said_task"], c["said"], f"{c['score']:.3f}", str(c["images"]))
-    show.console.print(rows if found["corrections"] else "nothing was corrected")
+    summary = result.summary()
+    if classes:
+        by_class = {answers.task: answers.class_facts() for answers in result.answers}
+        summary["tasks"] = [task | {"by_class": by_class[task["task"]]} for task in summary["tasks"]]
+    return {"settings": config | {"backbone_fingerprint": agent.bank.backbone}} | summary | found
 
 
 @app.command()
@@ -160,9 +125,10 @@ def calibrate(
     from skillmesh.backbone.calibrating import calibrate_on
     from skillmesh.backbone.network import Network
     from skillmesh.cli import show
+    from skillmesh.cli.targets import refuse_bad_target
     from skillmesh.data.folder import find_tasks
 
-    _refuse_missing_folder(out)
+    refuse_bad_target(out)
     network = Network(backbone, weights, device)
     cache = DescriptorCache(default_folder(), network.fingerprint)
     paths = find_tasks(folders)
@@ -217,9 +183,3 @@ def demo(
     from skillmesh.cli.demo import run
 
     run(out, device, json)
-
-
-def _refuse_missing_folder(target: Path) -> None:
-    """Say it before the work, not after."""
-    if not target.parent.is_dir() or target.is_dir():
-        raise AgentError(f"cannot write {target}: there is no folder {target.parent}, or {target} is one itself")

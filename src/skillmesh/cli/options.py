@@ -9,6 +9,15 @@ import typer
 
 from skillmesh import names
 
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE.html",
+        show_default=False,
+        help="Write a page with figures, confused classes and the images answered wrongly.",
+    ),
+]
 Home = Annotated[
     Path | None,
     typer.Option(
@@ -70,11 +79,11 @@ Tag = Annotated[
 ]
 Biases = Annotated[
     names.BiasMode,
-    typer.Option("--biases", help="Train biases for the backbone; auto keeps them where they pay."),
+    typer.Option("--adapt", "--biases", help="Train biases for the backbone; auto keeps them where they pay."),
 ]
 Adaptation = Annotated[
     names.Adaptation,
-    typer.Option("--adaptation", help="What --biases trains: biases, these with Head2Toe, or an input pattern."),
+    typer.Option("--adaptation", help="What --adapt trains: biases, these with Head2Toe, or an input pattern."),
 ]
 Layers = Annotated[
     str,
@@ -83,10 +92,10 @@ Layers = Annotated[
     ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option("--epochs", min=1, show_default=False, help="How long --biases trains; default: 3.")
+    int | None, typer.Option("--epochs", min=1, show_default=False, help="How long --adapt trains; default: 3.")
 ]
-Mirrored = Annotated[bool, typer.Option("--mirrored", help="--biases: mirror images at random while training.")]
-Warm = Annotated[bool, typer.Option("--warm", help="--biases: begin with the plain head, not a random one.")]
+Mirrored = Annotated[bool, typer.Option("--mirrored", help="--adapt: mirror images at random while training.")]
+Warm = Annotated[bool, typer.Option("--warm", help="--adapt: begin with the plain head, not a random one.")]
 WarmStart = Annotated[
     names.WarmMode,
     typer.Option("--warm-start", help="auto: begin with rows of classes that the bank knows by name, if it pays."),

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, zip_longest
@@ -29,6 +30,13 @@ NARROWEST, NARROWEST_SENTENCE = 6, 24
 """A column of words, or of sentences, is not made narrower than this."""
 
 
+WORTH_A_LINE = 10
+"""Steps of work that a log is told of; fewer are over before anyone wonders."""
+SECONDS_BETWEEN_LINES = 10.0
+COLUMNS = 80
+"""Width that plain sentences are wrapped to."""
+
+
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
@@ -40,6 +48,14 @@ def kilobytes(count: float) -> str:
 
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def wrapped(title: str, text: str) -> str:
+    """Lay out a line of a short report: a title, and text beside it that stays within 80 columns."""
+    first = f"  {title:<12}"
+    return textwrap.fill(
+        with_home(text), COLUMNS, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+    )
 
 
 def warn(text: str) -> None:
@@ -165,7 +181,7 @@ def resumable(out: Path) -> Iterator[None]:
 
 
 class Bar:
-    """A progress bar that keeps to `agent.Progress`."""
+    """A progress bar that keeps to `progress.Progress`."""
 
     def __init__(self, progress: RichProgress) -> None:
         self._progress = progress
@@ -181,14 +197,39 @@ class Bar:
             self._progress.advance(self._task, steps)
 
 
+class Lines:
+    """Progress for a log: a line when work starts, and one every few seconds while it goes on."""
+
+    def __init__(self) -> None:
+        self._what, self._done, self._total = "", 0, 0
+        self._started = self._told = 0.0
+
+    def start(self, what: str, total: int) -> None:
+        self._what, self._done, self._total = what, 0, total
+        self._started = self._told = time.monotonic()
+        if total >= WORTH_A_LINE:
+            stderr.print(f"{what}: {total:,} to do", soft_wrap=True)
+
+    def advance(self, steps: int) -> None:
+        self._done += steps
+        now = time.monotonic()
+        if now - self._told >= SECONDS_BETWEEN_LINES:
+            self._told = now
+            words = f"{self._what}: {self._done:,} of {self._total:,}, {now - self._started:.0f} s"
+            stderr.print(words, soft_wrap=True)
+
+
 @contextmanager
-def progress_bar(quiet: bool = False) -> Iterator[Bar]:
-    """Show progress on stderr, so that stdout stays clean for results; where nobody watches, show none."""
+def progress_bar(quiet: bool = False) -> Iterator[Bar | Lines]:
+    """Show progress on stderr, so that stdout stays clean for results: a bar on a terminal, else a few lines."""
+    if not quiet and not stderr.is_terminal:
+        yield Lines()
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     name = TextColumn("{task.description:<28}", markup=False)
     columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as progress:
+    with Progress(*columns, console=stderr, transient=True, disable=quiet) as progress:
         yield Bar(progress)
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 
+MIN_SIDE = 8
+"""Pixels that the shorter side of an image must have: scikit-learn's digits, the smallest images that people
+classify, have 8; the smallest of forty real tasks have 16."""
+
 
 class UnreadableImageError(DataError):
     """A file that has the name of an image but cannot be decoded."""
@@ -35,6 +39,7 @@ def decode(data: bytes, size: int) -> Pixels:
 def pixel_hash(data: bytes) -> bytes:
     """Decode an image file in full and hash what it shows: the same for one picture saved in two lossless ways."""
     with _opened(data) as image:
+        _refuse_too_small(image)
         rgb = to_rgb(upright(image))
         return hashlib.blake2b(f"{rgb.size} ".encode() + rgb.tobytes(), digest_size=16).digest()
 
@@ -84,7 +89,16 @@ def shrink(image: Image.Image, size: int) -> Pixels:
     """
     from PIL import Image
 
+    _refuse_too_small(image)
     return np.asarray(to_rgb(image).resize((size, size), Image.Resampling.BICUBIC))
+
+
+def _refuse_too_small(image: Image.Image) -> None:
+    if min(image.size) < MIN_SIDE:
+        raise UnreadableImageError(
+            f"{image.width} × {image.height} pixels are too few to show anything, expected {MIN_SIDE} on a side "
+            "or more"
+        )
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

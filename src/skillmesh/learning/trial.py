@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.backbone.network import Network
     from skillmesh.config import AgentConfig
-    from skillmesh.data.folder import ImageFile
+    from skillmesh.data.inputs import AnyImage
     from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
 
 SHARES = (0.5, 0.25, 0.125)
@@ -86,7 +86,7 @@ class Adapting:
 class Material:
     """The readable training images, then the validation images, and a head without adaptation."""
 
-    files: tuple[list[ImageFile], list[ImageFile]]
+    files: tuple[list[AnyImage], list[AnyImage]]
     x: tuple[Floats, Floats]
     labels: tuple[Labels, Labels]
     plain: Fit
@@ -107,6 +107,22 @@ class Adapted:
     better: bool
     """Whether validation images say so, beyond noise."""
     words: str
+    views: tuple[Floats, Floats]
+    """The training and the validation images as the head sees them."""
+
+
+def try_adapting(
+    adapting: Adapting,
+    backbone: Backbone,
+    config: AgentConfig,
+    material: Material,
+    checkpoint: Path | None = None,
+    training: Callable[[int], Advance | None] = lambda _: None,
+) -> tuple[Adapted, bool]:
+    """Adapt, and say whether to keep it: always, or where validation images say that it pays."""
+    adapted = adapt(adapting, backbone, config, material, checkpoint, training)
+    kept = bool(adapted.tensors) and (adapting.mode == "always" or adapted.better)
+    return replace(adapted, words=f"{adapted.words}; {'kept' if kept else 'not kept'}"), kept
 
 
 def adapt(
@@ -142,7 +158,7 @@ class _Trial:
             return self._reprogrammed()
         trained = self._biases()
         if not trained.values.any() or not np.isfinite(trained.values).all():  # there is nothing to send
-            return self._compared(kind, self._material.plain, self._material.x[1], {}, {})
+            return self._compared(kind, self._material.plain, self._material.x, {}, {})
         biases = self._pruned(trained)
         tensors = biases.tensors()
         facts = {"biases": (len(biases.added), len(tensors["bias.value"]))}
@@ -150,7 +166,7 @@ class _Trial:
             return self._toes(biases, tensors, facts)
         backbone, (as_is, compact) = self._backbone, (self._config.representation, self._config.compact)
         seen = [backbone.biased(part, biases.added, as_is, compact) for part in self._material.files]
-        return self._compared("biases", self._fitted(seen), seen[1], tensors, facts)
+        return self._compared("biases", self._fitted(seen), seen, tensors, facts)
 
     def _biases(self) -> Trained:
         from skillmesh.learning.biases import OURS, train_biases
@@ -187,7 +203,7 @@ class _Trial:
         before, network, parts = self._material.plain.before, self._backbone.network, self._examples()
         trained = train_pattern(network, self._space(), parts, before, settings, self._checkpoint, told)
         if not np.isfinite(trained.values).all():  # there is nothing to send
-            return self._compared("reprogramming", self._material.plain, self._material.x[1], {}, {})
+            return self._compared("reprogramming", self._material.plain, self._material.x, {}, {})
         pattern = stored(trained.values)
         seen = [
             self._backbone.changed(
@@ -196,7 +212,7 @@ class _Trial:
             for part in self._material.files
         ]
         facts = {"pattern": len(pattern)}
-        return self._compared("reprogramming", self._fitted(seen), seen[1], {"pattern": pattern}, facts)
+        return self._compared("reprogramming", self._fitted(seen), seen, {"pattern": pattern}, facts)
 
     def _toes(self, biases: Biases, tensors: Tensors, facts: dict[str, Any]) -> Adapted:
         from skillmesh.backbone.toes import choose_toes
@@ -210,17 +226,20 @@ class _Trial:
         accuracy = float(np.mean(logits.argmax(axis=1) == val))
         fit = Fit(head, 0.0, best_temperature(logits, val), accuracy, head)
         facts = facts | {"toes": (len(toes.channels), toes.grid, network.features)}
-        return self._compared("head2toe", fit, seen[1], tensors, facts)
+        return self._compared("head2toe", fit, seen, tensors, facts)
 
     def _fitted(self, seen: list[Floats]) -> Fit:
         train, val = self._material.labels
         with one_thread():  # as for the plain head
             return fit_head(seen[0], train, seen[1], val, self._material.classes)
 
-    def _compared(self, name: str, fit: Fit, seen: Floats, tensors: Tensors, facts: dict[str, Any]) -> Adapted:
+    def _compared(
+        self, name: str, fit: Fit, seen: Sequence[Floats], tensors: Tensors, facts: dict[str, Any]
+    ) -> Adapted:
         plain, labels = self._material.plain, self._material.labels[1]
         words = f"{name}: {plain.accuracy or 0:.1%} → {fit.accuracy or 0:.1%} of {len(labels)} validation images"
-        return Adapted(fit, tensors, facts, _better(plain, self._material.x[1], fit, seen, labels), words)
+        better = _better(plain, self._material.x[1], fit, seen[1], labels)
+        return Adapted(fit, tensors, facts, better, words, (seen[0], seen[1]))
 
     def _space(self) -> Space:
         from skillmesh.learning.training import Space

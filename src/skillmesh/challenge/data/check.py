@@ -10,9 +10,10 @@ from skillmesh.challenge.data.faults import structure_faults, twin_faults, unrea
 from skillmesh.challenge.data.finding import Found, Settings, find
 from skillmesh.challenge.data.looks import Look, look_at
 from skillmesh.challenge.data.report import Problem, Report, TaskFacts
-from skillmesh.challenge.data.twins import TaskTwins, Twins, by_task, find_twins, shared_by_tasks
+from skillmesh.challenge.data.twins import Twins, by_task, find_twins, shared_by_tasks
 from skillmesh.challenge.datasets import Rule, places
 from skillmesh.data.folder import TaskFolder
+from skillmesh.data.twins import TaskTwins
 from skillmesh.errors import DataError
 from skillmesh.progress import Progress
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from skillmesh.challenge.data.looks import Look
-from skillmesh.challenge.data.report import Problem, some
-from skillmesh.challenge.data.twins import TaskTwins
+from skillmesh.challenge.data.report import Problem
+from skillmesh.data.checks import check_balance, check_names, some, twins_across_classes, twins_across_splits
 from skillmesh.data.folder import SPLIT_FOLDERS, TaskFolder
+from skillmesh.data.twins import TaskTwins
 from skillmesh.errors import CardError
 
 
@@ -31,6 +32,8 @@ def structure_faults(task: TaskFolder, path: Path) -> list[Problem]:
         problems.append(Problem("one-class", text, task.name, fatal=True))
     elif words := _bad_names(task):
         problems.append(Problem("bad-name", words, task.name, fatal=True))
+    findings = [*check_names(task), *check_balance(task)]
+    problems += [Problem.of(finding, task.name) for finding in findings]
     return problems + _untested(task)
 
 
@@ -105,15 +108,10 @@ def unreadable_faults(task: TaskFolder, bad: list[Look], skip: bool) -> list[Pro
 
 
 def twin_faults(task: TaskFolder, twins: TaskTwins) -> list[Problem]:
-    problems = []
-    for words, files in twins.across_splits.items():
-        later, _, earlier = words.split()
-        text = f"{len(files):,} {later} image(s) lie in {earlier} too: {some(files)}"
-        problems.append(Problem("twins-across-splits", text, task.name, files=tuple(files)))
+    totals = {split: len(part) for split, part in task.splits.items()}
+    findings = [*twins_across_splits(twins, totals), *twins_across_classes(twins)]
+    problems = [Problem.of(finding, task.name) for finding in findings]
     if twins.in_split:
         text = f"{len(twins.in_split):,} image(s) lie in their split already: {some(twins.in_split)}"
         problems.append(Problem("twins-in-split", text, task.name, files=tuple(twins.in_split)))
-    if twins.across_classes:
-        text = f"{len(twins.across_classes):,} image(s) lie under two classes: {some(twins.across_classes)}"
-        problems.append(Problem("twins-across-classes", text, task.name, files=tuple(twins.across_classes)))
     return problems

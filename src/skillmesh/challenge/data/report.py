@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from skillmesh.challenge.data.twins import Twins
-
-SHOWN = 3
-"""So many files are named in a sentence; a program gets all of them."""
+from skillmesh.data.checks import Finding
 
 Kind = Literal[
     "nothing-there",
@@ -33,6 +30,9 @@ Kind = Literal[
     "twins-across-splits",
     "twins-across-classes",
     "twins-across-tasks",
+    "same-name",
+    "merged-names",
+    "unbalanced",
 ]
 
 
@@ -47,6 +47,11 @@ class Problem:
     """Whether it keeps a run from being started."""
     files: tuple[str, ...] = ()
     """All the files that it is about."""
+
+    @classmethod
+    def of(cls, finding: Finding, task: str) -> Problem:
+        """Make a warning of what a check shared with `learn` has found."""
+        return cls(finding.kind, finding.text, task, files=finding.files)
 
     def __str__(self) -> str:
         return f"{self.task}: {self.text}" if self.task else self.text
@@ -105,10 +110,3 @@ class Report:
         errors = self.errors
         lines = [f"  {problem}" for problem in errors]
         return "\n".join([f"the data has {len(errors)} fault(s) that keep a run from being started:", *lines])
-
-
-def some(items: Iterable[str], shown: int = SHOWN) -> str:
-    """Name the first few."""
-    every = list(items)
-    rest = len(every) - shown
-    return ", ".join(every[:shown]) + (f" and {rest:,} more" if rest > 0 else "")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from skillmesh.challenge.data.looks import Look
-
-SPLITS = ("train", "val", "test")
+from skillmesh.data.twins import TaskTwins, equal_groups
 
 
 @dataclass(frozen=True)
@@ -31,24 +30,11 @@ class Twins:
         return {"same_bytes": self.same_bytes, "files": files}
 
 
-@dataclass
-class TaskTwins:
-    """One task's images that lie there more than once."""
-
-    in_split: list[str] = field(default_factory=list)
-    across_splits: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By words like "test in train": the files of the later split."""
-    across_classes: list[str] = field(default_factory=list)
-    elsewhere: int = 0
-
-
 def find_twins(looks: Iterable[Look]) -> list[Twins]:
     """Group images by their pixels; equal bytes have equal pixels."""
-    groups: dict[bytes, list[Look]] = defaultdict(list)
-    for look in looks:
-        if not look.reason:
-            groups[look.pixels].append(look)
-    return [Twins(tuple(group)) for group in groups.values() if len(group) > 1]
+    readable = [look for look in looks if not look.reason]
+    groups = equal_groups(look.pixels for look in readable)
+    return [Twins(tuple(readable[index] for index in group)) for group in groups]
 
 
 def by_task(twins: Iterable[Twins]) -> dict[int, TaskTwins]:
@@ -58,21 +44,9 @@ def by_task(twins: Iterable[Twins]) -> dict[int, TaskTwins]:
         tasks = {look.task for look in group.looks}
         for task in tasks:
             mine = [look for look in group.looks if look.task == task]
-            _note(mine, found[task])
+            found[task].note(mine)
             found[task].elsewhere += len(mine) if len(tasks) > 1 else 0
     return found
-
-
-def _note(looks: list[Look], found: TaskTwins) -> None:
-    """Note what one picture's files in one task mean for it."""
-    files = {split: [look.file for look in looks if look.split == split] for split in SPLITS}
-    for split in SPLITS:
-        found.in_split += files[split][1:]
-    for earlier, later in combinations(SPLITS, 2):
-        if files[earlier] and files[later]:
-            found.across_splits[f"{later} in {earlier}"] += files[later]
-    if len({look.label for look in looks}) > 1:
-        found.across_classes += [look.file for look in looks]
 
 
 def shared_by_tasks(twins: Iterable[Twins]) -> Counter[tuple[int, int]]:

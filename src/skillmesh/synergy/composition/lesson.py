@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.config import AgentConfig
-from skillmesh.data.folder import Split, TaskFolder, open_task
+from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.errors import AgentError, DataError
+from skillmesh.learning.examine import Part
 from skillmesh.learning.probes import probe_tensors
-from skillmesh.lesson import Lesson, anchor_settings, own_probes
+from skillmesh.lesson import Lesson, ReadImages, anchor_settings, own_probes, read_images
 from skillmesh.names import Refining
 from skillmesh.progress import Progress, begin
 from skillmesh.synergy.composition.further import Images, go_on, widened
 from skillmesh.synergy.composition.task import Task
 from skillmesh.tensors import Floats
 from skillmesh.threads import one_thread
-
-if TYPE_CHECKING:
-    from skillmesh.backbone.describe import Described
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,8 @@ def lesson_with_images(
     """A composed task that went on with images of its classes."""
     folder, settings = further.folder, anchor_settings(config)
     advance = begin(progress, name, len(folder.splits["train"]) + len(folder.splits["val"]))
-    seen = {split: backbone.describe(folder.splits[split].files, advance) for split in ("train", "val")}
-    images = _images(task.facts["classes"], folder, seen, backbone, config)
+    read = read_images(folder, backbone, advance)
+    images = _images(task.facts["classes"], folder, read, backbone, config)
     with one_thread():
         refined = go_on(task.composed, images, further.form, further.epochs)
         anchor = widened(task.anchor, task.facts["counts"], images, settings)
@@ -88,29 +86,30 @@ def lesson_with_images(
     return replace(
         lesson,
         facts=lesson.facts | facts,
-        unreadable=seen["train"].unreadable + seen["val"].unreadable,
+        unreadable=read.unreadable,
         notes=folder.notes,
         validation=images.val_x,
         validation_labels=images.val_labels,
-        fresh=seen["train"].fresh + seen["val"].fresh,
+        fresh=read.fresh,
+        findings=read.findings,
     )
 
 
 def _images(
     classes: tuple[str, ...],
     folder: TaskFolder,
-    seen: dict[str, Described],
+    read: ReadImages,
     backbone: Backbone,
     config: AgentConfig,
 ) -> Images:
     """Described images with the new task's labels; each class must have one to train on that can be read."""
     places = np.array([classes.index(label) for label in folder.classes])
 
-    def part(split: Split, described: Described) -> tuple[Floats, Any]:
-        x = backbone.represent(described.raw, config.representation, config.compact)
-        return x, places[split.labels[described.readable]]
+    def described(part: Part) -> tuple[Floats, Any]:
+        return backbone.represent(part.raw, config.representation, config.compact), places[part.labels]
 
-    images = Images(*part(folder.splits["train"], seen["train"]), *part(folder.splits["val"], seen["val"]))
+    train, val = map(described, read.parts)
+    images = Images(*train, *val)
     counts = np.bincount(images.labels, minlength=len(classes))
     if not counts.all():
         empty = [classes[i] for i in np.flatnonzero(counts == 0)]

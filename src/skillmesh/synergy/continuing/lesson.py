@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +10,12 @@ import numpy as np
 
 from skillmesh import validation
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.data.folder import (
-    Split,
-    TaskFolder,
-    refuse_folder_of_tasks,
-    refuse_too_few_classes,
-    survey_task,
-)
+from skillmesh.data.folder import TaskFolder, refuse_folder_of_tasks, refuse_too_few_classes, survey_task
 from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
+from skillmesh.learning.examine import Part
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import probe_tensors
-from skillmesh.lesson import Lesson, own_probes
+from skillmesh.lesson import Lesson, judged, own_probes, read_images
 from skillmesh.progress import Progress, begin
 from skillmesh.synergy.continuing.knowledge import Continued, Images, Known, go_on, joined
 from skillmesh.synergy.merging.statistics import Places, union
@@ -30,9 +25,7 @@ from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
-    from skillmesh.backbone.describe import Described
     from skillmesh.module import Module
-    from skillmesh.progress import Advance
 
 
 @dataclass(frozen=True)
@@ -81,8 +74,8 @@ def study_on(agent: Agent, older: Module, folder: TaskFolder, progress: Progress
     _refuse_grown_composition(older, classes)
     images = len(folder.splits["train"]) + len(folder.splits["val"])
     advance = begin(progress, older.card.task, images)
-    train, seen = _described(agent, folder.splits["train"], classes, advance)
-    val, also_seen = _described(agent, folder.splits["val"], classes, advance)
+    read = read_images(folder, agent.backbone, advance)
+    train, val = (_described(agent, part, classes) for part in read.parts)
     counts = np.bincount(train[1], minlength=len(classes.names))
     _refuse_nothing_new(older, classes, counts)
     kept = _kept(agent, older)
@@ -114,8 +107,18 @@ def study_on(agent: Agent, older: Module, folder: TaskFolder, progress: Progress
         "trial": f"went on from version {older.card.version} with {len(train[0])} more images",
     }
     tensors = found.fit.head.tensors() | found.anchor.tensors() | probe_tensors(probes)
-    unreadable, fresh = seen.unreadable + also_seen.unreadable, seen.fresh + also_seen.fresh
-    return Lesson(tensors, facts, unreadable, folder.notes, *judges, fresh)
+    outcome = judged(found.fit, classes.names, replace(read.parts[1], labels=val[1]), val[0])
+    return Lesson(
+        tensors,
+        facts,
+        read.unreadable,
+        folder.notes,
+        *judges,
+        read.fresh,
+        findings=read.findings,
+        outcome=outcome,
+        training_accuracy=_share(_right(found.fit.before, *train), len(train[0])),
+    )
 
 
 def told_before(older: Module, **told: Any) -> dict[str, Any]:
@@ -130,10 +133,9 @@ def _classes(older: Module, folder: TaskFolder) -> _Classes:
     return _Classes((*older.card.classes, *(new[place] for place in sorted(new))), both.places[1])
 
 
-def _described(agent: Agent, split: Split, classes: _Classes, advance: Advance | None) -> tuple[Images, Described]:
-    described = agent.backbone.describe(split.files, advance)
-    x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
-    return (x, classes.places[split.labels[described.readable]]), described
+def _described(agent: Agent, part: Part, classes: _Classes) -> Images:
+    x = agent.backbone.represent(part.raw, agent.config.representation, agent.config.compact)
+    return x, classes.places[part.labels]
 
 
 def _refuse_grown_composition(older: Module, classes: _Classes) -> None:
@@ -176,7 +178,11 @@ def _accuracy(older: Module, found: Continued, val: Images, kept: Images) -> flo
     if older.card.validation_accuracy is not None:
         old = min(old, older.card.validation_accuracy * len(kept[0]))
     images = len(val[0]) + len(kept[0])
-    return (new + old) / images if images else None
+    return _share(new + old, images)
+
+
+def _share(right: float, images: int) -> float | None:
+    return right / images if images else None
 
 
 def _right(head: Head, x: Floats, labels: Places) -> float:

@@ -1,0 +1,56 @@
+"""What learning finds wrong with images, and what more of them are worth."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from tables import percent, read, source, table
+
+LIMITS = ((0, 30), (30, 100), (100, 10_000))
+"""Images per class: more than the first, up to the second."""
+
+
+def learning_curve() -> str:
+    tasks = read("learning-curve")["tasks"]
+    rows = []
+    for low, high in (*LIMITS, (30, 10_000)):
+        mine = [task for task in tasks if low < task["images_per_class"] <= high]
+        words = f"up to {high}" if not low else f"over {low}" + (f", up to {high}" if high < 10_000 else "")
+        rows.append([words, str(len(mine)), *_means(mine)])
+    head = (
+        "training images per class | tasks | training, % | validation, % | test, half of the images, % "
+        "| test, all, % | gain, points | worst and best task"
+    )
+    return f"{table(head, rows)}\n\n{source('learning-curve')}"
+
+
+def _means(tasks: list[dict[str, Any]]) -> list[str]:
+    keys = ("training_accuracy", "validation_accuracy", "test_accuracy_with_half", "test_accuracy")
+    gains = [100 * (task["test_accuracy"] - task["test_accuracy_with_half"]) for task in tasks]
+    means = [percent(fmean(task[key] for task in tasks)) for key in keys]
+    return [*means, f"{fmean(gains):+.1f}", f"{min(gains):+.1f} to {max(gains):+.1f}"]
+
+
+def near_twins() -> str:
+    result = read("near-twins")
+    rows = [[way, percent(share)] for way, share in result["found"].items()]
+    return f"{table('image saved again | found, %', rows)}\n\n{source('near-twins')}"
+
+
+def twins_in_tasks() -> str:
+    tasks = [task for task in read("near-twins")["tasks"] if task["pairs"]]
+    rows = [
+        [
+            task["task"],
+            f"{task['images']:,}",
+            f"{len(task['pairs']):,}",
+            str(len(task["pairs_of_two_classes"])),
+            *(str(task["left_out"][split]) for split in ("train", "val", "test")),
+        ]
+        for task in tasks
+    ]
+    head = (
+        "task | images | twins | in two classes | left out of training | left out of validation | left out of test"
+    )
+    return f"{table(head, rows)}\n\n{source('near-twins')}"

@@ -1,0 +1,171 @@
+"""A page about tasks: how accurate, which classes are confused, and the images that were answered wrongly.
+
+The page is one HTML file with everything inside; it needs no other file and no network.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from skillmesh.data.images import UnreadableImageError
+from skillmesh.data.inputs import AnyImage
+from skillmesh.learning.outcome import Outcome
+
+SIDE = 96
+"""Pixels of a thumbnail."""
+PER_CLASS = 12
+"""Number of wrong answers shown of each class, at most; the surest ones."""
+
+
+@dataclass(frozen=True)
+class TaskSection:
+    """What the page says of one task."""
+
+    name: str
+    figures: tuple[tuple[str, str], ...]
+    """Each a figure and what it is of."""
+    outcome: Outcome
+    images: str
+    """What its images are: "validation" or "test"."""
+    notes: tuple[str, ...] = ()
+    recall: tuple[tuple[str, list[float | None]], ...] = ()
+    """Further columns of recall, each with its title."""
+
+
+def write_report(path: Path, title: str, about: str, sections: Sequence[TaskSection]) -> None:
+    """Write the page; thumbnails are read from where the images lie."""
+    numbered = list(enumerate(sections, 1))
+    links = [f'<a href="#task-{number}">{escape(section.name)}</a>' for number, section in numbered]
+    page = Template(_asset("task_report.html")).substitute(
+        title=escape(title),
+        style=_asset("task_report.css"),
+        about=escape(about),
+        links="\n".join(links) if len(sections) > 1 else "",
+        sections="\n".join(_section(section, number) for number, section in numbered),
+    )
+    path.write_text(page, encoding="utf-8")
+
+
+def _asset(name: str) -> str:
+    return files("skillmesh.cli").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _section(section: TaskSection, number: int) -> str:
+    figures = "".join(
+        f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for what, value in section.figures
+    )
+    notes = "".join(f"<li>{escape(note)}</li>" for note in section.notes)
+    parts = [
+        f'<section id="task-{number}">',
+        f"<h2>{escape(section.name)}</h2>",
+        f'<ul class="figures">{figures}</ul>',
+        f'<ul class="notes">{notes}</ul>' if notes else "",
+    ]
+    if len(section.outcome):
+        parts += [_matrix(section), _recall(section), _wrong(section)]
+    return "\n".join([*parts, "</section>"])
+
+
+def _matrix(section: TaskSection) -> str:
+    """Draw the confusion matrix; columns are numbered, since names do not fit above them."""
+    outcome = section.outcome
+    counts = outcome.matrix()
+    other = bool(counts[:, -1].any())
+    columns = range(len(outcome.classes) + other)
+    heads = "".join(f"<th>{'other' if column == len(outcome.classes) else column + 1}</th>" for column in columns)
+    rows = []
+    for row, name in enumerate(outcome.classes):
+        images = max(1, int(counts[row].sum()))
+        cells = "".join(_cell(int(counts[row, column]), images, row == column) for column in columns)
+        rows.append(f"<tr><th>{row + 1} {escape(name)}</th>{cells}</tr>")
+    about = f"Rows are the classes of the {section.images} images, columns what was answered."
+    if other:
+        about += ' "other" is a class of another task.'
+    return (
+        f'<h3>Confusion matrix</h3><p class="about">{escape(about)}</p><div class="scroll"><table class="matrix">'
+        f"<thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _cell(count: int, images: int, right: bool) -> str:
+    if not count:
+        return "<td></td>"
+    shade = 0.15 + 0.6 * count / images
+    return f'<td style="background: rgba(var(--{"right" if right else "wrong"}), {shade:.2f})">{count}</td>'
+
+
+def _recall(section: TaskSection) -> str:
+    outcome = section.outcome
+    columns = [("recall", outcome.recall()), *section.recall]
+    heads = "".join(f'<th class="number">{escape(title)}</th>' for title, _ in columns)
+    images = outcome.matrix().sum(axis=1)
+    rows = "".join(
+        f'<tr><td>{escape(name)}</td><td class="number">{images[row]}</td>'
+        + "".join(f'<td class="number">{_percent(values[row])}</td>' for _, values in columns)
+        + "</tr>"
+        for row, name in enumerate(outcome.classes)
+    )
+    return (
+        '<h3>Recall of each class</h3><div class="scroll"><table><thead><tr><th>class</th>'
+        f'<th class="number">images</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _wrong(section: TaskSection) -> str:
+    """Show wrong answers class by class."""
+    outcome = section.outcome
+    wrong = outcome.wrong()
+    if not wrong:
+        return f"<h3>Wrong answers</h3><p>None of {len(outcome)} {escape(section.images)} images.</p>"
+    parts = [
+        "<h3>Wrong answers</h3>",
+        f'<p class="about">{len(wrong)} of {len(outcome)} {escape(section.images)} images; at most {PER_CLASS} of '
+        "each class are shown, the surest first, squeezed into a square as the backbone sees them.</p>",
+    ]
+    shown: Counter[int] = Counter()
+    images = []
+    for index in wrong:
+        label = int(outcome.labels[index])
+        shown[label] += 1
+        if shown[label] <= PER_CLASS:
+            images.append(_thumbnail(outcome, index))
+    return "\n".join([*parts, f'<div class="wrong">{"".join(images)}</div>'])
+
+
+def _thumbnail(outcome: Outcome, index: int) -> str:
+    image, answer = outcome.images[index], outcome.answer(index)
+    source = _data_url(image)
+    right = outcome.classes[outcome.labels[index]]
+    shown = (
+        '<div class="missing">image missing</div>'
+        if source is None
+        else f'<img src="{source}" alt="{escape(right)}, answered {escape(answer)}">'
+    )
+    return (
+        f"<figure>{shown}<figcaption>{escape(right)} → {escape(answer)} ({outcome.confidence[index]:.0%})"
+        f"<span>{escape(image.name)}</span></figcaption></figure>"
+    )
+
+
+def _data_url(image: AnyImage) -> str | None:
+    from PIL import Image
+
+    try:
+        pixels = image.pixels(image.content(), SIDE)
+    except UnreadableImageError:  # moved or changed since
+        return None
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

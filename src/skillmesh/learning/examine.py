@@ -1,0 +1,194 @@
+"""Find images that would falsify a measurement: pictures that lie in two splits or under two classes.
+
+Equal files have equal hashes. Pictures that were saved again or resized are found in two steps: descriptors name
+the few images that may be the same, and small versions of these decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.backbone.representation import Raw
+from skillmesh.data.checks import Finding, twins_across_classes, twins_across_splits
+from skillmesh.data.images import UnreadableImageError
+from skillmesh.data.inputs import AnyImage
+from skillmesh.data.twins import SPLITS, Place, TaskTwins, equal_groups
+from skillmesh.tensors import Floats
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.backbone import Backbone
+    from skillmesh.backbone.describe import Described
+
+NEAR = 0.45
+"""Largest difference of two descriptors, RMS over their standardised numbers, of images that may show the same."""
+ALIKE = 0.05
+"""Largest difference of two small versions, RMS over their pixels, as a share of their contrast, of twins.
+
+Frames of one film can be as alike; they are twins too."""
+DIRECTIONS = 256
+"""Of the calibration's principal directions: enough to find what is near, at an eleventh of the work."""
+NEAREST = 3
+"""Number of nearest images that are looked at for each."""
+BLOCK = 1024
+"""Images compared with all others at once: bounds memory."""
+SIDE, POOLED = 64, 16
+"""Pixels of a small version, as decoded and as compared: averages of 4 × 4 hardly feel how a file was saved."""
+
+Labels = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The images of one split that can be read."""
+
+    split: str
+    images: list[AnyImage]
+    labels: Labels
+    raw: Raw
+    """Their descriptors, or no rows at all: then only equal files are found."""
+    keys: list[bytes]
+
+    @classmethod
+    def of(cls, split: str, images: Sequence[AnyImage], labels: Labels, described: Described) -> Part:
+        readable = [images[index] for index in described.readable]
+        return cls(split, readable, labels[described.readable], described.raw, described.keys)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def described(self) -> bool:
+        return len(self.raw) == len(self.images) > 0
+
+    def only(self, kept: Mask) -> Part:
+        """Leave out the other images; where all are kept, this is the same object."""
+        if kept.all():
+            return self
+        rows = np.flatnonzero(kept)
+        images, keys = [self.images[row] for row in rows], [self.keys[row] for row in rows]
+        raw = self.raw[rows] if self.described else self.raw
+        return replace(self, images=images, labels=self.labels[rows], raw=raw, keys=keys)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The images that may be learned from or measured on, split by split, and what was found about the others."""
+
+    parts: tuple[Part, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+def examine(
+    parts: Sequence[Part], classes: Sequence[str], backbone: Backbone, split: str | None = None
+) -> Examined:
+    """Leave out images that lie in two classes, and those of a later split that lie in an earlier one too.
+
+    Where `split` is given, only its images are examined, and compared with all others.
+    """
+    twins = find_twins(parts, classes, backbone, split)
+    unfit = {*twins.across_classes, *(file for files in twins.across_splits.values() for file in files)}
+    kept = tuple(
+        part.only(np.array([image.name not in unfit for image in part.images], dtype=bool)) if unfit else part
+        for part in parts
+    )
+    totals = {part.split: len(part) for part in parts}
+    findings = [*twins_across_classes(twins, left_out=True), *twins_across_splits(twins, totals, left_out=True)]
+    return Examined(kept, tuple(findings))
+
+
+def find_twins(
+    parts: Sequence[Part], classes: Sequence[str], backbone: Backbone, split: str | None = None
+) -> TaskTwins:
+    """Find what lies in two splits or under two classes; twins in one class of one split are harmless."""
+    twins, places = TaskTwins(), _places(parts, classes)
+    for group in equal_groups(key for part in parts for key in part.keys):
+        twins.note([places[index] for index in group])
+    described = [part for part in parts if part.described]
+    images, shown = [image for part in described for image in part.images], _places(described, classes)
+    for one, other in _near_twins(images, shown, _codes(described, backbone), split):
+        twins.note([shown[one], shown[other]])
+    return twins if split is None else _only(twins, {place.file for place in places if place.split == split})
+
+
+def _places(parts: Sequence[Part], classes: Sequence[str]) -> list[Place]:
+    return [
+        Place(part.split, classes[label], image.name)
+        for part in parts
+        for image, label in zip(part.images, part.labels, strict=True)
+    ]
+
+
+def _only(twins: TaskTwins, files: set[str]) -> TaskTwins:
+    across_splits = {words: [f for f in found if f in files] for words, found in twins.across_splits.items()}
+    return replace(
+        twins, across_splits=across_splits, across_classes=[f for f in twins.across_classes if f in files]
+    )
+
+
+def _codes(parts: Sequence[Part], backbone: Backbone) -> Floats:
+    """Project descriptors onto a few directions; a projection is never longer than the whole."""
+    basis = backbone.calibration.basis[:DIRECTIONS]
+    width = np.float32(np.sqrt(basis.shape[1]))
+    blocks = [
+        backbone.represent(part.raw[start : start + BLOCK], "descriptor") @ basis.T / width
+        for part in parts
+        for start in range(0, len(part), BLOCK)
+    ]
+    return np.concatenate(blocks) if blocks else np.empty((0, len(basis)), dtype=np.float32)
+
+
+def _near_twins(
+    images: Sequence[AnyImage], places: Sequence[Place], codes: Floats, split: str | None
+) -> list[tuple[int, int]]:
+    names = {label: index for index, label in enumerate(sorted({place.label for place in places}))}
+    labels = np.array([names[place.label] for place in places], dtype=np.int64)
+    splits = np.array([SPLITS.index(place.split) for place in places], dtype=np.int64)
+    asked = np.arange(len(codes)) if split is None else np.flatnonzero(splits == SPLITS.index(split))
+    pairs = sorted(set(_near(codes, labels, splits, asked)))
+    small = _small_versions(images, sorted({index for pair in pairs for index in pair}))
+    return [(one, other) for one, other in pairs if _alike(small[one], small[other])]
+
+
+def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Iterator[tuple[int, int]]:
+    """Yield pairs of near images in two splits or classes: the nearest few of every image that is asked about."""
+    squares = np.square(codes).sum(axis=1)
+    for start in range(0, len(asked), BLOCK):
+        rows = asked[start : start + BLOCK]
+        distances = squares[rows, None] + squares[None] - 2 * (codes[rows] @ codes.T)
+        apart = (labels[rows, None] != labels[None]) | (splits[rows, None] > splits[None])
+        distances[~apart] = np.inf
+        few = min(NEAREST, len(codes) - 1)
+        nearest = np.argpartition(distances, few, axis=1)[:, : few + 1]
+        for row, others, far in zip(rows, nearest, np.take_along_axis(distances, nearest, axis=1), strict=True):
+            for other in others[far <= NEAR**2]:
+                yield min(int(row), int(other)), max(int(row), int(other))
+
+
+def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[int, Floats | None]:
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(wanted, pool.map(lambda index: _small_version(images[index]), wanted), strict=True))
+
+
+def _small_version(image: AnyImage) -> Floats | None:
+    """Shrink an image to a few numbers; `None` where it is not there any more."""
+    try:
+        pixels = image.pixels(image.content(), SIDE).astype(np.float32)
+    except UnreadableImageError:
+        return None
+    step = SIDE // POOLED
+    pooled: Floats = pixels.reshape(POOLED, step, POOLED, step, 3).mean(axis=(1, 3))
+    return pooled
+
+
+def _alike(one: Floats | None, other: Floats | None) -> bool:
+    if one is None or other is None:
+        return False
+    contrast = np.sqrt((one.var() + other.var()) / 2)
+    return bool(np.sqrt(np.square(one - other).mean()) <= ALIKE * contrast)
