@@ -61,7 +61,7 @@ class TestNames:
         imitator = Taught(MALLORY, ANNA.public_key)
         assert Teachers({}).meant(ANNA.public_key, [imitator, Taught(ANNA)]) == {ANNA.public_key}
 
-    @pytest.mark.parametrize("name", ["", "a@b", "a~b", " a", "a\nb", "x" * 65, "0123abcd", ANNA.public_key])
+    @pytest.mark.parametrize("name", ["", "a@b", "a~b", " a", "a\nb", "x" * 65, "0123abcd", "ab" * 32])
     def test_that_could_be_mistaken_are_refused(self, name: str):
         with pytest.raises(AgentError, match="cannot be a teacher's name; expected 1 to 64 printable characters"):
             Teachers({}).refuse_taken(name, ANNA.public_key)

@@ -65,5 +65,5 @@ def main() -> None:
 
         if "--json" in sys.argv:
             show.print_json({"error": show.with_home(str(error))})
-        print(f"skillmesh: {show.with_home(str(error))}", file=sys.stderr)  # noqa: T201
+        show.complain(f"skillmesh: {error}")
         sys.exit(1)

@@ -63,6 +63,13 @@ def warn(text: str) -> None:
         stderr.print(line, style="yellow", soft_wrap=True)
 
 
+def complain(text: str) -> None:
+    """Print an error; its lines stay apart."""
+    for part in with_home(text).splitlines():
+        for line in _lines(part, stderr, 0):
+            stderr.print(line, soft_wrap=True)
+
+
 def say(text: str, indent: int = 0) -> None:
     """Print a sentence: whole words on a terminal's lines, one line where a program reads."""
     for line in _lines(with_home(text), console, indent):
@@ -229,7 +236,8 @@ def progress_bar(quiet: bool = False) -> Iterator[Bar | Lines]:
 
     name = TextColumn("{task.description:<28}", markup=False)
     columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=quiet) as progress:
+    dumb = stderr.is_dumb_terminal  # where nothing can be wiped out again
+    with Progress(*columns, console=stderr, transient=True, disable=quiet or dumb) as progress:
         yield Bar(progress)
 
 
