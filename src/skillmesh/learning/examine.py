@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.backbone.describe import Described
 
-NEAR = 0.45
+NEAR = 0.25
 """Largest difference of two descriptors, RMS over their standardised numbers, of images that may show the same."""
 ALIKE = 0.05
 """Largest difference of two small versions, RMS over their pixels, as a share of their contrast, of twins.
@@ -33,8 +33,6 @@ ALIKE = 0.05
 Frames of one film can be as alike; they are twins too."""
 DIRECTIONS = 256
 """Of the calibration's principal directions: enough to find what is near, at an eleventh of the work."""
-NEAREST = 3
-"""Number of nearest images that are looked at for each."""
 BLOCK = 1024
 """Images compared with all others at once: bounds memory."""
 SIDE, POOLED = 64, 16
@@ -157,18 +155,17 @@ def _near_twins(
 
 
 def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Iterator[tuple[int, int]]:
-    """Yield pairs of near images in two splits or classes: the nearest few of every image that is asked about."""
+    """Yield each image that is asked about with the nearest in an earlier split or another class, if it is near."""
     squares = np.square(codes).sum(axis=1)
     for start in range(0, len(asked), BLOCK):
         rows = asked[start : start + BLOCK]
         distances = squares[rows, None] + squares[None] - 2 * (codes[rows] @ codes.T)
         apart = (labels[rows, None] != labels[None]) | (splits[rows, None] > splits[None])
         distances[~apart] = np.inf
-        few = min(NEAREST, len(codes) - 1)
-        nearest = np.argpartition(distances, few, axis=1)[:, : few + 1]
-        for row, others, far in zip(rows, nearest, np.take_along_axis(distances, nearest, axis=1), strict=True):
-            for other in others[far <= NEAR**2]:
-                yield min(int(row), int(other)), max(int(row), int(other))
+        nearest = distances.argmin(axis=1)
+        near = distances[np.arange(len(rows)), nearest] <= NEAR**2
+        for row, other in zip(rows[near], nearest[near], strict=True):
+            yield min(int(row), int(other)), max(int(row), int(other))
 
 
 def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[int, Floats | None]:
