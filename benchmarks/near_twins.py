@@ -2,9 +2,10 @@
 
     python benchmarks/near_twins.py ../shared/tasks --out docs/results/near-twins.json
 
-Images of each task are saved again in several ways and put beside it as validation images; what `learn` would leave
-out of these is found. All images of a task, whatever their split, are then compared with one another as they are: pairs that pass are counted, those of
-two classes apart. `left_out` are the images that `learn` and `eval` leave out.
+Images of each task are saved again in several ways and put beside it as validation images: found are those that
+`learn` would leave out. All images of a task, whatever their split, are then compared with one another as they
+are; pairs that pass are counted, those of two classes apart. `left_out` are the images that `learn` and `eval`
+leave out.
 """
 
 from __future__ import annotations
@@ -98,9 +99,8 @@ def _found(
     copies = [as_image(save(_opened(whole.images[row])), index) for index, row in enumerate(chosen)]
     added = Part.of("val", copies, whole.labels[chosen], backbone.describe(copies))
     twins = examine.find_twins([whole, added], classes, backbone)
-    return len({*twins.across_splits["val in train"], *twins.across_classes} & {c.name for c in copies}) / len(
-        copies
-    )
+    found = {*twins.across_splits["val in train"], *twins.across_classes}
+    return fmean(copy.name in found for copy in copies)
 
 
 def _pairs(whole: Part, codes: np.ndarray) -> dict[str, Any]:

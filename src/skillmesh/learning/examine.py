@@ -20,6 +20,7 @@ from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.inputs import AnyImage
 from skillmesh.data.twins import SPLITS, Place, TaskTwins, equal_groups
 from skillmesh.tensors import Floats
+from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
@@ -136,11 +137,12 @@ def _codes(parts: Sequence[Part], backbone: Backbone) -> Floats:
     """Project descriptors onto a few directions; a projection is never longer than the whole."""
     basis = backbone.calibration.basis[:DIRECTIONS]
     width = np.float32(np.sqrt(basis.shape[1]))
-    blocks = [
-        backbone.represent(part.raw[start : start + BLOCK], "descriptor") @ basis.T / width
-        for part in parts
-        for start in range(0, len(part), BLOCK)
-    ]
+    with one_thread():
+        blocks = [
+            backbone.represent(part.raw[start : start + BLOCK], "descriptor") @ basis.T / width
+            for part in parts
+            for start in range(0, len(part), BLOCK)
+        ]
     return np.concatenate(blocks) if blocks else np.empty((0, len(basis)), dtype=np.float32)
 
 
@@ -151,15 +153,17 @@ def _near_twins(
     labels = np.array([names[place.label] for place in places], dtype=np.int64)
     splits = np.array([SPLITS.index(place.split) for place in places], dtype=np.int64)
     asked = np.arange(len(codes)) if split is None else np.flatnonzero(splits == SPLITS.index(split))
-    pairs = [pair for _, pair in sorted(set(_near(codes, labels, splits, asked)))[:CANDIDATES]]
+    with one_thread():  # what is found must not depend on the number of threads
+        near = sorted(set(_near(codes, labels, splits, asked)))
+    pairs = [pair for _, pair in near[:CANDIDATES]]
     small = _small_versions(images, sorted({index for pair in pairs for index in pair}))
     return [(one, other) for one, other in pairs if _alike(small[one], small[other])]
 
 
 def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Iterator[tuple[float, tuple[int, int]]]:
-    """Yield how far each image asked about is from the nearest one in an earlier split or another class, with both.
+    """Yield each image asked about with the nearest one in an earlier split or another class, if that is near.
 
-    Only if that is near. Distances are rounded, so that a pair is the same from both of its ends.
+    Their squared distance comes first; it is rounded, so that a pair is the same from both of its ends.
     """
     squares = np.square(codes).sum(axis=1)
     for start in range(0, len(asked), BLOCK):
