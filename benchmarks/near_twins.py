@@ -2,9 +2,10 @@
 
     python benchmarks/near_twins.py ../shared/tasks --out docs/results/near-twins.json
 
-Images of each task are saved again in several ways; a copy is found if the pair passes both limits. All images of
-a task, whatever their split, are then compared with one another as they are: pairs that pass are counted, those of
-two classes apart. `left_out` are the images that `learn` and `eval` leave out.
+Images of each task are saved again in several ways and put beside it as validation images: found are those that
+`learn` would leave out. All images of a task, whatever their split, are then compared with one another as they
+are; pairs that pass are counted, those of two classes apart. `left_out` are the images that `learn` and `eval`
+leave out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -64,10 +65,7 @@ def measured(path: Path, backbone: Backbone) -> dict[str, Any]:
     whole = Part.of("train", files, labels, described)
     codes = examine._codes([whole], backbone)
     chosen = np.random.default_rng(0).choice(len(files), min(COPIES, len(files)), replace=False)
-    found = {
-        way: fmean(_found(backbone, files[i], as_image(save(_opened(files[i]))), codes[i]) for i in chosen)
-        for way, save in WAYS.items()
-    }
+    found = {way: _found(backbone, whole, chosen, save, task.classes) for way, save in WAYS.items()}
     return {
         "task": task.name,
         "images": len(files),
@@ -91,19 +89,24 @@ def _opened(file: AnyImage) -> Image.Image:
     return Image.open(io.BytesIO(file.content())).convert("RGB")
 
 
-def _found(backbone: Backbone, file: AnyImage, copy: AnyImage, code: np.ndarray) -> bool:
-    described = backbone.describe([copy])
-    if not len(described.raw):
-        return False
-    part = Part.of("val", [copy], np.zeros(1, np.int64), described)
-    near = float(np.linalg.norm(examine._codes([part], backbone)[0] - code)) <= examine.NEAR
-    return near and examine._alike(examine._small_version(file), examine._small_version(copy))
+def _found(
+    backbone: Backbone,
+    whole: Part,
+    chosen: np.ndarray,
+    save: Callable[[Image.Image], bytes],
+    classes: Sequence[str],
+) -> float:
+    copies = [as_image(save(_opened(whole.images[row])), index) for index, row in enumerate(chosen)]
+    added = Part.of("val", copies, whole.labels[chosen], backbone.describe(copies))
+    twins = examine.find_twins([whole, added], classes, backbone)
+    found = {*twins.across_splits["val in train"], *twins.across_classes}
+    return fmean(copy.name in found for copy in copies)
 
 
 def _pairs(whole: Part, codes: np.ndarray) -> dict[str, Any]:
     """Pairs of the task's own images that pass; each image alone in its split, so that all pairs are compared."""
     every = np.arange(len(codes))
-    pairs = sorted(set(examine._near(codes, every, np.zeros_like(every), every)))
+    pairs = sorted({pair for _, pair in examine._near(codes, every, np.zeros_like(every), every)})
     small = examine._small_versions(whole.images, sorted({index for pair in pairs for index in pair}))
     alike = [(a, b) for a, b in pairs if examine._alike(small[a], small[b])]
     names = [[whole.images[a].name, whole.images[b].name] for a, b in alike]

@@ -46,6 +46,10 @@ class TestAdvice:
     def test_a_perfect_result_gets_none(self):
         assert advise(GOOD, [9, 9, 9], 1.0, adapting_tried=False) is None
 
+    def test_a_nearly_perfect_result_gets_none(self):
+        nearly = outcome([0, 1] * 50, [0, 1] * 49 + [0, 0])
+        assert advise(nearly, [9, 9, 9], 1.0, adapting_tried=False) is None
+
     def test_few_images_of_a_class_ask_for_more_of_it(self):
         said = advise(WEAK, [900, 12, 900], 1.0, adapting_tried=False)
         assert said is not None

@@ -6,14 +6,19 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Ran
 
 from skillmesh.cli import show
 from skillmesh.cli.task_report import PER_CLASS
+from skillmesh.learning.head import Head
+from skillmesh.synergy.rows.start import Started, start_head
 
 Command = Callable[..., Ran]
 
@@ -93,11 +98,18 @@ class TestLearn:
             assert "tried       biases: " in ran.out
 
     def test_training_accuracy_is_that_of_the_head_before_validation_images_join(
-        self, command: Command, mixed_up: Path, tmp_path: Path
+        self, command: Command, mixed_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        """With labels swapped in validation, the last head is fitted to contradictions; the one before is not."""
+        """A head that names the first class always is right about one training image of seven."""
+
+        def start(*arguments: Any) -> Started:
+            fit = start_head(*arguments).fit
+            first = np.eye(1, len(fit.before.bias), dtype=np.float32)[0]
+            return Started(replace(fit, before=Head(0 * fit.before.weight, first)))
+
+        monkeypatch.setattr("skillmesh.lesson.start_head", start)
         facts = command("learn", mixed_up, "--home", tmp_path / "new", "--json").json
-        assert facts["training_accuracy"] == 1.0
+        assert facts["training_accuracy"] == pytest.approx(1 / 7)
 
 
 class TestPages:

@@ -85,7 +85,7 @@ def _matrix(section: TaskSection) -> str:
     for row, name in enumerate(outcome.classes):
         images = max(1, int(counts[row].sum()))
         cells = "".join(_cell(int(counts[row, column]), images, row == column) for column in columns)
-        rows.append(f"<tr><th>{row + 1} {escape(name)}</th>{cells}</tr>")
+        rows.append(f'<tr><th title="{escape(name)}">{row + 1} {escape(name)}</th>{cells}</tr>')
     about = f"Rows are the classes of the {section.images} images, columns what was answered."
     if other:
         about += ' "other" is a class of another task.'

@@ -20,17 +20,20 @@ from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.inputs import AnyImage
 from skillmesh.data.twins import SPLITS, Place, TaskTwins, equal_groups
 from skillmesh.tensors import Floats
+from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.backbone.describe import Described
 
-NEAR = 0.25
+NEAR = 0.45
 """Largest difference of two descriptors, RMS over their standardised numbers, of images that may show the same."""
 ALIKE = 0.05
 """Largest difference of two small versions, RMS over their pixels, as a share of their contrast, of twins.
 
 Frames of one film can be as alike; they are twins too."""
+CANDIDATES = 300
+"""Pairs of images, the nearest first, of which small versions are compared: bounds the work where all are near."""
 DIRECTIONS = 256
 """Of the calibration's principal directions: enough to find what is near, at an eleventh of the work."""
 BLOCK = 1024
@@ -134,11 +137,12 @@ def _codes(parts: Sequence[Part], backbone: Backbone) -> Floats:
     """Project descriptors onto a few directions; a projection is never longer than the whole."""
     basis = backbone.calibration.basis[:DIRECTIONS]
     width = np.float32(np.sqrt(basis.shape[1]))
-    blocks = [
-        backbone.represent(part.raw[start : start + BLOCK], "descriptor") @ basis.T / width
-        for part in parts
-        for start in range(0, len(part), BLOCK)
-    ]
+    with one_thread():
+        blocks = [
+            backbone.represent(part.raw[start : start + BLOCK], "descriptor") @ basis.T / width
+            for part in parts
+            for start in range(0, len(part), BLOCK)
+        ]
     return np.concatenate(blocks) if blocks else np.empty((0, len(basis)), dtype=np.float32)
 
 
@@ -149,13 +153,18 @@ def _near_twins(
     labels = np.array([names[place.label] for place in places], dtype=np.int64)
     splits = np.array([SPLITS.index(place.split) for place in places], dtype=np.int64)
     asked = np.arange(len(codes)) if split is None else np.flatnonzero(splits == SPLITS.index(split))
-    pairs = sorted(set(_near(codes, labels, splits, asked)))
+    with one_thread():  # what is found must not depend on the number of threads
+        near = sorted(set(_near(codes, labels, splits, asked)))
+    pairs = [pair for _, pair in near[:CANDIDATES]]
     small = _small_versions(images, sorted({index for pair in pairs for index in pair}))
     return [(one, other) for one, other in pairs if _alike(small[one], small[other])]
 
 
-def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Iterator[tuple[int, int]]:
-    """Yield each image that is asked about with the nearest in an earlier split or another class, if it is near."""
+def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Iterator[tuple[float, tuple[int, int]]]:
+    """Yield each image asked about with the nearest one in an earlier split or another class, if that is near.
+
+    Their squared distance comes first; it is rounded, so that a pair is the same from both of its ends.
+    """
     squares = np.square(codes).sum(axis=1)
     for start in range(0, len(asked), BLOCK):
         rows = asked[start : start + BLOCK]
@@ -163,9 +172,10 @@ def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Itera
         apart = (labels[rows, None] != labels[None]) | (splits[rows, None] > splits[None])
         distances[~apart] = np.inf
         nearest = distances.argmin(axis=1)
-        near = distances[np.arange(len(rows)), nearest] <= NEAR**2
-        for row, other in zip(rows[near], nearest[near], strict=True):
-            yield min(int(row), int(other)), max(int(row), int(other))
+        least = distances[np.arange(len(rows)), nearest]
+        near = least <= NEAR**2
+        for row, other, far in zip(rows[near], nearest[near], least[near], strict=True):
+            yield round(float(far), 4), (min(int(row), int(other)), max(int(row), int(other)))
 
 
 def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[int, Floats | None]:
