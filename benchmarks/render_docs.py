@@ -50,6 +50,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "robustness": agents.robustness,
     "xception": agents.xception,
     "speed": agents.speed,
+    "ask": agents.ask,
     "mesh": mesh.mesh,
     "mesh-answers": mesh.mesh_answers,
     "mesh-networks": mesh.mesh_networks,

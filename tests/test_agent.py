@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from skillmesh import Agent, Answer, SkillmeshError
@@ -116,6 +117,21 @@ class TestAnswers:
         assert len({replace(a, image="same") for a in alone}) == 1
         names = [a.image for a in taught.answer(inputs)]
         assert names == [str(path), str(path), "image 2", "image 3", "image 4"]
+
+    def test_of_tensors_floats_and_batches_are_those_of_the_same_pixels(self, taught: Agent, mixed: list[Path]):
+        with Image.open(mixed[0]) as image:
+            pixels = np.asarray(image.convert("RGB"))
+        expected = taught.answer(pixels).best
+        tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        for same in (tensor, tensor / 255, (pixels / 255).astype(np.float64)):
+            assert taught.answer(same).best == expected
+        for batch in (pixels[None], tensor[None], torch.stack([tensor, tensor]) / 255):
+            answers = taught.answer(batch)
+            assert [a.label for a in answers] == [expected.label] * len(batch)
+        with pytest.raises(SkillmeshError, match="expected"):
+            taught.answer(5)
+        with pytest.raises(SkillmeshError, match="expected"):
+            next(taught.answer_each(5))
 
     def test_of_one_image_is_one_answer_and_of_none_an_empty_list(self, taught: Agent, mixed: list[Path]):
         assert replace(taught.answer(mixed[0]), novelty=0).image == str(mixed[0])

@@ -102,3 +102,13 @@ def speed() -> str:
     r = read("speed")
     rows = [[row["what"], row["ours"], row["other"], f"{row['ratio']:.2f}", row["aim"]] for row in r["rows"]]
     return f"{table('what | ours | against | ratio | aim', rows)}\n\n{r['machine']} · {source('speed')}"
+
+
+def ask() -> str:
+    seconds = ("first_seconds", "half_seconds", "last_seconds")
+    rows = [
+        [f"{run['images']:,}", *(f"{run[key]:.1f}" for key in seconds), f"{run['peak_mb']:.0f}"]
+        for run in read("ask")["runs"]
+    ]
+    head = "images | first answer, s | half of them, s | last, s | most memory, MB"
+    return f"{table(head, rows)}\n\n{source('ask')}"
