@@ -88,7 +88,8 @@ def sync(
     else:
         traffic = f"{show.kilobytes(stood['bytes_fetched'])} fetched, {show.kilobytes(stood['bytes_sent'])} sent"
         late = "" if stood["settled"] else "; not caught up yet"
-        typer.echo(f"{stood['peers']} peers, {len(agent.bank)} tasks ({gained:+d}), {traffic}{late}")
+        met = "met 1 agent" if stood["peers"] == 1 else f"met {stood['peers']} agents"
+        typer.echo(f"{met}, {len(agent.bank)} tasks ({gained:+d}), {traffic}{late}")
     if not stood["settled"]:
         raise typer.Exit(1)
 

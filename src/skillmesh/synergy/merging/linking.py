@@ -57,7 +57,9 @@ def _refuse_idle(agent: Agent, made: Link) -> None:
         raise SettingsMismatchError(f"merged they would answer worse than apart: {reason}")
     stands = next((joint.link for joint in tasks if {part.id for part in joint.parts} & set(made.parts)), None)
     if stands is None:
-        raise SettingsMismatchError("too many links of this agent join nothing; end some with `skillmesh merge --undo TASK`")
+        raise SettingsMismatchError(
+            "too many links of this agent join nothing; end one: `skillmesh merge --undo TASK`"
+        )
     maker = agent.teachers.name(stands)
     raise SettingsMismatchError(
         f"some of these modules are parts of {stands.task!r} already, as a link by {maker} says, which takes "
