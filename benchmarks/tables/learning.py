@@ -9,6 +9,12 @@ from tables import percent, read, source, table
 
 LIMITS = ((0, 30), (30, 100), (100, 10_000))
 """Images per class: more than the first, up to the second."""
+SMALL = {
+    *("bangla_digits", "bridge_crack", "devanagari_digits", "fashion_mnist", "food101", "gtsrb"),
+    *("hoda_persian_digits", "kannada_mnist", "math_symbols", "mnist", "notmnist", "quickdraw3"),
+    *("rock_paper_scissors", "telugu_digits"),
+}
+"""Tasks whose images have 64 pixels on a side or fewer."""
 
 
 def learning_curve() -> str:
@@ -34,8 +40,18 @@ def _means(tasks: list[dict[str, Any]]) -> list[str]:
 
 def near_twins() -> str:
     result = read("near-twins")
-    rows = [[way, percent(share)] for way, share in result["found"].items()]
-    return f"{table('image saved again | found, %', rows)}\n\n{source('near-twins')}"
+    small, large = (
+        [task for task in result["tasks"] if (task["task"] in SMALL) == wanted] for wanted in (True, False)
+    )
+    rows = [
+        [way, percent(share), *(percent(fmean(task["found"][way] for task in part)) for part in (large, small))]
+        for way, share in result["found"].items()
+    ]
+    head = (
+        f"image saved again | found, % | in {len(large)} tasks of images over 64 pixels "
+        f"| in {len(small)} tasks of smaller ones"
+    )
+    return f"{table(head, rows)}\n\n{source('near-twins')}"
 
 
 def twins_in_tasks() -> str:
