@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from skillmesh.agent import Agent
+from skillmesh.answer import Answer
 from skillmesh.mesh.control import NotRunningError, call
 from skillmesh.mesh.report import status as report
 from skillmesh.mesh.settings import MeshSettings
@@ -304,7 +305,7 @@ def files_of(home: Path) -> dict[str, bytes]:
     return on_disk
 
 
-def answers(node: Node, images: Sequence[Path]) -> list[dict[str, Any]]:
-    """What a running node says of images, bit by bit."""
-    found = call(node.home, "ask", timeout=None, images=[str(path) for path in images])
-    return json.loads(json.dumps(found["answers"]))
+def answers(node: Node, images: Sequence[Path], named: bool = False) -> list[dict[str, Any]]:
+    """What a running node says of images, bit by bit; who taught it, too, where that is asked for."""
+    found = call(node.home, "ask", timeout=None, images=[str(path) for path in images])["answers"]
+    return json.loads(json.dumps(found if named else [Answer.from_dict(answer).shared() for answer in found]))

@@ -229,7 +229,7 @@ def test_a_student_that_never_saw_the_images_answers_as_the_teacher_does(
     for task in ("dice", "shapes"):
         biased.export(task, tmp_path / f"{task}.skill")
         student.receive(tmp_path / f"{task}.skill")
-    assert [a.as_dict() for a in student.answer(mixed)] == [a.as_dict() for a in biased.answer(mixed)]
+    assert [a.shared() for a in student.answer(mixed)] == [a.shared() for a in biased.answer(mixed)]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_other_adaptations_travel_too(
         student.receive(tmp_path / f"{task}.skill")
     images = sorted(tiny_tasks.glob("shapes/test/*/*")) + sorted(tiny_tasks.glob("greek/test/*/*"))
     found = teacher.answer(images)
-    assert [a.as_dict() for a in student.answer(images)] == [a.as_dict() for a in found]
+    assert [a.shared() for a in student.answer(images)] == [a.shared() for a in found]
     mine = [a for a in found if a.best.task == "shapes"]
     right = [a.best.label == Path(a.image).parent.name for a in mine]
     assert np.mean(right) > 0.6, "what is stored of the head says what the head said"

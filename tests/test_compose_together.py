@@ -13,7 +13,7 @@ from test_quarantine import forged, quarantine_of
 
 from skillmesh import validation
 from skillmesh.agent import Agent
-from skillmesh.errors import AgentError, DataError
+from skillmesh.errors import DataError, SkillmeshError
 from skillmesh.mapper import YIELD, YIELD_TO_ALL, Mapper
 from skillmesh.module import Module
 
@@ -50,7 +50,7 @@ def test_agents_that_hold_the_same_answer_the_same_in_whatever_order_it_came(
     for module in reversed(list(sam.bank)):
         other.take(sam.bank.file_of(module))
     ours, theirs = (agent.answer(list(mixed)) for agent in (sam, other))
-    assert [a.as_dict() for a in ours] == [a.as_dict() for a in theirs]
+    assert [a.shared() for a in ours] == [a.shared() for a in theirs]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_images_of_other_classes_are_refused(sam: Agent, demo_tasks: Path, tmp_p
     folder = new_images(demo_tasks, tmp_path / "new", {"dice:one": "ace", "dice:two": "two"}, train=1)
     with pytest.raises(DataError, match="'best', 'end', 'love', 'sun' missing, 'two' unexpected"):
         sam.compose("mixed", RENAMED, images=folder)
-    with pytest.raises(AgentError, match="0 epochs"):
+    with pytest.raises(SkillmeshError, match="epochs: found 0"):
         sam.compose("mixed", ["dice:one=ace", "dice:two"], images=folder, epochs=0)
     assert "mixed" not in {module.card.task for module in sam.bank}
 

@@ -203,7 +203,7 @@ class TestSeveral:
         (pixels,) = all_pixels((PIXELS / 255).astype(np.float16))
         assert np.abs(pixels.astype(int) - PIXELS).max() <= 1
 
-    @pytest.mark.parametrize("shape", [(9, 7), (9, 7, 1), (1, 9, 7)])
+    @pytest.mark.parametrize("shape", [(9, 11), (9, 11, 1), (1, 9, 11)])
     def test_masks_and_single_channels_are_grey(self, shape: tuple[int, ...]):
         for value, white in ((np.ones(shape, bool), 255), (np.full(shape, 99, np.uint8), 99)):
             (pixels,) = all_pixels(value, 4)

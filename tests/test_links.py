@@ -70,7 +70,7 @@ def student(new_agent: NewAgent, files: Sequence[Path], *trusted: Agent, name: s
 
 
 def told(agent: Agent, images: Sequence[Path]) -> str:
-    return json.dumps([answer.as_dict() for answer in agent.answer(images)])
+    return json.dumps([answer.shared() for answer in agent.answer(images)])
 
 
 ALL = ["shapes@ann", "shapes@bob", "shapes@cyd"]

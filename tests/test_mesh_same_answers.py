@@ -41,7 +41,7 @@ def images(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> li
 
 def told(agent: Agent, images: Sequence[Path]) -> str:
     """What an agent says, every bit of it: guesses with raw confidences."""
-    return json.dumps([answer.as_dict() for answer in agent.answer(images)])
+    return json.dumps([answer.shared() for answer in agent.answer(images)])
 
 
 def told_by(node: Node, images: Sequence[Path]) -> str:

@@ -168,13 +168,13 @@ class TestEval:
         assert "answered instead" not in plain
         assert "final," in plain
         told = command("eval", mixed_up, "--classes").out
-        row = next(line for line in told.splitlines() if line.startswith("psi "))
-        assert row.split()[1:] == ["4", "0.0", "%", "0.0", "%", "<b>xi&", "4"]
+        row = next(line for line in told.splitlines() if line.startswith("psi\t"))
+        assert row.split("\t")[1:] == ["4", "0.0 %", "0.0 %", "<b>xi& 4"]
 
     def test_final_and_strict_stand_side_by_side(self, command: Command, mixed_up: Path, monkeypatch):
         monkeypatch.setattr(show.console, "_width", 200)
         head = command("eval", mixed_up).out.splitlines()[0]
-        assert re.search(r"final +final, unknown is wrong +unknown", head)
+        assert re.search(r"final\tfinal, unknown is wrong\tunknown", head)
 
     def test_json_goes_to_standard_output_and_out_to_a_file(
         self, command: Command, tiny_tasks: Path, tmp_path: Path

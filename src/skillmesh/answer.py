@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from skillmesh.errors import DataError
@@ -117,3 +117,11 @@ class Answer:
             "guesses": [guess.as_dict() for guess in self.guesses],
         }
         return facts | ({} if self.error is None else {"error": self.error})
+
+    def shared(self) -> dict[str, Any]:
+        """Return all of it but who taught what: equal for agents that know the same, whatever they call others."""
+        return replace(self, guesses=tuple(map(_unnamed, self.guesses))).as_dict()
+
+
+def _unnamed(guess: Guess) -> Guess:
+    return replace(guess, teacher="", teacher_key="", supported_by=tuple(map(_unnamed, guess.supported_by)))

@@ -119,8 +119,10 @@ class Bank:
 
     def taught(self, task: str) -> list[Module]:
         """Return the modules that `name@teacher` means, teachers as this bank's owner calls them."""
-        name, _, teacher = task.rpartition("@")
-        same = [m for m in self if m.card.task == name]
+        name, at, teacher = task.rpartition("@")
+        same = [m for m in self if at and m.card.task == name]
+        if not same:
+            return []
         keys = self._teachers().meant(teacher, (m.card for m in same))
         return [m for m in same if m.card.teacher_key in keys]
 

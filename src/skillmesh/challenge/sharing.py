@@ -90,7 +90,7 @@ def _answers(
                 f"{name} holds {len(agent.bank)} modules after sharing, expected the {len(expected)} that were "
                 f"learned; remove {stage.folder / 'agents'} and run again"
             )
-        said = [answer.as_dict() for answer in agent.answer_described(x, images)]
+        said = [answer.shared() for answer in agent.answer_described(x, images)]
         found[name] = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         if advance is not None:
             advance(1)

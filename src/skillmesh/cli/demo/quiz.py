@@ -63,7 +63,8 @@ def ask(home: Path, images: Sequence[Path], progress: Callable[[int], None]) -> 
             raise AgentError(f"{home.name} cannot read {bad[0]}; remove the images and draw anew")
         said += reply["answers"]
     answers = dict(zip(images, map(Answer.from_dict, said), strict=True))
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    shared = [answer.shared() for answer in answers.values()]
+    digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
     return Sheet(answers, {score.task: score for score in _marked(answers)}, digest)
 
 
