@@ -136,8 +136,8 @@ def _show_state(found: dict[str, Any]) -> None:
         f"shares ({settings})" if found["running"] else f"is not sharing ({settings}); `skillmesh serve` does"
     )
     show.say(f"agent {found['name']!r} {running}")
-    elsewhere = f", {found['missing']} more are known of and not here" if found["missing"] else ""
-    withdrawn = f", {found['withdrawn']} were withdrawn" if found["withdrawn"] else ""
+    elsewhere = f", {found['missing']} known of but not here" if found["missing"] else ""
+    withdrawn = f", {found['withdrawn']} withdrawn" if found["withdrawn"] else ""
     show.say(f"{found['live']} tasks here, {show.kilobytes(found['bytes'])}{elsewhere}{withdrawn}", indent=2)
     if found["running"]:
         state = "nothing left to fetch" if found["settled"] else f"fetching {found['wanted']} tasks"
