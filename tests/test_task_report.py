@@ -166,15 +166,23 @@ class TestEval:
         monkeypatch.setattr(show.console, "_width", 120)
         plain = command("eval", mixed_up).out
         assert "answered instead" not in plain
-        assert "final," in plain
+        assert "final*" in plain
         told = command("eval", mixed_up, "--classes").out
         row = next(line for line in told.splitlines() if line.startswith("psi\t"))
         assert row.split("\t")[1:] == ["4", "0.0 %", "0.0 %", "<b>xi& 4"]
+        grid = [line.split("\t") for line in told.splitlines() if re.match(r"\d ", line)]
+        assert {line[0].split(" ", 1)[1] for line in grid} >= {"psi", "<b>xi&"}
+        assert all(len(line) == len(grid) + 2 for line in grid)
+        (psi,) = [line for line in grid if line[0].endswith(" psi")]
+        (xi,) = [int(line[0].split()[0]) for line in grid if line[0].endswith(" <b>xi&")]
+        assert psi[xi] == "4"
 
     def test_final_and_strict_stand_side_by_side(self, command: Command, mixed_up: Path, monkeypatch):
         monkeypatch.setattr(show.console, "_width", 200)
-        head = command("eval", mixed_up).out.splitlines()[0]
-        assert re.search(r"final\tfinal, unknown is wrong\tunknown", head)
+        ran = command("eval", mixed_up)
+        head = ran.out.splitlines()[0]
+        assert "\tfinal\tfinal*\tunknown\t" in head
+        assert 'final*: the same, an answer "unknown" counted as wrong' in ran.out
 
     def test_json_goes_to_standard_output_and_out_to_a_file(
         self, command: Command, tiny_tasks: Path, tmp_path: Path

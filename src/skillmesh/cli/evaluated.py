@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,11 @@ FIGURES = {
     "known_unknown": "unknown",
 }
 """What `eval` measures of a task, and how it is called."""
+COLUMNS = ("task given", "task found", "final", "final*", "unknown")
+"""The same in a table that fits a terminal."""
+LEGEND = 'final*: the same, an answer "unknown" counted as wrong'
+GRID = 12
+"""Classes up to which a confusion matrix fits a terminal; of more, each class tells what was answered instead."""
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
@@ -32,7 +38,7 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
 def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) -> None:
     """Print the checks, a row for each task, and where it is given, `by_class`'s recall of every class."""
     warn_of_findings([f"check: {check['task']}: {check['text']}" for check in facts["checks"]])
-    rows = show.table(None, "task", ">classes", *(f">{title}" for title in FIGURES.values()), ">module")
+    rows = show.table(None, "task", ">classes", *(f">{title}" for title in COLUMNS), ">module")
     for t in facts["tasks"]:
         figures = [show.percent(t[key]) for key in FIGURES]
         rows.add_row(t["task"], str(t["classes"]), *figures, show.kilobytes(t["module_bytes"]))
@@ -42,6 +48,7 @@ def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) 
         means = [show.percent(facts[key]) for key in FIGURES]
         rows.add_row(show.bold("mean"), "", *means, show.kilobytes(facts["module_bytes"]))
     show.console.print(rows)
+    typer.echo(LEGEND)
     left_out = sum(t["left_out"] for t in facts["tasks"])
     if left_out:
         images = left_out + sum(t["test_images"] for t in facts["tasks"])
@@ -68,14 +75,28 @@ def _print_corrections(found: dict[str, Any]) -> None:
 
 
 def _print_classes(result: Evaluation) -> None:
-    """Print recall of every class, and its row of the confusion matrix without the zeros."""
+    """Print recall of every class, and the confusion matrix: as a grid, or without its zeros."""
     for answers in result.answers:
-        rows = show.table(answers.task, "class", ">images", ">task given", ">final", "answered instead")
-        for facts in answers.class_facts():
+        classes = answers.class_facts()
+        rows = show.table(answers.task, "class", ">images", ">task given", ">final", "+answered instead")
+        for facts in classes:
             recall = (facts["recall_task_given"], facts["recall"])
             rows.add_row(facts["class"], str(facts["images"]), *map(show.percent, recall), _instead(facts))
         show.console.print()
         show.console.print(rows)
+        if len(classes) <= GRID:
+            show.console.print()
+            show.console.print(_grid(classes))
+
+
+def _grid(classes: Sequence[dict[str, Any]]) -> show.Table:
+    """Lay out the confusion matrix: a row for the right class, a column for each answer by its number."""
+    numbers = [str(number) for number in range(1, len(classes) + 1)]
+    rows = show.table(None, "right class, answers →", *(f">{number}" for number in numbers), ">other task")
+    for number, facts in zip(numbers, classes, strict=True):
+        given = [str(facts["given"].get(other["class"], 0) or "·") for other in classes]
+        rows.add_row(f"{number} {facts['class']}", *given, str(facts["given_other_task"] or "·"))
+    return rows
 
 
 def _instead(facts: dict[str, Any]) -> str:
