@@ -62,11 +62,14 @@ class TestAdvice:
         assert said.startswith("--adapt auto may help: on 9 of 16 real tasks")
         again = advise(WEAK, [900, 900, 900], 1.0, adapting_tried=True)
         assert again is not None
-        assert again.startswith("more images of 'b' (it has 900)")
+        assert again.startswith("more images of 'b' (it has 900) help a little")
         assert "29 real tasks with over 30 per class" in again
 
     def test_a_head_no_better_on_what_it_was_fitted_to_gains_nothing_from_more_images(self):
-        assert advise(WEAK, [90, 90, 90], WEAK.accuracy, adapting_tried=True) is None
+        said = advise(WEAK, [90, 90, 90], WEAK.accuracy, adapting_tried=True)
+        assert said is not None
+        assert said.startswith(f"{WEAK.confusions()[0]}: ")
+        assert "more of the same will not help" in said
 
     @pytest.mark.parametrize(
         ("images", "words"), [(3, "only 3 validation images"), (1, "only 1 validation image:")]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from skillmesh import Agent
@@ -105,6 +106,18 @@ class TestOnATerminal:
         shutil.copy(photo, path)
         terminal(200)
         assert str(path) in ask(path).out
+
+    def test_names_cannot_move_the_cursor_or_widen_the_line(
+        self, ask: Command, terminal: Terminal, photo: Path, tmp_path: Path
+    ):
+        with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
+            archive.write(photo, "a\x1b[2K\x1b[1A\u202e.jpg")
+        (tmp_path / ("犬" * 40)).mkdir()
+        shutil.copy(photo, tmp_path / ("犬" * 40) / "1.jpg")
+        terminal(80)
+        ran = ask(tmp_path / "evil.zip", tmp_path / ("犬" * 40), "no\x1b[2K.jpg")
+        assert not {"\x1b", "\u202e"} & set(ran.out + ran.err)
+        assert [cell_len(line) <= 80 for line in ran.out.splitlines()] == [True, True]
 
 
 class TestForPrograms:
@@ -242,3 +255,7 @@ class TestManyImages:
         said = json.loads(ask(*[photo] * 4, "--json").out)
         assert len(said["answers"]) == 2
         assert said["error"] == "the weights are gone"
+        monkeypatch.setattr("skillmesh.errors.BackboneError", KeyboardInterrupt)
+        said = json.loads(ask(*[photo] * 4, "--json").out)
+        assert len(said["answers"]) == 2
+        assert said["error"] == "stopped: KeyboardInterrupt"

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from skillmesh.data import sources
-from skillmesh.data.folder import TaskFolder, find_tasks, open_task, survey_task
+from skillmesh.data.folder import TaskFolder, find_tasks, folders_to_learn, open_task, survey_task
 from skillmesh.data.images import UnreadableImageError
 from skillmesh.errors import DataError, FolderOfTasksError
 
@@ -405,3 +406,17 @@ class TestFindTasks:
     def test_a_folder_without_tasks_is_refused(self, tmp_path: Path):
         with pytest.raises(DataError, match="no task was found in"):
             find_tasks([make_folder(tmp_path, ["a/b/c.txt"])])
+
+
+def test_tasks_inside_a_wrapping_folder_are_the_ones_to_learn(tmp_path: Path):
+    for task in ("birds", "boats"):
+        for label in ("a", "b"):
+            folder = tmp_path / "src" / "wrap" / task / label
+            folder.mkdir(parents=True)
+            Image.new("RGB", (16, 16)).save(folder / "1.png")
+    with pytest.raises(FolderOfTasksError) as refusal:
+        open_task(tmp_path / "src")
+    assert refusal.value.tasks == ("birds", "boats")
+    assert [path.name for path in folders_to_learn(tmp_path / "src")] == ["birds", "boats"]
+    for path in folders_to_learn(tmp_path / "src"):
+        assert open_task(path).classes == ("a", "b")

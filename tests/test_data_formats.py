@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,14 @@ from skillmesh.data.sources import files_below
 from skillmesh.errors import DataError
 
 RED = Image.new("RGB", (16, 16), (200, 30, 60))
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    """Have every test look anew at what is installed."""
+    formats.missing_for.cache_clear()
+    yield
+    formats.missing_for.cache_clear()
 
 
 def encoded(kind: str) -> bytes:

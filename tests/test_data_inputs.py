@@ -252,7 +252,6 @@ class TestSeveral:
             (torch.zeros(3, 9, 9, dtype=torch.bfloat16), r"Tensor that NumPy cannot read.*\.detach\(\)\.float"),
             (torch.zeros(3, 9, 9, device="meta"), r"Tensor that NumPy cannot read.*\.cpu\(\)"),
             (torch.zeros(3, 9, 9, requires_grad=True), r"Tensor that NumPy cannot read"),
-            ([PIXELS, np.zeros((1, 3, 9, 9))], "image 1 is an array.*give a batch by itself, not inside a list"),
             ([PIXELS, None], "image 1 is of type NoneType"),
             ([[0, 1], [1, 0]], "image 0 is of type list"),
             (np.zeros((4, 9, 9, 2)), r"the batch is an array of float64.*expected \(n, height, width"),
@@ -262,6 +261,21 @@ class TestSeveral:
     def test_other_values_are_refused(self, value: Any, message: str):
         with pytest.raises(DataError, match=message):
             as_images(value)
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            (np.zeros((1, 3, 9, 9)), "image 1 is an array.*give a batch by itself, not inside a list"),
+            (np.full((9, 9), np.nan), "NaN or infinity"),
+            (np.full((9, 9), 4095, np.uint16), "divide by the value of white"),
+        ],
+    )
+    def test_one_bad_array_of_several_loses_no_other(self, value: Any, message: str):
+        (first, second, third), single = as_images([PIXELS, value, PIXELS])
+        assert not single
+        assert first.content() == third.content()
+        with pytest.raises(UnreadableImageError, match=message):
+            second.content()
 
     @settings(max_examples=400, deadline=None)
     @given(

@@ -463,3 +463,18 @@ def test_strangers_links_count_among_strangers_notices(tmp_path: Path, monkeypat
     ledger.merge([link(f"task {i}", 1, ["a" * 64, "b" * 64], EVE) for i in range(5)], "eve")
     assert len(ledger.view().seen_links) == 3
     assert ledger.view().links == {}
+
+
+def test_names_that_the_first_release_took_from_teachers_count_as_claims(tmp_path: Path):
+    path = tmp_path / "old.sqlite"
+    old = Ledger(path, ALICE.public_key)
+    old.merge([announced(BOB)], "bob")
+    old.trust(BOB.public_key, "bob")
+    old.trust(EVE.public_key, "my neighbour")
+    old._database.execute("PRAGMA user_version = 0")
+    old.close()
+    again = Ledger(path, ALICE.public_key)
+    assert again.view().trusted == {BOB.public_key: "", EVE.public_key: "my neighbour"}
+    again.trust(BOB.public_key, "bob")
+    again.close()
+    assert Ledger(path, ALICE.public_key).view().trusted[BOB.public_key] == "bob"

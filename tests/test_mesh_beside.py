@@ -118,6 +118,15 @@ def test_import_export_and_tasks_beside_a_node(
     assert len(found) - 1 == len(crew.student.live())
 
 
+def damage(path: Path, member: str) -> None:
+    """Change a byte in the middle of one file inside a zip."""
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(member)
+    data = bytearray(path.read_bytes())
+    data[info.header_offset + 30 + len(member) + info.compress_size // 2] ^= 255
+    path.write_bytes(data)
+
+
 def test_answers_through_a_node_and_beside_it_are_the_same(
     crew: Crew, command: Command, demo_tasks: Path, tmp_path: Path
 ) -> None:
@@ -131,6 +140,14 @@ def test_answers_through_a_node_and_beside_it_are_the_same(
         assert said.code == 1
         assert [a["image"] for a in said.json["answers"]] == [f"{mixed[0]}/inside/first.jpg", str(images[1])]
         assert [bad["image"] for bad in said.json["unreadable"]] == [str(mixed[1])]
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
+        for number in range(70):  # more than are asked about at once
+            archive.write(images[number % len(images)], f"{number:02}.jpg")
+    damage(tmp_path / "many.zip", "66.jpg")
+    said = command("ask", tmp_path / "many.zip", "--home", crew.student.home, "--json").json
+    assert len(said["answers"]) == 69
+    assert [bad["image"] for bad in said["unreadable"]] == [f"{tmp_path / 'many.zip'}/66.jpg"]
+    assert "cannot be unpacked" in said["unreadable"][0]["error"]
     through = command("ask", *images, "--home", crew.student.home, "--json")
     beside = command("ask", *images, "--home", crew.student.home, "--json", "--device", "cpu")
     assert through.code == 0

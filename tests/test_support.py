@@ -87,6 +87,18 @@ class TestGuesses:
             found = supported(heard(*said, keys=keys), equal_forms)
             assert [(g.label, round(g.confidence, 2)) for g in found] == [("roll", 0.58), ("pizza", 0.36)], keys
 
+    def test_of_one_teacher_do_not_overrule_another_beside_a_guess_of_its_own(self):
+        said = [(0, "cat", 0.3), (1, "dog", 0.02), *((2 + n, "dog", 0.06) for n in range(10))]
+        found = supported(heard(*said, keys="aa" + "m" * 10), equal_forms)
+        assert found[0].label == "cat"
+
+    def test_of_several_teachers_win_by_their_voices_not_by_their_number_of_tasks(self):
+        said = [(0, "cat", 0.1), (1, "dog", 0.2), (2, "dog", 0.1), (3, "cow", 0.02)]
+        said += [(4 + n, "cow", 0.1) for n in range(5)]
+        found = supported(heard(*said, keys="abcn" + "m" * 5), equal_forms)
+        assert (found[0].label, found[0].confidence) == ("dog", pytest.approx(0.3))
+        assert max(guess.confidence for guess in found[1:]) <= found[0].confidence
+
 
 class TestNames:
     def test_are_compared_by_an_encoder_where_that_is_asked_for(self):

@@ -52,6 +52,9 @@ class TestNames:
         both = [Taught(ANNA), Taught(MALLORY)]
         assert Teachers({ANNA.public_key: "anna"}).meant("anna", both) == {ANNA.public_key}
         assert Teachers({MALLORY.public_key: "mallory"}).meant("anna", both) == {ANNA.public_key}
+        assert Teachers({ANNA.public_key: "anna"}).meant("anna", [Taught(MALLORY)]) == set(), (
+            "she has no such task"
+        )
         assert Teachers({}).meant("anna", both) == {ANNA.public_key, MALLORY.public_key}
         for word in (ANNA.public_key, ANNA.public_key[:8], f"anna~{ANNA.public_key[:8]}"):
             assert Teachers({}).meant(word, both) == {ANNA.public_key}
@@ -63,7 +66,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["", "a@b", "a~b", " a", "a\nb", "x" * 65, "0123abcd", "ab" * 32])
     def test_that_could_be_mistaken_are_refused(self, name: str):
-        with pytest.raises(AgentError, match="cannot be a teacher's name; expected 1 to 64 printable characters"):
+        with pytest.raises(AgentError, match="cannot be an agent's name; expected 1 to 64 printable characters"):
             Teachers({}).refuse_taken(name, ANNA.public_key)
 
     def test_of_another_key_are_refused(self):
@@ -71,6 +74,8 @@ class TestNames:
         names.refuse_taken("anna", ANNA.public_key)
         with pytest.raises(AgentError, match=f"'anna' is the name of another key here .{ANNA.public_key[:12]}"):
             names.refuse_taken("anna", MALLORY.public_key)
+        with pytest.raises(AgentError, match="'Ａnna' is the name of another key here"):
+            names.refuse_taken("Ａnna", MALLORY.public_key)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +175,10 @@ def test_an_agent_is_named_after_its_home_or_its_user_not_the_machine_alone(
     monkeypatch.setattr("getpass.getuser", lambda: "anna")
     assert default_name(tmp_path / "usual") == "anna-laptop"
     assert default_name(tmp_path / "bob") == "bob"
-    assert default_name(tmp_path / ".hidden") == "anna-laptop"
+    for name in (".hidden", "me@home", "anna~3f9a2c1e", "0123abcd"):
+        assert default_name(tmp_path / name) == "anna-laptop"
+    with pytest.raises(AgentError, match="cannot be an agent's name"):
+        create_home(tmp_path / "x", name="me@home")
     monkeypatch.setattr("getpass.getuser", lambda: "root")
     assert default_name(tmp_path / "usual") == "laptop"
     for home in ("ada", "bo"):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from skillmesh import validation
+from skillmesh import arguments, validation
 from skillmesh.anchors import KINDS
 from skillmesh.answer import Answer
 from skillmesh.answering import Answering, refuse_empty
@@ -447,6 +447,7 @@ class Agent:
             raise DataError(f"{answers[0].image} cannot be read: {answers[0].error}; expected an image file")
         return answers[0]
 
+    @checked(images=arguments.anything)
     def answer_each(
         self, images: Iterable[Any], progress: Progress | None = None, total: int | None = None
     ) -> Iterator[Answer]:

@@ -23,6 +23,7 @@ from skillmesh.learning.head import Head, softmax
 from skillmesh.learning.pattern import Patterned
 from skillmesh.mapper import Mapped, Mapper
 from skillmesh.module import Module
+from skillmesh.module.joint import Joint
 from skillmesh.names import Support
 from skillmesh.synergy.matching.support import LEAST, Heard, Same, sameness, supported
 from skillmesh.teachers import Teachers
@@ -140,6 +141,7 @@ class Answering:
         for index in np.unique(likely[likely >= 0]):
             module = modules[index]
             teacher, key = teachers.of(module), module.card.teacher_key
+            signer = "" if isinstance(module, Joint) else key  # of a merged task there is no one teacher
             rows = np.flatnonzero((likely == index).any(axis=1))
             if module.card.adapted:
                 rows = np.flatnonzero(likely[:, 0] == index)
@@ -152,7 +154,7 @@ class Answering:
                 for rank, c in enumerate(classes):
                     chosen = rank == 0 and likely[row, 0] == index
                     confidence = float(mapped.posterior[row, index] * p[c])
-                    guess = Guess(module.card.classes[c], module.card.task, teacher, confidence, key)
+                    guess = Guess(module.card.classes[c], module.card.task, teacher, confidence, signer)
                     found[row].append((chosen, Heard(int(index), key, guess)))
         for candidates in found:
             candidates.sort(key=lambda pair: (not pair[0], -pair[1].guess.confidence))

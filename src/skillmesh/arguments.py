@@ -82,6 +82,11 @@ def count(name: str, value: Any) -> int:
     return number
 
 
+def anything(name: str, value: Any) -> Any:
+    """What is looked at elsewhere, image by image."""
+    return value
+
+
 def path(name: str, value: Any) -> Any:
     """A path, handed on as it is."""
     if not isinstance(value, str | os.PathLike):
@@ -172,6 +177,7 @@ ARGUMENTS: dict[str, Check] = {
     "cache_folder": optional(path),
     "backbone": optional(having("describe", "represent")),
     "progress": optional(having("start", "advance")),
+    "total": optional(count),
     "task": text,
     "tasks": texts,
     "name": optional(text),

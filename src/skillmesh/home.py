@@ -17,7 +17,7 @@ from skillmesh.config import FILE as CONFIG_FILE
 from skillmesh.config import AgentConfig
 from skillmesh.errors import AgentError
 from skillmesh.module import Identity
-from skillmesh.module.identity import is_name
+from skillmesh.teachers import fits, refuse_unfit
 
 KEY_FILE = "key.pem"
 CALIBRATION_FILE = "calibration.safetensors"
@@ -40,6 +40,7 @@ def create_home(home: Path, **settings: Any) -> None:
     if (home / CONFIG_FILE).exists():
         raise AgentError(f"there is an agent at {home} already; open it, or name another home")
     settings.setdefault("name", default_name(home))
+    refuse_unfit(str(settings["name"]))
     calibration = settings.get("calibration")
     load_calibration(settings.get("backbone", "lite0"), calibration)
     if calibration is not None:
@@ -62,7 +63,7 @@ def default_name(home: Path) -> str:
     The machine's name alone would be that of every agent on it.
     """
     folder = unicodedata.normalize("NFC", home.resolve().name)
-    if home != _usual_home() and is_name(folder) and not folder.startswith("."):
+    if home != _usual_home() and fits(folder) and not folder.startswith("."):
         return folder
     host = socket.gethostname().partition(".")[0]
     try:
@@ -70,4 +71,4 @@ def default_name(home: Path) -> str:
     except (OSError, KeyError):  # a user id without a name, as in some containers
         user = ""
     name = "-".join(part for part in (user, host) if part and part != "root")[:64]
-    return name if is_name(name) else "agent"
+    return name if fits(name) else "agent"

@@ -32,6 +32,9 @@ MAX_SEEN = 1_000
 MAX_KNOWN = 50_000
 """Where everyone is trusted, notices that are kept in all: keys cost nothing to make up, and each is a teacher."""
 
+NAMES_ARE_GIVEN = 1
+"""Version of the file from which on a trusted teacher's name is one that the user gave."""
+
 Choice = Literal["refused", "held", "released"]
 """What was decided of one module: refused for good, held in quarantine, or released from it by the user."""
 
@@ -131,6 +134,7 @@ class Ledger:
             self._database.execute("PRAGMA wal_autocheckpoint=200")
             self._database.execute("PRAGMA journal_size_limit=1000000")
             self._database.executescript(_SCHEMA)
+            self._forget_claims()
 
     def close(self) -> None:
         self._database.close()
@@ -256,6 +260,18 @@ class Ledger:
                 if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
+
+    def _forget_claims(self) -> None:
+        """Drop names that no user gave: the first release kept a teacher's own claim, or its key, instead."""
+        if self._database.execute("PRAGMA user_version").fetchone()[0] >= NAMES_ARE_GIVEN:
+            return
+        with self._changing():
+            for key, name in self._database.execute("SELECT key, name FROM trusted").fetchall():
+                rows = self._database.execute("SELECT digest, data FROM notices WHERE teacher_key = ?", (key,))
+                claims = {self._decode(*row).teacher for row in rows.fetchall()}
+                if name == key[:12] or name in claims:
+                    self._database.execute("UPDATE trusted SET name = '' WHERE key = ?", (key,))
+            self._database.execute(f"PRAGMA user_version = {NAMES_ARE_GIVEN}")
 
     def _merge_one(self, notice: Notice, heard_from: str) -> bool:
         standing = self._at(notice.slot)

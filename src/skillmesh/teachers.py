@@ -8,6 +8,7 @@ calls itself and the beginning of its key: `anna~3f9a2c1e`.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -62,26 +63,42 @@ class Teachers:
         themselves, then the beginning of a key. Nobody can take a name that this user gave to another.
         """
         known = {each.teacher_key: each for each in among}
+        taken = word in self._given.values()
         kinds = (
             {key for key in known if key == word},
             {key for key, each in known.items() if self.name(each) == word},
-            {key for key, each in known.items() if key not in self._given and each.teacher == word},
+            {key for key, each in known.items() if not taken and key not in self._given and each.teacher == word},
             {key for key in known if len(word) >= SHOWN and key.startswith(word)},
         )
         return next((keys for keys in kinds if keys), set())
 
     def refuse_taken(self, name: str, key: str) -> None:
         """Refuse a name for a key that is not one, reads like another kind of word, or is another key's."""
-        if not is_name(name) or MARK in name or "@" in name or _LIKE_A_KEY.fullmatch(name):
-            raise AgentError(
-                f"{name[:80]!r} cannot be a teacher's name; expected 1 to 64 printable characters without "
-                f"'@' and '{MARK}' that do not look like a key; choose another with --name"
-            )
-        holder = next((other for other, given in self._given.items() if given == name and other != key), None)
+        refuse_unfit(name)
+        holders = (other for other, given in self._given.items() if _folded(given) == _folded(name))
+        holder = next((other for other in holders if other != key), None)
         if holder is not None:
             raise AgentError(
                 f"{name!r} is the name of another key here ({holder[:12]}…); give this one another with --name"
             )
+
+
+def fits(name: str) -> bool:
+    """Whether this can be an agent's name that is never taken for a key, a selector or a claimed name."""
+    return is_name(name) and MARK not in name and "@" not in name and not _LIKE_A_KEY.fullmatch(name)
+
+
+def refuse_unfit(name: str) -> None:
+    if not fits(name):
+        raise AgentError(
+            f"{name[:80]!r} cannot be an agent's name; expected 1 to 64 printable characters without '@' and "
+            f"'{MARK}' that do not look like a key; choose another with --name"
+        )
+
+
+def _folded(name: str) -> str:
+    """Return a form in which names that read alike are equal."""
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def marked(name: str, key: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from skillmesh.answer import Answer
@@ -67,23 +68,26 @@ class Asking:
 
     def _by_node(self, images: list[AnyImage], folder: Path) -> Iterator[Answer]:
         paths = [_as_file(image, folder / str(index)) for index, image in enumerate(images)]
-        reply = call(self._home, "ask", timeout=None, images=paths)
+        reply = call(self._home, "ask", timeout=None, images=[path for path in paths if isinstance(path, str)])
         if "longest" not in reply:
             raise AgentError(f"the node on {self._home} is of another release; stop it and start it again")
         self._writer.lay_out(reply["longest"])
-        for image, answer in zip(images, reply["answers"], strict=True):
-            yield Answer.from_dict(answer | {"image": image.name})
+        answers = iter(reply["answers"])
+        for image, path in zip(images, paths, strict=True):
+            yield Answer.from_dict(next(answers) | {"image": image.name}) if isinstance(path, str) else path
 
 
-def _as_file(image: AnyImage, target: Path) -> str:
-    """Return where a node can read the image: what is not a file itself is written to one."""
+def _as_file(image: AnyImage, target: Path) -> str | Answer:
+    """Return where a node can read the image, or why nobody can: what is not a file itself is written to one."""
     from skillmesh.data.images import UnreadableImageError
     from skillmesh.data.inputs import EncodedImage
 
     if isinstance(image, EncodedImage) and image.data is None:
         return str(Path(image.name).resolve())
-    with contextlib.suppress(UnreadableImageError):  # the node finds no file, and says so
+    try:
         target.write_bytes(image.content())
+    except UnreadableImageError as error:
+        return Answer.failed(image.name, str(error))
     return str(target)
 
 
@@ -97,7 +101,7 @@ class AnswerLines:
 
     def lay_out(self, longest: Mapping[str, int]) -> None:
         """Fit columns into the terminal's width, with some room left for other labels."""
-        wanted = {"image": max(map(len, self.names), default=0), **longest}
+        wanted = {"image": max(map(cell_len, self.names), default=0), **longest}
         wanted["label"] = max(wanted["label"], len("unknown"))
         least = {"image": 14, "label": 10, "task": 8, "teacher": 8}
         room = show.console.width - len(" 100 %") - max(18, show.console.width // 4)
@@ -114,7 +118,7 @@ class AnswerLines:
         elif not show.console.is_terminal:
             known = (answer.label, answer.task, f"{answer.confidence:.4f}", answer.teacher)
             cells = (answer.image, *(("unknown", "", "", "") if answer.unknown else known))
-            sys.stdout.write("\t".join(_one_line(cell or "") for cell in cells) + "\n")
+            sys.stdout.write("\t".join(show.printable(cell or "") for cell in cells) + "\n")
             sys.stdout.flush()
         else:
             show.console.print(self._line(answer), overflow="ellipsis", no_wrap=True)
@@ -125,7 +129,7 @@ class AnswerLines:
         line = Text()
         for name, width in self._widths.items():
             text = show.shorten(cells[name], width)
-            line.append(text + " " * (width + 2 - len(text)), style="bold" if name == "label" else "")
+            line.append(text + " " * (width + 2 - cell_len(text)), style="bold" if name == "label" else "")
         if answer.unknown:
             return line.append(f"{'–':>5}  nearest: {answer.best.label} ({answer.best.task})", style="dim")
         others = [f"{g.label} {_percent(g.confidence)}" for g in answer.alternatives if g.confidence > SHOWN]
@@ -163,8 +167,3 @@ class JsonAnswers:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.01 else "<1 %"
-
-
-def _one_line(cell: str) -> str:
-    """Keep tabs and line ends of odd file names out of the columns."""
-    return " ".join(cell.split()) if set(cell) & set("\t\r\n") else cell

@@ -8,7 +8,7 @@ import typer
 
 from skillmesh.cli import options
 from skillmesh.cli.app import app
-from skillmesh.errors import SkillmeshError
+from skillmesh.errors import AgentError, SkillmeshError
 
 
 @app.command()
@@ -47,6 +47,9 @@ def ask(
                 failed += answer.error is not None
         except SkillmeshError as caught:
             error = caught
+        except BaseException as caught:
+            writer.end(AgentError(f"stopped: {type(caught).__name__}"))
+            raise
     writer.end(error)
     if error is not None and not json:
         raise error

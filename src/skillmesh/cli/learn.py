@@ -98,7 +98,7 @@ def learn(
         _learn_one(agent, folder, continued, report, json, how | {"one_task": one_task})
     except FolderOfTasksError as error:
         commands = commands_for(folder, home or context.obj, continued, name)
-        if _choose_each(error, folder, commands, may_ask=not (json or continued or name)):
+        if _choose_each(error, folder, commands, may_ask=not (json or continued or name or report)):
             _learn_each(agent, folder, json, how)
         else:
             _learn_one(agent, folder, continued, report, json, how | {"one_task": True})

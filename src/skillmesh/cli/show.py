@@ -13,6 +13,7 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.text import Text
@@ -77,6 +78,7 @@ def say(text: str, indent: int = 0) -> None:
 
 
 def _lines(text: str, target: Console, indent: int) -> list[str]:
+    text = printable(text)
     if not target.is_terminal:
         return [" " * indent + text]
     margin = " " * indent
@@ -98,12 +100,26 @@ def with_home(text: str) -> str:
     return text.replace("`skillmesh ", f"`skillmesh --home {shlex.quote(typed[-1])} ") if typed else text
 
 
+def printable(text: str) -> str:
+    """Replace what could move a terminal's cursor or turn a line around: file names may hold anything."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
 def shorten(text: str, width: int) -> str:
-    """Leave out the middle of what does not fit: file names differ at their ends."""
-    if len(text) <= width:
+    """Leave out the middle of what does not fit, by the terminal's cells: file names differ at their ends."""
+    text = printable(text)
+    if cell_len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3
-    return text[: width - 1 - tail] + "…" + text[len(text) - tail :]
+    head = width - 1 - tail
+    return _fitting(text, head) + "…" + _fitting(text[::-1], tail)[::-1]
+
+
+def _fitting(text: str, width: int) -> str:
+    """Return as much of a text's beginning as fits; many Asian letters are two cells wide."""
+    while cell_len(text) > width:
+        text = text[: min(len(text) - 1, width)]
+    return text
 
 
 def log_to_stderr(verbose: bool) -> None:
@@ -135,7 +151,9 @@ class Table:
             yield Text(self._title, style="bold")
         if not console.is_terminal:
             for row in [header, *self._rows]:
-                yield Segment("\t".join(cell.plain for cell in row) + "\n")  # a text would have spaces for tabs
+                yield Segment(
+                    "\t".join(printable(cell.plain) for cell in row) + "\n"
+                )  # a text would have spaces for tabs
             return
         widths = self._fitted([header, *self._rows], options.max_width)
         for row in [header, *self._rows]:

@@ -1,4 +1,4 @@
-"""Arrays and tensors as images: every usual layout and number type; what could mean two things is refused."""
+"""Arrays and tensors as images: every usual layout and number type; channels must be plainly first or last."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ Kind = Literal[
     "twins-in-split",
     "twins-across-splits",
     "twins-across-classes",
+    "twins-not-searched",
     "unreadable",
 ]
 

@@ -160,7 +160,9 @@ def folders_to_learn(path: Path) -> list[Path]:
     """List the folders that hold images, and the zips, in a folder of tasks; refuse one without any task."""
     if not path.is_dir():
         raise DataError(f"{path} is not a folder, expected one of tasks: task/class/image.jpg; unpack a zip first")
-    images, others = split_by_reading(n for n in files_below(path) if not any(map(_is_hidden, n.split("/"))))
+    found, others = split_by_reading(n for n in files_below(path) if not any(map(_is_hidden, n.split("/"))))
+    wrapped = _common_folder(found)
+    images = ["/".join(PurePosixPath(name).parts[len(wrapped) :]) for name in found]
     deep = {name.split("/")[0] for name in images if name.count("/") > 1}
     zips = {name for name in others if "/" not in name and suffix_of(name) == ".zip"}
     if not deep and not zips:
@@ -169,7 +171,7 @@ def folders_to_learn(path: Path) -> list[Path]:
             "itself, learn it without --each-folder"
         )
     shallow = {name.split("/")[0] for name in images if name.count("/") == 1}
-    return [path / name for name in sorted(deep | shallow | zips)]
+    return [*(path.joinpath(*wrapped, name) for name in sorted(deep | shallow)), *(path / z for z in sorted(zips))]
 
 
 def find_tasks(paths: Collection[str | Path]) -> list[Path]:

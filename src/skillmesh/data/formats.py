@@ -53,6 +53,7 @@ def suffix_of(name: str) -> str:
     return PurePosixPath(name).suffix.lower()
 
 
+@functools.cache
 def missing_for(suffix: str) -> str | None:
     """Say what to install to read images of this ending; None where they can be read already."""
     if suffix in HEIF_SUFFIXES:

@@ -90,6 +90,20 @@ class OpenImage:
             raise UnreadableImageError(f"{self.name} cannot be loaded: {error}") from error
 
 
+@dataclass(frozen=True)
+class BadImage:
+    """Something in an image's place that is none; whoever looks at it is told why."""
+
+    name: str
+    reason: str
+
+    def content(self) -> bytes:
+        raise UnreadableImageError(self.reason)
+
+    def pixels(self, content: bytes, size: int) -> Pixels:
+        raise UnreadableImageError(self.reason)
+
+
 def as_images(value: Any) -> tuple[list[AnyImage], bool]:
     """Accept one image or several; return them as a list, and whether it was a single one.
 
@@ -101,7 +115,8 @@ def as_images(value: Any) -> tuple[list[AnyImage], bool]:
     Raises
     ------
     DataError
-        Something is none of these. Whether files can be read and decoded shows later, image by image.
+        Something is none of these. Whether files can be read and decoded shows later, image by image, and so does
+        what is wrong with one array of several.
     """
     if holds_values(value):
         if (rows := batch_of(value)) is None:
@@ -109,7 +124,17 @@ def as_images(value: Any) -> tuple[list[AnyImage], bool]:
         return [as_image(row, index) for index, row in enumerate(rows)], False
     if not _is_collection(value):
         return [as_image(value)], True
-    return [as_image(item, index) for index, item in enumerate(value)], False
+    return [_among_others(item, index) for index, item in enumerate(value)], False
+
+
+def _among_others(value: Any, index: int) -> AnyImage:
+    """Accept one of several images; an array that is none costs its own answer, not those of the others."""
+    if not holds_values(value):
+        return as_image(value, index)
+    try:
+        return as_image(value, index)
+    except DataError as error:
+        return BadImage(f"image {index}", str(error))
 
 
 def _is_collection(value: Any) -> bool:

@@ -65,13 +65,24 @@ def advise(
             f"{ADAPTING.points} points on average, and on the others it kept the head as it is"
         )
     if training_accuracy is not None and training_accuracy <= accuracy:
-        return None
+        return _alike(outcome)
     worth = MORE_OF_FEW if few else MORE_OF_MANY
     name, images = outcome.classes[weakest], counts[weakest]
     return (
-        f"more images of {name!r} (it has {images:,}): on {worth.tasks} real tasks with "
-        f"{'up to' if few else 'over'} {FEW_PER_CLASS} per class, the second half of the images was worth "
-        f"{worth.points} points"
+        f"more images of {name!r} (it has {images:,}){'' if few else ' help a little'}: on {worth.tasks} real "
+        f"tasks with {'up to' if few else 'over'} {FEW_PER_CLASS} per class, the second half of the images was "
+        f"worth {worth.points} points"
+    )
+
+
+def _alike(outcome: Outcome) -> str | None:
+    """Say that the head lacks something which more images do not give, where two classes are to blame."""
+    confusions = outcome.confusions()
+    if not confusions:
+        return None
+    return (
+        f"{confusions[0]}: it is no better on its own training images, so more of the same will not help; look "
+        "whether these classes can be told apart in the images, or make one of them"
     )
 
 

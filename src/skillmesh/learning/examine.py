@@ -37,7 +37,11 @@ CANDIDATES = 300
 DIRECTIONS = 256
 """Of the calibration's principal directions: enough to find what is near, at an eleventh of the work."""
 BLOCK = 1024
-"""Images compared with all others at once: bounds memory."""
+"""Images described at once."""
+DISTANCES = 2**22
+"""Pairs of images compared at once: bounds memory, whatever their number."""
+MOST_COMPARED = 20_000
+"""Images up to which twins that were saved again are searched for, in seconds; of more, equal files alone."""
 SIDE, POOLED = 64, 16
 """Pixels of a small version, as decoded and as compared: averages of 4 × 4 hardly feel how a file was saved."""
 
@@ -101,6 +105,11 @@ def examine(
     )
     totals = {part.split: len(part) for part in parts}
     findings = [*twins_across_classes(twins, left_out=True), *twins_across_splits(twins, totals, left_out=True)]
+    if (images := sum(len(part) for part in parts if part.described)) > MOST_COMPARED:
+        text = (
+            f"of {images:,} images only equal files were compared; twins that were saved again may be among them"
+        )
+        findings.append(Finding("twins-not-searched", text))
     return Examined(kept, tuple(findings))
 
 
@@ -112,6 +121,8 @@ def find_twins(
     for group in equal_groups(key for part in parts for key in part.keys):
         twins.note([places[index] for index in group])
     described = [part for part in parts if part.described]
+    if sum(map(len, described)) > MOST_COMPARED:
+        described = []
     images, shown = [image for part in described for image in part.images], _places(described, classes)
     for one, other in _near_twins(images, shown, _codes(described, backbone), split):
         twins.note([shown[one], shown[other]])
@@ -166,8 +177,9 @@ def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Itera
     Their squared distance comes first; it is rounded, so that a pair is the same from both of its ends.
     """
     squares = np.square(codes).sum(axis=1)
-    for start in range(0, len(asked), BLOCK):
-        rows = asked[start : start + BLOCK]
+    step = max(1, DISTANCES // max(1, len(codes)))
+    for start in range(0, len(asked), step):
+        rows = asked[start : start + step]
         distances = squares[rows, None] + squares[None] - 2 * (codes[rows] @ codes.T)
         apart = (labels[rows, None] != labels[None]) | (splits[rows, None] > splits[None])
         distances[~apart] = np.inf
@@ -179,7 +191,7 @@ def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Itera
 
 
 def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[int, Floats | None]:
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(4) as pool:
         return dict(zip(wanted, pool.map(lambda index: _small_version(images[index]), wanted), strict=True))
 
 

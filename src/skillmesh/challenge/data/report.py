@@ -32,6 +32,7 @@ Kind = Literal[
     "twins-across-tasks",
     "same-name",
     "merged-names",
+    "twins-not-searched",
     "unbalanced",
 ]
 

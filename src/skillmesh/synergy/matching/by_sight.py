@@ -114,7 +114,8 @@ class View:
         classes = module.card.classes
         share = self.landed(target)[place, known] / count
         agreement = float(self.agreement(module, target)[known])
-        ends = (classes[known], module.card.task, module.card.teacher, self.classes[target], self.task)
+        teacher = self.agent.teachers.of(module)
+        ends = (classes[known], module.card.task, teacher, self.classes[target], self.task)
         return Sighting(*ends, count, share, agreement, 1 / len(classes), name, module.id)
 
 

@@ -51,21 +51,19 @@ def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
     if len(groups) == len(heard):
         return [each.guess for each in heard]
     answer, *others = groups
-    rivals = [_pooled(group if _total(group) <= _total(answer) else _voices(group)) for group in others]
-    overruling = [group for group in others if _overrules(group, answer)]
-    if overruling:
-        winner = max(overruling, key=_total)
-        rivals[others.index(winner)] = _pooled(answer)
-        answer = winner
-    return [_pooled(answer), *sorted(rivals, key=lambda guess: -guess.confidence)]
+    overruling = [group for group in others if _weight(group, answer) > _total(answer)]
+    winner = max(overruling, key=lambda group: _weight(group, answer), default=answer)
+    rest = [group for group in groups if group is not winner]
+    rivals = [_pooled(group if _total(group) <= _total(winner) else _voices(group)) for group in rest]
+    return [_pooled(winner), *sorted(rivals, key=lambda guess: -guess.confidence)]
 
 
-def _overrules(rival: list[Heard], answer: list[Heard]) -> bool:
-    """Whether a rival is surer than the answer, by several teachers or by those alone who gave the answer."""
+def _weight(rival: list[Heard], answer: list[Heard]) -> float:
+    """Return what counts of a rival: all of it by those who gave the answer, else several teachers' voices."""
     teachers = {each.key for each in rival}
-    if {each.key for each in answer} <= teachers and len(rival) > 1:
-        return _total(rival) > _total(answer)
-    return len(teachers) > 1 and _total(_voices(rival)) > _total(answer)
+    if teachers <= {each.key for each in answer}:
+        return _total(rival) if len(rival) > 1 else 0.0
+    return _total(_voices(rival)) if len(teachers) > 1 else 0.0
 
 
 def _groups(heard: Sequence[Heard], same: Same) -> list[list[Heard]]:
