@@ -71,9 +71,9 @@ def test_each_folder_as_json(command: Command, shelf: Path, home: Path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--each-folder", "--name", "x"], "leave --name away"),
-        (["--each-folder", "--continue", "x"], "leave --continue away"),
-        (["--each-folder", "--one-task"], "leave --one-task away"),
+        (["--each-folder", "--name", "x"], "leave out --name"),
+        (["--each-folder", "--continue", "x"], "leave out --continue"),
+        (["--each-folder", "--one-task"], "leave out --one-task"),
     ],
 )
 def test_options_that_contradict_each_other(

@@ -170,7 +170,7 @@ def test_continue_refuses_what_it_cannot_heed(
 ) -> None:
     failed = command("learn", demo_tasks / "latin", "--continue", "dice", *option, "--home", tmp_path)
     assert failed.code == 1
-    assert f"leave {option[0]} away" in failed.err
+    assert f"leave out {option[0]}" in failed.err
 
 
 def test_a_composed_task_stays_one_and_takes_no_other_class(new_agent: NewAgent, demo_tasks: Path) -> None:

@@ -82,10 +82,10 @@ def learn(
     refuse_bad_target(report)
     if continued is not None and (unfit := _given(context, NOT_CONTINUED)):
         raise AgentError(
-            f"--continue keeps a task's name and goes on from its own plain head; leave {', '.join(unfit)} away"
+            f"--continue keeps a task's name and goes on from its own plain head; leave out {', '.join(unfit)}"
         )
     if each_folder and (unfit := _given(context, ("name", "continued", "one_task", "report"))):
-        raise AgentError(f"--each-folder learns several tasks by their folders' names; leave {unfit[0]} away")
+        raise AgentError(f"--each-folder learns several tasks by their folders' names; leave out {unfit[0]}")
     how: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
     if continued is None:
         training = (biases, adaptation, layers, epochs, mirrored, warm, warm_start, warm_form)

@@ -32,7 +32,7 @@ def merge(
     agent = open_agent(home or context.obj, make=False)
     if undo:
         if name is not None:
-            raise AgentError("--name is for merging, expected none with --undo; leave it away")
+            raise AgentError("--name is for merging, expected none with --undo; leave it out")
         ended = [agent.unmerge(task) for task in tasks]
         if json:
             show.print_json({"undone": [{"task": link.task, "everywhere": link.withdrawn} for link in ended]})

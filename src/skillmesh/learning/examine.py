@@ -35,7 +35,7 @@ Frames of one film can be as alike; they are twins too."""
 CANDIDATES = 300
 """Pairs of images, the nearest first, of which small versions are compared: bounds the work where all are near."""
 DIRECTIONS = 256
-"""Of the calibration's principal directions: enough to find what is near, at an eleventh of the work."""
+"""Number of the calibration's principal directions: enough to find what is near, at an eleventh of the work."""
 BLOCK = 1024
 """Images described at once."""
 DISTANCES = 2**22
