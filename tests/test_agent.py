@@ -144,7 +144,7 @@ class TestAnswers:
         assert [a.error is None for a in answers] == [True, False, True, False]
         assert answers[0].label is not None
         assert (answers[1].label, answers[1].unknown, answers[1].confidence) == (None, False, 0.0)
-        with pytest.raises(DataError, match=r"image 0 cannot be read: not an image"):
+        with pytest.raises(DataError, match=r"image 0: not an image"):
             taught.answer(b"no image")
         with pytest.raises(DataError, match=r"image 1 has no answer"):
             _ = answers[1].best

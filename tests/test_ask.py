@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 import zipfile
@@ -119,6 +120,11 @@ class TestOnATerminal:
         assert not {"\x1b", "\u202e"} & set(ran.out + ran.err)
         assert [cell_len(line) <= 80 for line in ran.out.splitlines()] == [True, True]
 
+    def test_a_suggested_command_is_not_broken_over_lines(self, terminal: Terminal, capsys):
+        terminal(40)
+        show.say("nothing is here yet; to begin, learn one with `skillmesh learn some/folder/of/images` now")
+        assert "\n`skillmesh learn some/folder/of/images`\n" in capsys.readouterr().out
+
 
 class TestForPrograms:
     def test_a_line_has_tabs_between_its_fields(self, ask: Command, photo: Path):
@@ -147,6 +153,12 @@ class TestForPrograms:
         assert [first[key] for key in keys[:4]] == [str(photo), photo.parent.name, "dice", "alice"]
         assert any(a["unknown"] and a["label"] is None and a["guesses"] for a in said["answers"])
         assert len(said["answers"]) == 1 + len(strange)
+
+    def test_json_is_valid_for_names_that_are_no_text(self, ask: Command, photo: Path, tmp_path: Path):
+        odd = tmp_path / os.fsdecode(b"bad\xff.jpg")
+        shutil.copy(photo, odd)
+        said = json.loads(ask(odd, "--json").out.encode())
+        assert said["answers"][0]["image"] == str(odd)
 
     def test_json_is_valid_whatever_happens(
         self, command: Command, photo: Path, tmp_path: Path, tiny_taught: Agent

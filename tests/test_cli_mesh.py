@@ -99,7 +99,7 @@ class TestTrust:
         command("trust", "add", tina, "--name", "tina", "--home", home)
         named = {"key": tina, "name": "tina", "beginning": tina[:10]}[by]
         ran = command("trust", "remove", named, "--home", home)
-        assert ran == (0, "tina is not trusted any more; 2 modules went to quarantine\n", "")
+        assert ran == (0, "tina is not trusted any more; modules that went to quarantine: 2\n", "")
         assert tasks(home) == []
         listed = command("quarantine", "list", "--home", home).out
         assert listed.count("its teacher tina is not trusted any more") == 2
@@ -180,7 +180,7 @@ class TestForgetAndRemember:
         status = command("status", "--json", "--home", student.home).json
         assert status["forgotten"] == [{"task": "dice", "teacher_key": tina}]
         ran = command("remember", "dice", "--home", student.home)
-        assert ran == (0, "'dice' comes back with the next sync\n", "")
+        assert ran == (0, "'dice' comes back at the next sync\n", "")
         assert student.ledger.view().forgotten == frozenset()
 
     def test_of_two_teachers_one_must_be_named(self, command: Command, student: Agent, tina: str):

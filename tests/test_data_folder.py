@@ -420,3 +420,15 @@ def test_tasks_inside_a_wrapping_folder_are_the_ones_to_learn(tmp_path: Path):
     assert [path.name for path in folders_to_learn(tmp_path / "src")] == ["birds", "boats"]
     for path in folders_to_learn(tmp_path / "src"):
         assert open_task(path).classes == ("a", "b")
+
+
+def test_a_link_that_leads_nowhere_is_named_as_unreadable(tmp_path: Path):
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        for number in range(3):
+            Image.new("RGB", (16, 16), (number, 0, 0)).save(tmp_path / label / f"{number}.png")
+    (tmp_path / "a" / "lost.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    task = open_task(tmp_path)
+    (lost,) = [file for split in task.splits.values() for file in split.files if file.name == "a/lost.jpg"]
+    with pytest.raises(UnreadableImageError, match="lost"):
+        lost.content()

@@ -97,6 +97,8 @@ class TestGuesses:
         said += [(4 + n, "cow", 0.1) for n in range(5)]
         found = supported(heard(*said, keys="abcn" + "m" * 5), equal_forms)
         assert (found[0].label, found[0].confidence) == ("dog", pytest.approx(0.3))
+        said = [(0, "dog", 0.2), (1, "dog", 0.2), (2, "dog", 0.2), (3, "cat", 0.25), (4, "cat", 0.1)]
+        assert supported(heard(*said, keys="mmmab"), equal_forms)[0].label == "cat", "0.35 against one voice"
         assert max(guess.confidence for guess in found[1:]) <= found[0].confidence
 
 

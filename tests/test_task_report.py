@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -220,3 +221,17 @@ class TestProgress:
             progress.start("dice", 40)
             progress.advance(40)
         assert capsys.readouterr().err == ""
+
+
+def test_names_that_are_no_text_break_neither_page_nor_figures(command: Command, tiny_tasks: Path, tmp_path: Path):
+    task = tmp_path / "dice"
+    shutil.copytree(tiny_tasks / "dice", task)
+    for split in ("train", "val", "test"):
+        for number, path in enumerate(sorted((task / split).glob("*/*"))):
+            path.rename(path.with_name(os.fsdecode(b"bad\xff%d.jpg" % number)))
+    page = tmp_path / "page.html"
+    ran = command("eval", task, "--json", "--report", page)
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out.encode())["tasks"]
+    assert page.read_bytes().decode()
+    assert command("learn", task, "--home", tmp_path / "home", "--report", page).code == 0

@@ -39,6 +39,9 @@ class TestNames:
         assert names.name(Taught(MALLORY)) == f"anna~{MALLORY.public_key[:8]}"
         assert Teachers({ANNA.public_key: ""}).name(Taught(ANNA)) == f"anna~{ANNA.public_key[:8]}"
 
+    def test_that_imitate_a_merged_tasks_teachers_do_not(self):
+        assert Teachers({}).name(Taught(MALLORY, "anna + zed")) == f"anna zed~{MALLORY.public_key[:8]}"
+
     def test_that_imitate_the_mark_are_marked_once_more(self):
         claim = f"anna~{ANNA.public_key[:8]}"
         assert Teachers({}).name(Taught(MALLORY, claim)) == f"{claim}~{MALLORY.public_key[:8]}"
@@ -58,13 +61,19 @@ class TestNames:
         assert Teachers({}).meant("anna", both) == {ANNA.public_key, MALLORY.public_key}
         for word in (ANNA.public_key, ANNA.public_key[:8], f"anna~{ANNA.public_key[:8]}"):
             assert Teachers({}).meant(word, both) == {ANNA.public_key}
+        prefix = Taught(MALLORY, ANNA.public_key[:8])
+        assert Teachers({}).meant(ANNA.public_key[:8], [Taught(ANNA), prefix]) == {ANNA.public_key}
+        for claim in (ANNA.public_key, ANNA.public_key[:8], f"anna~{ANNA.public_key[:8]}"):
+            assert Teachers({}).meant(claim, [Taught(MALLORY, claim)]) == set(), "it reads like a key"
         assert Teachers({}).meant("", both) == Teachers({}).meant("ann", both) == set()
 
     def test_like_anothers_key_do_not_take_its_place(self):
         imitator = Taught(MALLORY, ANNA.public_key)
         assert Teachers({}).meant(ANNA.public_key, [imitator, Taught(ANNA)]) == {ANNA.public_key}
 
-    @pytest.mark.parametrize("name", ["", "a@b", "a~b", " a", "a\nb", "x" * 65, "0123abcd", "ab" * 32])
+    @pytest.mark.parametrize(
+        "name", ["", "a@b", "a~b", "a + b", "\u3164", " a", "a\nb", "x" * 65, "0123abcd", "ab" * 32]
+    )
     def test_that_could_be_mistaken_are_refused(self, name: str):
         with pytest.raises(AgentError, match="cannot be an agent's name; expected 1 to 64 printable characters"):
             Teachers({}).refuse_taken(name, ANNA.public_key)
@@ -164,6 +173,8 @@ def test_a_task_named_like_a_selector_is_not_taken_for_another(new_agent: NewAge
         for module in teacher.bank:
             student.take(teacher.bank.file_of(module))
     assert student.forget(selector).card.teacher_key == anna.identity.public_key
+    with pytest.raises(UnknownTaskError):
+        student.forget(selector)
     assert student.ledger.view().forgotten == {Slot(anna.identity.public_key, "dice")}
 
 

@@ -187,7 +187,7 @@ class TestDecisions:
         announce("dice", BOB)  # another teacher's is another task
         found = choose(agent)
         assert [a.teacher for a in found.wanted] == ["bob"]
-        assert found.declined == {newer.digest: "forgotten here; `skillmesh remember` takes it again"}
+        assert found.declined == {newer.digest: "forgotten here; `skillmesh remember dice` takes it again"}
         agent.ledger.remember(newer.slot)
         assert newer in choose(agent).wanted
 

@@ -344,7 +344,7 @@ class Agent:
             own = known | {m.card.task for m in self.bank if m.card.teacher_key == self.identity.public_key}
             raise UnknownTaskError(
                 f"this agent has taught no task {task!r}, and only a task's teacher can withdraw it; its own are: "
-                f"{', '.join(sorted(own)) or 'none'}; to drop another's task here, use `skillmesh forget`"
+                f"{', '.join(sorted(own)) or 'none'}; to drop another's task here, use `skillmesh forget TASK`"
             )
         version = max(
             held.card.version if held else 1, self.ledger.latest_version(Slot(self.identity.public_key, task))
@@ -444,7 +444,8 @@ class Agent:
         if not single:
             return answers
         if answers[0].error is not None:
-            raise DataError(f"{answers[0].image} cannot be read: {answers[0].error}; expected an image file")
+            image, reason = answers[0].image, answers[0].error
+            raise DataError(reason if image and reason.startswith(image) else f"{image or 'the image'}: {reason}")
         return answers[0]
 
     @checked(images=arguments.anything)

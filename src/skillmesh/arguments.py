@@ -18,6 +18,9 @@ Check = Callable[[str, Any], Any]
 """Takes an argument's name and value; returns the value to go on with, or raises an `ArgumentError`."""
 
 
+LONGEST_PART = 255
+
+
 def checked(**special: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check all arguments of a function as `ARGUMENTS` says by their names, or as `special` does."""
 
@@ -93,7 +96,16 @@ def path(name: str, value: Any) -> Any:
         raise wrong(name, value, "a path: a string or a pathlib.Path")
     if "\0" in os.fsdecode(value):
         raise wrong(name, os.fsdecode(value), "a path without a null character")
+    if not isinstance(os.fspath(value), str):
+        raise wrong(name, value, "a path of text, not of bytes")
+    if too_long(value):
+        raise wrong(name, os.fsdecode(value), f"a path whose parts have at most {LONGEST_PART} bytes each")
     return value
+
+
+def too_long(path: str | os.PathLike[str]) -> bool:
+    """Whether no file can be there: systems refuse such names with an error of their own."""
+    return any(len(part) > LONGEST_PART for part in os.fsencode(path).split(os.sep.encode()))
 
 
 def task_images(name: str, value: Any) -> Any:
@@ -140,7 +152,10 @@ def picks(name: str, value: Any) -> tuple[Any, ...]:
 def _several(name: str, value: Any, what: str) -> tuple[Any, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise wrong(name, value, f"a list of {what}, even of one: [{value!r}]" if value else f"a list of {what}")
-    return tuple(value)
+    try:
+        return tuple(value)
+    except TypeError:  # an array without an axis
+        raise wrong(name, value, f"a list of {what}") from None
 
 
 def one_of(literal: Any) -> Check:

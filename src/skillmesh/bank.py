@@ -107,7 +107,9 @@ class Bank:
 
         `name@teacher` comes first: a task that is called like this cannot stand in another's place.
         """
-        found = self.taught(task) or [m for m in self if m.card.task == task]
+        _, at, teacher = task.rpartition("@")
+        literal = not at or not self._teachers().names_someone(teacher)
+        found = self.taught(task) or [m for m in self if literal and m.card.task == task]
         if len(found) == 1:
             return found[0]
         if found:

@@ -12,6 +12,7 @@ from typing import Any
 
 import platformdirs
 
+from skillmesh.arguments import too_long
 from skillmesh.backbone.backbone import load_calibration
 from skillmesh.config import FILE as CONFIG_FILE
 from skillmesh.config import AgentConfig
@@ -25,7 +26,10 @@ CALIBRATION_FILE = "calibration.safetensors"
 
 def home_folder(home: str | Path | None = None) -> Path:
     """`home`, or `SKILLMESH_HOME`, or the user's data folder."""
-    return Path(home or os.environ.get("SKILLMESH_HOME") or _usual_home())
+    folder = Path(home or os.environ.get("SKILLMESH_HOME") or _usual_home())
+    if too_long(folder):
+        raise AgentError(f"{str(folder)[:80]}… is too long for a home; expected parts of at most 255 bytes each")
+    return folder
 
 
 def _usual_home() -> Path:

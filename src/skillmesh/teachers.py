@@ -20,8 +20,12 @@ from skillmesh.module.module import Module
 
 MARK = "~"
 """Stands between a claimed name and the beginning of the key."""
+TOGETHER = " + "
+"""Stands between the names of a merged task's teachers."""
 SHOWN = 8
 """Hex digits of a key that are shown behind a claimed name."""
+BLANK = "\u115f\u1160\u3164\uffa0"
+"""Letters that show nothing."""
 _LIKE_A_KEY = re.compile(r"[0-9a-fA-F]{8,}")
 
 
@@ -54,23 +58,28 @@ class Teachers:
 
     def of(self, module: Module) -> str:
         """Return the teacher's name, or for a merged task all its teachers' names."""
-        return " + ".join(sorted({self.name(part.card) for part in parts_of(module)}))
+        return TOGETHER.join(sorted({self.name(part.card) for part in parts_of(module)}))
 
     def meant(self, word: str, among: Iterable[Signed]) -> set[str]:
         """Return the keys of those teachers that `word` can mean, the surest kind of name alone.
 
-        A whole key comes first, then a name as it is shown here, then what teachers without a given name call
-        themselves, then the beginning of a key. Nobody can take a name that this user gave to another.
+        A whole key comes first, then a name as it is shown here, then the beginning of a key, then what teachers
+        without a given name call themselves. Nobody can take a name that this user gave to another, nor a word
+        that reads like a key.
         """
         known = {each.teacher_key: each for each in among}
-        taken = word in self._given.values()
+        claims = {} if self.names_someone(word) or not fits(word) else known
         kinds = (
             {key for key in known if key == word},
             {key for key, each in known.items() if self.name(each) == word},
-            {key for key, each in known.items() if not taken and key not in self._given and each.teacher == word},
             {key for key in known if len(word) >= SHOWN and key.startswith(word)},
+            {key for key, each in claims.items() if key not in self._given and each.teacher == word},
         )
         return next((keys for keys in kinds if keys), set())
+
+    def names_someone(self, word: str) -> bool:
+        """Whether this is a name that the user gave, the agent's own, or a key."""
+        return word in self._given.values() or _LIKE_A_KEY.fullmatch(word) is not None
 
     def refuse_taken(self, name: str, key: str) -> None:
         """Refuse a name for a key that is not one, reads like another kind of word, or is another key's."""
@@ -85,25 +94,29 @@ class Teachers:
 
 def fits(name: str) -> bool:
     """Whether this can be an agent's name that is never taken for a key, a selector or a claimed name."""
-    return is_name(name) and MARK not in name and "@" not in name and not _LIKE_A_KEY.fullmatch(name)
+    signs = any(sign in name for sign in (MARK, "@", TOGETHER))
+    return is_name(name) and not signs and not _LIKE_A_KEY.fullmatch(name) and bool(_folded(name))
 
 
 def refuse_unfit(name: str) -> None:
     if not fits(name):
         raise AgentError(
-            f"{name[:80]!r} cannot be an agent's name; expected 1 to 64 printable characters without '@' and "
+            f"{name[:80]!r} cannot be an agent's name; expected 1 to 64 printable characters without '@', '+' and "
             f"'{MARK}' that do not look like a key; choose another with --name"
         )
 
 
 def _folded(name: str) -> str:
-    """Return a form in which names that read alike are equal."""
-    return unicodedata.normalize("NFKC", name).casefold()
+    """Return a form in which names that read alike are equal: no case, no width, nothing that is not seen."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(
+        c for c in plain if unicodedata.category(c) not in ("Mn", "Me", "Cf") and c not in BLANK
+    ).strip()
 
 
 def marked(name: str, key: str) -> str:
     """Return a name that nobody has confirmed, with the beginning of its key."""
-    return f"{name}{MARK}{key[:SHOWN]}"
+    return f"{name.replace(TOGETHER, ' ')}{MARK}{key[:SHOWN]}"
 
 
 def claimed(signed: Signed) -> str:

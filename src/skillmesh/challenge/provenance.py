@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,10 +32,10 @@ def data_hash(paths: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for path in sorted(paths, key=task_name):
         source = open_source(path)
-        digest.update(task_name(path).encode())
+        digest.update(os.fsencode(task_name(path)))
         for name in source.names():
             if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES:
-                digest.update(name.encode())
+                digest.update(os.fsencode(name))
                 digest.update(hashlib.sha256(_content(source, name)).digest())
     return digest.hexdigest()
 

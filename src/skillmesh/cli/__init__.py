@@ -67,3 +67,8 @@ def main() -> None:
             show.print_json({"error": show.with_home(str(error))})
         show.complain(f"skillmesh: {error}")
         sys.exit(1)
+    except BrokenPipeError:  # whoever read it has gone
+        sys.exit(1)
+    except OSError as error:
+        print(f"skillmesh: {error}; make room, or name another place", file=sys.stderr)  # noqa: T201
+        sys.exit(1)

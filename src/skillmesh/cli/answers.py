@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 SHOWN = 0.05
 """Another label is shown beside the answer from this confidence on."""
+LEFT_FOR_OTHERS = 12
+"""Columns of a terminal that are kept for other labels; where the rest is short, they have more."""
 
 
 class Writer(Protocol):
@@ -51,8 +52,9 @@ class Asking:
     def answers(self, images: list[AnyImage], progress: Progress) -> Iterator[Answer]:
         """Yield an answer for every image; where the node stops in between, the rest is answered here."""
         done = 0
-        if self._device is None:
+        if self._device is None and images:
             with contextlib.suppress(NotRunningError), TemporaryDirectory(prefix="skillmesh-ask-") as folder:
+                call(self._home, "status")  # nothing is unpacked for a node that does not run
                 for window in in_windows(images):
                     yield from self._by_node(window, Path(folder))
                     done += len(window)
@@ -86,7 +88,7 @@ def _as_file(image: AnyImage, target: Path) -> str | Answer:
         return str(Path(image.name).resolve())
     try:
         target.write_bytes(image.content())
-    except UnreadableImageError as error:
+    except (UnreadableImageError, OSError) as error:
         return Answer.failed(image.name, str(error))
     return str(target)
 
@@ -103,8 +105,8 @@ class AnswerLines:
         """Fit columns into the terminal's width, with some room left for other labels."""
         wanted = {"image": max(map(cell_len, self.names), default=0), **longest}
         wanted["label"] = max(wanted["label"], len("unknown"))
-        least = {"image": 14, "label": 10, "task": 8, "teacher": 8}
-        room = show.console.width - len(" 100 %") - max(18, show.console.width // 4)
+        least = {"image": 14, "label": 10, "task": 8, "teacher": 12}
+        room = show.console.width - len(" 100 %") - LEFT_FOR_OTHERS
         while sum(wanted.values()) + 2 * len(wanted) > room:
             widest = max(wanted, key=lambda name: wanted[name] - least[name])
             if wanted[widest] <= least[widest]:
@@ -154,14 +156,14 @@ class JsonAnswers:
         if answer.error is not None:
             self._unreadable.append({"image": answer.image, "error": answer.error})
             return
-        text = json.dumps(answer.as_dict(), ensure_ascii=False, indent=1)
+        text = show.json_text(answer.as_dict())
         sys.stdout.write(('{"answers": [\n' if not self._count else ",\n") + text)
         sys.stdout.flush()
         self._count += 1
 
     def end(self, error: SkillmeshError | None) -> None:
         rest = {"unreadable": self._unreadable} | ({} if error is None else {"error": show.with_home(str(error))})
-        text = json.dumps(rest, ensure_ascii=False, indent=1)
+        text = show.json_text(rest)
         sys.stdout.write(("\n], " if self._count else '{"answers": [], ') + text.removeprefix("{") + "\n")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ GRID = 12
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    path.write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
+    path.write_text(show.json_text(facts) + "\n")
 
 
 def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) -> None:
@@ -53,9 +52,10 @@ def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) 
     if left_out:
         images = left_out + sum(t["test_images"] for t in facts["tasks"])
         typer.echo(f"{left_out:,} of {images:,} test images left out of all figures: see the checks")
-    typer.echo(f"anchor {show.kilobytes(facts['anchor_bytes'] or 0)} per task")
-    typer.echo(f"learned in {facts['learn_seconds']:.1f} s, answered in {facts['answer_seconds']:.1f} s")
-    typer.echo(f"confidence is off by {show.percent(facts['confidence_error'])} on average")
+    if facts["tasks"]:
+        typer.echo(f"anchor {show.kilobytes(facts['anchor_bytes'])} per task")
+        typer.echo(f"learned in {facts['learn_seconds']:.1f} s, answered in {facts['answer_seconds']:.1f} s")
+        typer.echo(f"confidence is off by {show.percent(facts['confidence_error'])} on average")
     if "corrective" in facts:
         _print_corrections(facts["corrective"])
     if by_class is not None:

@@ -205,6 +205,8 @@ def _write_report(path: Path, module: Module, lesson: Lesson) -> None:
 
 def _choose_each(error: FolderOfTasksError, folder: Path, commands: tuple[str, str], may_ask: bool) -> bool:
     """Ask whether to learn each folder by itself; where nobody can answer, refuse with both commands."""
+    from skillmesh.cli import show
+
     names = ", ".join(error.tasks[:10]) + (f" and {len(error.tasks) - 10} more" if len(error.tasks) > 10 else "")
     looks = (
         f"{folder} looks like a folder of tasks, not like one task: found {names}, and no image right inside these"
@@ -216,7 +218,7 @@ def _choose_each(error: FolderOfTasksError, folder: Path, commands: tuple[str, s
             f"To learn one task of which these are the classes, run\n    {commands[1]}",
             error.tasks,
         )
-    typer.echo(f"{looks}.", err=True)
+    show.warn(f"{looks}.")
     question = "Learn each as a task of its own, all as the classes of one task, or nothing? (each, one, no)"
     while (answer := typer.prompt(question, default="each", err=True).strip().lower()) not in ("each", "one"):
         if answer in ("no", "n"):

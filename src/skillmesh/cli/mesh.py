@@ -142,7 +142,8 @@ def _show_state(found: dict[str, Any]) -> None:
     if found["running"]:
         state = "nothing left to fetch" if found["settled"] else f"fetching {found['wanted']} tasks"
         traffic = f"{show.kilobytes(found['bytes_fetched'])} fetched, {show.kilobytes(found['bytes_sent'])} sent"
-        show.say(f"{found['peers']} other agents in reach, {state}; {traffic}", indent=2)
+        others = "1 other agent" if found["peers"] == 1 else f"{found['peers']} other agents"
+        show.say(f"{others} in reach, {state}; {traffic}", indent=2)
 
 
 def _show_strangers(seen: list[dict[str, str]]) -> None:
@@ -252,7 +253,7 @@ def withdraw(
 ) -> None:
     """Take back a task that this agent has taught, everywhere, for late joiners too."""
     notice = open_agent(home or context.obj, make=False).withdraw(task, reason)
-    typer.echo(f"withdrew {notice.task!r} up to version {notice.version}; it goes out when a node runs or syncs")
+    typer.echo(f"withdrew {notice.task!r} up to version {notice.version}; others hear of it at the next sync")
 
 
 @app.command()
@@ -270,7 +271,7 @@ def remember(
         problem = f"several tasks {task!r} were" if slots else f"no task {task!r} was"
         raise AgentError(f"{problem} forgotten here; forgotten are: {', '.join(names.values()) or 'none'}")
     agent.ledger.remember(slots[0])
-    typer.echo(f"{slots[0].task!r} comes back with the next sync")
+    typer.echo(f"{slots[0].task!r} comes back at the next sync")
 
 
 @app.command()
@@ -326,5 +327,5 @@ def _trusts(agent: Agent) -> str:
     if agent.ledger.open_trust:
         return "everyone (open)"
     trusted = agent.ledger.view().trusted
-    names = [agent.teachers.called(key, None) for key in trusted]
+    names = [called(agent, key) for key in trusted]
     return ", ".join(names) or "itself only; `skillmesh trust add KEY --name NAME` adds others"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import textwrap
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 console = Console(markup=False, emoji=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
+KEY_AT_END = re.compile(r"~[0-9a-f]{8}$")
+COMMAND, GLUE = re.compile(r"`skillmesh [^`]*`"), "\x1f"
+"""A command that a text suggests is not broken over lines, so that it can be copied whole."""
 NARROWEST, NARROWEST_SENTENCE = 6, 24
 """A column of words, or of sentences, is not made narrower than this."""
 
@@ -39,7 +43,17 @@ COLUMNS = 80
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(json_text(value, indent=2) + "\n")
+
+
+def json_text(value: Any, indent: int = 1) -> str:
+    """Return JSON that can be written as UTF-8: names of files that are no text are escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=indent)
+    return text
 
 
 def kilobytes(count: float) -> str:
@@ -82,14 +96,16 @@ def _lines(text: str, target: Console, indent: int) -> list[str]:
     if not target.is_terminal:
         return [" " * indent + text]
     margin = " " * indent
-    return textwrap.wrap(
-        text,
+    whole = COMMAND.sub(lambda command: command[0].replace(" ", GLUE), text)
+    lines = textwrap.wrap(
+        whole,
         target.width,
         initial_indent=margin,
         subsequent_indent=margin,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace(GLUE, " ") for line in lines]
 
 
 def with_home(text: str) -> str:
@@ -110,7 +126,8 @@ def shorten(text: str, width: int) -> str:
     text = printable(text)
     if cell_len(text) <= width:
         return text
-    tail = (width - 1) * 2 // 3
+    key = KEY_AT_END.search(text)
+    tail = min(width - 1, max((width - 1) * 2 // 3, len(key[0]) if key else 0))  # whose it is must stay
     head = width - 1 - tail
     return _fitting(text, head) + "…" + _fitting(text[::-1], tail)[::-1]
 

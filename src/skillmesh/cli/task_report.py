@@ -51,7 +51,7 @@ def write_report(path: Path, title: str, about: str, sections: Sequence[TaskSect
         links="\n".join(links) if len(sections) > 1 else "",
         sections="\n".join(_section(section, number) for number, section in numbered),
     )
-    path.write_text(page, encoding="utf-8")
+    path.write_bytes(page.encode("utf-8", "replace"))  # a file's name may be no text
 
 
 def _asset(name: str) -> str:

@@ -13,6 +13,7 @@ from skillmesh.cli.app import app, open_agent
 from skillmesh.cli.facts import called
 from skillmesh.cli.mesh import tls_files
 from skillmesh.errors import AgentError
+from skillmesh.teachers import SHOWN
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
@@ -65,12 +66,13 @@ def trust_remove(
 
     agent, shelf = _agent_and_shelf(home or context.obj, make=False)
     trusted = {k: called(agent, k) for k in agent.ledger.view().trusted}
-    matches = [k for k, n in trusted.items() if key in (k, n)] or [k for k in trusted if k.startswith(key)]
+    begins = [k for k in trusted if len(key) >= SHOWN and k.startswith(key)]
+    matches = [k for k, n in trusted.items() if key in (k, n)] or begins
     if len(matches) != 1:
         names = ", ".join(f"{n} {k}" for k, n in trusted.items()) or "nobody"
         raise AgentError(f"{len(matches)} trusted teachers fit {key!r}; trusted are: {names}")
     moved = distrust(agent, shelf, matches[0])
-    show.say(f"{trusted[matches[0]]} is not trusted any more; {len(moved)} modules went to quarantine")
+    show.say(f"{trusted[matches[0]]} is not trusted any more; modules that went to quarantine: {len(moved)}")
 
 
 @trust.command("list")

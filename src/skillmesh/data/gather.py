@@ -215,7 +215,8 @@ def _below(word: str) -> list[str]:
     base = Path(*parts[:fixed])
     if not base.is_dir():
         return []
-    pattern = parts[fixed:]
+    several = zip(parts[fixed:], (*parts[fixed + 1 :], ""), strict=True)
+    pattern = [part for part, following in several if not part == following == "**"]  # they mean what one does
     names = (name for name in sources.files_below(base) if not _hidden(name))
     return [str(base / name) for name in names if _matches(PurePosixPath(name).parts, pattern)]
 

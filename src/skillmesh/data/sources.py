@@ -56,6 +56,10 @@ class ZipSource:
         try:
             self._zip = zipfile.ZipFile(path)
         except Exception as error:  # BadZipFile, OSError, and a few others on damaged directories
+            if path.suffix.lower() != ".zip":
+                raise DataError(
+                    f"{path} is a file; expected a folder of images (class/image.jpg) or a zip"
+                ) from error
             raise DataError(
                 f"{path} is not a zip that can be read ({error}); zip the task folder again"
             ) from error
@@ -162,8 +166,13 @@ def _closed(folder: Path, error: OSError) -> DataError:
 
 
 def _kind(entry: os.DirEntry[str]) -> str | None:
-    """Tell files from folders, behind links too; pipes, devices and links that lead nowhere are neither."""
+    """Tell files from folders, behind links too; pipes and devices are neither.
+
+    A link that leads nowhere counts as a file: whoever reads it is told.
+    """
     try:
+        if entry.is_symlink() and not Path(entry.path).exists():
+            return "file"
         return "folder" if entry.is_dir() else "file" if entry.is_file() else None
     except OSError:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Mapping
@@ -78,9 +79,10 @@ class Chooser:
 
     def _decided(self, announcement: Announcement, view: View) -> str | None:
         if (banned := view.bans.get(announcement.teacher_key)) is not None:
-            return f"its teacher is banned: {banned}; `skillmesh peers --unban` forgives"
+            key = announcement.teacher_key[:12]
+            return f"its teacher is banned: {banned}; `skillmesh peers --unban {key}` forgives"
         if announcement.slot in view.forgotten:
-            return "forgotten here; `skillmesh remember` takes it again"
+            return f"forgotten here; `skillmesh remember {shlex.quote(announcement.task)}` takes it again"
         for name in (announcement.digest, announcement.id):  # what it says of itself, and what it says it is
             chosen = view.choices.get(name)
             if chosen is not None and chosen.choice != "released":

@@ -96,9 +96,9 @@ def _costs(comparison: Comparison) -> Table:
     columns = ("run", "agents", *(name.replace("_", " ") for name in costs))
     columns += (*(name.replace("_seconds", ", s") for name in seconds), "agents answer")
     about = (
-        "Speedup in MACs, every rebuild of a student's mapper counted; “one rebuild” is an agent that waits for "
-        "everything, “busiest” counts the agent with most to do instead of the average. Wall-clock is of the "
-        "machine that made the run and may rest on a warm descriptor cache."
+        "Speedup in MACs, every rebuild of a student's mapper counted; “as done” counts the rebuilds that were "
+        "made, “busiest” counts the agent with most to do instead of the average. Wall-clock is of the machine "
+        "that made the run and may rest on a warm descriptor cache."
     )
     return Table("costs", "Speedup and wall-clock", columns, rows(made), about=about)
 

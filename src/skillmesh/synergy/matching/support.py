@@ -51,19 +51,22 @@ def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
     if len(groups) == len(heard):
         return [each.guess for each in heard]
     answer, *others = groups
-    overruling = [group for group in others if _weight(group, answer) > _total(answer)]
-    winner = max(overruling, key=lambda group: _weight(group, answer), default=answer)
+    winner = max((group for group in others if _overrules(group, answer)), key=_weight, default=answer)
     rest = [group for group in groups if group is not winner]
     rivals = [_pooled(group if _total(group) <= _total(winner) else _voices(group)) for group in rest]
     return [_pooled(winner), *sorted(rivals, key=lambda guess: -guess.confidence)]
 
 
-def _weight(rival: list[Heard], answer: list[Heard]) -> float:
-    """Return what counts of a rival: all of it by those who gave the answer, else several teachers' voices."""
-    teachers = {each.key for each in rival}
-    if teachers <= {each.key for each in answer}:
-        return _total(rival) if len(rival) > 1 else 0.0
-    return _total(_voices(rival)) if len(teachers) > 1 else 0.0
+def _overrules(rival: list[Heard], answer: list[Heard]) -> bool:
+    """Whether several teachers together are surer of another thing, or the answer's only teacher itself is."""
+    if len({each.key for each in (*rival, *answer)}) == 1:
+        return len(rival) > 1 and _total(rival) > _total(answer)
+    return len({each.key for each in rival}) > 1 and _weight(rival) > _weight(answer)
+
+
+def _weight(group: list[Heard]) -> float:
+    """Return what counts of a thing against others: one voice of each teacher."""
+    return _total(_voices(group))
 
 
 def _groups(heard: Sequence[Heard], same: Same) -> list[list[Heard]]:
