@@ -325,6 +325,8 @@ class Agent:
         target = Path(path)
         if target.is_dir():
             target = target / f"{module.card.task}.skill"
+        if target.exists() and not target.is_file():  # a rename would put a file in a device's place
+            raise AgentError(f"{target} is a device or a pipe; expected the name of a file")
         partial = target.with_name(f".{target.name}.partial")
         try:
             partial.write_bytes(self.bank.file_of(module))

@@ -13,7 +13,6 @@ from skillmesh.cli.app import app, open_agent
 from skillmesh.cli.facts import called
 from skillmesh.cli.mesh import tls_files
 from skillmesh.errors import AgentError
-from skillmesh.teachers import SHOWN
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
@@ -63,6 +62,7 @@ def trust_remove(
     """Stop believing a teacher: its modules go to quarantine."""
     from skillmesh.cli import show
     from skillmesh.mesh.shelf import distrust
+    from skillmesh.teachers import SHOWN
 
     agent, shelf = _agent_and_shelf(home or context.obj, make=False)
     trusted = {k: called(agent, k) for k in agent.ledger.view().trusted}
