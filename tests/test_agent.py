@@ -295,13 +295,13 @@ class TestSharing:
     def test_to_a_folder_that_is_not_there_says_so(self, tiny_taught: Agent, tmp_path: Path):
         with pytest.raises(AgentError, match=r"cannot write .*no-folder.*name a file in a folder that exists"):
             tiny_taught.export("dice", tmp_path / "no-folder" / "dice.skill")
+        assert list(tmp_path.iterdir()) == []
 
     def test_export_puts_no_file_in_the_place_of_a_device_or_pipe(self, tiny_taught: Agent, tmp_path: Path):
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(AgentError, match="is a device or a pipe; expected the name of a file"):
             tiny_taught.export("dice", tmp_path / "pipe")
         assert (tmp_path / "pipe").is_fifo()
-        assert list(tmp_path.iterdir()) == []
 
     def test_across_backbones_is_refused_with_both_named(self, new_agent, skill_files, other_calibration):
         agent = new_agent(calibration=other_calibration)
