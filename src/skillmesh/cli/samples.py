@@ -10,7 +10,8 @@ import typer
 from skillmesh.cli import options
 from skillmesh.cli.app import app
 
-TASKS = ("flowers", "dice", "clocks")
+TASKS = ("flowers", "dice", "shapes")
+"""Of the drawn tasks those that need no font, and so nothing that a plain installation lacks."""
 
 
 @app.command()
@@ -18,7 +19,7 @@ def samples(
     folder: Annotated[Path, typer.Argument(help="Where the task folders go; made if missing.")],
     json: options.Json = False,
 ) -> None:
-    """Draw three small tasks to try things with: flowers, dice and clocks. Needs no download."""
+    """Draw three small tasks to try things with: flowers, dice and shapes. Needs no download."""
     from skillmesh.cli import show
     from skillmesh.data.demo import write_demo_tasks
 
