@@ -90,7 +90,7 @@ def test_a_transcript_is_read_and_written_back():
 def test_a_new_environment_needs_nothing_but_the_readmes_install(tmp_path: Path):
     """As in an empty container: a copy of the checkout, a new environment, the README's pip line, an answer."""
     copy = tmp_path / "checkout"
-    ignored = shutil.ignore_patterns(".git", ".venv", "demo-out", "*cache*")
+    ignored = shutil.ignore_patterns(".?*", "demo-out", "__pycache__")
     shutil.copytree(ROOT, copy, ignore=ignored)
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
