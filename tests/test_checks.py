@@ -233,3 +233,14 @@ class TestNearTwins:
         described = taught.backbone.describe([*files, files[0]])
         assert len(set(described.keys)) == 3
         assert described.keys[0] == described.keys[3]
+
+
+def test_adapting_is_refused_where_no_validation_image_is_left(
+    new_agent: Callable[..., Agent], tiny_tasks, tmp_path
+):
+    task = tmp_path / "dice"
+    shutil.copytree(tiny_tasks / "dice", task)
+    shutil.rmtree(task / "val")
+    shutil.copytree(task / "train", task / "val")
+    with pytest.raises(DataError, match="the task has no validation images"):
+        new_agent().learn(task, biases="always")

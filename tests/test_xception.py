@@ -25,7 +25,7 @@ def paint(folder: Path, colours: dict[str, tuple[int, int, int]], images: int = 
     for name, colour in colours.items():
         (folder / name).mkdir(parents=True)
         for number in range(images):
-            noise = rng.integers(-10, 11, (64, 64, 3))
+            noise = np.kron(rng.integers(-40, 41, (8, 8, 3)), np.ones((8, 8, 1)))  # flat ones would be twins
             Image.fromarray(np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)).save(
                 folder / name / f"{number}.png"
             )

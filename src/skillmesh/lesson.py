@@ -95,6 +95,7 @@ def study(
     adapting.refuse_impossible(backbone.network, len(task.splits["val"]))
     read = read_images(task, backbone, progress)
     train_part, val_part = read.parts
+    adapting.refuse_impossible(backbone.network, len(val_part))  # twins of training images are gone now
     train_labels, val_labels = train_part.labels, val_part.labels
     train, val = (backbone.represent(part.raw, config.representation, config.compact) for part in read.parts)
     counts = np.bincount(train_labels, minlength=len(task.classes))
