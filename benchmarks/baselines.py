@@ -19,16 +19,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import skillmesh.baselines.methods  # noqa: F401  (they have names now)
-from skillmesh.baselines.settings import Baseline
-from skillmesh.baselines.trials import made
-from skillmesh.challenge.methods import Method, find_method
-from skillmesh.challenge.metrics import Interval, after_learning, forgetting, pooled
-from skillmesh.challenge.record import Record
-from skillmesh.challenge.report.collect import Group, collect
-from skillmesh.challenge.run import Plan, run
+import skillmesh_challenge.baselines.methods  # noqa: F401  (they have names now)
 from skillmesh.data.folder import find_tasks
 from skillmesh.errors import RunError
+from skillmesh_challenge.baselines.settings import Baseline
+from skillmesh_challenge.baselines.trials import made
+from skillmesh_challenge.methods import Method, find_method
+from skillmesh_challenge.metrics import Interval, after_learning, forgetting, pooled
+from skillmesh_challenge.record import Record
+from skillmesh_challenge.report.collect import Group, collect
+from skillmesh_challenge.run import Plan, run
 
 TUNED = Path(__file__).parent / "tuned"
 

@@ -12,9 +12,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from skillmesh.challenge.metrics import Interval
-from skillmesh.challenge.report.dots import Row, best_first, draw
-from skillmesh.challenge.report.style import drawing
+from skillmesh_challenge.metrics import Interval
+from skillmesh_challenge.report.dots import DotRow, best_first, draw
+from skillmesh_challenge.report.style import drawing
 
 DOCS = Path(__file__).parent.parent / "docs"
 SPRINGS = ("ewc", "ewc-online", "si", "mas")
@@ -26,9 +26,9 @@ SHOWN = {
 }
 
 
-def row(name: str, method: dict[str, Any]) -> Row:
+def row(name: str, method: dict[str, Any]) -> DotRow:
     learned, forgotten, final = (Interval(**method[key]) for key in ("after_learning", "forgetting", "final"))
-    return Row(name, method["told"], learned, forgotten, final)
+    return DotRow(name, method["told"], learned, forgotten, final)
 
 
 def main() -> None:

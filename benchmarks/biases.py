@@ -27,14 +27,14 @@ import torch
 from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.toes import choose_toes, toe_features
-from skillmesh.challenge.provenance import provenance
-from skillmesh.costs import counted, spend
 from skillmesh.data.folder import TaskFolder, find_tasks, open_task
-from skillmesh.home import create_home
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.biases import PAPER, train_biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.head2toe import fit_by_adam
 from skillmesh.learning.training import Examples, Space, Trained
+from skillmesh.numerics.costs import counted, spend
+from skillmesh.store.home import create_home
 
 FORWARD_BATCH = 128
 PARTS = ("train", "val", "test")

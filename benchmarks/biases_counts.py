@@ -19,9 +19,9 @@ import torch
 from skillmesh.backbone.biasing import chosen
 from skillmesh.backbone.compat import import_timm
 from skillmesh.backbone.network import Network
+from skillmesh.backbone.pass_costs import pass_costs
 from skillmesh.backbone.registry import spec_of
-from skillmesh.challenge.provenance import provenance
-from skillmesh.costs import pass_costs
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.biases import OURS, PAPER
 from skillmesh.learning.training import TrainingSettings

@@ -20,7 +20,7 @@ from torch import nn
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.suffix import Start, Suffix
 from skillmesh.backbone.weights import build
-from skillmesh.challenge.provenance import provenance
+from skillmesh.evaluation.provenance import provenance
 
 HERE = Path(__file__).parent
 WAYS = ("full fine-tuning", "biases, all layers", "biases, last half")

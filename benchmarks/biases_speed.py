@@ -21,11 +21,11 @@ import numpy as np
 
 from skillmesh.agent import Agent
 from skillmesh.backbone.network import cpu_workers
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.inputs import as_image
-from skillmesh.home import create_home
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.adaptation import Biases
+from skillmesh.store.home import create_home
 
 HERE = Path(__file__).parent
 IMAGES = 256

@@ -19,11 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from skillmesh.challenge.methods import METHODS
-from skillmesh.challenge.provenance import provenance
-from skillmesh.challenge.record import Record
-from skillmesh.challenge.run import Plan, run
 from skillmesh.data.folder import find_tasks, open_task
+from skillmesh.evaluation.provenance import provenance
+from skillmesh_challenge.methods import METHODS
+from skillmesh_challenge.record import Record
+from skillmesh_challenge.run import Plan, run
 
 VARIANTS = {
     "one agent, one thread": {"agents": 1, "workers": 1, "threads": 1},

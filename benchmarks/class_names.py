@@ -3,7 +3,7 @@
     python benchmarks/class_names.py ../shared/tasks
 
 The threshold is the encoder's own, chosen on the paper's pairs alone. Verdicts are read from
-benchmarks/class_names_judged.json; a match that nobody has judged yet stops the run.
+tests/fixtures/class_names_judged.json; a match that nobody has judged yet stops the run.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks, survey_task, task_name
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.learning.class_names.encoders import Encoder, load_encoder
+from skillmesh.learning.class_names.pairs import Encoded, similarity
 from skillmesh.synergy.matching.bank_matches import ClassMatches
-from skillmesh.synergy.matching.by_name import Encoded, similarity
-from skillmesh.synergy.matching.encoders import Encoder, load_encoder
 
 HERE = Path(__file__).parent
-PAIRS = HERE.parent / "tests" / "data" / "paper-class-pairs.json"
-JUDGED = HERE / "class_names_judged.json"
+PAIRS = HERE.parent / "tests" / "fixtures" / "paper-class-pairs.json"
+JUDGED = HERE.parent / "tests" / "fixtures" / "class_names_judged.json"
 SURE = 0.9
 """From here on the paper calls two classes similar."""
 

@@ -19,17 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh import validation
 from skillmesh.agent import Agent
-from skillmesh.challenge.provenance import provenance
+from skillmesh.answering.mapper import Mapper
 from skillmesh.data.folder import find_tasks, open_task
-from skillmesh.home import create_home
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.head import Head
-from skillmesh.mapper import Mapper
-from skillmesh.mesh.quarantine import Quarantine, background_of
 from skillmesh.module import Module, in_order
+from skillmesh.numerics.tensors import Floats
+from skillmesh.store import validation
+from skillmesh.store.home import create_home
 from skillmesh.synergy.composition.picking import Pick
-from skillmesh.tensors import Floats
+from skillmesh.vetting.quarantine import Quarantine, background_of
 
 HERE = Path(__file__).parent
 

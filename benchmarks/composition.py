@@ -32,12 +32,12 @@ from threadpoolctl import threadpool_limits
 from skillmesh.anchors import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.head import Head, Labels, fit_head, log_loss
-from skillmesh.synergy.composition.head import FORMS, Source, compose, refine
-from skillmesh.synergy.rows.epochs import EpochSettings, Norm, random_rows, train_rows
-from skillmesh.tensors import Floats
+from skillmesh.learning.warm_start.epochs import EpochSettings, Norm, random_rows, train_rows
+from skillmesh.numerics.tensors import Floats
+from skillmesh.synergy.composition.head import FORMS, ComposedSource, compose, refine
 
 HERE = Path(__file__).parent
 EPOCHS = (0, 1, 2, 5, 10, 20, 30)
@@ -55,7 +55,7 @@ class Known:
 
     task: Task
     """As whoever goes on with images has it."""
-    source: Source
+    source: ComposedSource
     rows: dict[Norm, Floats]
 
 
@@ -65,7 +65,7 @@ def learned(task: Task, later: Task) -> Known:
     x, labels = task.split("train")
     fit = fit_head(x, labels, *task.split("val"), classes)
     anchor = SketchAnchor.read(SketchAnchor.fit(x, labels, classes, AnchorSettings()).tensors())
-    source = Source(Head.read(fit.head.tensors()), fit.temperature, anchor, tuple(range(classes)))
+    source = ComposedSource(Head.read(fit.head.tensors()), fit.temperature, anchor, tuple(range(classes)))
     start = random_rows(classes, x.shape[1], 0)
     seen = all_of(task)
     rows = {norm: train_rows(*seen, start, EpochSettings(EPOCHS[-1], norm=norm)) for norm in SHOWN}
@@ -98,7 +98,7 @@ class Both:
         return len(self.first.task.classes) + len(self.second.task.classes)
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[ComposedSource]:
         return [self.first.source, self.second.source]
 
     def split(self, name: str) -> tuple[Floats, Labels]:

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skillmesh.challenge.report.style import GREY, LINES, MARKERS, PALETTE, drawing
+from skillmesh_challenge.report.style import GREY, LINES, MARKERS, PALETTE, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

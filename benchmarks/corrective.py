@@ -20,14 +20,14 @@ from typing import Any
 from overlap_tasks import halves, opened, taught
 
 from skillmesh.agent import Agent
-from skillmesh.challenge.corrective import corrective
-from skillmesh.challenge.evaluate import evaluate
-from skillmesh.challenge.provenance import provenance
-from skillmesh.config import AgentConfig
+from skillmesh.common.config import AgentConfig
 from skillmesh.data.folder import TaskFolder, find_tasks
+from skillmesh.evaluation.corrective import corrective
+from skillmesh.evaluation.evaluate import evaluate
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.learning.class_names.encoders import Encoder
+from skillmesh.learning.class_names.remembered import remembering
 from skillmesh.synergy.matching.bank_matches import ClassMatches
-from skillmesh.synergy.matching.encoders import Encoder
-from skillmesh.synergy.matching.remembered import remembering
 
 HERE = Path(__file__).parent
 JUDGED = HERE / "corrections_judged.json"
@@ -120,7 +120,7 @@ def overlapping(folders: list[TaskFolder], encoder: Encoder) -> list[str]:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """As the paper's figure: the tasks that share a class with another, without and with correction."""
-    from skillmesh.challenge.report.style import PALETTE, canvas, drawing
+    from skillmesh_challenge.report.style import PALETTE, canvas, drawing
 
     tasks, kinds = report["overlapping"], list(report["banks"])
     with drawing():

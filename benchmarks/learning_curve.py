@@ -19,12 +19,12 @@ from threadpoolctl import threadpool_limits
 
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.cache import default_folder
-from skillmesh.challenge.evaluate import open_measured
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import TaskFolder, find_tasks
+from skillmesh.evaluation.evaluate import open_measured
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.examine import Part, examine
 from skillmesh.learning.head import Head, fit_head
-from skillmesh.tensors import Floats
+from skillmesh.numerics.tensors import Floats
 
 SEED = 0
 

@@ -24,16 +24,16 @@ import numpy as np
 from overlap_tasks import half_of
 from threadpoolctl import threadpool_limits
 
-from skillmesh import validation
 from skillmesh.agent import Agent
-from skillmesh.challenge.provenance import provenance
+from skillmesh.anchors.statistics import Statistics, merged
 from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
-from skillmesh.home import create_home
-from skillmesh.mesh.quarantine import Quarantine, background_of
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.module import Module
+from skillmesh.numerics.tensors import Floats
+from skillmesh.store import validation
+from skillmesh.store.home import create_home
 from skillmesh.synergy.merging.fitting import misfit
-from skillmesh.synergy.merging.statistics import Statistics, merged
-from skillmesh.tensors import Floats
+from skillmesh.vetting.quarantine import Quarantine, background_of
 
 HERE = Path(__file__).parent
 EVERY = 4

@@ -22,16 +22,16 @@ from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
+from skillmesh.anchors.statistics import Statistics, merged
 from skillmesh.backbone.calibration import Prior
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.learning.closed_form import closed_form
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
-from skillmesh.synergy.composition.head import closed_form
+from skillmesh.numerics.tensors import Floats
 from skillmesh.synergy.continuing import knowledge as continuing
 from skillmesh.synergy.continuing.knowledge import Images, Known, joined
-from skillmesh.synergy.merging.heads import Part, combined
-from skillmesh.synergy.merging.statistics import Statistics, merged
-from skillmesh.tensors import Floats
+from skillmesh.synergy.merging.heads import HeadPart, combined
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRENGTHS = (1.0, 0.1, 0.01)
@@ -85,7 +85,7 @@ def _shares(task: Task, prior: Prior, seed: int) -> dict[str, tuple[float, float
     known = [_learned(half.split("train"), half.split("val"), classes) for half in halves(task, seed)]
     anchor = merged([(Statistics.of_anchor(a, n), places) for _, a, n in known], classes).anchor()
     closed = closed_form(anchor.means, pooled_precision([anchor], prior))
-    parts = [Part(Head.read(fit.before.tensors()), fit.temperature, places, n) for fit, _, n in known]
+    parts = [HeadPart(Head.read(fit.before.tensors()), fit.temperature, places, n) for fit, _, n in known]
     found = {f"{s:g} heads": _judged(combined(parts, closed, anchor.means, s)[0], *val) for s in SHARES}
     whole = _learned(task.split("train"), val, classes)[0]
     return {"whole": _judged(whole.before, *val), "half": _judged(parts[0].head, *val)} | found

@@ -24,8 +24,8 @@ from typing import Any
 
 from nodes import environment, fresh_copies, namespace, runs, start, status, taught_homes, until
 
-from skillmesh.challenge.provenance import provenance
-from skillmesh.mesh.control import call
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.mesh.calling import call
 
 HERE = Path(__file__).parent
 

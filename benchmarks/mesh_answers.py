@@ -24,11 +24,11 @@ import numpy as np
 from nodes import fresh_copies, namespace, runs, start, status, taught_homes, until
 
 from skillmesh.agent import Agent
-from skillmesh.challenge.provenance import provenance
-from skillmesh.home import create_home
-from skillmesh.mesh.control import call
-from skillmesh.mesh.settings import MeshSettings
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.mesh.calling import call
 from skillmesh.module.notice import announce
+from skillmesh.store.home import create_home
+from skillmesh.store.mesh_settings import MeshSettings
 
 HERE = Path(__file__).parent
 REST = 30.0

@@ -24,10 +24,11 @@ from threadpoolctl import threadpool_limits
 
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.cache import default_folder
-from skillmesh.challenge.evaluate import open_measured
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks, open_task
+from skillmesh.data.images import open_rgb
 from skillmesh.data.inputs import AnyImage, as_image
+from skillmesh.evaluation.evaluate import open_measured
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning import examine
 from skillmesh.learning.examine import Part
 
@@ -86,7 +87,7 @@ def _left_out(path: Path, backbone: Backbone) -> dict[str, int]:
 
 
 def _opened(file: AnyImage) -> Image.Image:
-    return Image.open(io.BytesIO(file.content())).convert("RGB")
+    return open_rgb(file.content())
 
 
 def _found(

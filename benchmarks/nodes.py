@@ -16,9 +16,10 @@ from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.folder import open_task
-from skillmesh.home import create_home
-from skillmesh.mesh.control import NotRunningError, call
-from skillmesh.mesh.settings import MeshSettings
+from skillmesh.mesh.calling import NotRunningError, call
+from skillmesh.mesh.repair import repair
+from skillmesh.store.home import create_home
+from skillmesh.store.mesh_settings import MeshSettings
 
 SERVE = [sys.executable, "-m", "skillmesh", "serve", "--home"]
 COUNTER = "/sys/class/net/lo/statistics/tx_bytes"
@@ -60,6 +61,7 @@ def fresh_copies(homes: list[Path], into: Path, **settings: object) -> list[Path
         shutil.copytree(home, copy)
         for left in copy.glob("ledger.sqlite*"):
             left.unlink()
+        repair(Agent(copy))
         MeshSettings.of({"trust": "open", **settings}).save(copy)
         copies.append(copy)
     return copies
@@ -69,7 +71,7 @@ class Namespace:
     """A network of its own with nothing but loopback, or the machine's where that is not allowed."""
 
     def __init__(self) -> None:
-        self.name: str | None = f"skm-bench-{os.getpid()}"
+        self.name: str | None = f"skm-{os.getpid()}-bench"  # tests remove those whose process has ended
         try:
             subprocess.run(["ip", "netns", "add", self.name], check=True, capture_output=True)
             subprocess.run(["ip", "-n", self.name, "link", "set", "lo", "up"], check=True)

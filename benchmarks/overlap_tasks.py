@@ -9,7 +9,7 @@ import numpy as np
 
 from skillmesh.agent import Agent
 from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
-from skillmesh.home import create_home
+from skillmesh.store.home import create_home
 
 
 def opened(tasks: Path, seed: int = 0) -> list[TaskFolder]:

@@ -21,25 +21,25 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh import validation
 from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.answering.mapper import Mapper
 from skillmesh.backbone.cache import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
-from skillmesh.home import create_home
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import SHARES, probe_tensors
-from skillmesh.lowrank import LowRank
-from skillmesh.mapper import Mapper
-from skillmesh.mesh import exam
-from skillmesh.mesh.alone import figures_of
-from skillmesh.mesh.quarantine import Quarantine, Verdict, background_of
 from skillmesh.module import Identity, Module
-from skillmesh.tensors import Floats, Tensors
-from skillmesh.validation import OwnValidation
+from skillmesh.numerics.lowrank import LowRank
+from skillmesh.numerics.tensors import Floats, Tensors
+from skillmesh.store import validation
+from skillmesh.store.home import create_home
+from skillmesh.store.validation import OwnValidation
+from skillmesh.vetting import exam
+from skillmesh.vetting.alone import figures_of
+from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of
 
 HERE = Path(__file__).parent
 OWN = (1, 2, 5)

@@ -17,15 +17,15 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageEnhance
 
 from skillmesh.agent import Agent
-from skillmesh.challenge.evaluate import evaluate
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
-from skillmesh.data.images import Pixels, UnreadableImageError, decode
+from skillmesh.data.images import Pixels, decode, open_rgb
 from skillmesh.data.inputs import AnyImage
-from skillmesh.home import create_home
+from skillmesh.evaluation.evaluate import evaluate
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.store.home import create_home
 
 HERE = Path(__file__).parent
 MAPPERS: dict[str, dict[str, object]] = {
@@ -76,12 +76,11 @@ class ChangedImage:
     def name(self) -> str:
         return self.inner.name
 
+    def size(self) -> int:
+        return self.inner.size()
+
     def content(self) -> bytes:
-        try:
-            with Image.open(io.BytesIO(self.inner.content())) as image:
-                return self.change(ImageOps.exif_transpose(image).convert("RGB"))
-        except OSError as error:
-            raise UnreadableImageError(str(error)) from error
+        return self.change(open_rgb(self.inner.content()))
 
     def pixels(self, content: bytes, size: int) -> Pixels:
         return decode(content, size)

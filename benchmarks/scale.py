@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from skillmesh.agent import Agent
-from skillmesh.challenge.provenance import provenance
-from skillmesh.challenge.scale import Plan
-from skillmesh.challenge.simulate import Half, Proof, prove, scaled
 from skillmesh.data.folder import find_tasks, open_task
-from skillmesh.home import create_home
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.store.home import create_home
+from skillmesh_challenge.scale import ScalePlan
+from skillmesh_challenge.simulate import Half, Proof, prove, scaled
 
 
 def proved_before(agent: Agent, paths: list[Path], result: Path) -> Proof:
@@ -48,7 +48,7 @@ def main() -> None:
         proof = proved_before(agent, paths, options.proof) if options.proof else prove(agent, paths)
         runs = []
         for size in options.sizes:
-            runs.append(scaled(agent, paths, Plan(size, size), proof))
+            runs.append(scaled(agent, paths, ScalePlan(size, size), proof))
             report = {"runs": runs, "provenance": origin}
             options.json.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 

@@ -5,7 +5,7 @@
 By construction: a bank learned every second class of every task from one half of its images; a few images of the
 other half, of all classes, are looked at. A class that the bank knows must match itself, one that it does not know
 must match nothing, and names are not asked. In the wild: each task in turn is new to a bank of all the others, and
-what its classes match is judged by hand (benchmarks/class_names_judged.json and class_sight_judged.json, which
+what its classes match is judged by hand (tests/fixtures/class_names_judged.json and class_sight_judged.json, which
 also lists the pairs that are one thing though their names do not match). A match that nobody has judged stops the
 run.
 """
@@ -25,18 +25,18 @@ from typing import Any
 import numpy as np
 from overlap_tasks import every_second_class, halves, opened, taught
 
-from skillmesh.challenge.provenance import provenance
-from skillmesh.challenge.shown import show
+from skillmesh.answering.mapper import Mapper
+from skillmesh.common.choices import Support
 from skillmesh.data.folder import TaskFolder, find_tasks
-from skillmesh.mapper import Mapper
-from skillmesh.names import Support
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.evaluation.shown import show
+from skillmesh.learning.class_names.encoders import Encoder
+from skillmesh.learning.class_names.remembered import remembering
 from skillmesh.synergy.matching.bank_matches import ClassMatches
-from skillmesh.synergy.matching.by_sight import FEWEST, IMAGES, MOST, Sighting, View, by_both, by_sight
-from skillmesh.synergy.matching.encoders import Encoder
-from skillmesh.synergy.matching.remembered import remembering
+from skillmesh.synergy.matching.by_sight import FEWEST, IMAGES, MOST, BankView, Sighting, by_both, by_sight
 
 HERE = Path(__file__).parent
-JUDGED = (HERE / "class_names_judged.json", HERE / "class_sight_judged.json")
+JUDGED = (HERE.parent / "tests" / "fixtures" / "class_names_judged.json", HERE / "class_sight_judged.json")
 FEW = (1, 3, 5, 10)
 LEAST = (0.5, 0.6, 0.7, 0.8)
 Pair = tuple[str, str, str, str]
@@ -52,7 +52,7 @@ def by_construction(folders: list[TaskFolder], home: Path, encoder: Encoder) -> 
     known = {(module.card.task, name) for module in agent.bank for name in module.card.classes}
     rows = []
     for each in FEW:
-        views = [(first.name, View.of(agent, second, each)) for first, second in pairs]
+        views = [(first.name, BankView.of(agent, second, each)) for first, second in pairs]
         for least in LEAST:
             found = [(task, s) for task, view in views for s in by_sight(view, least, fewest=1)]
             right = sum((s.learned_task, s.learned) == (task, s.target) for task, s in found)
@@ -75,7 +75,7 @@ def in_the_wild(folders: list[TaskFolder], home: Path, encoder: Encoder) -> dict
     for folder in folders:
         others = [module for module in whole if module.card.task != folder.name]
         agent.use(others, Mapper(others, agent.config.mapper, agent.prior))
-        view = View.of(agent, folder)
+        view = BankView.of(agent, folder)
         found["name"] += by_both(_blind(view), encoder)
         found["sight"] += by_sight(view)
         found["both"] += by_both(view, encoder)
@@ -87,12 +87,12 @@ def in_the_wild(folders: list[TaskFolder], home: Path, encoder: Encoder) -> dict
     return {"truths": truths} | {how: _marked(listed, verdicts, truths) for how, listed in found.items()}
 
 
-def _blind(view: View) -> View:
+def _blind(view: BankView) -> BankView:
     """The same view with sight that never speaks: what names find alone."""
     return _Blind(**{name: getattr(view, name) for name in view.__dataclass_fields__})
 
 
-class _Blind(View):
+class _Blind(BankView):
     def agreement(self, module: Any, target: int) -> Any:
         return np.ones(len(module.card.classes), dtype=np.float32)
 

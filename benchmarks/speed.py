@@ -33,15 +33,15 @@ from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.describe import describe
 from skillmesh.backbone.network import cpu_workers
 from skillmesh.backbone.weights import build
-from skillmesh.challenge.bare import BareNetwork
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import open_task
 from skillmesh.data.images import Pixels
-from skillmesh.home import create_home
+from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.head import fit_head
 from skillmesh.learning.probes import probe_tensors
 from skillmesh.module import Card, Module, now
+from skillmesh.store.home import create_home
+from skillmesh_challenge.bare import BareNetwork
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 from overlap_tasks import half_of
 
 from skillmesh.backbone.calibration import Prior
-from skillmesh.challenge.studies.study import StudySettings
-from skillmesh.challenge.studies.tasks import describe_tasks, views
 from skillmesh.learning.head import Head, Labels
-from skillmesh.tensors import Floats
+from skillmesh.numerics.tensors import Floats
+from skillmesh_challenge.studies.study import StudySettings
+from skillmesh_challenge.studies.tasks import describe_tasks, views
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from skillmesh.agent import Agent
 from skillmesh.backbone.cache import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
-from skillmesh.challenge.evaluate import evaluate
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks, task_name
-from skillmesh.home import create_home
+from skillmesh.evaluation.evaluate import evaluate
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.store.home import create_home
 
 HERE = Path(__file__).parent
 FIGURES = (

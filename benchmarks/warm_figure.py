@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skillmesh.challenge.report.style import canvas, drawing, signs
+from skillmesh_challenge.report.style import canvas, drawing, signs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

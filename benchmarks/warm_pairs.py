@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from synergy_tasks import Task
 
+from skillmesh.learning.class_names.encoders import Encoder
+from skillmesh.learning.class_names.pairs import Encoded, similarity
 from skillmesh.learning.head import Head, Labels, fit_head
-from skillmesh.synergy.matching.by_name import Encoded, similarity
-from skillmesh.synergy.matching.encoders import Encoder
-from skillmesh.synergy.rows.epochs import EpochSettings, Norm, started_rows, train_rows
-from skillmesh.synergy.rows.sources import KnownClass, Source, one_to_one
-from skillmesh.tensors import Floats
+from skillmesh.learning.warm_start.epochs import EpochSettings, Norm, started_rows, train_rows
+from skillmesh.learning.warm_start.sources import KnownClass, RowSource, one_to_one
+from skillmesh.numerics.tensors import Floats
 
 HALF = 10
 """A task is cut in two if each half has so many training images of every class."""
@@ -85,7 +85,7 @@ class Knowledge:
         start = started_rows(classes, x.shape[1], {}, 0)
         return train_rows(x, labels, start, EpochSettings(self._epochs, norm=norm))
 
-    def sources(self, pair: Pair) -> list[Source]:
+    def sources(self, pair: Pair) -> list[RowSource]:
         """As `skillmesh learn` finds them in a bank."""
         found = []
         for teacher in pair.teachers:
@@ -93,7 +93,7 @@ class Knowledge:
             known = {
                 new: KnownClass(teacher.classes[old], s, rows[old]) for new, (old, s) in teacher.matches.items()
             }
-            found.append(Source(teacher.name, "teacher", teacher.name, known))
+            found.append(RowSource(teacher.name, "teacher", teacher.name, known))
         return found
 
     def surest(self, pair: Pair, norm: Norm) -> dict[int, Floats]:

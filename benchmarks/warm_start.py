@@ -24,12 +24,12 @@ from threadpoolctl import threadpool_limits
 from warm_pairs import Knowledge, Pair, Pairs
 
 from skillmesh.backbone.cache import default_folder
-from skillmesh.challenge.provenance import provenance
 from skillmesh.data.folder import find_tasks
+from skillmesh.evaluation.provenance import provenance
+from skillmesh.learning.class_names.remembered import name_encoder
 from skillmesh.learning.head import fit_head
-from skillmesh.synergy.matching.remembered import name_encoder
-from skillmesh.synergy.rows.epochs import EpochSettings, Norm, started_rows, train_rows
-from skillmesh.synergy.rows.start import fit_from, level
+from skillmesh.learning.warm_start.epochs import EpochSettings, Norm, started_rows, train_rows
+from skillmesh.learning.warm_start.start import fit_from, level
 
 HERE = Path(__file__).parent
 SHOTS: tuple[int | None, ...] = (1, 3, 5, 10, None)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+from running import LEARNED, Ran
 
 if TYPE_CHECKING:
     from meshes import Mesh
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# Speed is measured in benchmarks/; here a busy machine must not make a test fail.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
+
 REQUIRE_ALL = os.environ.get("SKILLMESH_REQUIRE_ALL") == "1"
 TASKS = os.environ.get("SKILLMESH_TASKS")
 """Where real tasks lie; `.ci/run` sets it where they are there."""
-LEARNED = ("shapes", "dice", "latin", "greek")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,7 +106,7 @@ def one_network() -> Iterator[None]:
 def new_agent(one_network: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Agent]:
     """Make agents in fresh homes; settings as `create_home` takes them."""
     from skillmesh.agent import Agent
-    from skillmesh.home import create_home
+    from skillmesh.store.home import create_home
 
     def make(name: str = "alice", **settings: object) -> Agent:
         home = tmp_path_factory.mktemp("home")
@@ -165,18 +169,6 @@ def other_calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("calibration") / "other.safetensors"
     Calibration._of(shipped.tensors | {"mean": mean}, shipped.network, "a test").save(path)
     return path
-
-
-class Ran(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 @pytest.fixture

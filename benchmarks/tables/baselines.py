@@ -6,8 +6,8 @@ from math import prod
 from statistics import fmean
 from typing import Any
 
-from skillmesh.challenge.paper.single import single_cells
-from skillmesh.challenge.report.paper_tables import row_of
+from skillmesh_challenge.paper.single import single_cells
+from skillmesh_challenge.report.paper_tables import row_of
 from tables import percent, read, source, table
 
 OURS = ("sketch-auto", "sketch")

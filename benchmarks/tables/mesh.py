@@ -74,3 +74,24 @@ def quarantine() -> str:
             )
     head = "modules | held back | worst that passed: points lost on own tasks | on others' tasks"
     return f"{table(head, rows)}\n\n{source('quarantine')}"
+
+
+def hostile_client() -> str:
+    r = read("hostile-client")
+    rows = []
+    for c in r["cells"]:
+        seconds = f"{c['seconds']:.1f} ({c['ratio']:.1f} ×)" if c["all_came"] else "not all came"
+        most = [
+            f"{max(c[key].values()):.0f}"
+            for key in ("peak_over_base_mb", "threads_over_base", "descriptors_over_base")
+        ]
+        asked = f"{c['ask_median_ms']:.0f} ({c['ask_slowest_ms']:.0f})"
+        wrong = str(len(c["adopted_wrongly"]))
+        rows.append(
+            [c["setting"], c["group"] or "nobody", seconds, asked, *most, f"{max(c['disk_mb'], 0.0):.1f}", wrong]
+        )
+    head = (
+        "set-up | client | all modules there, s | answers, ms (slowest) | memory over base, MB | threads | "
+        "descriptors | disk, MB | adopted wrongly"
+    )
+    return f"{table(head, rows)}\n\n{source('hostile-client')}"

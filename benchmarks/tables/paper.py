@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillmesh.challenge.studies.study import as_read
+from skillmesh_challenge.studies.study import as_read
 from tables import read, source, table
 
 

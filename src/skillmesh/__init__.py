@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from skillmesh.common.version import __version__
+
 __all__ = ["Agent", "Answer", "SkillmeshError", "__version__"]
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
-    from skillmesh.answer import Answer
+    from skillmesh.answering.answer import Answer
     from skillmesh.errors import SkillmeshError
 
-_HOMES = {"Agent": "skillmesh.agent", "Answer": "skillmesh.answer", "SkillmeshError": "skillmesh.errors"}
+_HOMES = {"Agent": "skillmesh.agent", "Answer": "skillmesh.answering.answer", "SkillmeshError": "skillmesh.errors"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,17 +14,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from skillmesh import arguments, validation
+from skillmesh import arguments
 from skillmesh.anchors import KINDS
-from skillmesh.answer import Answer
-from skillmesh.answering import Answering, refuse_empty
+from skillmesh.answering.answer import Answer
+from skillmesh.answering.answering import Answering, refuse_empty
+from skillmesh.answering.mapper import Mapper
 from skillmesh.arguments import checked, path, task_images, text
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
 from skillmesh.backbone.cache import default_folder
-from skillmesh.bank import Bank
-from skillmesh.config import FILE as CONFIG_FILE
-from skillmesh.config import AgentConfig
-from skillmesh.costs import counted
+from skillmesh.common.choices import Adaptation, BiasMode, Refining, Support, WarmForm, WarmMode
+from skillmesh.common.config import FILE as CONFIG_FILE
+from skillmesh.common.config import AgentConfig
+from skillmesh.common.files import remove_abandoned, write_whole
+from skillmesh.common.progress import Progress, begin
 from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.data.inputs import AnyImage, as_image, as_images, is_image
 from skillmesh.data.windows import in_windows
@@ -36,25 +38,27 @@ from skillmesh.errors import (
     UnknownTaskError,
     WithdrawnError,
 )
-from skillmesh.home import KEY_FILE, create_home, home_folder
 from skillmesh.learning.adaptation import Biases
+from skillmesh.learning.class_names.remembered import remembered_minilm
 from skillmesh.learning.head import Head
+from skillmesh.learning.lesson import Lesson, anchor_settings, study
 from skillmesh.learning.trial import Adapting
-from skillmesh.ledger import Ledger
-from skillmesh.lesson import Lesson, anchor_settings, study
-from skillmesh.mapper import Mapper
+from skillmesh.learning.warm_start.start import WarmStart
 from skillmesh.module import Identity, Module, read_file
-from skillmesh.module.joint import Joint
+from skillmesh.module.joint import MergedTask
 from skillmesh.module.notice import Link, Slot, Withdrawal, withdraw
-from skillmesh.names import Adaptation, BiasMode, Refining, Support, WarmForm, WarmMode
-from skillmesh.progress import Progress, begin
-from skillmesh.signing import Signing, told
+from skillmesh.module.teachers import Teachers
+from skillmesh.numerics.costs import counted
+from skillmesh.numerics.tensors import Floats
+from skillmesh.store import validation
+from skillmesh.store.bank import SUFFIX, Bank
+from skillmesh.store.home import KEY_FILE, create_home, home_folder, put_in_order
+from skillmesh.store.ledger import FILE as LEDGER_FILE
+from skillmesh.store.ledger import Ledger
+from skillmesh.store.mesh_settings import MeshSettings
+from skillmesh.store.signing import Signing, told
 from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
-from skillmesh.synergy.matching.remembered import remembered_minilm
 from skillmesh.synergy.merging.arranging import Arranging
-from skillmesh.synergy.rows.start import WarmStart
-from skillmesh.teachers import Teachers
-from skillmesh.tensors import Floats
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -83,9 +87,14 @@ class Agent:
         self.config = AgentConfig.load(home)
         self.identity = Identity.load(home / KEY_FILE)
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
-        self.ledger = Ledger(home / "ledger.sqlite", self.identity.public_key, _trusts_everyone(home))
+        put_in_order(home)
+        bank = home / "bank"
+        taught = any(
+            bank.glob(f"*{SUFFIX}")
+        )  # before the ledger is looked for: it is made before the first module
+        self.ledger = Ledger(home / LEDGER_FILE, self.identity.public_key, _trusts_everyone(home), expected=taught)
         self.bank = Bank(
-            home / "bank", backbone_fingerprint(self.calibration), self._refuse_unusable, lambda: self.teachers
+            bank, backbone_fingerprint(self.calibration), self._refuse_unusable, lambda: self.teachers
         )
         self._signing = Signing(home, self.config, self.identity, self.bank, self.ledger)
         self._device = device
@@ -191,6 +200,7 @@ class Agent:
             How rows are taken over: as the centre of a `prior`, or in the paper's way, epochs that begin with them
             and have rows divided by their `infinity` or `two` norm.
         """
+        self.ledger.refuse_unchangeable()
         said = told(licence, note, tags)
         folder = task
         if not isinstance(folder, TaskFolder):
@@ -217,7 +227,7 @@ class Agent:
                 ),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
-        module = self._signing.keep(lesson, said)
+        module = self._signing.keep(lesson, said, replace=replace)
         checkpoint.unlink(missing_ok=True)
         return module, lesson
 
@@ -239,12 +249,13 @@ class Agent:
         """
         from skillmesh.synergy.continuing.lesson import more_of, own_task, study_on, told_before
 
+        self.ledger.refuse_unchangeable()
         older = own_task(self, task)
         said = told_before(older, **told(licence, note, tags))
         with counted() as costs:
             lesson = study_on(self, older, more_of(more, task, self.config.seed, one_task), progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._signing.keep(lesson, said), lesson
+        return self._signing.keep(lesson, said, older=older), lesson
 
     @checked(name=text)
     def compose(
@@ -284,6 +295,7 @@ class Agent:
                 "form and epochs say how to go on with images, and there are none; name a folder of them with "
                 "--images, or leave --form and --epochs away"
             )
+        self.ledger.refuse_unchangeable()
         if not replace:
             self._signing.refuse_composed(name)
         said = {key: value for key, value in told(licence, note, tags).items() if value is not None}
@@ -299,7 +311,7 @@ class Agent:
                 further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
                 lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._signing.keep(lesson, said), lesson
+        return self._signing.keep(lesson, said, replace=replace), lesson
 
     def _known(self, task: str) -> tuple[Module, ...]:
         """Whose rows may help with a task: not those of its older version, which has seen its images."""
@@ -319,34 +331,36 @@ class Agent:
     def export(self, task: str, path: str | Path) -> Path:
         """Write a task's module to a file that any agent with this backbone can import, and return its path.
 
-        In a folder the file is named after the task.
+        In a folder the file is named after the task. A link that lies there is replaced, never followed.
         """
         module = self.bank.find(task)
         target = Path(path)
         if target.is_dir():
             target = target / f"{module.card.task}.skill"
-        if target.exists() and not target.is_file():  # a rename would put a file in a device's place
-            raise AgentError(f"{target} is a device or a pipe; expected the name of a file")
-        partial = target.with_name(f".{target.name}.partial")
         try:
-            partial.write_bytes(self.bank.file_of(module))
-            partial.replace(target)
+            data = self.bank.file_of(module)
         except OSError as error:
             raise AgentError(
-                f"cannot write {target}: {error.strerror}; name a file in a folder that exists"
+                f"the file of {module.card.task!r} in the bank cannot be read: {error.strerror}; import the "
+                "task or learn it again"
             ) from error
+        remove_abandoned(target.parent)
+        write_whole(target, data)
         return target
 
     @checked()
     def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
         """Take back a task of one's own, everywhere: whoever hears of it stops using and passing on the module."""
+        self.ledger.refuse_unchangeable()
         known = {slot.task for slot in self.ledger.view().known if slot.teacher_key == self.identity.public_key}
-        held = self.bank.held(task, self.identity.public_key)
+        own = self.identity.public_key
+        task = next((m.card.task for m in self.bank.taught(task) if m.card.teacher_key == own), task)
+        held = self.bank.held(task, own)
         if task not in known and held is None:
-            own = known | {m.card.task for m in self.bank if m.card.teacher_key == self.identity.public_key}
+            taught = known | {m.card.task for m in self.bank if m.card.teacher_key == own}
             raise UnknownTaskError(
                 f"this agent has taught no task {task!r}, and only a task's teacher can withdraw it; its own are: "
-                f"{', '.join(sorted(own)) or 'none'}; to drop another's task here, use `skillmesh forget TASK`"
+                f"{', '.join(sorted(taught)) or 'none'}; to drop another's task here, use `skillmesh forget TASK`"
             )
         version = max(
             held.card.version if held else 1, self.ledger.latest_version(Slot(self.identity.public_key, task))
@@ -381,6 +395,7 @@ class Agent:
     @checked()
     def take(self, data: bytes) -> Module:
         """Check a module and take it into the bank, unless its teacher has withdrawn it."""
+        self.ledger.refuse_unchangeable()
         module = self.bank.check(data)
         if self.ledger.withdrawn(slot_of(module), module.card.version):
             raise WithdrawnError(
@@ -394,6 +409,7 @@ class Agent:
     @checked()
     def forget(self, task: str) -> Module:
         """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
+        self.ledger.refuse_unchangeable()
         module = self.bank.find(task)
         self.ledger.forget(slot_of(module))
         self.bank.refresh()  # a node may just have stored a newer version
@@ -401,8 +417,9 @@ class Agent:
         return module
 
     def _remove(self, module: Module) -> None:
-        self.bank.remove(module)
+        # The images first: behind a module that is gone nobody would look for them after a kill.
         validation.remove(self.home / validation.FOLDER, module.id)
+        self.bank.remove(module)
 
     @checked()
     def find(self, task: str) -> Module:
@@ -415,9 +432,9 @@ class Agent:
             return taught[0]
         return next((joint for joint in self.merged() if joint.card.task == task), None) or self.bank.find(task)
 
-    def merged(self) -> list[Joint]:
+    def merged(self) -> list[MergedTask]:
         """Return the tasks of several parts, by name."""
-        return sorted((m for m in self.arranged() if isinstance(m, Joint)), key=lambda m: (m.card.task, m.id))
+        return sorted((m for m in self.arranged() if isinstance(m, MergedTask)), key=lambda m: (m.card.task, m.id))
 
     def tasks(self) -> list[Module]:
         """Return what the agent knows, by name."""
@@ -487,7 +504,7 @@ class Agent:
         from skillmesh.synergy.merging.linking import acting_links
 
         modules, links = list(self.bank), acting_links(self)
-        if not links or self.config.mapper != "sketch":
+        if not links or not KINDS[self.config.mapper].adds_up:
             return modules
         return self.arranging.tasks(modules, links)
 
@@ -575,8 +592,6 @@ def slot_of(module: Module) -> Slot:
 
 def _trusts_everyone(home: Path) -> bool:
     """What the home's settings say; a node may be told otherwise, and then sets its ledger so."""
-    from skillmesh.mesh.settings import MeshSettings
-
     return MeshSettings.load(home).trust == "open"
 
 

@@ -9,16 +9,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar, get_args
 
-from skillmesh import names
+from skillmesh.common import choices as names
+from skillmesh.common.files import LONGEST_PART, too_long
 from skillmesh.errors import ArgumentError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Check = Callable[[str, Any], Any]
 """Takes an argument's name and value; returns the value to go on with, or raises an `ArgumentError`."""
-
-
-LONGEST_PART = 255
 
 
 def checked(**special: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -101,11 +99,6 @@ def path(name: str, value: Any) -> Any:
     if too_long(value):
         raise wrong(name, os.fsdecode(value), f"a path whose parts have at most {LONGEST_PART} bytes each")
     return value
-
-
-def too_long(path: str | os.PathLike[str]) -> bool:
-    """Whether no file can be there: systems refuse such names with an error of their own."""
-    return any(len(part) > LONGEST_PART for part in os.fsencode(path).split(os.sep.encode()))
 
 
 def task_images(name: str, value: Any) -> Any:

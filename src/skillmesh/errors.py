@@ -4,9 +4,21 @@ Every message says what was found, what was expected and what to do. Code that c
 catches `SkillmeshError`; the command turns it into one line and exit status 1.
 """
 
+from typing import Self
+
 
 class SkillmeshError(ValueError):
     """Something that the user can mend: a wrong path, a damaged file, a setting that does not fit."""
+
+    lines: tuple[str, ...] = ()
+    """The message's lines, where it has several; a line break in what a message quotes begins none."""
+
+    @classmethod
+    def of_lines(cls, *lines: str) -> Self:
+        """Make an error that is shown on several lines."""
+        error = cls("\n".join(lines))
+        error.lines = lines
+        return error
 
 
 class DataError(SkillmeshError):
@@ -36,6 +48,21 @@ class CalibrationError(BackboneError):
 
 class AgentError(SkillmeshError):
     """An agent's home that is missing, damaged, or asked for something that it does not have."""
+
+
+class WriteError(AgentError, OSError):
+    """A file that cannot be written: no room, no permission, a folder or a device in its place."""
+
+    def __init__(self, message: str, number: int | None = None, strerror: str | None = None) -> None:
+        super().__init__(message)
+        self.errno, self.strerror = number, strerror or message
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class LedgerDamagedError(AgentError):
+    """A ledger that is damaged or gone, where something has to be written into it."""
 
 
 class UnknownTaskError(AgentError):
@@ -96,6 +123,10 @@ class CardError(ModuleError):
     def __init__(self, message: str, field: str = "", found: str = "", expected: str = "") -> None:
         super().__init__(message)
         self.field, self.found, self.expected = field, found, expected
+
+
+class OddNameError(CardError):
+    """A task, a class or a teacher has a name that reads like a key or a selector, or hides characters."""
 
 
 class TensorError(ModuleError):

@@ -12,17 +12,18 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
+from skillmesh.anchors.protocol import Anchor, AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
-from skillmesh.costs import em_macs, spend
-from skillmesh.tensors import Floats, Spec, Tensors
+from skillmesh.numerics.costs import em_macs, spend
+from skillmesh.numerics.tensors import Floats, Spec, Tensors
 
 
 @dataclass(frozen=True)
-class GmmcAnchor:
+class GmmcAnchor(Anchor):
     """A mixture of diagonal Gaussians over a task's training descriptors."""
 
     kind: ClassVar[str] = "gmmc"
+    most_claimed: ClassVar[float] = 0.25
 
     weights: Floats
     means: Floats
@@ -65,6 +66,13 @@ class GmmcAnchor:
     @classmethod
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> GmmcScorer:
         return GmmcScorer(list(anchors))
+
+    def rows(self) -> Floats:
+        return self.means
+
+    def spread(self) -> float:
+        """Return that of its widest cluster."""
+        return float(self.variances.sum(axis=1, dtype=np.float64).max())
 
 
 class GmmcScorer:

@@ -13,12 +13,20 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors.protocol import AnchorSettings, Labels, Scores, best_per_task, first_columns
-from skillmesh.anchors.sketch import class_means
+from skillmesh.anchors.protocol import (
+    Anchor,
+    AnchorSettings,
+    Labels,
+    Scores,
+    TakenClasses,
+    best_per_task,
+    first_columns,
+)
+from skillmesh.anchors.sketch import SketchAnchor, class_means
 from skillmesh.backbone.calibration import Prior
-from skillmesh.costs import cholesky_macs, gram_macs, spend
 from skillmesh.errors import TensorError
-from skillmesh.tensors import Floats, Spec, Tensors
+from skillmesh.numerics.costs import cholesky_macs, gram_macs, spend
+from skillmesh.numerics.tensors import Floats, Spec, Tensors
 
 SHRINKAGE = 0.1
 """Share of the tied covariance that is its diagonal alone: with few images it is singular otherwise."""
@@ -27,10 +35,12 @@ PRIOR_IMAGES = 20.0
 
 
 @dataclass(frozen=True)
-class MahaAnchor:
+class MahaAnchor(Anchor):
     """Means of all training images per class, and a few descriptors of each."""
 
     kind: ClassVar[str] = "maha"
+    most_claimed: ClassVar[float] = 0.9
+    """Its novelty is a plain distance, by which an honest task of varied photographs knows two thirds of all."""
 
     means: Floats
     samples: Floats
@@ -76,6 +86,44 @@ class MahaAnchor:
     @classmethod
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> MahaScorer:
         return MahaScorer(list(anchors), prior)
+
+    def rows(self) -> Floats:
+        return np.concatenate([self.means, self.samples])
+
+    def spread(self) -> float:
+        residuals = self.samples - np.repeat(self.means, self.counts, axis=0)
+        return float(np.square(residuals, dtype=np.float64).sum(axis=1).mean())
+
+    def class_means(self) -> Floats:
+        return self.means
+
+    def sketch(self, settings: AnchorSettings) -> SketchAnchor:
+        labels = np.repeat(np.arange(len(self.counts)), self.counts)
+        scatter = SketchAnchor.fit(self.samples, labels, len(self.counts), settings)
+        return SketchAnchor(self.means, scatter.scatter, scatter.freedom)
+
+    @classmethod
+    def composed(
+        cls, parts: Sequence[TakenClasses[Self]], order: NDArray[np.int64], settings: AnchorSettings
+    ) -> Self:
+        """Take the chosen classes' means and samples."""
+        means = [part.anchor.means[index] for part in parts for index in part.classes]
+        samples = [part.anchor.samples_by_class()[index] for part in parts for index in part.classes]
+        counts = np.array([len(samples[i]) for i in order], dtype=np.uint8)
+        return cls(np.stack([means[i] for i in order]), np.concatenate([samples[i] for i in order]), counts)
+
+    def widened(self, counts: Sequence[int], x: Floats, labels: Labels, settings: AnchorSettings) -> Self:
+        """Keep all samples, as many of a class as its count can say."""
+        own = type(self).fit(x, labels, len(counts), settings)
+        pairs = zip(self.samples_by_class(), own.samples_by_class(), strict=True)
+        rows = [np.concatenate(pair)[:255] for pair in pairs]
+        old, new = np.array(counts, dtype=np.float64), np.bincount(labels, minlength=len(counts))
+        share = (old / (old + new))[:, None]
+        means = np.asarray(share * self.means + (1 - share) * own.means, dtype=np.float32)
+        return type(self)(means, np.concatenate(rows), np.array([len(some) for some in rows], dtype=np.uint8))
+
+    def samples_by_class(self) -> list[Floats]:
+        return np.split(self.samples, np.cumsum(self.counts, dtype=np.int64)[:-1])
 
 
 class MahaScorer:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.backbone.calibration import Prior
-from skillmesh.tensors import Floats, Spec, Tensors
+from skillmesh.numerics.tensors import Floats, Spec, Tensors
+
+if TYPE_CHECKING:
+    from skillmesh.anchors.sketch import SketchAnchor
 
 Labels = NDArray[np.int64]
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,29 @@ class Scorer(Protocol):
     def score(self, x: Floats) -> Scores: ...
 
 
+@dataclass(frozen=True)
+class TakenClasses(Generic[A]):
+    """Classes that are taken out of an anchor, and what share of its images is theirs."""
+
+    anchor: A
+    classes: tuple[int, ...]
+    share: float
+
+
 class Anchor(Protocol):
-    """The summary of one task in descriptor space."""
+    """The summary of one task in descriptor space.
+
+    What has a body here is what most kinds can do without. A kind that wants to take part in composing or merging
+    tasks has its own.
+    """
 
     kind: ClassVar[str]
+    most_claimed: ClassVar[float]
+    """Share of the calibration's background sample that an honest module takes for its own, at most."""
+    usual_novelty: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
+    """Novelty of an honest module's middle probe to its own anchor, from and to; where it has a common scale."""
+    adds_up: ClassVar[bool] = False
+    """Whether what several teachers say of one class adds up, as merging and extending a task need it."""
 
     @classmethod
     def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
@@ -86,6 +109,41 @@ class Anchor(Protocol):
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> Scorer:
         """Build the scorer of a bank. The order of `anchors` is the order of its tasks, and of all sums."""
         ...
+
+    # For vetting.
+
+    def rows(self) -> Floats:
+        """Return everything in it that stands for images."""
+        ...
+
+    def spread(self) -> float:
+        """Return the trace of the scatter that it brings into the pool."""
+        ...
+
+    def images_less_classes(self) -> int | None:
+        """Return how much the scatter rests on, where it says so."""
+        return None
+
+    # For tasks that are made of others.
+
+    def class_means(self) -> Floats | None:
+        """Return a mean for each class; None where it has none."""
+        return None
+
+    def sketch(self, settings: AnchorSettings) -> SketchAnchor | None:
+        """Return the same as means and a scatter; None where classes cannot be taken out of it."""
+        return None
+
+    @classmethod
+    def composed(
+        cls, parts: Sequence[TakenClasses[Self]], order: NDArray[np.int64], settings: AnchorSettings
+    ) -> Self | None:
+        """Make the anchor of a task of chosen classes, part by part and then in this order, without an image."""
+        return None
+
+    def widened(self, counts: Sequence[int], x: Floats, labels: Labels, settings: AnchorSettings) -> Self:
+        """Add images to what it knows from so many of each class."""
+        raise NotImplementedError(f"{self.kind} anchors take in no further images")
 
 
 def best_per_task(scores: Floats, starts: NDArray[np.int64]) -> Floats:

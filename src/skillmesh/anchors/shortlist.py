@@ -32,9 +32,9 @@ from skillmesh.anchors.sketch import (
 )
 from skillmesh.backbone.allocator import hand_back
 from skillmesh.backbone.calibration import Prior
-from skillmesh.costs import cholesky_macs, spend
-from skillmesh.lowrank import Doubles, Factor, LowRank, both_in_single, column_parts, invert_in_place
-from skillmesh.tensors import Floats, dequantise_rows
+from skillmesh.numerics.costs import cholesky_macs, spend
+from skillmesh.numerics.lowrank import Doubles, Factor, LowRank, both_in_single, column_parts, invert_in_place
+from skillmesh.numerics.tensors import Floats, dequantise_rows
 
 QUICK = 256
 """Numbers per class that the quick look uses."""

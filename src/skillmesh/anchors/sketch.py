@@ -15,10 +15,19 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors.protocol import AnchorSettings, Labels, Scorer, Scores, best_per_task, first_columns
+from skillmesh.anchors.protocol import (
+    Anchor,
+    AnchorSettings,
+    Labels,
+    Scorer,
+    Scores,
+    TakenClasses,
+    best_per_task,
+    first_columns,
+)
 from skillmesh.backbone.calibration import Prior
-from skillmesh.costs import cholesky_macs, gram_macs, spend
-from skillmesh.lowrank import (
+from skillmesh.numerics.costs import cholesky_macs, gram_macs, spend
+from skillmesh.numerics.lowrank import (
     Doubles,
     LowRank,
     Precision,
@@ -27,9 +36,10 @@ from skillmesh.lowrank import (
     lower_inverse,
     principal,
     principal_products,
+    thinned,
     total,
 )
-from skillmesh.tensors import (
+from skillmesh.numerics.tensors import (
     Floats,
     Spec,
     Tensors,
@@ -59,10 +69,14 @@ PackedMeans = tuple[NDArray[np.int8], Floats]
 
 
 @dataclass(frozen=True)
-class SketchAnchor:
+class SketchAnchor(Anchor):
     """Means of the classes, and how images scatter around them."""
 
     kind: ClassVar[str] = "sketch"
+    most_claimed: ClassVar[float] = 0.25
+    usual_novelty: ClassVar[tuple[float, float]] = (0.5, 1.5)
+    """Probes that are not of its classes would move every bank's threshold for "unknown"."""
+    adds_up: ClassVar[bool] = True
 
     means: Floats
     scatter: LowRank
@@ -141,6 +155,40 @@ class SketchAnchor:
             if classes > MANY_CLASSES:
                 return ShortlistScorer(chain((again() for again in waiting), coming), prior)
         return SketchScorer([again() for again in waiting], prior)
+
+    def rows(self) -> Floats:
+        return self.means
+
+    def spread(self) -> float:
+        return float(self.scatter.variances.sum())
+
+    def images_less_classes(self) -> int:
+        return self.freedom
+
+    def class_means(self) -> Floats:
+        return self.means
+
+    def sketch(self, settings: AnchorSettings) -> SketchAnchor:
+        return self
+
+    @classmethod
+    def composed(
+        cls, parts: Sequence[TakenClasses[Self]], order: NDArray[np.int64], settings: AnchorSettings
+    ) -> Self:
+        """How images scatter is known by task only: the average of the parts', by their shares of the images."""
+        means = np.concatenate([part.anchor.means[list(part.classes)] for part in parts])[order]
+        freedoms = [int(part.anchor.freedom * part.share) for part in parts]
+        weights = freedoms if any(freedoms) else [1] * len(freedoms)
+        scatters = [p.anchor.scatter.scaled(w / sum(weights)) for p, w in zip(parts, weights, strict=True)]
+        return cls.read(cls(means, thinned(scatters, settings.rank), sum(freedoms)).tensors())
+
+    def widened(self, counts: Sequence[int], x: Floats, labels: Labels, settings: AnchorSettings) -> Self:
+        from skillmesh.anchors.statistics import Statistics, merged
+
+        every = np.arange(len(counts))
+        parts = [Statistics.of_anchor(self, counts), Statistics.of(x, labels, len(counts))]
+        made = merged([(part, every) for part in parts], len(counts)).anchor(settings.rank)
+        return type(self).read(made.tensors())
 
 
 class SketchScorer:

@@ -32,7 +32,7 @@ def give_back_freed_memory() -> bool:
 
 
 def hand_back() -> None:
-    """Give back now what was freed and kept: after something large that seldom happens."""
+    """Give back now what was freed and kept: after something large, and by a node now and then."""
     if sys.platform == "linux" and os.environ.get("SKILLMESH_MALLOC") != "system":
         with contextlib.suppress(OSError, AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)

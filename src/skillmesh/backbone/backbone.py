@@ -14,17 +14,16 @@ import numpy as np
 
 from skillmesh.backbone.calibration import Calibration
 from skillmesh.backbone.representation import Raw, represent
+from skillmesh.common.choices import Representation
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import CalibrationError
-from skillmesh.names import Representation
-from skillmesh.tensors import Floats
+from skillmesh.numerics.tensors import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.cache import DescriptorCache
     from skillmesh.backbone.describe import Described
     from skillmesh.backbone.network import Network
-    from skillmesh.module.card import Card
-    from skillmesh.progress import Advance
+    from skillmesh.common.progress import Advance
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class Backbone:
         cache = None
         if cache_folder is not None:
             try:
-                cache = DescriptorCache(cache_folder, network.fingerprint)
+                cache = DescriptorCache(cache_folder, network.fingerprint, width=network.width)
             except (OSError, sqlite3.Error) as error:  # no room, no permission: slower, but no reason to stop
                 log.warning("descriptors are not cached: %s: %s", cache_folder, error)
         return cls(network, measured, cache)
@@ -101,13 +100,6 @@ class Backbone:
         from skillmesh.backbone.describe import describe_toes
 
         return np.nan_to_num(describe_toes(self.network, images, added))
-
-    def fits(self, card: Card) -> bool:
-        """Whether what a module adapts is there in the network."""
-        channels = card.biases is None or card.biases[0] == len(self.network.base)
-        pattern = card.pattern is None or card.pattern == self.network.size
-        toes = card.toes is None or (card.biases is not None and card.toes == self.network.toe_sizes)
-        return channels and pattern and toes
 
     def represent(self, raw: Raw, representation: Representation, compact: bool = False) -> Floats:
         return represent(raw, self.calibration.features, representation, self.calibration, compact)

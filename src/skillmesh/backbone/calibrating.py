@@ -9,8 +9,8 @@ from skillmesh.backbone.cache import DescriptorCache
 from skillmesh.backbone.calibration import Calibration, LabelledRaw, calibrate
 from skillmesh.backbone.describe import describe
 from skillmesh.backbone.network import Network
+from skillmesh.common.progress import Progress, begin
 from skillmesh.data.folder import open_task
-from skillmesh.progress import Progress, begin
 
 
 def calibrate_on(

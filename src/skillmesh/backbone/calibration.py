@@ -23,16 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.backbone.representation import Raw, clip_standardised, root_features
+from skillmesh.common.choices import Representation
+from skillmesh.common.files import write_whole
 from skillmesh.errors import CalibrationError
-from skillmesh.lowrank import LowRank, principal
-from skillmesh.names import Representation
-from skillmesh.tensors import Floats, Tensors, dequantise_rows, quantise_rows
+from skillmesh.numerics.lowrank import LowRank, principal
+from skillmesh.numerics.tensors import Floats, Tensors, dequantise_rows, quantise_rows
 
 PRIOR_RANK = 64
 COMPACT_DIM = 1024
 BACKGROUND_IMAGES = 64
 IMAGES_PER_TASK = 200
 """So many images of a task take part, or all: one task one voice, whatever its size."""
+MAX_NUMBER = 1e9
+"""Far beyond what descriptors have; products of such numbers still fit a float32."""
 SPACES = ("features", "sqrt-features", "descriptor", "compact")
 
 
@@ -96,7 +99,7 @@ class Calibration:
         from safetensors.numpy import save
 
         metadata = {"network": self.network, "source": self.source}
-        path.write_bytes(save(self.tensors, metadata=metadata))
+        write_whole(path, save(self.tensors, metadata=metadata))
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
@@ -107,8 +110,10 @@ class Calibration:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             _check_shapes(tensors)
+            _check_values(tensors)
             return cls._of(tensors, metadata["network"], metadata["source"])
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+        # NumPy has no type for some of safetensors' dtypes; it then says so by a TypeError or an AttributeError.
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise CalibrationError(
                 f"{path} cannot be read as a calibration ({type(error).__name__}: {error}); "
                 "make one with `skillmesh calibrate`"
@@ -255,6 +260,19 @@ def _check_shapes(tensors: Tensors) -> None:
     for name, shape in shapes.items():
         if tensors[name].shape != shape:
             raise ValueError(f"tensor {name!r} has shape {tensors[name].shape}, the others fit {shape}")
+
+
+def _check_values(tensors: Tensors) -> None:
+    """Refuse numbers of another type than `calibrate` writes, and those that would make every answer NaN."""
+    for name, tensor in tensors.items():
+        expected = np.int8 if f"{name}.scale" in tensors else np.float32
+        if tensor.dtype != expected:
+            raise ValueError(f"tensor {name!r} is {tensor.dtype}, expected {np.dtype(expected)}")
+        if tensor.dtype == np.float32 and not (np.abs(tensor) <= MAX_NUMBER).all():  # nor is NaN
+            raise ValueError(f"tensor {name!r} holds NaN or numbers beyond ±{MAX_NUMBER:g}, expected smaller ones")
+        positive = name == "std" or name.endswith(".diagonal")
+        if positive and not (tensor > 0).all():
+            raise ValueError(f"tensor {name!r} holds {tensor.min():g}, expected numbers above 0")
 
 
 def _fingerprint(tensors: Tensors, network: str) -> str:

@@ -15,11 +15,12 @@ from skillmesh.backbone.cache import DescriptorCache, content_key
 from skillmesh.backbone.network import Network, cpu_workers
 from skillmesh.backbone.representation import Raw
 from skillmesh.backbone.toes import choose_toes, toe_features
-from skillmesh.costs import spend
+from skillmesh.common.progress import Advance
 from skillmesh.data.images import Pixels, UnreadableImageError
-from skillmesh.data.inputs import AnyImage, Unreadable
-from skillmesh.progress import Advance
-from skillmesh.tensors import Floats
+from skillmesh.data.inputs import AnyImage, Unreadable, read_pixels
+from skillmesh.data.limits import CONTENTS
+from skillmesh.numerics.costs import spend
+from skillmesh.numerics.tensors import Floats
 
 GPU_BATCH = 64
 WINDOW = 256
@@ -92,11 +93,13 @@ def _prepare(
 ) -> _Item:
     """Do what one thread can do alone: all of it on a CPU, all but the forward pass on a GPU."""
     try:
-        content = image.content()
-        key = content_key(content)
-        if cache is not None and (known := cache.get(key)) is not None:
-            return _Item(key, raw=known)
-        pixels = image.pixels(content, network.size)
+        with CONTENTS.taken(image.size()):
+            content = image.content()
+            key = content_key(content)
+            if cache is not None and (known := cache.get(key)) is not None:
+                return _Item(key, raw=known)
+            pixels = image.pixels(content, network.size)
+            del content
     except UnreadableImageError as error:
         return _Item(reason=str(error))
     if network.device.type == "cpu":
@@ -121,7 +124,7 @@ def describe_toes(network: Network, images: Sequence[AnyImage], added: Floats) -
     def some(batch: Sequence[AnyImage]) -> Floats:
         if on_cpu:
             torch.set_num_threads(1)
-        pixels = np.stack([image.pixels(image.content(), network.size) for image in batch])
+        pixels = np.stack([read_pixels(image, network.size) for image in batch])
         return toe_features(network, pixels, biases, toes)
 
     size = 1 if on_cpu else GPU_BATCH

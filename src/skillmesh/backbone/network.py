@@ -33,6 +33,7 @@ from skillmesh.backbone.toes import choose_toes
 from skillmesh.backbone.weights import build
 from skillmesh.data.images import Pixels
 from skillmesh.errors import BackboneError
+from skillmesh.numerics.threads import cores
 
 TINY = 1e-12
 MAX_WIDTH = 8192
@@ -199,7 +200,7 @@ def cpu_workers() -> int:
         if not limit.isdecimal() or int(limit) < 1:
             raise BackboneError(f"SKILLMESH_THREADS is {limit!r}; expected a number from 1 up")
         return int(limit)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def _rows(output: torch.Tensor, channels: int) -> torch.Tensor:

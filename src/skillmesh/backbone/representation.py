@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.names import Representation
-from skillmesh.tensors import Floats
+from skillmesh.common.choices import Representation
+from skillmesh.numerics.tensors import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Calibration

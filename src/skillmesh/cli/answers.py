@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,20 +13,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.cells import cell_len
 from rich.text import Text
 
-from skillmesh.answer import Answer
-from skillmesh.cli import show
+from skillmesh.answering.answer import Answer, Guess
+from skillmesh.cli import outlet, show
 from skillmesh.cli.app import open_agent
-from skillmesh.data.windows import in_windows
+from skillmesh.common.lookalikes import with_letters
+from skillmesh.common.text import safe
+from skillmesh.data.windows import WINDOW
 from skillmesh.errors import AgentError, SkillmeshError
-from skillmesh.home import home_folder
-from skillmesh.mesh.control import NotRunningError, call
+from skillmesh.mesh.calling import NotRunningError, call
+from skillmesh.store.home import home_folder
 
 if TYPE_CHECKING:
+    from skillmesh.common.progress import Progress
     from skillmesh.data.inputs import AnyImage
-    from skillmesh.progress import Progress
 
 SHOWN = 0.05
 """Another label is shown beside the answer from this confidence on."""
+MOST_WRITTEN = 128 * 2**20
+"""Bytes that are written for a node at a time, beside one more image."""
 LEFT_FOR_OTHERS = 12
 """Columns of a terminal that are kept for other labels; where the rest is short, they have more."""
 
@@ -55,28 +59,51 @@ class Asking:
         if self._device is None and images:
             with contextlib.suppress(NotRunningError), TemporaryDirectory(prefix="skillmesh-ask-") as folder:
                 call(self._home, "status")  # nothing is unpacked for a node that does not run
-                for window in in_windows(images):
-                    yield from self._by_node(window, Path(folder))
+                for window in _windows(images, Path(folder)):
+                    yield from self._by_node(window)
                     done += len(window)
         if done < len(images):
             yield from self._here(images[done:], progress)
 
     def _here(self, images: list[AnyImage], progress: Progress) -> Iterator[Answer]:
-        from skillmesh.answering import longest
+        from skillmesh.answering.answering import longest
 
         agent = open_agent(self._home, device=self._device)
         self._writer.lay_out(longest(agent.arranged(), agent.teachers))
         yield from agent.answer_each(images, progress, len(images))
 
-    def _by_node(self, images: list[AnyImage], folder: Path) -> Iterator[Answer]:
-        paths = [_as_file(image, folder / str(index)) for index, image in enumerate(images)]
-        reply = call(self._home, "ask", timeout=None, images=[path for path in paths if isinstance(path, str)])
+    def _by_node(self, images: list[tuple[str, str | Answer]]) -> Iterator[Answer]:
+        paths = [path for _, path in images if isinstance(path, str)]
+        reply = call(self._home, "ask", timeout=None, images=paths)
         if "longest" not in reply:
             raise AgentError(f"the node on {self._home} is of another release; stop it and start it again")
         self._writer.lay_out(reply["longest"])
         answers = iter(reply["answers"])
-        for image, path in zip(images, paths, strict=True):
-            yield Answer.from_dict(next(answers) | {"image": image.name}) if isinstance(path, str) else path
+        for name, path in images:
+            yield Answer.from_dict(next(answers) | {"image": name}) if isinstance(path, str) else path
+
+
+def _windows(images: list[AnyImage], folder: Path) -> Iterator[list[tuple[str, str | Answer]]]:
+    """Yield images a few at a time, by name and place; files written for the node are removed afterwards.
+
+    A window ends early where its files have become large: what was packed small may fill a disk.
+    """
+    rest = iter(images)
+    while True:
+        window: list[tuple[str, str | Answer]] = []
+        written: list[Path] = []
+        for image in islice(rest, WINDOW):
+            target = folder / str(len(window))
+            window.append((image.name, _as_file(image, target)))
+            if target.exists():
+                written.append(target)
+            if sum(path.stat().st_size for path in written) > MOST_WRITTEN:
+                break
+        if not window:
+            return
+        yield window
+        for path in written:
+            path.unlink()
 
 
 def _as_file(image: AnyImage, target: Path) -> str | Answer:
@@ -118,22 +145,21 @@ class AnswerLines:
         if answer.error is not None:
             show.warn(f"skipped: {answer.image}: {answer.error}")
         elif not show.console.is_terminal:
-            known = (answer.label, answer.task, f"{answer.confidence:.4f}", answer.teacher)
+            known = (answer.label, _task(answer.best), f"{answer.confidence:.4f}", answer.teacher)
             cells = (answer.image, *(("unknown", "", "", "") if answer.unknown else known))
-            sys.stdout.write("\t".join(show.printable(cell or "") for cell in cells) + "\n")
-            sys.stdout.flush()
+            outlet.raw("\t".join(safe(cell or "") for cell in cells) + "\n")
         else:
             show.console.print(self._line(answer), overflow="ellipsis", no_wrap=True)
 
     def _line(self, answer: Answer) -> Text:
-        cells = {"image": answer.image, "label": answer.label or "unknown", "task": answer.task or "–"}
-        cells["teacher"] = answer.teacher or "–"
+        cells = {"image": answer.image, "label": answer.label or "unknown", "teacher": answer.teacher or "–"}
+        cells["task"] = "–" if answer.unknown else _task(answer.best)
         line = Text()
         for name, width in self._widths.items():
             text = show.shorten(cells[name], width)
             line.append(text + " " * (width + 2 - cell_len(text)), style="bold" if name == "label" else "")
         if answer.unknown:
-            return line.append(f"{'–':>5}  nearest: {answer.best.label} ({answer.best.task})", style="dim")
+            return line.append(f"{'–':>5}  nearest: {answer.best.label} ({_task(answer.best)})", style="dim")
         others = [f"{g.label} {_percent(g.confidence)}" for g in answer.alternatives if g.confidence > SHOWN]
         line.append(f"{_percent(answer.confidence):>5}")
         return line.append(f"  or {', '.join(others)}", style="dim") if others else line
@@ -157,14 +183,18 @@ class JsonAnswers:
             self._unreadable.append({"image": answer.image, "error": answer.error})
             return
         text = show.json_text(answer.as_dict())
-        sys.stdout.write(('{"answers": [\n' if not self._count else ",\n") + text)
-        sys.stdout.flush()
+        outlet.raw(('{"answers": [\n' if not self._count else ",\n") + text)
         self._count += 1
 
     def end(self, error: SkillmeshError | None) -> None:
         rest = {"unreadable": self._unreadable} | ({} if error is None else {"error": show.with_home(str(error))})
         text = show.json_text(rest)
-        sys.stdout.write(("\n], " if self._count else '{"answers": [], ') + text.removeprefix("{") + "\n")
+        outlet.raw(("\n], " if self._count else '{"answers": [], ') + text.removeprefix("{") + "\n")
+
+
+def _task(guess: Guess) -> str:
+    """Return the task's name, with the letters by which it looks like another."""
+    return with_letters(guess.task, guess.odd_letters)
 
 
 def _percent(share: float) -> str:

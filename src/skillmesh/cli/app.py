@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
@@ -26,7 +26,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from skillmesh import __version__
 
-        typer.echo(f"skillmesh {__version__}")
+        outlet.line(f"skillmesh {__version__}")
         raise typer.Exit
 
 
@@ -62,7 +62,7 @@ def init(
 ) -> None:
     """Set up an agent: a key of its own, settings, an empty bank."""
     from skillmesh.agent import Agent
-    from skillmesh.home import create_home, default_name, home_folder
+    from skillmesh.store.home import create_home, default_name, home_folder
 
     folder = home_folder(home or context.obj)
     create_home(
@@ -80,9 +80,9 @@ def init(
         support=support,
     )
     agent = Agent(folder)
-    typer.echo(f"agent {agent.name!r} at {folder}")
-    typer.echo(f"  public key  {agent.identity.public_key}")
-    typer.echo(f"  backbone    {agent.config.backbone} {agent.bank.backbone[:16]}…")
+    outlet.line(f"agent {agent.name!r} at {folder}")
+    outlet.line(f"  public key  {agent.identity.public_key}")
+    outlet.line(f"  backbone    {agent.config.backbone} {agent.bank.backbone[:16]}…")
 
 
 def open_agent(home: Path | None, make: bool = True, **options_: Any) -> Agent:
@@ -92,8 +92,8 @@ def open_agent(home: Path | None, make: bool = True, **options_: Any) -> Agent:
     """
     from skillmesh.agent import Agent
     from skillmesh.cli import show
-    from skillmesh.config import FILE
-    from skillmesh.home import home_folder
+    from skillmesh.common.config import FILE
+    from skillmesh.store.home import home_folder
 
     folder = home_folder(home)
     new = not (folder / FILE).exists()

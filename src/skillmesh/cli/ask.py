@@ -26,7 +26,7 @@ def ask(
     Where a program reads, each line has tabs between image, label, task, confidence and teacher. Exit status: 0 if
     every image has an answer ("unknown" is one), 1 if some could not be read, 2 for a wrong option.
     """
-    from skillmesh.answer import Answer
+    from skillmesh.answering.answer import Answer
     from skillmesh.cli import show
     from skillmesh.cli.answers import AnswerLines, Asking, JsonAnswers, Writer
     from skillmesh.data.gather import gather

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh import names
 from skillmesh.cli import options
 from skillmesh.cli.app import app, open_agent
+from skillmesh.common import choices as names
 from skillmesh.errors import DataError
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
+    from skillmesh.learning.class_names.encoders import Encoder
     from skillmesh.module import Module
     from skillmesh.synergy.matching.by_sight import Sighting
-    from skillmesh.synergy.matching.encoders import Encoder
 
 classes = typer.Typer(help="Classes that recur under other names.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(classes, name="classes")
@@ -71,8 +71,8 @@ def match(
 ) -> None:
     """Show the classes of A and B that are one thing, the surest first: by their names, by sight, or by both."""
     from skillmesh.cli import show
-    from skillmesh.synergy.matching.by_name import checked
-    from skillmesh.synergy.matching.remembered import remembering
+    from skillmesh.learning.class_names.pairs import checked
+    from skillmesh.learning.class_names.remembered import remembering
 
     where = home or context.obj
     how = by or _what_there_is(learned, target)
@@ -109,7 +109,7 @@ def _has_images(given: str) -> bool:
 def _by_name(
     learned: str, target: str | None, home: Path | None, encoder: Encoder, threshold: float | None
 ) -> list[dict[str, Any]]:
-    from skillmesh.synergy.matching.by_name import match_tasks, surest_first
+    from skillmesh.learning.class_names.pairs import match_tasks, surest_first
 
     first, second = (_side(given, home) for given in (learned, target))
     others = second.classes
@@ -133,7 +133,7 @@ def _by_sight(
 ) -> list[dict[str, Any]]:
     """What the bank makes of the images on one side; A stands first in the result, whichever side that is."""
     from skillmesh.data.folder import find_tasks, survey_task
-    from skillmesh.synergy.matching.by_sight import View, by_both, by_sight
+    from skillmesh.synergy.matching.by_sight import BankView, by_both, by_sight
 
     new, known = (target, learned) if target is not None and not _has_images(learned) else (learned, target)
     if new is None or not _has_images(new) or (known is not None and Path(known).exists()):
@@ -144,7 +144,7 @@ def _by_sight(
     task = None if known is None else _answers_for(agent, agent.find(known))
     found: list[Sighting] = []
     for path in find_tasks([new]):
-        view = View.of(agent, survey_task(path, hold_out=()), images)
+        view = BankView.of(agent, survey_task(path, hold_out=()), images)
         found += by_sight(view, share) if encoder is None else by_both(view, encoder, threshold)
     shown = _shown(agent, agent.mapper()[0])
     kept = [replace(s, learned_task=shown[s.module]) for s in found if task is None or s.module == task.id]

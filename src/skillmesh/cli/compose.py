@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from skillmesh import names
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app, open_agent
 from skillmesh.cli.facts import facts_of, lesson_facts, warn_of
+from skillmesh.common import choices as names
 
 
 @app.command()
@@ -78,9 +78,9 @@ def compose(
         return
     warn_of(lesson)
     sources = len({source for source, _ in module.card.origins})
-    typer.echo(
+    outlet.line(
         f"composed {module.card.task!r}: {len(module.card.classes)} classes of {sources} task(s), "
         f"{show.kilobytes(module.size)}, {seconds:.1f} s"
     )
     if module.card.trial is not None:
-        typer.echo(f"tried {module.card.trial}")
+        outlet.line(f"tried {module.card.trial}")

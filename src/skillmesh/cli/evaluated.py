@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from skillmesh.cli import show
+from skillmesh.cli import outlet, show
 from skillmesh.cli.facts import warn_of_findings
+from skillmesh.common.files import write_whole
 
 if TYPE_CHECKING:
-    from skillmesh.challenge.evaluate import Evaluation, TaskAnswers
     from skillmesh.cli.task_report import TaskSection
+    from skillmesh.evaluation.evaluate import Evaluation, TaskAnswers
 
 FIGURES = {
     "oracle_accuracy": "task given",
@@ -31,7 +30,7 @@ GRID = 12
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    path.write_text(show.json_text(facts) + "\n")
+    write_whole(path, (show.json_text(facts) + "\n").encode())
 
 
 def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) -> None:
@@ -47,15 +46,15 @@ def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) 
         means = [show.percent(facts[key]) for key in FIGURES]
         rows.add_row(show.bold("mean"), "", *means, show.kilobytes(facts["module_bytes"]))
     show.console.print(rows)
-    typer.echo(LEGEND)
+    outlet.line(LEGEND)
     left_out = sum(t["left_out"] for t in facts["tasks"])
     if left_out:
         images = left_out + sum(t["test_images"] for t in facts["tasks"])
-        typer.echo(f"{left_out:,} of {images:,} test images left out of all figures: see the checks")
+        outlet.line(f"{left_out:,} of {images:,} test images left out of all figures: see the checks")
     if facts["tasks"]:
-        typer.echo(f"anchor {show.kilobytes(facts['anchor_bytes'])} per task")
-        typer.echo(f"learned in {facts['learn_seconds']:.1f} s, answered in {facts['answer_seconds']:.1f} s")
-        typer.echo(f"confidence is off by {show.percent(facts['confidence_error'])} on average")
+        outlet.line(f"anchor {show.kilobytes(facts['anchor_bytes'])} per task")
+        outlet.line(f"learned in {facts['learn_seconds']:.1f} s, answered in {facts['answer_seconds']:.1f} s")
+        outlet.line(f"confidence is off by {show.percent(facts['confidence_error'])} on average")
     if "corrective" in facts:
         _print_corrections(facts["corrective"])
     if by_class is not None:
@@ -64,7 +63,7 @@ def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) 
 
 def _print_corrections(found: dict[str, Any]) -> None:
     for least, at in found["thresholds"].items():
-        typer.echo(
+        outlet.line(
             f"equivalent names count from {least} on: {show.percent(found['final_accuracy'])} → "
             f"{show.percent(at['final_accuracy'])}, {at['images']} images"
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from skillmesh.common.lookalikes import Lookalikes
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
-    from skillmesh.lesson import Lesson
+    from skillmesh.learning.lesson import Lesson
     from skillmesh.module import Module
-    from skillmesh.module.joint import Joint
+    from skillmesh.module.joint import MergedTask
 
 MOST_LINES = 6
 """Number of lines about a task's images that a command prints."""
@@ -22,13 +24,23 @@ def called(agent: Agent, key: str) -> str:
     return agent.teachers.called(key, claims.get(key))
 
 
-def facts_of(module: Module, agent: Agent) -> dict[str, Any]:
+def facts_of(module: Module, agent: Agent, names: Lookalikes | None = None) -> dict[str, Any]:
     """Return what a module's card says, under the teacher's name as this agent has it."""
     named = {"teacher": agent.teachers.name(module.card), "claimed_name": module.card.teacher}
-    return module.card.model_dump() | named | {"id": module.id, "bytes": module.size}
+    odd = {
+        "task": (names or task_names(agent)).letters(module.card.task),
+        "teacher": agent.teachers.odd_letters(module.card.teacher_key, module.card.teacher),
+    }
+    return module.card.model_dump() | named | {"id": module.id, "bytes": module.size, "odd_letters": odd}
 
 
-def merged_facts(joint: Joint, agent: Agent) -> dict[str, Any]:
+def task_names(agent: Agent, others: Iterable[str] = ()) -> Lookalikes:
+    """Return what tells which tasks look like others by their names, those here and `others`."""
+    here = (module.card.task for module in (*agent.bank, *agent.merged()))
+    return Lookalikes((*here, *others))
+
+
+def merged_facts(joint: MergedTask, agent: Agent) -> dict[str, Any]:
     """Return what there is to say of a merged task."""
     card, teachers = joint.card, agent.teachers
     return {
@@ -40,6 +52,7 @@ def merged_facts(joint: Joint, agent: Agent) -> dict[str, Any]:
         "linked_by": teachers.name(joint.link),
         "link_version": joint.link.version,
         "bytes": joint.size,
+        "odd_letters": {"task": task_names(agent).letters(card.task)},
     }
 
 

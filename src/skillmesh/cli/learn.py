@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app, open_agent
 from skillmesh.cli.facts import facts_of, lesson_facts, warn_of
 from skillmesh.errors import AgentError, FolderOfTasksError, SkillmeshError
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
-    from skillmesh.lesson import Lesson
+    from skillmesh.learning.lesson import Lesson
     from skillmesh.module import Module
 
 NOT_CONTINUED = (
@@ -142,7 +142,7 @@ def _learn_each(agent: Agent, folder: Path, json: bool, how: dict[str, Any]) -> 
     if json:
         show.print_json({"learned": learned, "failed": failed})
     elif failed:
-        typer.echo(f"{len(learned)} tasks learned, {len(failed)} failed")
+        outlet.line(f"{len(learned)} tasks learned, {len(failed)} failed")
     if failed:
         raise typer.Exit(1)
 
@@ -163,22 +163,22 @@ def _show(module: Module, lesson: Lesson, seconds: float) -> None:
     warn_of(lesson)
     card = module.card
     images = sum(card.counts) + card.validation_images
-    typer.echo(
+    outlet.line(
         f"learned {card.task!r}: {len(card.classes)} classes, {images:,} images ({sum(card.counts):,} training, "
         f"{card.validation_images:,} validation)"
     )
-    typer.echo(
+    outlet.line(
         f"  validation accuracy {show.percent(card.validation_accuracy)}, {show.kilobytes(module.size)}, "
         f"{seconds:.1f} s"
     )
     confusions = [] if lesson.outcome is None else lesson.outcome.confusions()
     if confusions:
         more = f" and {len(confusions) - MOST_CONFUSIONS} more pairs" if len(confusions) > MOST_CONFUSIONS else ""
-        typer.echo(show.wrapped("confuses", ", ".join(map(str, confusions[:MOST_CONFUSIONS])) + more))
+        show.beside("confuses", ", ".join(map(str, confusions[:MOST_CONFUSIONS])) + more)
     if card.trial is not None:
-        typer.echo(show.wrapped("tried", card.trial))
+        show.beside("tried", card.trial)
     if lesson.advice is not None:
-        typer.echo(show.wrapped("advice", lesson.advice))
+        show.beside("advice", lesson.advice)
 
 
 def _write_report(path: Path, module: Module, lesson: Lesson) -> None:
@@ -213,11 +213,14 @@ def _choose_each(error: FolderOfTasksError, folder: Path, commands: tuple[str, s
     )
     if folder.is_file() or not may_ask or not (sys.stdin.isatty() and sys.stderr.isatty()):
         unpack = "unpack it, and then " if folder.is_file() else ""
-        raise FolderOfTasksError(
-            f"{looks}. To learn each as a task of its own, {unpack}run\n    {commands[0]}\n"
-            f"To learn one task of which these are the classes, run\n    {commands[1]}",
-            error.tasks,
+        refused = FolderOfTasksError.of_lines(
+            f"{looks}. To learn each as a task of its own, {unpack}run",
+            f"    {commands[0]}",
+            "To learn one task of which these are the classes, run",
+            f"    {commands[1]}",
         )
+        refused.tasks = error.tasks
+        raise refused
     show.warn(f"{looks}.")
     question = "Learn each as a task of its own, all as the classes of one task, or nothing? (each, one, no)"
     while (answer := typer.prompt(question, default="each", err=True).strip().lower()) not in ("each", "one"):

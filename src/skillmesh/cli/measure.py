@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
-    from skillmesh.challenge.evaluate import Evaluation
+    from skillmesh.evaluation.evaluate import Evaluation
 
 
 @app.command("eval")
@@ -54,15 +54,15 @@ def eval_(
 ) -> None:
     """Measure: accuracy with the task given, task recognition, and accuracy with no task given."""
     from skillmesh.agent import Agent
-    from skillmesh.challenge.corrective import corrective as corrected
-    from skillmesh.challenge.evaluate import evaluate
-    from skillmesh.challenge.provenance import provenance
     from skillmesh.cli import show
     from skillmesh.cli.evaluated import print_evaluation, write_json, write_page
     from skillmesh.cli.targets import refuse_bad_target
     from skillmesh.data.folder import find_tasks
-    from skillmesh.home import create_home, home_folder
-    from skillmesh.synergy.matching.remembered import remembering
+    from skillmesh.evaluation.corrective import corrective as corrected
+    from skillmesh.evaluation.evaluate import evaluate
+    from skillmesh.evaluation.provenance import provenance
+    from skillmesh.learning.class_names.remembered import remembering
+    from skillmesh.store.home import create_home, home_folder
 
     paths = find_tasks(folders)
     for target in (out, report):
@@ -135,7 +135,7 @@ def calibrate(
     with show.progress_bar() as bar:
         made = calibrate_on(network, paths, cache, seed=seed, progress=bar)
     made.save(out)
-    typer.echo(f"wrote {out}: {made.source}; {show.kilobytes(out.stat().st_size)}, {made.fingerprint[:16]}…")
+    outlet.line(f"wrote {out}: {made.source}; {show.kilobytes(out.stat().st_size)}, {made.fingerprint[:16]}…")
 
 
 @app.command()
@@ -166,9 +166,9 @@ def backbone(
         show.print_json(facts | {"biases": positions})
         return
     for key, value in facts.items():
-        typer.echo(f"{key}: {value}")
+        outlet.line(f"{key}: {value}")
     for layer, channels in positions.items():
-        typer.echo(f"  {layer}: {channels}")
+        outlet.line(f"  {layer}: {channels}")
 
 
 @app.command()

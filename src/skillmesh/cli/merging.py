@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app, open_agent
 from skillmesh.cli.facts import merged_facts
 
@@ -40,14 +40,14 @@ def merge(
         for link in ended:
             maker = agent.teachers.name(link)
             where = "everywhere" if link.withdrawn else f"here; {maker}'s link stands elsewhere"
-            typer.echo(f"{link.task!r} is no longer merged {where}")
+            outlet.line(f"{link.task!r} is no longer merged {where}")
         return
     link = agent.merge(tasks, name)
     joint = next(joint for joint in agent.merged() if joint.link.digest == link.digest)
     if json:
         show.print_json(merged_facts(joint, agent))
         return
-    typer.echo(
+    outlet.line(
         f"merged {joint.card.task!r}: {len(joint.parts)} parts by {agent.teachers.of(joint)}, "
         f"{len(joint.card.classes)} classes, {sum(joint.card.counts)} training images"
     )

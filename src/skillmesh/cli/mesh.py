@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import called
+from skillmesh.cli.facts import called, task_names
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
     from skillmesh.mesh.node import Node
-    from skillmesh.mesh.settings import MeshSettings, TlsFiles
+    from skillmesh.store.mesh_settings import MeshSettings, TlsFiles
 
 Reason = Annotated[str | None, typer.Option("--reason", show_default=False, help="Why, for those who used it.")]
 
@@ -47,13 +47,13 @@ def serve(
 
     def ready(node: Node) -> None:
         places = ", ".join(node.membership.locators) or "nothing (a client)"
-        typer.echo(f"agent {agent.name!r} serves {len(agent.bank)} tasks on the network {settings.network}")
-        typer.echo(f"  key        {agent.identity.public_key}")
-        typer.echo(f"  listening  {places}")
+        outlet.line(f"agent {agent.name!r} serves {len(agent.bank)} tasks on the network {settings.network}")
+        outlet.line(f"  key        {agent.identity.public_key}")
+        outlet.line(f"  listening  {places}")
         show.say(f"  trusts     {_trusts(agent)}")
 
     run(agent, settings, learn or (), ready)
-    typer.echo("stopped")
+    outlet.line("stopped")
 
 
 @app.command()
@@ -70,7 +70,7 @@ def sync(
 ) -> None:
     """Join the mesh, catch up with everyone in reach, leave. For laptops and cron."""
     from skillmesh.cli import show
-    from skillmesh.mesh.control import NotRunningError, call
+    from skillmesh.mesh.calling import NotRunningError, call
     from skillmesh.mesh.service import catch_up
 
     show.log_to_stderr(False)
@@ -89,7 +89,7 @@ def sync(
         traffic = f"{show.kilobytes(stood['bytes_fetched'])} fetched, {show.kilobytes(stood['bytes_sent'])} sent"
         late = "" if stood["settled"] else "; not caught up yet"
         met = "met 1 agent" if stood["peers"] == 1 else f"met {stood['peers']} agents"
-        typer.echo(f"{met}, {len(agent.bank)} tasks ({gained:+d}), {traffic}{late}")
+        outlet.line(f"{met}, {len(agent.bank)} tasks ({gained:+d}), {traffic}{late}")
     if not stood["settled"]:
         raise typer.Exit(1)
 
@@ -100,10 +100,13 @@ def status(context: typer.Context, home: options.Home = None, json: options.Json
     from skillmesh.cli import show
     from skillmesh.mesh.report import status as report
 
-    found = report(open_agent(home or context.obj))
+    agent = open_agent(home or context.obj)
+    found = report(agent)
     if json:
         show.print_json(found)
         return
+    elsewhere = (each["task"] for kind in ("held", "declined", "seen") for each in found.get(kind, ()))
+    name_of = task_names(agent, elsewhere).marked
     _show_state(found)
     for failed in found.get("not_learned", ()):
         show.warn(f"not learned: {failed['folder']}: {failed['error']}")
@@ -111,12 +114,14 @@ def status(context: typer.Context, home: options.Home = None, json: options.Json
         show.warn(f"trouble: {found['trouble']}")
     held = {h["id"] for h in found["held"]}
     for h in found["held"]:
-        show.say(f"held back: {h['task']} by {h['teacher']}: {h['reason']}", indent=2)
+        show.say(f"held back: {name_of(h['task'])} by {h['teacher']}: {h['reason']}", indent=2)
     if held:
         show.say("what can be done: `skillmesh quarantine list`", indent=2)
     for declined in found.get("declined", ()):
         if declined["id"] not in held:
-            show.say(f"not taken: {declined['task']} by {declined['teacher']}: {declined['reason']}", indent=2)
+            show.say(
+                f"not taken: {name_of(declined['task'])} by {declined['teacher']}: {declined['reason']}", indent=2
+            )
     for refused in found["refused"]:
         show.say(f"refused: {refused['id'][:12]}…: {refused['reason']}", indent=2)
     for ban in found["bans"]:
@@ -124,7 +129,7 @@ def status(context: typer.Context, home: options.Home = None, json: options.Json
         show.say(f"{text}{ban['agent'][:12]}`", indent=2)
     for damaged in found["damaged"]:
         show.warn(f"damaged: {damaged['file']}: {damaged['error']}")
-    _show_strangers(found["seen"])
+    _show_strangers([seen | {"task": name_of(seen["task"])} for seen in found["seen"]])
 
 
 def _show_state(found: dict[str, Any]) -> None:
@@ -171,15 +176,16 @@ def peers(
 ) -> None:
     """List the other agents that the running node has met."""
     from skillmesh.cli import show
-    from skillmesh.mesh.control import call
+    from skillmesh.mesh.calling import call
 
     agent = open_agent(home or context.obj, make=False)
     if unban is not None:
+        agent.ledger.refuse_unchangeable()
         banned = [key for key in agent.ledger.view().bans if key.startswith(unban)]
         if len(banned) != 1:
             raise AgentError(f"{len(banned)} banned agents have a key that begins with {unban!r}; name one")
         agent.ledger.unban(banned[0])
-        typer.echo(f"{banned[0][:12]}… is not banned any more")
+        outlet.line(f"{banned[0][:12]}… is not banned any more")
         return
     found = call(agent.home, "peers")
     if json:
@@ -221,10 +227,10 @@ def gateway(
 ) -> None:
     """Join sites: route between agents here, agents that connect from behind a NAT, and other gateways."""
     from skillmesh.mesh.gateway import run_gateway
-    from skillmesh.mesh.settings import DISCOVERY_PORT
+    from skillmesh.store.mesh_settings import DISCOVERY_PORT
 
     def ready(places: Any) -> None:
-        typer.echo(f"gateway listens on {', '.join(places)}")
+        outlet.line(f"gateway listens on {', '.join(places)}")
 
     run_gateway(
         listen or (),
@@ -233,13 +239,13 @@ def gateway(
         ready,
         discovery_port or DISCOVERY_PORT,
     )
-    typer.echo("stopped")
+    outlet.line("stopped")
 
 
 def tls_files(folder: Path) -> TlsFiles:
     """What `skillmesh certs issue` writes into a folder."""
     from skillmesh.mesh.certs import CA, CERTIFICATE, KEY
-    from skillmesh.mesh.settings import TlsFiles
+    from skillmesh.store.mesh_settings import TlsFiles
 
     return TlsFiles(ca=folder / CA, certificate=folder / CERTIFICATE, key=folder / KEY)
 
@@ -253,7 +259,7 @@ def withdraw(
 ) -> None:
     """Take back a task that this agent has taught, everywhere, for late joiners too."""
     notice = open_agent(home or context.obj, make=False).withdraw(task, reason)
-    typer.echo(f"withdrew {notice.task!r} up to version {notice.version}; others hear of it at the next sync")
+    outlet.line(f"withdrew {notice.task!r} up to version {notice.version}; others hear of it at the next sync")
 
 
 @app.command()
@@ -264,14 +270,19 @@ def remember(
 ) -> None:
     """Take a forgotten task from the mesh again."""
     agent = open_agent(home or context.obj, make=False)
+    agent.ledger.refuse_unchangeable()
     forgotten = sorted(agent.ledger.view().forgotten)
     names = {slot: f"{slot.task}@{called(agent, slot.teacher_key)}" for slot in forgotten}
-    slots = [s for s in forgotten if task in (s.task, names[s], f"{s.task}@{s.teacher_key}")]
+    slots = (
+        [s for s in forgotten if task == f"{s.task}@{s.teacher_key}"]
+        or [s for s in forgotten if task == names[s]]
+        or [s for s in forgotten if task == s.task]
+    )
     if len(slots) != 1:
         problem = f"several tasks {task!r} were" if slots else f"no task {task!r} was"
         raise AgentError(f"{problem} forgotten here; forgotten are: {', '.join(names.values()) or 'none'}")
     agent.ledger.remember(slots[0])
-    typer.echo(f"{slots[0].task!r} comes back at the next sync")
+    outlet.line(f"{slots[0].task!r} comes back at the next sync")
 
 
 @app.command()
@@ -285,7 +296,7 @@ def config(
 ) -> None:
     """Show or change how this agent meets others: network, listen, connect, interests, limits."""
     from skillmesh.cli import show
-    from skillmesh.mesh.settings import MeshSettings
+    from skillmesh.store.mesh_settings import MeshSettings
 
     folder = open_agent(home or context.obj).home
     settings = MeshSettings.load(folder)
@@ -298,7 +309,7 @@ def config(
         return
     for name, value in found.items():
         shown = ",".join(map(str, value)) if isinstance(value, list) else value
-        typer.echo(f"{name}={'' if shown is None else shown}")
+        outlet.line(f"{name}={'' if shown is None else shown}")
 
 
 def _parsed(change: str, settings: MeshSettings) -> tuple[str, Any]:
@@ -317,7 +328,7 @@ def _settings(
     agent: Agent, network: str | None, listen: list[str] | None, connect: list[str] | None, trust: str | None
 ) -> MeshSettings:
     """The home's settings, with what was said on the command line."""
-    from skillmesh.mesh.settings import MeshSettings
+    from skillmesh.store.mesh_settings import MeshSettings
 
     said = {"network": network, "listen": listen, "connect": connect, "trust": trust}
     return MeshSettings.load(agent.home).with_(**{name: value for name, value in said.items() if value})

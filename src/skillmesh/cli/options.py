@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skillmesh import names
+from skillmesh.common import choices as names
 
 Report = Annotated[
     Path | None,

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from skillmesh.answer import Answer
+from skillmesh.answering.answer import Answer
+from skillmesh.common.files import writing
 from skillmesh.data.demo.fonts import font_folder
+from skillmesh.data.inputs import EncodedImage, read_pixels
 
 COLUMNS, TILE, CAPTION, GAP = 8, 144, 48, 12
 RIGHT, WRONG, UNKNOWN, PAPER = "#1b7f3b", "#c0271f", "#5b6470", "#ffffff"
@@ -28,7 +30,8 @@ def draw_answers(answers: Mapping[Path, Answer], target: Path, rows: int = 5, se
             GAP + index // COLUMNS * (TILE + CAPTION + GAP),
         )
         _draw_tile(sheet, corner, path, answers[path])
-    sheet.save(target)
+    with writing(target, sync=False) as file:
+        sheet.save(file, "PNG")
 
 
 def _choose(paths: Iterable[Path], count: int, seed: int) -> list[Path]:
@@ -45,8 +48,7 @@ def _draw_tile(sheet: Image.Image, corner: tuple[int, int], path: Path, answer: 
     right = (answer.label, answer.task) == (label, task)
     colour = UNKNOWN if answer.unknown else RIGHT if right else WRONG
     left, top = corner
-    with Image.open(path) as image:
-        sheet.paste(image.convert("RGB").resize((TILE, TILE)), corner)
+    sheet.paste(Image.fromarray(read_pixels(EncodedImage(str(path)), TILE)), corner)
     pen = ImageDraw.Draw(sheet)
     pen.rectangle((left - 2, top - 2, left + TILE + 1, top + TILE + 1), outline=colour, width=3)
     said = "unknown" if answer.unknown else str(answer.label)

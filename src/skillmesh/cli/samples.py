@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app
 
 TASKS = ("flowers", "dice", "shapes")
@@ -29,5 +29,5 @@ def samples(
         return
     for path in paths:
         count = sum(1 for _ in path.glob("*/*/*"))
-        typer.echo(f"drew {path}: {len(list((path / 'train').iterdir()))} classes, {count} images")
+        outlet.line(f"drew {path}: {len(list((path / 'train').iterdir()))} classes, {count} images")
     show.say(f"learn one with `skillmesh learn {paths[0]}`")

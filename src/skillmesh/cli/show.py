@@ -12,21 +12,55 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
+
+from skillmesh.cli import outlet
+from skillmesh.common.text import safe, safe_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
+
+class Screen(Console):
+    """A console that makes everything safe: text as one line, and what is laid out segment by segment."""
+
+    @property
+    def file(self) -> IO[str]:
+        """The stream behind the guard, and behind what rich puts before it while a bar is shown."""
+        found = super().file
+        while (behind := getattr(found, "rich_proxied_file", None)) is not None:
+            found = behind
+        return found
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(safe(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(_safe_cells(segment.text), segment.style)
+
+
+def _safe_cells(text: str) -> str:
+    """Return a laid-out piece of output, in which line ends and tabs are the layout's."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(part if part in "\n\t" else safe(part) for part in re.split(r"([\n\t])", text))
+
+
 # Names of files, classes and teachers are shown as they are: "[b]" in one is no markup.
 # Where a program reads, nothing is wrapped or cut.
-console = Console(markup=False, emoji=False, highlight=False, soft_wrap=not sys.stdout.isatty())
-stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
+console = Screen(markup=False, emoji=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+stderr = Screen(stderr=True, markup=False, emoji=False, highlight=False)
 
 KEY_AT_END = re.compile(r"~[0-9a-f]{8}$")
 COMMAND, GLUE = re.compile(r"`skillmesh [^`]*`"), "\x1f"
@@ -43,17 +77,12 @@ COLUMNS = 80
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json_text(value, indent=2) + "\n")
+    outlet.raw(json_text(value, indent=2) + "\n")
 
 
 def json_text(value: Any, indent: int = 1) -> str:
-    """Return JSON that can be written as UTF-8: names of files that are no text are escaped."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = json.dumps(value, indent=indent)
-    return text
+    """Return JSON that can be written as UTF-8 and does nothing to a terminal; its data is exact."""
+    return safe_json(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def kilobytes(count: float) -> str:
@@ -65,12 +94,14 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def wrapped(title: str, text: str) -> str:
-    """Lay out a line of a short report: a title, and text beside it that stays within 80 columns."""
+def beside(title: str, text: str) -> None:
+    """Print a line of a short report: a title, and text beside it that stays within 80 columns."""
     first = f"  {title:<12}"
-    return textwrap.fill(
-        with_home(text), COLUMNS, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
-    )
+    margin = " " * len(first)
+    for each in textwrap.wrap(
+        safe(with_home(text)), COLUMNS, initial_indent=first, subsequent_indent=margin, break_on_hyphens=False
+    ):
+        outlet.line(each)
 
 
 def warn(text: str) -> None:
@@ -78,10 +109,10 @@ def warn(text: str) -> None:
         stderr.print(line, style="yellow", soft_wrap=True)
 
 
-def complain(text: str) -> None:
-    """Print an error; its lines stay apart."""
-    for part in with_home(text).splitlines():
-        for line in _lines(part, stderr, 0):
+def complain(*lines: str) -> None:
+    """Print an error, each of its lines as one."""
+    for part in lines:
+        for line in _lines(with_home(part), stderr, 0):
             stderr.print(line, soft_wrap=True)
 
 
@@ -92,7 +123,7 @@ def say(text: str, indent: int = 0) -> None:
 
 
 def _lines(text: str, target: Console, indent: int) -> list[str]:
-    text = printable(text)
+    text = safe(text)
     if not target.is_terminal:
         return [" " * indent + text]
     margin = " " * indent
@@ -116,14 +147,9 @@ def with_home(text: str) -> str:
     return text.replace("`skillmesh ", f"`skillmesh --home {shlex.quote(typed[-1])} ") if typed else text
 
 
-def printable(text: str) -> str:
-    """Replace what could move a terminal's cursor or turn a line around: file names may hold anything."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-
-
 def shorten(text: str, width: int) -> str:
     """Leave out the middle of what does not fit, by the terminal's cells: file names differ at their ends."""
-    text = printable(text)
+    text = safe(text)
     if cell_len(text) <= width:
         return text
     key = KEY_AT_END.search(text)
@@ -143,12 +169,14 @@ def log_to_stderr(verbose: bool) -> None:
     """Show what a node does, a line each."""
     import logging
 
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(outlet.LogFormatter())
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("skillmesh").setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def bold(text: str) -> Text:
-    return Text(text, style="bold")
+    return Text(safe(text), style="bold")
 
 
 class Table:
@@ -159,17 +187,17 @@ class Table:
         self._rows: list[list[Text]] = []
 
     def add_row(self, *cells: str | Text | None) -> None:
-        self._rows.append([cell if isinstance(cell, Text) else Text(cell or "") for cell in cells])
+        self._rows.append([cell if isinstance(cell, Text) else Text(safe(cell or "")) for cell in cells])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Segment]:
         """Lay the rows out for this console."""
         header = [Text(column.lstrip(">+"), style="dim") for column in self._columns]
         if self._title is not None:
-            yield Text(self._title, style="bold")
+            yield bold(self._title)
         if not console.is_terminal:
             for row in [header, *self._rows]:
                 yield Segment(
-                    "\t".join(printable(cell.plain) for cell in row) + "\n"
+                    "\t".join(safe(cell.plain) for cell in row) + "\n"
                 )  # a text would have spaces for tabs
             return
         widths = self._fitted([header, *self._rows], options.max_width)
@@ -232,7 +260,7 @@ class Bar:
     def start(self, what: str, total: int) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(what, total=total)
+        self._task = self._progress.add_task(safe(what), total=total)
 
     def advance(self, steps: int) -> None:
         if self._task is not None:

@@ -10,13 +10,14 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from skillmesh.common.files import write_whole
+from skillmesh.common.text import safe_html
 from skillmesh.data.images import UnreadableImageError
-from skillmesh.data.inputs import AnyImage
+from skillmesh.data.inputs import AnyImage, read_pixels
 from skillmesh.learning.outcome import Outcome
 
 SIDE = 96
@@ -43,15 +44,15 @@ class TaskSection:
 def write_report(path: Path, title: str, about: str, sections: Sequence[TaskSection]) -> None:
     """Write the page; thumbnails are read from where the images lie."""
     numbered = list(enumerate(sections, 1))
-    links = [f'<a href="#task-{number}">{escape(section.name)}</a>' for number, section in numbered]
+    links = [f'<a href="#task-{number}">{safe_html(section.name)}</a>' for number, section in numbered]
     page = Template(_asset("task_report.html")).substitute(
-        title=escape(title),
+        title=safe_html(title),
         style=_asset("task_report.css"),
-        about=escape(about),
+        about=safe_html(about),
         links="\n".join(links) if len(sections) > 1 else "",
         sections="\n".join(_section(section, number) for number, section in numbered),
     )
-    path.write_bytes(page.encode("utf-8", "replace"))  # a file's name may be no text
+    write_whole(path, page.encode("utf-8", "replace"))  # a file's name may be no text
 
 
 def _asset(name: str) -> str:
@@ -60,12 +61,12 @@ def _asset(name: str) -> str:
 
 def _section(section: TaskSection, number: int) -> str:
     figures = "".join(
-        f"<li><b>{escape(value)}</b><span>{escape(what)}</span></li>" for what, value in section.figures
+        f"<li><b>{safe_html(value)}</b><span>{safe_html(what)}</span></li>" for what, value in section.figures
     )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in section.notes)
+    notes = "".join(f"<li>{safe_html(note)}</li>" for note in section.notes)
     parts = [
         f'<section id="task-{number}">',
-        f"<h2>{escape(section.name)}</h2>",
+        f"<h2>{safe_html(section.name)}</h2>",
         f'<ul class="figures">{figures}</ul>',
         f'<ul class="notes">{notes}</ul>' if notes else "",
     ]
@@ -85,12 +86,13 @@ def _matrix(section: TaskSection) -> str:
     for row, name in enumerate(outcome.classes):
         images = max(1, int(counts[row].sum()))
         cells = "".join(_cell(int(counts[row, column]), images, row == column) for column in columns)
-        rows.append(f'<tr><th title="{escape(name)}">{row + 1} {escape(name)}</th>{cells}</tr>')
+        rows.append(f'<tr><th title="{safe_html(name)}">{row + 1} {safe_html(name)}</th>{cells}</tr>')
     about = f"Rows are the classes of the {section.images} images, columns what was answered."
     if other:
         about += ' "other" is a class of another task.'
     return (
-        f'<h3>Confusion matrix</h3><p class="about">{escape(about)}</p><div class="scroll"><table class="matrix">'
+        f'<h3>Confusion matrix</h3><p class="about">{safe_html(about)}</p>'
+        '<div class="scroll"><table class="matrix">'
         f"<thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -105,10 +107,10 @@ def _cell(count: int, images: int, right: bool) -> str:
 def _recall(section: TaskSection) -> str:
     outcome = section.outcome
     columns = [("recall", outcome.recall()), *section.recall]
-    heads = "".join(f'<th class="number">{escape(title)}</th>' for title, _ in columns)
+    heads = "".join(f'<th class="number">{safe_html(title)}</th>' for title, _ in columns)
     images = outcome.matrix().sum(axis=1)
     rows = "".join(
-        f'<tr><td>{escape(name)}</td><td class="number">{images[row]}</td>'
+        f'<tr><td>{safe_html(name)}</td><td class="number">{images[row]}</td>'
         + "".join(f'<td class="number">{_percent(values[row])}</td>' for _, values in columns)
         + "</tr>"
         for row, name in enumerate(outcome.classes)
@@ -128,11 +130,11 @@ def _wrong(section: TaskSection) -> str:
     outcome = section.outcome
     wrong = outcome.wrong()
     if not wrong:
-        return f"<h3>Wrong answers</h3><p>None of {len(outcome)} {escape(section.images)} images.</p>"
+        return f"<h3>Wrong answers</h3><p>None of {len(outcome)} {safe_html(section.images)} images.</p>"
     parts = [
         "<h3>Wrong answers</h3>",
-        f'<p class="about">{len(wrong)} of {len(outcome)} {escape(section.images)} images; at most {PER_CLASS} of '
-        "each class are shown, the surest first, squeezed into a square as the backbone sees them.</p>",
+        f'<p class="about">{len(wrong)} of {len(outcome)} {safe_html(section.images)} images; at most {PER_CLASS} '
+        "of each class are shown, the surest first, squeezed into a square as the backbone sees them.</p>",
     ]
     shown: Counter[int] = Counter()
     images = []
@@ -151,11 +153,11 @@ def _thumbnail(outcome: Outcome, index: int) -> str:
     shown = (
         '<div class="missing">image missing</div>'
         if source is None
-        else f'<img src="{source}" alt="{escape(right)}, answered {escape(answer)}">'
+        else f'<img src="{source}" alt="{safe_html(right)}, answered {safe_html(answer)}">'
     )
     return (
-        f"<figure>{shown}<figcaption>{escape(right)} → {escape(answer)} ({outcome.confidence[index]:.0%})"
-        f"<span>{escape(image.name)}</span></figcaption></figure>"
+        f"<figure>{shown}<figcaption>{safe_html(right)} → {safe_html(answer)} ({outcome.confidence[index]:.0%})"
+        f"<span>{safe_html(image.name)}</span></figcaption></figure>"
     )
 
 
@@ -163,7 +165,7 @@ def _data_url(image: AnyImage) -> str | None:
     from PIL import Image
 
     try:
-        pixels = image.pixels(image.content(), SIDE)
+        pixels = read_pixels(image, SIDE)
     except UnreadableImageError:  # moved or changed since
         return None
     file = io.BytesIO()

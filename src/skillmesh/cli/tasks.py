@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import facts_of, merged_facts
+from skillmesh.cli.facts import facts_of, merged_facts, task_names
 from skillmesh.errors import SkillmeshError
+
+NOTE = "  | "
+"""Stands before each line of a note that has several."""
 
 
 @app.command()
@@ -22,8 +25,9 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     modules, merged = agent.tasks(), agent.merged()
     if json:
         damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
+        names = task_names(agent)
         facts = {
-            "tasks": [facts_of(m, agent) for m in modules],
+            "tasks": [facts_of(m, agent, names) for m in modules],
             "merged": [merged_facts(m, agent) for m in merged],
         }
         show.print_json(facts | {"damaged": damaged})
@@ -32,9 +36,11 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     teacher = ["taught by"] if others else []
     rows = show.table(None, "task", ">classes", ">images", ">validation", ">size", *teacher, "learned")
     parts = {part.id for m in merged for part in m.parts}
-    listed = [(m.card.task, m) for m in modules if m.id not in parts]
+    name_of = task_names(agent).marked
+    listed = [(name_of(m.card.task), m) for m in modules if m.id not in parts]
     for joint in merged:
-        listed += [(f"{joint.card.task} (merged)", joint), *((f"  of {p.card.task}", p) for p in joint.parts)]
+        listed += [(f"{name_of(joint.card.task)} (merged)", joint)]
+        listed += [(f"  of {name_of(p.card.task)}", p) for p in joint.parts]
     for name, m in listed:
         c = m.card
         figures = (str(len(c.classes)), str(sum(c.counts)), show.percent(c.validation_accuracy))
@@ -57,14 +63,14 @@ def show(
 ) -> None:
     """Show everything that a module says about itself."""
     from skillmesh.cli import show as shown
-    from skillmesh.module.joint import Joint
+    from skillmesh.module.joint import MergedTask
 
     agent = open_agent(home or context.obj, make=False)
     module = agent.find(task)
-    facts = (merged_facts(module, agent) if isinstance(module, Joint) else facts_of(module, agent)) | {
+    facts = (merged_facts(module, agent) if isinstance(module, MergedTask) else facts_of(module, agent)) | {
         "classes": dict(zip(module.card.classes, module.card.counts, strict=True))
     }
-    if not isinstance(module, Joint):
+    if not isinstance(module, MergedTask):
         facts["tensors"] = {
             name: f"{tensor.dtype} {list(tensor.shape)} {tensor.nbytes:,} bytes"
             for name, tensor in module.tensors.items()
@@ -77,14 +83,18 @@ def show(
         facts["warm_start"] |= module.card.warm_start.lines(module.card.classes)
     del facts["counts"]  # they stand beside the classes
     for key, value in facts.items():
-        if isinstance(value, dict):
-            typer.echo(f"{key}:")
+        if isinstance(value, str) and "\n" in value:  # a note; none of its lines can pass for one of ours
+            outlet.line(f"{key}:")
+            for each in value.split("\n"):
+                outlet.line(f"{NOTE}{each}")
+        elif isinstance(value, dict):
+            outlet.line(f"{key}:")
             for inner, detail in value.items():
-                typer.echo(f"  {inner}: {detail}")
+                outlet.line(f"  {inner}: {detail}")
         elif isinstance(value, tuple | list):
-            typer.echo(f"{key}: {', '.join(map(str, value))}")
+            outlet.line(f"{key}: {', '.join(map(str, value))}")
         elif value is not None:
-            typer.echo(f"{key}: {value}")
+            outlet.line(f"{key}: {value}")
 
 
 @app.command()
@@ -98,7 +108,7 @@ def export(
     from skillmesh.cli.show import kilobytes
 
     written = open_agent(home or context.obj, make=False).export(task, file)
-    typer.echo(f"wrote {written}, {kilobytes(written.stat().st_size)}")
+    outlet.line(f"wrote {written}, {kilobytes(written.stat().st_size)}")
 
 
 @app.command("import")
@@ -123,9 +133,10 @@ def import_(
     else:
         for module in received:
             teacher = agent.teachers.name(module.card)
-            typer.echo(f"imported {module.card.task!r} ({len(module.card.classes)} classes) by {teacher}")
+            task = task_names(agent).marked(module.card.task)
+            outlet.line(f"imported {task!r} ({len(module.card.classes)} classes) by {teacher}")
         for bad in refused:
-            typer.echo(f"skillmesh: {bad['file']}: {bad['error']}: {bad['reason']}", err=True)
+            outlet.line(f"skillmesh: {bad['file']}: {bad['error']}: {bad['reason']}", err=True)
     if refused:
         raise typer.Exit(1)
 
@@ -139,4 +150,4 @@ def forget(
     """Remove a task; the agent is then as if it had never had it."""
     agent = open_agent(home or context.obj, make=False)
     module = agent.forget(task)
-    typer.echo(f"forgot {module.card.task!r} by {agent.teachers.name(module.card)}")
+    outlet.line(f"forgot {module.card.task!r} by {agent.teachers.name(module.card)}")

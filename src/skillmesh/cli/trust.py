@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skillmesh.cli import options
+from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import called
+from skillmesh.cli.facts import called, task_names
 from skillmesh.cli.mesh import tls_files
 from skillmesh.errors import AgentError
 
@@ -45,7 +44,6 @@ def trust_add(
     from skillmesh.cli import show
     from skillmesh.mesh.shelf import trust as believe
 
-    _refuse_bad_key(key)
     agent, shelf = _agent_and_shelf(home or context.obj)
     believe(agent, shelf, key, name or "")
     show.say(f"trusts {called(agent, key)} ({key[:12]}…)")
@@ -62,12 +60,16 @@ def trust_remove(
     """Stop believing a teacher: its modules go to quarantine."""
     from skillmesh.cli import show
     from skillmesh.mesh.shelf import distrust
-    from skillmesh.teachers import SHOWN
+    from skillmesh.module.teachers import SHOWN
 
     agent, shelf = _agent_and_shelf(home or context.obj, make=False)
+    agent.ledger.refuse_unchangeable()
     trusted = {k: called(agent, k) for k in agent.ledger.view().trusted}
-    begins = [k for k in trusted if len(key) >= SHOWN and k.startswith(key)]
-    matches = [k for k, n in trusted.items() if key in (k, n)] or begins
+    matches = (
+        [k for k in trusted if k == key]
+        or [k for k, n in trusted.items() if n == key]
+        or [k for k in trusted if len(key) >= SHOWN and k.startswith(key)]
+    )
     if len(matches) != 1:
         names = ", ".join(f"{n} {k}" for k, n in trusted.items()) or "nobody"
         raise AgentError(f"{len(matches)} trusted teachers fit {key!r}; trusted are: {names}")
@@ -86,7 +88,7 @@ def trust_list(context: typer.Context, home: options.Home = None, json: options.
         show.print_json({"trusted": [{"key": key, "name": name} for key, name in trusted.items()]})
         return
     for key, name in trusted.items():
-        typer.echo(f"{key}  {name}")
+        outlet.line(f"{key}  {name}")
     if not trusted:
         show.say("nobody but itself; `skillmesh trust add KEY --name NAME` adds others")
 
@@ -94,7 +96,7 @@ def trust_list(context: typer.Context, home: options.Home = None, json: options.
 @trust.command("show-mine")
 def trust_show_mine(context: typer.Context, home: options.Home = None) -> None:
     """Print this agent's public key, for others to add."""
-    typer.echo(open_agent(home or context.obj).identity.public_key)
+    outlet.line(open_agent(home or context.obj).identity.public_key)
 
 
 @quarantine.command("list")
@@ -107,31 +109,34 @@ def quarantine_list(context: typer.Context, home: options.Home = None, json: opt
     if json:
         show.print_json({"held": [h.as_dict(agent.teachers) for h in held]})
         return
+    names = task_names(agent, (h.module.card.task for h in held))
     for h in held:
         day, _, _ = h.since.partition("T")
-        typer.echo(f"{h.module.card.task} by {agent.teachers.name(h.module.card)}, since {day}")
+        outlet.line(f"{names.marked(h.module.card.task)} by {agent.teachers.name(h.module.card)}, since {day}")
         show.say(h.reason, indent=2)
         show.say(h.next_step, indent=2)
         show.say(f"to throw it away: `skillmesh quarantine drop {h.module.id[:12]}`", indent=2)
     if not held:
-        typer.echo("nothing is held back")
+        outlet.line("nothing is held back")
 
 
 @quarantine.command("release")
 def quarantine_release(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
     """Let a module answer although it was held back."""
     agent, shelf = _agent_and_shelf(home or context.obj, make=False)
+    agent.ledger.refuse_unchangeable()
     module = shelf.release(shelf.find(task, agent.teachers), agent)
-    typer.echo(f"released {module.card.task!r} by {agent.teachers.name(module.card)}")
+    outlet.line(f"released {module.card.task!r} by {agent.teachers.name(module.card)}")
 
 
 @quarantine.command("drop")
 def quarantine_drop(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
     """Throw a module away; it is not fetched again."""
     agent, shelf = _agent_and_shelf(home or context.obj, make=False)
+    agent.ledger.refuse_unchangeable()
     held = shelf.find(task, agent.teachers)
     shelf.drop(held)
-    typer.echo(f"dropped {held.module.card.task!r} by {agent.teachers.name(held.module.card)}")
+    outlet.line(f"dropped {held.module.card.task!r} by {agent.teachers.name(held.module.card)}")
 
 
 @certs.command("init")
@@ -142,7 +147,7 @@ def certs_init(
     from skillmesh.mesh.certs import create_ca
 
     create_ca(folder)
-    typer.echo(f"made a certificate authority in {folder}; keep its key to yourself")
+    outlet.line(f"made a certificate authority in {folder}; keep its key to yourself")
 
 
 @certs.command("issue")
@@ -162,22 +167,23 @@ def certs_issue(
 ) -> None:
     """Issue a certificate for this agent, or for another one by its key; it goes into the agent's settings."""
     from skillmesh.mesh.certs import issue
-    from skillmesh.mesh.settings import MeshSettings
+    from skillmesh.module.identity import refuse_bad_key
+    from skillmesh.store.mesh_settings import MeshSettings
 
     if key is not None:
-        _refuse_bad_key(key)
+        refuse_bad_key(key)
         if out is None:
             raise AgentError(
                 "say where the certificate goes with --out DIR; then carry it to that agent's home/tls"
             )
         issue(folder, key, name or key[:12], out)
-        typer.echo(f"wrote a certificate to {out}; `skillmesh config tls=DIR` turns TLS on where it is used")
+        outlet.line(f"wrote a certificate to {out}; `skillmesh config tls=DIR` turns TLS on where it is used")
         return
     agent = open_agent(home or context.obj)
     files = issue(folder, agent.identity.public_key, agent.name, out or agent.home / TLS_FOLDER)
     if out is None:
         MeshSettings.load(agent.home).with_(tls=tls_files(Path(TLS_FOLDER))).save(agent.home)
-    typer.echo(f"wrote {files.certificate}{'' if out else '; TLS is on for this agent'}")
+    outlet.line(f"wrote {files.certificate}{'' if out else '; TLS is on for this agent'}")
 
 
 def _agent_and_shelf(home: Path | None, make: bool = True) -> tuple[Agent, Shelf]:
@@ -185,10 +191,3 @@ def _agent_and_shelf(home: Path | None, make: bool = True) -> tuple[Agent, Shelf
 
     agent = open_agent(home, make)
     return agent, Shelf(agent.home, agent.ledger)
-
-
-def _refuse_bad_key(key: str) -> None:
-    if not re.fullmatch(r"[0-9a-f]{64}", key):
-        raise AgentError(
-            f"{key[:80]!r} is no public key; expected 64 hex digits, as `trust show-mine` prints them"
-        )

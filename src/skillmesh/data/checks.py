@@ -84,12 +84,11 @@ def _plain(name: str) -> str:
 def _joined(task: TaskFolder) -> list[Finding]:
     """Find folders side by side whose names are equal in Unicode's NFC; `data.folder` takes them as one class."""
     spellings: dict[tuple[str, str], set[str]] = defaultdict(set)
+    if all(file.name.isascii() for split in task.splits.values() for file in split.files):
+        return []
     for split in task.splits.values():
         for file, label in zip(split.files, split.labels, strict=True):
-            name = task.classes[label]
-            if name.isascii():
-                continue
-            parts = file.name.split("/")
+            name, parts = task.classes[label], file.name.split("/")
             place = next((i for i, part in enumerate(parts) if unicodedata.normalize("NFC", part) == name), None)
             if place is not None:
                 spellings[("/".join(parts[:place]), name)].add("/".join(parts[: place + 1]))

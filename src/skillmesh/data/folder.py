@@ -38,6 +38,9 @@ class ImageFile:
     source: Source
     name: str
 
+    def size(self) -> int:
+        return self.source.size(self.name)
+
     def content(self) -> bytes:
         try:
             return self.source.read(self.name)

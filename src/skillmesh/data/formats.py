@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable
@@ -20,6 +21,22 @@ AVIF_HINT = "Pillow 11.3 or newer reads them: pip install --upgrade pillow"
 HEAD_BYTES = 512
 """How many of a file's first bytes tell what it is."""
 
+PILLOW_FORMATS = {
+    "avif": ("AVIF",),
+    "bmp": ("BMP",),
+    "gif": ("GIF",),
+    "heif": ("HEIF",),
+    "ico": ("ICO",),
+    "jpeg": ("JPEG",),
+    "png": ("PNG",),
+    "ppm": ("PPM",),
+    "tga": ("TGA",),
+    "tiff": ("TIFF",),
+    "webp": ("WEBP",),
+}
+"""What Pillow calls the kinds that we read. It is asked for the one that a file begins like and for nothing else:
+left to itself it would run Ghostscript on a PostScript file that is named `photo.png`."""
+
 _HEIF_BRANDS = frozenset(
     {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
 )
@@ -34,7 +51,10 @@ _IMAGE_STARTS = {
     b"MM\0*": "tiff",
     b"II+\0": "tiff",
     b"MM\0+": "tiff",
+    b"\0\0\1\0": "ico",
 }
+_PPM = re.compile(rb"P[456]\s+(?:#[^\n]*\n\s*)*\d+\s+(?:#[^\n]*\n\s*)*\d+\s")
+"""A comment ends with its line and nowhere else: there is one way to match, so no header takes long."""
 _OTHER_STARTS = {
     b"%PDF": "a PDF document",
     b"PK\x03\x04": "a zip archive",
@@ -74,8 +94,9 @@ def _pillow_reads_avif() -> bool:
 @functools.cache
 def register_heif() -> None:
     """Teach Pillow to open HEIC images; doing so twice changes nothing."""
-    from pillow_heif import register_heif_opener
+    from pillow_heif import options, register_heif_opener
 
+    options.DECODE_THREADS = 1  # each has its own buffers
     register_heif_opener()
 
 
@@ -89,7 +110,19 @@ def image_kind(head: bytes) -> str | None:
         return "heif" if brands & _HEIF_BRANDS else None
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
-    return next((kind for start, kind in _IMAGE_STARTS.items() if head.startswith(start)), None)
+    if kind := next((kind for start, kind in _IMAGE_STARTS.items() if head.startswith(start)), None):
+        return kind
+    if _PPM.match(head):
+        return "ppm"
+    return "tga" if _is_tga(head) else None
+
+
+def _is_tga(head: bytes) -> bool:
+    """Whether this is the header of a TGA image: it has no sign of its own, only fields that make sense."""
+    if len(head) < 18 or head[1] > 1 or head[2] not in (1, 2, 3, 9, 10, 11):
+        return False
+    width, height = (int.from_bytes(head[place : place + 2], "little") for place in (12, 14))
+    return width > 0 and height > 0 and head[16] in (1, 8, 16, 24, 32)
 
 
 def other_kind(head: bytes) -> str:

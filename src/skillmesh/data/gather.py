@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,8 @@ from skillmesh.data.inputs import AnyImage, EncodedImage, Unreadable, is_url, no
 from skillmesh.errors import DataError
 
 STDIN = "-"
+MOST_IN_ZIPS = 250_000
+"""Images in zips that are listed for one call."""
 EXPECTED = ", ".join(sorted(IMAGE_SUFFIXES))
 
 
@@ -37,13 +38,20 @@ def gather(words: Sequence[str]) -> Iterator[AnyImage | Unreadable]:
     shell has left as it is, or `-` for an image from standard input. Folders are listed, and a file with another
     ending than an image's is looked at by its first bytes; nothing is decoded.
     """
+    in_zips = 0
     for index, word in enumerate(words):
         if word == STDIN:
             yield _from_stdin(again=STDIN in words[:index])
         elif is_url(word):
             yield Unreadable(word, no_download(word))
         else:
-            yield from _from_path(word)
+            for image in _from_path(word):
+                in_zips += isinstance(image, ZippedImage)
+                if in_zips > MOST_IN_ZIPS:
+                    raise DataError(
+                        f"more than {MOST_IN_ZIPS:,} images lie in the zips up to {word}; ask about fewer at once"
+                    )
+                yield image
 
 
 def _from_stdin(again: bool) -> AnyImage | Unreadable:
@@ -58,7 +66,7 @@ def _from_stdin(again: bool) -> AnyImage | Unreadable:
         sources.refuse_large(len(data))
     except OSError as error:
         return Unreadable(STDIN, str(error))
-    reason = _why_no_image(data[:HEAD_BYTES], data)
+    reason = _why_no_image(data[:HEAD_BYTES])
     return EncodedImage(STDIN, data) if reason is None else Unreadable(STDIN, reason)
 
 
@@ -98,15 +106,15 @@ def _from_file(word: str, size: int) -> AnyImage | Unreadable:
         return Unreadable(word, f"{suffix} images cannot be read here; {hint}")
     try:
         sources.refuse_large(size)
-        with Path(word).open("rb") as file:
+        with sources.open_regular(Path(word)) as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         return Unreadable(word, f"cannot be read: {error.strerror or error}")
-    reason = _why_no_image(head, Path(word), trusted=suffix in IMAGE_SUFFIXES)
+    reason = _why_no_image(head, trusted=suffix in IMAGE_SUFFIXES)
     return EncodedImage(word) if reason is None else Unreadable(word, reason)
 
 
-def _why_no_image(head: bytes, content: bytes | Path, trusted: bool = False) -> str | None:
+def _why_no_image(head: bytes, trusted: bool = False) -> str | None:
     """Say what the first bytes show that is no image; None where it may be one that can be read here."""
     if not head:
         return "the file is empty"
@@ -114,20 +122,9 @@ def _why_no_image(head: bytes, content: bytes | Path, trusted: bool = False) -> 
     if kind is not None:
         hint = missing_for({"heif": ".heic", "avif": ".avif"}.get(kind, ""))
         return f"{kind.upper()} images cannot be read here; {hint}" if hint else None
-    if trusted or _pillow_knows(content):
+    if trusted:
         return None
     return f"no image: found {other_kind(head)}; expected {EXPECTED}"
-
-
-def _pillow_knows(content: bytes | Path) -> bool:
-    """Whether Pillow takes it for one of the rarer kinds of image; it looks at the header alone."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content):
-            return True
-    except Exception:  # nearly anything, on what is no image
-        return False
 
 
 def _from_folder(word: str) -> Iterator[AnyImage | Unreadable]:
@@ -175,6 +172,9 @@ class ZippedImage:
     name: str
     source: sources.ZipSource
     member: str
+
+    def size(self) -> int:
+        return self.source.size(self.member)
 
     def content(self) -> bytes:
         try:

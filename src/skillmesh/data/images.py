@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.data.formats import AVIF_HINT, HEAD_BYTES, HEIF_HINT, image_kind, missing_for, register_heif
+from skillmesh.data.formats import (
+    AVIF_HINT,
+    HEAD_BYTES,
+    HEIF_HINT,
+    PILLOW_FORMATS,
+    image_kind,
+    missing_for,
+    register_heif,
+)
+from skillmesh.data.headers import (
+    REFUSED_METADATA,
+    REFUSED_SCANS,
+    Ordinary,
+    jpeg_scans,
+    ordinary,
+    png_metadata,
+    webp_size,
+)
+from skillmesh.data.limits import DECODING, HERE, too_many_pixels
 from skillmesh.errors import DataError
 
 if TYPE_CHECKING:
     from PIL import Image
 
 Pixels = NDArray[np.uint8]
+Check = Callable[[int], None]
+"""Told how many pixels an opened image has, before they are decoded."""
 
 MIN_SIDE = 8
 """Pixels that the shorter side of an image must have: scikit-learn's digits, the smallest images that people
 classify, have 8; the smallest of forty real tasks have 16."""
+REDUCED_FROM = 20 * 10**6
+"""Pixels above which an image that must be converted or turned is first averaged over rectangles of pixels."""
+STRIP = 2**19
+"""Pixels that are converted at once."""
+_FULL_SIZE = 2**31
+_ORIENTATION = 0x0112
 
 
 class UnreadableImageError(DataError):
@@ -30,59 +56,123 @@ class UnreadableImageError(DataError):
 
 def decode(data: bytes, size: int) -> Pixels:
     """Decode an image file to (size, size, 3): upright, RGB, the whole image squeezed into the square."""
-    with _opened(data) as image:
-        # JPEG can be decoded at 1/2, 1/4, 1/8 for free: 11 × faster on photos of 12 megapixels.
-        image.draft("RGB", (2 * size, 2 * size))
-        return shrink(upright(image), size)
+    kind = _kind(data)
+    with _affordable(data, kind, size) as header:
+        if header is not None:
+            return decode_here(data, kind, size, _as_stated(header))
+    from skillmesh.data.helper import HELPER
+
+    pixels = np.frombuffer(HELPER.run("decode", kind, size, data), dtype=np.uint8)
+    return pixels.reshape(size, size, 3)
 
 
 def pixel_hash(data: bytes) -> bytes:
     """Decode an image file in full and hash what it shows: the same for one picture saved in two lossless ways."""
-    with _opened(data) as image:
-        _refuse_too_small(image)
-        rgb = to_rgb(upright(image))
-        return hashlib.blake2b(f"{rgb.size} ".encode() + rgb.tobytes(), digest_size=16).digest()
+    kind = _kind(data)
+    with _affordable(data, kind, _FULL_SIZE) as header:
+        if header is not None:
+            return hash_here(data, kind, _as_stated(header))
+    from skillmesh.data.helper import HELPER
+
+    return HELPER.run("hash", kind, 0, data)
 
 
 @contextmanager
-def _opened(data: bytes) -> Iterator[Image.Image]:
+def _affordable(data: bytes, kind: str, size: int) -> Iterator[Ordinary | None]:
+    """Hold the memory that decoding takes in this process; None where the helper process has to do it."""
+    header = ordinary(data, kind, size)
+    if header is None or header.memory > HERE:
+        yield None
+        return
+    with DECODING.taken(header.memory):
+        yield header
+
+
+def _as_stated(header: Ordinary) -> Check:
+    """Return what refuses more pixels than the memory was taken for."""
+
+    def check(pixels: int) -> None:
+        if pixels > header.pixels:
+            raise UnreadableImageError(
+                f"its header states {header.pixels:,} pixels in one place and {pixels:,} in another; save the "
+                "image anew with another program"
+            )
+
+    return check
+
+
+def decode_here(data: bytes, kind: str, size: int, check: Check) -> Pixels:
+    """Decode in this process; see `decode`."""
+    with _opened(data, kind, check) as image:
+        # JPEG can be decoded at 1/2, 1/4, 1/8 for free: 11 × faster on photos of 12 megapixels.
+        image.draft("RGB", (2 * size, 2 * size))
+        return shrink(image, size)
+
+
+def hash_here(data: bytes, kind: str, check: Check) -> bytes:
+    """Hash in this process; see `pixel_hash`."""
+    with _opened(data, kind, check) as image:
+        _refuse_too_small(image)
+        return hash_pixels(image)
+
+
+def open_rgb(data: bytes) -> Image.Image:
+    """Decode an image file that is trusted, in full and in this process: upright, RGB."""
+    with _opened(data, _kind(data), lambda _: None) as image:
+        return _upright_rgb(image)
+
+
+@contextmanager
+def _opened(data: bytes, kind: str, check: Check) -> Iterator[Image.Image]:
     """An image while it is decoded; whatever goes wrong with it is an `UnreadableImageError`."""
     from PIL import Image, UnidentifiedImageError
 
-    if not data:
-        raise UnreadableImageError("the file is empty")
     try:
-        _prepare_to_open(data)
-        with Image.open(io.BytesIO(data)) as image:
+        if kind == "heif":
+            register_heif()
+        with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS[kind]) as image:
+            check(image.width * image.height)
             yield image
-    except UnreadableImageError:
+    except DataError:  # ours: also of a setting that is wrong, which is no fault of the image
         raise
     except UnidentifiedImageError:  # its own message names an address in memory
-        raise UnreadableImageError("not an image of a known format") from None
+        raise UnreadableImageError(
+            f"damaged, or not an image of a known format: it begins like {kind.upper()} and cannot be read as such"
+        ) from None
+    except MemoryError:
+        raise
     except Exception as error:  # Pillow's decoders raise nearly anything on broken files
         raise UnreadableImageError(f"{type(error).__name__}: {error}") from error
 
 
-def _prepare_to_open(data: bytes) -> None:
-    """Have Pillow learn HEIC when the first such image comes; say what to install where it cannot be read."""
+def _kind(data: bytes) -> str:
+    """Tell the format by the first bytes; refuse all but those that we mean to read, and can read here."""
+    if not data:
+        raise UnreadableImageError("the file is empty")
     kind = image_kind(data[:HEAD_BYTES])
-    if kind == "heif":
-        if missing_for(".heic"):
-            raise UnreadableImageError(f"a HEIC image, and nothing installed reads these; {HEIF_HINT}")
-        register_heif()
-    elif kind == "avif" and missing_for(".avif"):
+    if kind is None:
+        raise UnreadableImageError("not an image of a known format")
+    if kind == "heif" and missing_for(".heic"):
+        raise UnreadableImageError(f"a HEIC image, and nothing installed reads these; {HEIF_HINT}")
+    if kind == "avif" and missing_for(".avif"):
         raise UnreadableImageError(f"an AVIF image, and the installed Pillow reads none; {AVIF_HINT}")
-
-
-def upright(image: Image.Image) -> Image.Image:
-    """Turn the image as its EXIF tag says; without one it stays as it is."""
-    from PIL import ImageOps
-
-    return ImageOps.exif_transpose(image)
+    stated = webp_size(data) if kind == "webp" else None
+    if stated is not None and (reason := too_many_pixels(*stated)):
+        raise UnreadableImageError(reason)  # for a decoder that runs out of memory a helper process would end
+    if kind == "jpeg" and (scans := jpeg_scans(data)) > REFUSED_SCANS:
+        raise UnreadableImageError(
+            f"a JPEG of {scans:,} scans, expected at most {REFUSED_SCANS}; save it anew with another program"
+        )
+    if kind == "png" and (beside := png_metadata(data)) > REFUSED_METADATA:
+        raise UnreadableImageError(
+            f"{beside / 1e6:.0f} MB beside the pixels (EXIF, text, profiles), expected at most "
+            f"{REFUSED_METADATA / 1e6:.0f}; save the image anew without them"
+        )
+    return kind
 
 
 def shrink(image: Image.Image, size: int) -> Pixels:
-    """Squeeze the whole image into (size, size, 3).
+    """Turn the image upright and squeeze all of it into (size, size, 3).
 
     Squeezing keeps what lies at the border, which a centre crop would throw away; a wrong proportion matters
     less to the backbone than a missing part of the object.
@@ -90,7 +180,24 @@ def shrink(image: Image.Image, size: int) -> Pixels:
     from PIL import Image
 
     _refuse_too_small(image)
-    return np.asarray(to_rgb(image).resize((size, size), Image.Resampling.BICUBIC))
+    _refuse_too_large(image)
+    turn = _turn(image)
+    factors = (1, 1)
+    if image.width * image.height > REDUCED_FROM and (turn is not None or not _is_plain_rgb(image)):
+        factors = max(1, image.width // (4 * size)), max(1, image.height // (4 * size))
+    rgb = to_rgb(image, factors)
+    upright = rgb if turn is None else rgb.transpose(turn)
+    return np.asarray(upright.resize((size, size), Image.Resampling.BICUBIC))
+
+
+def hash_pixels(image: Image.Image) -> bytes:
+    """Hash what an image shows at its full size."""
+    _refuse_too_large(image)
+    rgb = _upright_rgb(image)
+    digest = hashlib.blake2b(f"{rgb.size} ".encode(), digest_size=16)
+    for strip in _strips(rgb):
+        digest.update(strip.tobytes())
+    return digest.digest()
 
 
 def _refuse_too_small(image: Image.Image) -> None:
@@ -101,29 +208,96 @@ def _refuse_too_small(image: Image.Image) -> None:
         )
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Bring any mode to RGB: transparent areas become white, high bit depths are scaled to 8."""
+def _refuse_too_large(image: Image.Image) -> None:
+    if reason := too_many_pixels(*image.size):
+        raise UnreadableImageError(reason)
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    turn = _turn(image)
+    rgb = to_rgb(image)
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """Return how to turn the image upright, as its EXIF tag says; None where it is."""
     from PIL import Image
 
-    if image.mode == "RGB" and "transparency" not in image.info:
+    image.load()  # a PNG may have the tag after its pixels
+    turns = (
+        *(Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM),
+        *(Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE),
+        Image.Transpose.ROTATE_90,
+    )
+    return dict(enumerate(turns, start=2)).get(image.getexif().get(_ORIENTATION, 1))
+
+
+def _is_plain_rgb(image: Image.Image) -> bool:
+    return image.mode == "RGB" and "transparency" not in image.info
+
+
+def to_rgb(image: Image.Image, factors: tuple[int, int] = (1, 1)) -> Image.Image:
+    """Bring any mode to RGB: transparent areas become white, high bit depths are scaled to 8.
+
+    It is done in strips, so that a large image does not lie in memory in several modes.
+    """
+    from PIL import Image
+
+    if factors == (1, 1) and _is_plain_rgb(image):
         return image
-    if image.mode.startswith("I") or image.mode == "F":
-        image = _scale_to_8_bits(image)
-    if "A" in image.getbands() or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        paper = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(paper, layer).convert("RGB")
-    return image.convert("RGB")
+    convert = _conversion(image)
+    across, down = factors
+    rgb = Image.new("RGB", (-(-image.width // across), -(-image.height // down)))
+    top = 0
+    for strip in _strips(image, down):
+        part = convert(strip)
+        part = part if factors == (1, 1) else part.reduce(factors)
+        rgb.paste(part, (0, top))
+        top += part.height
+    return rgb
 
 
-def _scale_to_8_bits(image: Image.Image) -> Image.Image:
-    """16- and 32-bit greys: full scale where it is known, else the image's own range."""
+def _strips(image: Image.Image, multiple: int = 1) -> Iterator[Image.Image]:
+    """Yield an image from top to bottom, a number of rows at a time that can be divided by `multiple`."""
+    rows = max(1, STRIP // (image.width * multiple)) * multiple
+    for top in range(0, image.height, rows):
+        yield image.crop((0, top, image.width, min(image.height, top + rows)))
+
+
+def _conversion(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
+    """Return what makes a part of this image RGB: 16-bit greys have a known scale, 32-bit ones their own range."""
     from PIL import Image
 
-    values = np.asarray(image, dtype=np.float64)
-    known = values[np.isfinite(values)]  # floats mark what was not measured by NaN
-    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
     if image.mode.startswith("I;16"):
-        low, high = 0.0, 65535.0
-    scaled = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
-    return Image.fromarray(np.clip(np.nan_to_num(scaled), 0, 255).astype(np.uint8))
+        table = _scaled_to_8_bits(np.arange(65536), 0, 65535)
+        return lambda part: Image.fromarray(table[np.asarray(part)]).convert("RGB")
+    if image.mode in ("I", "F"):
+        low, high = _range(image)
+        return lambda part: Image.fromarray(_scaled_to_8_bits(np.asarray(part), low, high)).convert("RGB")
+    if "A" in image.getbands() or "transparency" in image.info:
+        return _on_white
+    return lambda part: part.convert("RGB")
+
+
+def _on_white(part: Image.Image) -> Image.Image:
+    from PIL import Image
+
+    layer = part.convert("RGBA")
+    paper = Image.new("RGBA", layer.size, "white")
+    return Image.alpha_composite(paper, layer).convert("RGB")
+
+
+def _range(image: Image.Image) -> tuple[float, float]:
+    """Return the least and the greatest value of a 32-bit grey; floats mark what was not measured by NaN."""
+    low, high = np.inf, -np.inf
+    for strip in _strips(image):
+        values = np.asarray(strip, dtype=np.float64)
+        known = values[np.isfinite(values)]
+        low, high = float(known.min(initial=low)), float(known.max(initial=high))
+    return low, high
+
+
+def _scaled_to_8_bits(values: NDArray[Any], low: float, high: float) -> Pixels:
+    exact = values.astype(np.float64)
+    scaled = (exact - low) * (255 / (high - low)) if high > low else np.zeros_like(exact)
+    return np.clip(np.nan_to_num(scaled), 0, 255).astype(np.uint8)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from skillmesh.data.arrays import batch_of, holds_values, image_of
-from skillmesh.data.images import Pixels, UnreadableImageError, decode, shrink, to_rgb, upright
-from skillmesh.data.sources import read_regular_file
+from skillmesh.data.images import Pixels, UnreadableImageError, decode, hash_pixels, shrink
+from skillmesh.data.limits import CONTENTS
+from skillmesh.data.sources import read_regular_file, size_of_file
 from skillmesh.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ class AnyImage(Protocol):
     @property
     def name(self) -> str: ...
 
+    def size(self) -> int:
+        """Return the bytes that `content` reads into memory at most."""
+        ...
+
     def content(self) -> bytes:
         """Bytes that identify the image."""
         ...
@@ -52,6 +58,9 @@ class EncodedImage:
 
     name: str
     data: bytes | None = None
+
+    def size(self) -> int:
+        return size_of_file(Path(self.name)) if self.data is None else 0
 
     def content(self) -> bytes:
         if self.data is not None:
@@ -75,17 +84,24 @@ class OpenImage:
     name: str
     image: Image.Image
 
+    def size(self) -> int:
+        return 0
+
     def content(self) -> bytes:
-        # RGB, since the bytes of a palette image do not tell its colours.
-        rgb = self._rgb()
-        return f"{rgb.size} ".encode() + rgb.tobytes()
+        # Of the RGB image, since the bytes of a palette image do not tell its colours.
+        with self._loading():
+            return hash_pixels(self.image)
 
     def pixels(self, content: bytes, size: int) -> Pixels:
-        return shrink(self._rgb(), size)
+        with self._loading():
+            return shrink(self.image, size)
 
-    def _rgb(self) -> Image.Image:
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
         try:
-            return to_rgb(upright(self.image))
+            yield
+        except UnreadableImageError:
+            raise
         except Exception as error:  # a file opened but not yet loaded fails here, in any way
             raise UnreadableImageError(f"{self.name} cannot be loaded: {error}") from error
 
@@ -97,11 +113,20 @@ class BadImage:
     name: str
     reason: str
 
+    def size(self) -> int:
+        return 0
+
     def content(self) -> bytes:
         raise UnreadableImageError(self.reason)
 
     def pixels(self, content: bytes, size: int) -> Pixels:
         raise UnreadableImageError(self.reason)
+
+
+def read_pixels(image: AnyImage, size: int) -> Pixels:
+    """Read and decode an image to (size, size, 3); waits where the files under way fill their room."""
+    with CONTENTS.taken(image.size()):
+        return image.pixels(image.content(), size)
 
 
 def as_images(value: Any) -> tuple[list[AnyImage], bool]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import struct
 import zipfile
+import zlib
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from skillmesh.errors import DataError
 
-MAX_FILE_BYTES = 256 * 2**20
-"""No image that we can decode is larger; a zip member that claims to be is not unpacked."""
+MAX_FILE_BYTES = 48 * 2**20
+"""Size of the largest image file that is read, in a folder or in a zip."""
+MAX_LISTING = 16 * 2**20
+"""Bytes of a zip's list of files: some 150,000 images."""
+MAX_UNPACKED = 100
+"""So many times its own size, or a gigabyte, a zip may unpack to; photos do not shrink to half."""
+_CHUNK = 2**20
 
 
 class Source(Protocol):
@@ -24,6 +33,10 @@ class Source(Protocol):
 
     def folders(self) -> list[str]:
         """Names of the folders right at the top that a listing of files would miss: empty ones."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Return the bytes that reading a file takes at most."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -44,45 +57,142 @@ class FolderSource:
         """Names of the folders right below, empty ones too (a zip has no such thing)."""
         return sorted(p.name for p in self.path.iterdir() if p.is_dir())
 
+    def size(self, name: str) -> int:
+        return size_of_file(self.path / name)
+
     def read(self, name: str) -> bytes:
         return read_regular_file(self.path / name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A file inside a zip, as the zip's list of files describes it."""
+
+    offset: int
+    packed: int
+    size: int
+    checksum: int
+    method: int
+    refused: str | None
+    """Why it is not unpacked."""
+
+
 class ZipSource:
-    """The files inside a zip, read without unpacking it to disk."""
+    """The files inside a zip, read without unpacking it to disk. It is open only while something is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._zip = zipfile.ZipFile(path)
+            with _Listing(path) as file, zipfile.ZipFile(file) as listed:
+                self._version = _version(file.fileno())
+                # Some writers on Windows put backslashes where the format wants slashes.
+                names = (info.filename.replace("\\", "/").lstrip("/") for info in listed.infolist())
+                self._members = dict(zip(names, map(_member, listed.infolist()), strict=True))
         except Exception as error:  # BadZipFile, OSError, and a few others on damaged directories
             if path.suffix.lower() != ".zip":
                 raise DataError(
                     f"{path} is a file; expected a folder of images (class/image.jpg) or a zip"
                 ) from error
+            too_long = isinstance(error, _LongListError)
+            remedy = "unpack it and name the folder" if too_long else "zip the task folder again"
+            raise DataError(f"{path} is not a zip that can be read ({error}); {remedy}") from error
+        self._refuse_bomb()
+
+    def _refuse_bomb(self) -> None:
+        """No member unpacks to more than it states, so the sum is what the zip can cost."""
+        unpacked, own = sum(member.size for member in self._members.values()), self._version[0]
+        if unpacked > max(MAX_UNPACKED * own, 2**30):
             raise DataError(
-                f"{path} is not a zip that can be read ({error}); zip the task folder again"
-            ) from error
-        # Some writers on Windows put backslashes where the format wants slashes.
-        self._members = {i.filename.replace("\\", "/"): i for i in self._zip.infolist()}
+                f"{self.path} has {own:,} bytes and would unpack to {unpacked:,}, more than {MAX_UNPACKED} times "
+                "as many; unpack it yourself if you trust it"
+            )
 
     def __reduce__(self) -> tuple[type[ZipSource], tuple[Path]]:
         """Another process opens the zip anew."""
         return ZipSource, (self.path,)
 
     def names(self) -> list[str]:
-        return sorted(n for n in self._members if not n.endswith("/"))
+        return sorted(n for n in self._members if n and not n.endswith("/"))
 
     def folders(self) -> list[str]:
         return []
 
+    def size(self, name: str) -> int:
+        return min(self._members[name].size, MAX_FILE_BYTES)
+
     def read(self, name: str) -> bytes:
         member = self._members[name]
-        refuse_large(member.file_size)
-        try:
-            return self._zip.read(member)
-        except Exception as error:  # zipfile raises its own, and whatever the decompressors raise
-            raise OSError(f"the zip member cannot be unpacked: {error}") from error
+        if member.refused is not None:
+            raise OSError(member.refused)
+        refuse_large(member.size)
+        refuse_large(member.packed)
+        with open_regular(self.path) as file:
+            if _version(file.fileno()) != self._version:
+                raise OSError(f"{self.path} has changed since it was listed; try again")
+            try:
+                return _unpacked(file, member)
+            except (zlib.error, struct.error, ValueError) as error:
+                raise OSError(f"the zip member cannot be unpacked: {error}") from error
+
+
+class _LongListError(zipfile.BadZipFile):
+    """A zip of more files than are listed here."""
+
+
+class _Listing(io.FileIO):
+    """A zip whose list of files is read: that is the only thing that may be large."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(_open_regular(path), "rb")
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > MAX_LISTING:
+            raise _LongListError(f"its list of files has {size:,} bytes, more than {MAX_LISTING:,}")
+        return super().read(MAX_LISTING if size is None or size < 0 else size) or b""
+
+
+def _member(info: zipfile.ZipInfo) -> _Member:
+    refused = None
+    if info.flag_bits & 0x1:
+        refused = "it is encrypted; unpack the zip with its password first"
+    elif stat.S_ISLNK(info.external_attr >> 16):
+        refused = "it is a link inside a zip, not a file"
+    elif info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        refused = "it is packed in a way that is not read here; zip the folder again, with deflate"
+    return _Member(info.header_offset, info.compress_size, info.file_size, info.CRC, info.compress_type, refused)
+
+
+def _version(descriptor: int) -> tuple[int, int, int]:
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _unpacked(file: BinaryIO, member: _Member) -> bytes:
+    """Unpack a member to as many bytes as the list states, and no more."""
+    file.seek(member.offset)
+    header = file.read(30)
+    name, extra = struct.unpack_from("<HH", header, 26)
+    if not header.startswith(b"PK\3\4"):
+        raise ValueError("its header is damaged")
+    file.seek(name + extra, os.SEEK_CUR)
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == zipfile.ZIP_DEFLATED else None
+    out = io.BytesIO()
+    left = member.packed
+    while left and (packed := file.read(min(left, _CHUNK))):
+        if inflate and inflate.eof:
+            raise ValueError("more is packed than belongs to it")
+        left -= len(packed)
+        while packed:
+            out.write(inflate.decompress(packed, _CHUNK) if inflate else packed)
+            if out.tell() > member.size:
+                raise ValueError(f"it holds more than the {member.size:,} bytes that it states")
+            packed = inflate.unconsumed_tail if inflate else b""
+    if inflate:
+        out.write(inflate.flush())  # at most the end of one match: all that was packed has been taken in
+    content = out.getvalue()
+    if len(content) != member.size or zlib.crc32(content) != member.checksum:
+        raise ValueError("its content is not what the zip's checksum says; zip the folder again")
+    return content
 
 
 def open_source(path: Path) -> Source:
@@ -96,11 +206,40 @@ def open_source(path: Path) -> Source:
 
 def read_regular_file(path: Path) -> bytes:
     """Read a file of a size that an image may have; a pipe or a device, which might never end, is refused."""
-    status = path.stat()
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        refuse_large(size)
+        return file.read(size)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; anything else is an `OSError`, without waiting for whoever writes to it."""
+    return os.fdopen(_open_regular(path), "rb", buffering=0)
+
+
+def _open_regular(path: Path) -> int:
+    _refuse_irregular(path.stat())  # opening some devices does something already
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _refuse_irregular(os.fstat(descriptor))  # it may have been exchanged meanwhile
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_irregular(status: os.stat_result) -> None:
     if kind := irregular(status.st_mode):
         raise OSError(f"it is {kind}, not a file")
-    refuse_large(status.st_size)
-    return path.read_bytes()
+
+
+def size_of_file(path: Path) -> int:
+    """Return the bytes that reading a file takes at most; none where it is not read at all."""
+    try:
+        size = path.stat().st_size
+    except (OSError, ValueError):
+        return 0
+    return size if size <= MAX_FILE_BYTES else 0
 
 
 def irregular(mode: int) -> str | None:

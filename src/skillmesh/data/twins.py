@@ -26,7 +26,7 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ImagePlace:
     """The plainest `Placed`."""
 
     split: str

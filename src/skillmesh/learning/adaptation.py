@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.errors import TensorError
-from skillmesh.tensors import Spec, Tensors
+from skillmesh.numerics.tensors import Spec, Tensors
 
 BLOCK = 128
 """Channels that share a scale."""

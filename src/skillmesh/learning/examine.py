@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from skillmesh.backbone.representation import Raw
 from skillmesh.data.checks import Finding, twins_across_classes, twins_across_splits
 from skillmesh.data.images import UnreadableImageError
-from skillmesh.data.inputs import AnyImage
-from skillmesh.data.twins import SPLITS, Place, TaskTwins, equal_groups
-from skillmesh.tensors import Floats
-from skillmesh.threads import one_thread
+from skillmesh.data.inputs import AnyImage, read_pixels
+from skillmesh.data.twins import SPLITS, ImagePlace, TaskTwins, equal_groups
+from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
@@ -129,9 +129,9 @@ def find_twins(
     return twins if split is None else _only(twins, {place.file for place in places if place.split == split})
 
 
-def _places(parts: Sequence[Part], classes: Sequence[str]) -> list[Place]:
+def _places(parts: Sequence[Part], classes: Sequence[str]) -> list[ImagePlace]:
     return [
-        Place(part.split, classes[label], image.name)
+        ImagePlace(part.split, classes[label], image.name)
         for part in parts
         for image, label in zip(part.images, part.labels, strict=True)
     ]
@@ -158,7 +158,7 @@ def _codes(parts: Sequence[Part], backbone: Backbone) -> Floats:
 
 
 def _near_twins(
-    images: Sequence[AnyImage], places: Sequence[Place], codes: Floats, split: str | None
+    images: Sequence[AnyImage], places: Sequence[ImagePlace], codes: Floats, split: str | None
 ) -> list[tuple[int, int]]:
     names = {label: index for index, label in enumerate(sorted({place.label for place in places}))}
     labels = np.array([names[place.label] for place in places], dtype=np.int64)
@@ -198,7 +198,7 @@ def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[i
 def _small_version(image: AnyImage) -> Floats | None:
     """Shrink an image to a few numbers; `None` where it is not there any more."""
     try:
-        pixels = image.pixels(image.content(), SIDE).astype(np.float32)
+        pixels = read_pixels(image, SIDE).astype(np.float32)
     except UnreadableImageError:
         return None
     step = SIDE // POOLED

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.costs import gram_macs, head_macs, spend
-from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
+from skillmesh.numerics.costs import gram_macs, head_macs, spend
+from skillmesh.numerics.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
 
 Labels = NDArray[np.int64]
 

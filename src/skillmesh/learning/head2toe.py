@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from skillmesh.costs import head_macs, spend
 from skillmesh.learning.head import MAX_EXPONENT, Head, Labels, log_loss
-from skillmesh.tensors import Floats
+from skillmesh.numerics.costs import head_macs, spend
+from skillmesh.numerics.tensors import Floats
 
 EPOCHS, RATE, BATCH, PATIENCE = 100, 1e-3, 128, 10
 FLAT = 1e-4

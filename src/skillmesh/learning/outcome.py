@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.data.inputs import AnyImage
-from skillmesh.tensors import Floats
+from skillmesh.numerics.tensors import Floats
 
 Labels = NDArray[np.int64]
 

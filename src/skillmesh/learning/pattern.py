@@ -35,6 +35,9 @@ class Patterned:
     def name(self) -> str:
         return self.image.name
 
+    def size(self) -> int:
+        return self.image.size()
+
     def content(self) -> bytes:
         return self.image.content()
 

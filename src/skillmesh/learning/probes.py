@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
+from skillmesh.numerics.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
 
 SHARES = (0.5, 0.3, 0.12, 0.08)
 """What part of the validation images each probe stands for, from the most usual to the oddest.

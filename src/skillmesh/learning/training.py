@@ -7,7 +7,9 @@ precedes runs once (`backbone/suffix.py`).
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -21,18 +23,24 @@ from numpy.typing import NDArray
 from torch import nn
 
 from skillmesh.backbone.biasing import Place
+from skillmesh.backbone.pass_costs import PassCosts, pass_costs
 from skillmesh.backbone.representation import CLIP
 from skillmesh.backbone.suffix import Start, Suffix
-from skillmesh.costs import Costs, PassCosts, pass_costs, spend
+from skillmesh.common.choices import Representation
+from skillmesh.common.files import PRIVATE, writing
 from skillmesh.data.images import Pixels
 from skillmesh.errors import DataError
 from skillmesh.learning.head import Head, Labels
-from skillmesh.names import Representation
+from skillmesh.numerics.costs import Costs, spend
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Calibration
     from skillmesh.backbone.network import Network
 
+log = logging.getLogger(__name__)
+
+DIGEST = hashlib.sha256().digest_size
+"""Bytes at the beginning of a checkpoint: the hash of the rest."""
 BEGIN_BATCH = 128
 """Images that run up to the cut together."""
 
@@ -277,14 +285,22 @@ class Training(ABC):
             "optimiser": self._optimiser.state_dict(),
             "schedule": self._schedule.state_dict(),
         }
-        partial = path.with_suffix(".partial")
-        torch.save(state, partial)
-        partial.replace(path)
+        content = io.BytesIO()
+        torch.save(state, content)
+        with writing(path, mode=PRIVATE, sync=False) as file:
+            file.write(hashlib.sha256(content.getbuffer()).digest())
+            file.write(content.getbuffer())
 
     def _resume(self, path: Path | None) -> int:
+        """Take up a checkpoint of this training; return the number of epochs that are done."""
         if path is None or not path.exists():
             return 0
-        state: dict[str, Any] = torch.load(path, map_location=self._network.device, weights_only=True)
+        try:
+            state = self._load(path)
+        except Exception as error:  # whatever torch says of a file that it has not written
+            reason = " ".join(str(error).split())[:200]
+            log.warning("the checkpoint %s cannot be used: %s; training starts from the beginning", path, reason)
+            return 0
         if state["of"] != self._of:
             return 0
         with torch.no_grad():
@@ -294,3 +310,14 @@ class Training(ABC):
         self._optimiser.load_state_dict(state["optimiser"])
         self._schedule.load_state_dict(state["schedule"])
         return int(state["epoch"])
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        """Read a checkpoint whose bytes are as they were written: of any other, torch may read a part."""
+        data = path.read_bytes()
+        digest, content = data[:DIGEST], data[DIGEST:]
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError("it is damaged, or of an earlier release")
+        state: dict[str, Any] = torch.load(
+            io.BytesIO(content), map_location=self._network.device, weights_only=True
+        )
+        return state

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.costs import counted
+from skillmesh.common.choices import Adaptation, BiasMode
+from skillmesh.common.progress import Advance
+from skillmesh.data.inputs import read_pixels
 from skillmesh.errors import AgentError, DataError
 from skillmesh.learning.adaptation import Biases, room_for
 from skillmesh.learning.head import Fit, Labels, best_temperature, fit_head, losses
 from skillmesh.learning.pattern import Patterned, stored
-from skillmesh.names import Adaptation, BiasMode
-from skillmesh.progress import Advance
-from skillmesh.tensors import Floats, Tensors
-from skillmesh.threads import one_thread
+from skillmesh.numerics.costs import counted
+from skillmesh.numerics.tensors import Floats, Tensors
+from skillmesh.numerics.threads import one_thread
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.backbone.network import Network
-    from skillmesh.config import AgentConfig
+    from skillmesh.common.config import AgentConfig
     from skillmesh.data.inputs import AnyImage
     from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
 
@@ -252,7 +253,7 @@ class _Trial:
 
         size = self._backbone.network.size
         train, val = (
-            Examples(np.stack([file.pixels(file.content(), size) for file in files]), labels)
+            Examples(np.stack([read_pixels(file, size) for file in files]), labels)
             for files, labels in zip(self._material.files, self._material.labels, strict=True)
         )
         return train, val

@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from skillmesh import validation
 from skillmesh.agent import Agent
-from skillmesh.costs import Costs, counted
-from skillmesh.errors import FormatVersionError, ModuleError, TaskExistsError
-from skillmesh.mapper import Mapper
+from skillmesh.answering.mapper import Mapper
+from skillmesh.errors import FormatVersionError, ModuleError, OddNameError, TaskExistsError
 from skillmesh.mesh.partial import Partial
-from skillmesh.mesh.quarantine import Quarantine, background_of
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module import Module
 from skillmesh.module.notice import Announcement
-from skillmesh.threads import one_thread
+from skillmesh.numerics.costs import Costs, counted
+from skillmesh.numerics.threads import one_thread
+from skillmesh.store import validation
+from skillmesh.vetting.quarantine import Quarantine, background_of
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Adopter:
             reason = f"{type(error).__name__}: {error}"
             self._agent.ledger.choose(announced.digest, "refused", reason)
             log.warning("refused %r by %s: %s", announced.task, self._agent.teachers.name(announced), reason)
-            if not isinstance(error, FormatVersionError):  # a newer release is no lie
+            if not isinstance(error, FormatVersionError | OddNameError):  # another release is no lie
                 self._blame(announced.teacher_key, f"announced {announced.task!r}, but {reason}")
             return None
         return module

@@ -7,29 +7,26 @@ locks nobody out.
 
 from __future__ import annotations
 
-import os
-import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as ser
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from skillmesh.common.files import PRIVATE, make_folder, write_whole
 from skillmesh.errors import MeshError
-from skillmesh.mesh.settings import TlsFiles
-from skillmesh.module.identity import is_name, write_new
+from skillmesh.module.identity import is_key, is_name
+from skillmesh.store.mesh_settings import TlsFiles
 
 CA, CA_KEY = "ca.pem", "ca.key"
 CERTIFICATE, KEY = "agent.pem", "agent.key"
 BACKDATED = timedelta(days=2)
 CA_DAYS = 20 * 365
 AGENT_DAYS = 5 * 365
-
-_AGENT_ID = re.compile(r"[0-9a-f]{64}")
 
 
 def create_ca(folder: Path) -> Path:
@@ -53,7 +50,7 @@ def issue(folder: Path, agent_id: str, name: str, out: Path) -> TlsFiles:
 
     A key that is in `out` already stays: issuing again gives the same agent a fresh certificate.
     """
-    if not _AGENT_ID.fullmatch(agent_id):
+    if not is_key(agent_id):
         raise MeshError(f"the agent's id is {agent_id[:80]!r}, expected its public key, 64 hex digits")
     if not is_name(name):
         raise MeshError(f"the agent's name is {name[:80]!r}, expected 1–64 printable characters")
@@ -80,12 +77,16 @@ def issue(folder: Path, agent_id: str, name: str, out: Path) -> TlsFiles:
     return TlsFiles(ca=out / CA, certificate=out / CERTIFICATE, key=out / KEY)
 
 
+_UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
+"""What `cryptography` raises on keys and certificates that are damaged, or of kinds that it does not know."""
+
+
 def check(files: TlsFiles) -> None:
     """Refuse files that no peer would accept: zenoh would open with them, and then link with nobody."""
     pem = _read(files.ca)
     try:
         authorities = x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise MeshError(f"{files.ca} holds no certificate; expected the mesh's ca.pem") from error
     certificate, key = _certificate(files.certificate), _key(files.key)
     if certificate.public_key() != key.public_key():
@@ -150,7 +151,7 @@ def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
 
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (*_UNREADABLE, TypeError, InvalidSignature):
         return False
     return True
 
@@ -158,8 +159,10 @@ def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
 def _certificate(path: Path) -> x509.Certificate:
     pem = _read(path)
     try:
-        return x509.load_pem_x509_certificate(pem)
-    except ValueError as error:
+        certificate = x509.load_pem_x509_certificate(pem)
+        certificate.public_key()  # what is wrong inside shows only when it is asked for
+        return certificate
+    except _UNREADABLE as error:
         raise MeshError(f"{path} holds no certificate; expected a PEM file, restore or issue it again") from error
 
 
@@ -167,7 +170,7 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
     pem = _read(path)
     try:
         key = ser.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError) as error:
+    except (*_UNREADABLE, TypeError) as error:
         raise MeshError(f"{path} holds no readable key; expected a PEM file without a password") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise MeshError(f"{path} holds a {type(key).__name__}; expected the EC key of a mesh certificate")
@@ -178,8 +181,9 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Make a key in a new file that only its owner reads; one that is there is never written over."""
     key = ec.generate_private_key(ec.SECP256R1())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_new(path, key.private_bytes(ser.Encoding.PEM, ser.PrivateFormat.PKCS8, ser.NoEncryption()))
+        make_folder(path.parent)
+        pem = key.private_bytes(ser.Encoding.PEM, ser.PrivateFormat.PKCS8, ser.NoEncryption())
+        write_whole(path, pem, mode=PRIVATE, new=True)
     except OSError as error:
         raise MeshError(f"cannot write the key {path}: {error.strerror}; nothing was issued") from error
     return key
@@ -199,11 +203,6 @@ def _read(path: Path) -> bytes:
 def _write(path: Path, content: bytes) -> None:
     """Write all of it or nothing: an agent may be reading what is renewed."""
     try:
-        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
+        write_whole(path, content)
     except OSError as error:
         raise MeshError(f"cannot write {path}: {error.strerror}; make room or mend the folder") from error

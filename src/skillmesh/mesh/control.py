@@ -1,120 +1,398 @@
-"""Talking to a node that runs: a socket in its home, one JSON line there and one back.
+"""The node's side of its socket: answers the commands that `calling` sends.
 
-Commands beside a node need it only for what it alone knows (peers, progress) or has at hand (a loaded backbone).
-Bank and ledger are files that they use directly. The socket is a file too, so only the home's owner can use it.
+The socket is a file in the home, so only the home's owner can use it. One thread reads and writes all connections,
+so that a caller that is slow, silent or sends without end holds no more than its share; few threads do what was
+asked for. Nothing that one caller does ends that thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
 import os
+import queue
+import selectors
 import socket
-import socketserver
+import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skillmesh.errors import AgentError, SkillmeshError
+from skillmesh.errors import SkillmeshError
+from skillmesh.mesh.calling import FILE, MAX_REQUEST, busy, reachable
 
 log = logging.getLogger(__name__)
 
-FILE = "node.socket"
-MAX_PATH = 100
-"""Bytes of a socket's path: systems take 104 to 108."""
-MAX_LINE = 64_000_000
+MAX_HELD = 64_000_000
+"""Bytes of requests and answers that are held for all callers together."""
+MAX_OPEN = 256
+"""Callers at once. Those beyond wait to be accepted, as a rule for milliseconds."""
+WORKERS = 32
+BACKLOG = 4096
+IN_TIME = 10.0
+"""Seconds in which a request must have come, and an answer must be taken."""
+NO_HURRY = 1.0
+"""Seconds that a caller who has not said what it wants has at least, however many others wait."""
 LOOK = 0.1
-"""Seconds between looks at whether to end."""
+"""Seconds between looks at whether somebody has had its time."""
+AT_THE_END = 1.0
+"""Seconds for answers that are under way when the node ends."""
+ONE_LINE_PER = 60.0
+"""Seconds for which one line in the log says that something went wrong at the socket."""
 
 Verb = Callable[..., Any]
 
 
-class NotRunningError(AgentError):
-    """No node runs on this home."""
+@dataclass(eq=False)
+class _Caller:
+    """One connection: first it is read, then it is worked for, then it is written to."""
+
+    line: socket.socket
+    until: float
+    since: float
+    request: bytearray | None
+    """What has been read so far; None once it is whole."""
+    in_work: int = 0
+    """Bytes of the whole request, which is kept until it has been answered."""
+    answer: memoryview | None = None
+
+    @property
+    def held(self) -> int:
+        return len(self.request or b"") + self.in_work + len(self.answer or b"")
 
 
 class Control:
     """Answers commands until closed."""
 
     def __init__(self, home: Path, verbs: Mapping[str, Verb]) -> None:
+        self._verbs = verbs
         self._path = home / FILE
         self._path.unlink(missing_ok=True)  # whoever holds the node's lock owns it; a killed node leaves it behind
-        with _reachable(self._path) as address:
-            self._server = _Server(address, _handler(verbs))
-        self._path.chmod(0o600)
-        threading.Thread(
-            target=self._server.serve_forever, args=(LOOK,), name="skillmesh-control", daemon=True
-        ).start()
+        self._listener = socket.socket(socket.AF_UNIX)
+        with reachable(self._path) as address:
+            self._listener.bind(address)
+        self._path.chmod(0o600)  # before it listens: until then nobody can connect
+        self._listener.listen(BACKLOG)
+        self._listener.setblocking(False)
+        self._wake_up, self._waker = socket.socketpair()
+        self._wake_up.setblocking(False)
+        self._waker.setblocking(False)
+        self._callers: set[_Caller] = set()
+        self._answered: list[tuple[_Caller, bytes]] = []
+        self._guard = threading.Lock()
+        self._closing = threading.Event()
+        self._nonsense, self._trouble = _Seldom(), _Seldom()
+        self._parsing = threading.Lock()
+        """Held while a request is parsed: that takes many times its bytes."""
+        self._workers = _Workers()
+        self._lines = selectors.DefaultSelector()
+        self._lines.register(self._wake_up, selectors.EVENT_READ)
+        self._serving = threading.Thread(target=self._serve, name="skillmesh-control", daemon=True)
+        self._serving.start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._closing.set()
+        self._wake()
+        self._serving.join(AT_THE_END + 5)
+        self._workers.end()
         self._path.unlink(missing_ok=True)
 
+    # The thread that reads and writes.
 
-def call(home: Path, verb: str, timeout: float | None = 60.0, **arguments: Any) -> Any:
-    """Have the node on this home do something; `NotRunningError` where there is none."""
-    try:
-        with socket.socket(socket.AF_UNIX) as line, _reachable(home / FILE) as address:
-            line.settimeout(timeout)
-            line.connect(address)
-            with line.makefile("rwb") as stream:
-                stream.write(json.dumps({"verb": verb} | arguments).encode() + b"\n")
-                stream.flush()
-                reply = json.loads(stream.readline(MAX_LINE) or b"{}")
-    except TimeoutError as error:
-        raise AgentError(f"the node on {home} did not reply within {timeout:.0f} s; look at its log") from error
-    except ValueError:
-        reply = {}  # it ended in the middle of a line
-    except (OSError, AttributeError) as error:
-        raise NotRunningError(f"no node runs on {home}; start one with `skillmesh serve`") from error
-    if "error" in reply:
-        raise AgentError(reply["error"])
-    if "result" not in reply:
-        raise NotRunningError(
-            f"the node on {home} stopped before it replied; start it again with `skillmesh serve`"
-        )
-    return reply["result"]
+    def _serve(self) -> None:
+        ends = float("inf")
+        while time.monotonic() < ends:
+            if self._closing.is_set():
+                ends = min(ends, time.monotonic() + AT_THE_END)
+                if all(caller.request is not None for caller in self._callers):
+                    break
+            for step in (self._listen, self._handle_events, self._send_answers, self._drop_late):
+                with self._errors_logged():
+                    step()
+        for caller in list(self._callers):
+            self._drop(caller)
+        for line in (self._listener, self._wake_up, self._waker):
+            line.close()
+        self._lines.close()
+
+    @contextlib.contextmanager
+    def _errors_logged(self, caller: _Caller | None = None) -> Iterator[None]:
+        """Go on after an error that nobody expected, without the caller where it happened."""
+        try:
+            yield
+        except Exception:
+            self._trouble.log("unexpected error at the node's socket; continuing", traceback=True)
+            if caller is None:
+                time.sleep(LOOK)  # it may happen again at once
+            else:
+                self._drop(caller)
+
+    def _listen(self) -> None:
+        """Accept callers while there are few enough; the others wait."""
+        if self._closing.is_set():
+            self._stop_listening()
+            self._listener.close()
+        elif len(self._callers) >= MAX_OPEN:
+            self._stop_listening()
+        elif self._listener not in self._lines.get_map():
+            self._lines.register(self._listener, selectors.EVENT_READ)
+
+    def _stop_listening(self) -> None:
+        with contextlib.suppress(KeyError, ValueError):  # it is not listening, or closed
+            self._lines.unregister(self._listener)
+
+    def _handle_events(self) -> None:
+        for key, _ in self._lines.select(LOOK):
+            with self._errors_logged(key.data):
+                self._event(key.fileobj, key.data)
+
+    def _event(self, source: Any, caller: _Caller | None) -> None:
+        if source is self._wake_up:
+            with contextlib.suppress(BlockingIOError):
+                self._wake_up.recv(4096)
+        elif caller is None:
+            self._accept()
+        elif caller.answer is not None:
+            self._write(caller)
+        elif caller.request is not None:
+            self._read(caller)
+
+    def _accept(self) -> None:
+        try:
+            line, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptors are left: those that are open end in time
+            self._trouble.log("cannot accept a connection from a command: %s", error)
+            time.sleep(LOOK)
+            return
+        now = time.monotonic()
+        caller = _Caller(line, now + IN_TIME, now, bytearray())
+        try:
+            line.setblocking(False)
+            is_owner = _is_owner(line)
+            self._lines.register(line, selectors.EVENT_READ, caller)
+        except OSError as error:  # the system watches no more connections for this user
+            self._trouble.log("cannot serve another command: %s", error)
+            with contextlib.suppress(OSError):
+                line.send(_as_line(busy("cannot serve another command")))
+            line.close()
+            return
+        self._callers.add(caller)
+        if not is_owner:
+            self._answer(caller, {"error": "this node serves another user of this machine"})
+
+    def _read(self, caller: _Caller) -> None:
+        assert caller.request is not None
+        try:
+            data = caller.line.recv(65_536)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(caller)
+            return
+        line, newline, _ = data.partition(b"\n")
+        caller.request += line
+        if len(caller.request) > MAX_REQUEST:
+            self._answer(
+                caller, {"error": f"the request has more than {MAX_REQUEST:,} bytes; ask for less at once"}
+            )
+        elif self._held() > MAX_HELD:
+            self._answer(caller, busy("holds all the requests that it can"))
+        elif not data and not caller.request:  # it looked whether somebody listens
+            self._answer(caller, {"error": "the node failed: the request is empty"})
+        elif newline or not data:
+            self._have_done(caller, caller.request)
+
+    def _have_done(self, caller: _Caller, request: bytearray) -> None:
+        try:
+            self._workers.do(partial(self._work, caller, request))
+        except RuntimeError as error:  # the system starts no more threads
+            self._trouble.log("cannot serve a command: %s", error)
+            self._answer(caller, busy("cannot serve another command"))
+            return
+        caller.request, caller.in_work = None, len(request)
+        caller.until = float("inf")  # as long as it takes
+        self._lines.unregister(caller.line)
+
+    def _work(self, caller: _Caller, request: bytearray) -> None:
+        """Do what was asked for, in a thread that may take its time."""
+        answer = self._reply(request)
+        with self._guard:
+            self._answered.append((caller, answer))
+        self._wake()
+
+    def _send_answers(self) -> None:
+        with self._guard:
+            answered, self._answered = self._answered, []
+        for caller, answer in answered:
+            with self._errors_logged(caller):
+                caller.in_work = 0
+                self._begin_answer(caller, answer)
+                if caller in self._callers:  # it has not taken the whole answer yet
+                    self._lines.register(caller.line, selectors.EVENT_WRITE, caller)
+            self._make_room()  # after each: many may have been answered at once
+
+    def _make_room(self) -> None:
+        """Drop the callers that have left their answers longest, until what is held is within its bound."""
+        waiting = sorted((c for c in self._callers if c.answer is not None), key=lambda c: c.until)
+        while len(waiting) > 1 and self._held() > MAX_HELD:
+            self._drop(waiting.pop(0))
+
+    def _answer(self, caller: _Caller, reply: dict[str, Any]) -> None:
+        """Answer somebody who is not worked for."""
+        caller.request = None
+        self._begin_answer(caller, _as_line(reply))
+        if caller in self._callers:
+            self._lines.modify(caller.line, selectors.EVENT_WRITE, caller)
+
+    def _begin_answer(self, caller: _Caller, answer: bytes) -> None:
+        caller.answer, caller.until = memoryview(answer), time.monotonic() + IN_TIME
+        self._write(caller)
+
+    def _write(self, caller: _Caller) -> None:
+        assert caller.answer is not None
+        try:
+            while caller.answer:
+                caller.answer = caller.answer[caller.line.send(caller.answer) :]
+        except BlockingIOError:
+            return
+        except OSError:  # the caller has disconnected
+            pass
+        self._drop(caller)
+
+    def _drop_late(self) -> None:
+        """End connections that have had their time; where others wait, those that have not said what they want."""
+        now = time.monotonic()
+        for caller in [caller for caller in self._callers if caller.until < now]:
+            with self._errors_logged(caller):
+                if caller.request is not None:
+                    self._answer(caller, {"error": f"no request came within {IN_TIME:.0f} s"})
+                else:
+                    self._drop(caller)
+        undecided = [c for c in self._callers if c.request is not None and c.since < now - NO_HURRY]
+        if undecided and len(self._callers) >= MAX_OPEN:
+            oldest = min(undecided, key=lambda c: c.since)
+            with self._errors_logged(oldest):
+                self._answer(oldest, busy("has too many callers"))
+
+    def _drop(self, caller: _Caller) -> None:
+        self._callers.discard(caller)
+        with contextlib.suppress(KeyError, ValueError):  # it is worked for, or dropped already
+            self._lines.unregister(caller.line)
+        with contextlib.suppress(OSError):
+            caller.line.close()
+
+    def _held(self) -> int:
+        return sum(caller.held for caller in self._callers)
+
+    def _wake(self) -> None:
+        """Have the thread that writes look for answers now."""
+        with contextlib.suppress(OSError):  # it has been woken already, or has ended
+            self._waker.send(b"!")
+
+    # What the workers do.
+
+    def _reply(self, line: bytearray) -> bytes:
+        try:
+            with self._parsing:
+                asked = json.loads(line)
+                line.clear()  # what was asked is held once only
+                name = asked.pop("verb")
+                verb = self._verbs.get(name)
+                if verb is None:
+                    known = ", ".join(self._verbs)
+                    text = f"the node knows no {name!r:.100}, only {known}; is it of another version?"
+                    return _as_line({"error": text})
+                inspect.signature(verb).bind(**asked)
+        except Exception as error:
+            self._nonsense.log("a request at the node's socket makes no sense: %s", _short(error))
+            return _as_line({"error": f"the node failed: {_short(error)}"})
+        try:
+            return _as_line({"result": verb(**asked)})
+        except SkillmeshError as error:
+            return _as_line({"error": str(error)})
+        except BaseException as error:  # a panic in a library that is not Python's is no Exception
+            log.exception("a command could not be answered")
+            return _as_line({"error": f"the node failed: {_short(error)}"})
 
 
-class _Server(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
-    request_queue_size = 128  # beyond so many waiting, a caller would be told that no node runs
+class _Workers:
+    """Threads that are made as they are needed, and do not keep the process from ending."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._threads = self._jobs_left = 0
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Have a thread do the job; `RuntimeError` where there is none, and none can be started."""
+        with self._guard:
+            if self._jobs_left >= self._threads and self._threads < WORKERS:
+                name = f"skillmesh-control-{self._threads + 1}"
+                try:
+                    threading.Thread(target=self._run, name=name, daemon=True).start()
+                    self._threads += 1
+                except RuntimeError:
+                    if not self._threads:
+                        raise
+            self._jobs_left += 1
+        self._jobs.put(job)
+
+    def end(self) -> None:
+        with self._guard:
+            for _ in range(self._threads):
+                self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:
+                log.exception("unexpected error in a thread that answers commands; continuing")
+            finally:
+                del job  # it holds the request, and the next may be long in coming
+                with self._guard:
+                    self._jobs_left -= 1
 
 
-def _handler(verbs: Mapping[str, Verb]) -> type[socketserver.StreamRequestHandler]:
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            with contextlib.suppress(OSError):  # whoever asked has gone
-                self.wfile.write(json.dumps(_answer(verbs, self.rfile.readline(MAX_LINE))).encode() + b"\n")
+class _Seldom:
+    """A line in the log now and then, however often there is a reason for it."""
 
-    return Handler
+    def __init__(self) -> None:
+        self._next, self._left_out = 0.0, 0
+        self._guard = threading.Lock()
 
-
-def _answer(verbs: Mapping[str, Verb], line: bytes) -> dict[str, Any]:
-    try:
-        asked = json.loads(line)
-        verb = asked.pop("verb")
-        if verb not in verbs:
-            return {"error": f"the node knows no {verb!r}, only {', '.join(verbs)}; is it of another version?"}
-        return {"result": verbs[verb](**asked)}
-    except SkillmeshError as error:
-        return {"error": str(error)}
-    except Exception as error:
-        log.exception("a command could not be answered")
-        return {"error": f"the node failed: {type(error).__name__}: {error}"}
+    def log(self, line: str, *facts: object, traceback: bool = False) -> None:
+        with self._guard:
+            if time.monotonic() < self._next:
+                self._left_out += 1
+                return
+            self._next = time.monotonic() + ONE_LINE_PER
+            left_out, self._left_out = self._left_out, 0
+        like_it = f" ({left_out:,} like it before)" if left_out else ""
+        log.warning(f"{line}%s", *facts, like_it, exc_info=traceback or None)
 
 
-@contextlib.contextmanager
-def _reachable(path: Path) -> Iterator[str]:
-    """The path, or a short way to it: a socket's path may have some hundred bytes only."""
-    if len(os.fsencode(path)) <= MAX_PATH or not Path("/proc/self/fd").exists():
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
+def _is_owner(line: socket.socket) -> bool:
+    """Whether the caller is the node's user, or root; where the system does not say, the file's mode decides."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, user, _ = struct.unpack("iII", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return user in (os.geteuid(), 0)
+
+
+def _as_line(reply: dict[str, Any]) -> bytes:
+    return json.dumps(reply).encode() + b"\n"
+
+
+def _short(error: BaseException) -> str:
+    """An error in a line of bounded length: it may quote what a caller sent."""
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -11,7 +11,7 @@ from skillmesh.mesh.background import pool
 from skillmesh.mesh.sync import Exchange
 from skillmesh.mesh.wire import LieError, NoReplyError, Pending
 
-HANDS = 4
+WORKERS = 4
 
 
 class Exchanges:
@@ -31,7 +31,7 @@ class Exchanges:
         self._guard = threading.Lock()
 
     def start(self, when_over: contextlib.ExitStack) -> None:
-        self._hands = pool("sync", HANDS, when_over)
+        self._workers = pool("sync", WORKERS, when_over)
 
     def begin(self, agent: str) -> None:
         """Ask a peer what it knows, unless it is being asked."""
@@ -58,7 +58,7 @@ class Exchanges:
     def _go_on_soon(self, agent: str, exchange: Exchange, asked: Pending) -> None:
         """Called in a thread of zenoh, which is not to be kept."""
         with contextlib.suppress(RuntimeError):  # the pool has just been closed
-            self._hands.submit(self._go_on, agent, exchange, asked)
+            self._workers.submit(self._go_on, agent, exchange, asked)
 
     def _over(self, agent: str, error: Exception | None = None) -> None:
         self._with.discard(agent)

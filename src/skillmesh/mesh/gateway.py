@@ -10,7 +10,7 @@ from types import FrameType
 import zenoh
 
 from skillmesh.mesh.session import close_session, locators, open_router
-from skillmesh.mesh.settings import DISCOVERY_PORT, TlsFiles
+from skillmesh.store.mesh_settings import DISCOVERY_PORT, TlsFiles
 
 
 def run_gateway(

@@ -1,4 +1,4 @@
-"""The way in: what is wanted is fetched by several hands at once, and taken in by one that builds the mapper.
+"""The way in: what is wanted is fetched, many at once, and taken in by one that builds the mapper.
 
 known → wanted → fetched → arrived → tried and stored → answering
 """
@@ -11,20 +11,23 @@ import queue
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 
 from skillmesh.agent import Agent
 from skillmesh.errors import AgentError, SkillmeshError
-from skillmesh.ledger import View
 from skillmesh.mesh.adopter import Adopter, Arrival
-from skillmesh.mesh.background import pool, thread
+from skillmesh.mesh.background import thread
 from skillmesh.mesh.fetch import Fetcher, NobodyError
+from skillmesh.mesh.partial import Partial
 from skillmesh.mesh.wants import Chooser, Wants
 from skillmesh.module.notice import Announcement
+from skillmesh.store.ledger import LedgerView
 
 log = logging.getLogger(__name__)
 
-FETCHERS = 8
 MOST_UNDER_WAY = 256
 BATCH = 32
 """Modules that are tried and taken in together."""
@@ -33,6 +36,8 @@ LINGER = 1.5
 LOOK = 0.5
 RETRY, LONGEST = 1.0, 60.0
 """Seconds before a module that nobody had is looked for again, doubled each time."""
+IN_VAIN = 2.0
+"""Seconds before another module is looked for of a teacher whose last one nobody had."""
 ENOUGH = 3
 """Times after which nobody seems to have it."""
 RETRY_DISK = 3.0
@@ -56,12 +61,14 @@ class Intake:
         self._retry_at: dict[str, float] = {}
         self._tries: dict[str, int] = {}
         """How often a module was looked for and nobody had it."""
+        self._shares: dict[str, tuple[int, float]] = {}
+        """How many modules of a teacher may be under way at once, and not before when."""
         self._arrivals: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
 
     def start(self, when_over: contextlib.ExitStack) -> None:
         """Work until `when_over` is closed; the mapper of what is there comes first."""
-        self._pool = pool("fetch", FETCHERS, when_over)
+        self.fetcher.start(when_over)
         self.rebuild_soon()
         thread("adopt", self._adopt_arrivals, when_over)
         when_over.callback(self._stopping.set)
@@ -79,18 +86,47 @@ class Intake:
         sought = [a for a in self.wants.wanted if self._tries.get(a.digest, 0) < ENOUGH]
         return not sought and not self.under_way and self._arrivals.empty()
 
-    def fetch_wanted(self, view: View) -> None:
+    def fetch_wanted(self, view: LedgerView) -> None:
         """Begin to fetch what is wanted and not under way."""
         self.wants = self._chooser.choose(view)
         now, wanted = time.monotonic(), {a.digest for a in self.wants.wanted}
         self._retry_at = {digest: at for digest, at in list(self._retry_at.items()) if digest in wanted}
+        teachers = {a.teacher_key for a in self.wants.wanted}
+        self._shares = {teacher: share for teacher, share in list(self._shares.items()) if teacher in teachers}
         self._tries = {digest: tries for digest, tries in list(self._tries.items()) if digest in wanted}
         due = [a for a in self.wants.wanted if a.digest not in self.under_way]
         due = [a for a in due if self._retry_at.get(a.digest, 0.0) <= now]
-        random.shuffle(due)  # not everybody from the same one first
-        for announcement in due[: MOST_UNDER_WAY - len(self.under_way)]:
+        for announcement in self._in_turn(due)[: MOST_UNDER_WAY - len(self.under_way)]:
             self.under_way.add(announcement.digest)
-            self._pool.submit(self._fetch, announcement)
+            self._chooser.fetching(announcement)
+            self.fetcher.fetch(announcement, partial(self._fetched, announcement))
+
+    def _in_turn(self, due: list[Announcement]) -> list[Announcement]:
+        """Sort and choose so that every teacher gets its share.
+
+        A teacher begins with one module at a time and gets twice as many with each that comes: whoever announces
+        much that nobody has takes no more room than others.
+        """
+        random.shuffle(due)  # not everybody from the same one first
+        due.sort(key=lambda a: self._tries.get(a.digest, 0))
+        now = time.monotonic()
+        under_way = Counter(a.teacher_key for a in self.wants.wanted if a.digest in self.under_way)
+        chosen = []
+        for announcement in due:
+            teacher = announcement.teacher_key
+            most, not_before = self._shares.get(teacher, (1, 0.0))
+            if under_way[teacher] < most and not_before <= now:
+                chosen.append((under_way[teacher], announcement))
+                under_way[teacher] += 1
+        return [announcement for _, announcement in sorted(chosen, key=itemgetter(0))]
+
+    def _share(self, teacher: str, came: bool) -> None:
+        """Give a teacher more or less room, as its modules come or nobody has them."""
+        most, _ = self._shares.get(teacher, (1, 0.0))
+        if came:
+            self._shares[teacher] = min(2 * most, MOST_UNDER_WAY), 0.0
+        else:
+            self._shares[teacher] = max(most // 2, 1), time.monotonic() + (IN_VAIN if most == 1 else 0.0)
 
     def rebuild_soon(self) -> None:
         """Have the mapper built anew: the bank has changed by other hands."""
@@ -106,25 +142,30 @@ class Intake:
             log.error("%s", reason)
         self._trouble = reason, time.monotonic() + TROUBLE
 
-    def _fetch(self, announcement: Announcement) -> None:
-        wait = RETRY_DISK
-        try:
-            self._chooser.fetching(announcement)
-            self._arrivals.put(Arrival(announcement, self.fetcher.fetch(announcement)))
+    def _fetched(self, announcement: Announcement, outcome: Partial | Exception) -> None:
+        self._share(announcement.teacher_key, isinstance(outcome, Partial))
+        if isinstance(outcome, Partial):
+            self._arrivals.put(Arrival(announcement, outcome))
+            self._done()
             return
-        except NobodyError:
+        wait = RETRY_DISK
+        if isinstance(outcome, NobodyError):
             tries = self._tries[announcement.digest] = self._tries.get(announcement.digest, 0) + 1
             wait = min(RETRY * 2 ** min(tries - 1, 10), LONGEST)
-        except OSError as error:
-            self.in_trouble(error)
-        except Exception:
-            log.exception("%r could not be fetched", announcement.task)
+        elif isinstance(outcome, OSError | AgentError):
+            self.in_trouble(outcome)
+        else:
+            log.error("%r could not be fetched", announcement.task, exc_info=outcome)
         self._later(announcement, wait)
 
     def _adopt_arrivals(self) -> None:
         while not self._stopping.is_set():
-            with contextlib.suppress(queue.Empty):
+            try:
                 self._adopt(self._next_arrivals())
+            except queue.Empty:
+                pass
+            except Exception as error:  # without this thread nothing would be taken in any more
+                self.in_trouble(error)
 
     def _next_arrivals(self) -> list[Arrival]:
         """Wait for one, then for more while more are on their way: trying them together costs one mapper."""
@@ -145,14 +186,8 @@ class Intake:
                 self._trouble = None
             for arrival in arrivals:
                 self.under_way.discard(arrival.announcement.digest)
-        except (AgentError, OSError) as error:
-            self.in_trouble(error)
-            for arrival in arrivals:
-                self._later(arrival.announcement, RETRY_DISK)
-        except MemoryError as error:
-            self.in_trouble(error)
-            for arrival in arrivals:
-                self._later(arrival.announcement, RETRY_DISK)
+        except (AgentError, OSError, MemoryError) as error:
+            self._put_off(arrivals, error)
         except Exception as error:
             log.exception("modules could not be taken in")
             self._adopt_alone(arrivals, error)
@@ -164,10 +199,18 @@ class Intake:
             for arrival in arrivals:
                 self._adopt([arrival])
             return
+        try:
+            for arrival in arrivals:
+                self._agent.ledger.choose(arrival.announcement.digest, "refused", f"it cannot be tried: {error!r}")
+                arrival.partial.remove()
+                self.under_way.discard(arrival.announcement.digest)
+        except (AgentError, OSError) as trouble:
+            self._put_off(arrivals, trouble)
+
+    def _put_off(self, arrivals: list[Arrival], error: Exception) -> None:
+        self.in_trouble(error)
         for arrival in arrivals:
-            self._agent.ledger.choose(arrival.announcement.digest, "refused", f"it cannot be tried: {error!r}")
-            arrival.partial.remove()
-            self.under_way.discard(arrival.announcement.digest)
+            self._later(arrival.announcement, RETRY_DISK)
 
     def _later(self, announcement: Announcement, seconds: float) -> None:
         self._retry_at[announcement.digest] = time.monotonic() + seconds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from skillmesh.agent import Agent
-from skillmesh.ledger import View
 from skillmesh.mesh.protocol import asked_piece, write_piece
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import LEAF, Announcement, leaf_hash
+from skillmesh.store.ledger import LedgerView
 
 
 class Library:
@@ -14,7 +14,7 @@ class Library:
 
     def __init__(self, agent: Agent, shelf: Shelf) -> None:
         self._agent, self._shelf = agent, shelf
-        self._index: tuple[View | None, dict[str, Announcement]] = (None, {})
+        self._index: tuple[LedgerView | None, dict[str, Announcement]] = (None, {})
         self.bytes_sent = 0
 
     def answer_piece(self, body: bytes) -> bytes | None:

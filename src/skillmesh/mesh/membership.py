@@ -14,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from skillmesh.ledger import Ledger
 from skillmesh.mesh.background import A_LITTLE, from_background
 from skillmesh.mesh.peers import Peers
 from skillmesh.mesh.session import (
@@ -26,9 +25,10 @@ from skillmesh.mesh.session import (
     open_session,
     usable,
 )
-from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.wire import NoReplyError, Wire
 from skillmesh.module import Identity
+from skillmesh.store.ledger import Ledger
+from skillmesh.store.mesh_settings import MeshSettings
 
 log = logging.getLogger(__name__)
 

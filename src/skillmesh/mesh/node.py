@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from filelock import FileLock, Timeout
 
 from skillmesh.agent import Agent, slot_of
+from skillmesh.common.files import PRIVATE
 from skillmesh.errors import AgentError, MeshError, SkillmeshError
-from skillmesh.ledger import View
 from skillmesh.mesh.adopter import Adopter
 from skillmesh.mesh.background import thread
 from skillmesh.mesh.exchanges import Exchanges
@@ -28,12 +28,13 @@ from skillmesh.mesh.library import Library
 from skillmesh.mesh.membership import Membership
 from skillmesh.mesh.peers import Peers
 from skillmesh.mesh.protocol import DIGEST, NOTICES, PIECE, Hello
-from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.shelf import Shelf, put_away
 from skillmesh.mesh.sync import Sync
 from skillmesh.mesh.wants import HOUR, Chooser
 from skillmesh.mesh.wire import LieError, NoReplyError, Wire
 from skillmesh.module.notice import Withdrawal, announce
+from skillmesh.store.ledger import LedgerView
+from skillmesh.store.mesh_settings import MeshSettings
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ BREATH = 0.05
 """Seconds between two looks at least: in a flood of news, answers and commands want the ledger too."""
 FIRST_PACE = 1.0
 """Seconds between two exchanges when there is news; without any they double up to `sync_seconds`."""
+MAX_HEARD = 1_000
+"""Teachers whose announcements are counted: where everyone is trusted, keys without end may announce something."""
 
 
 class Node:
@@ -65,7 +68,7 @@ class Node:
         chooser = Chooser(agent, settings, self._shelf)
         self.intake = Intake(agent, chooser, fetcher, Adopter(agent, self._shelf, self.blame), self._look_soon)
         self._own = agent.identity.public_key
-        self._view: View | None = None
+        self._view: LedgerView | None = None
         """The ledger when it was last looked at."""
         before = agent.ledger.view()
         self._trusted = before.trusted
@@ -83,6 +86,7 @@ class Node:
 
     def start(self) -> None:
         """Join the mesh; what the bank holds already answers from the first moment."""
+        self.agent.ledger.refuse_unchangeable()
         self._when_over.callback(self._only_one().release)
         self.agent.ledger.reconsider_formats()
         self.agent.rebuilds_itself = False
@@ -148,7 +152,7 @@ class Node:
                 self.intake.in_trouble(error)
                 self._stopping.wait(TICK)
             except Exception:
-                log.exception("the node stumbled and goes on")
+                log.exception("unexpected error in the node loop; continuing")
                 self._stopping.wait(TICK)
 
     def _look(self) -> None:
@@ -183,7 +187,7 @@ class Node:
                 self.agent.ledger.merge([notice], self._own)
             self._announced.add(module.id)
 
-    def _tell(self, view: View) -> None:
+    def _tell(self, view: LedgerView) -> None:
         """Tell everyone about this agent's notices that are new since the node began."""
         for notice in view.believed:
             if notice.teacher_key == self._own and notice.digest not in self._told:
@@ -191,7 +195,7 @@ class Node:
                 with contextlib.suppress(NoReplyError):  # whoever meets this node later asks for it
                     self.membership.wire().announce(notice.encode())
 
-    def _obey_withdrawals(self, view: View) -> None:
+    def _obey_withdrawals(self, view: LedgerView) -> None:
         for module in self.agent.bank:
             notice = view.at(slot_of(module))
             if isinstance(notice, Withdrawal) and notice.version >= module.card.version:
@@ -199,7 +203,7 @@ class Node:
                 self.agent.bank.remove(module)
                 self.intake.rebuild_soon()
 
-    def _reconsider_trust(self, view: View) -> None:
+    def _reconsider_trust(self, view: LedgerView) -> None:
         if view.trusted == self._trusted:
             return
         if not self.agent.ledger.open_trust:  # what came in while trust was taken away
@@ -209,7 +213,7 @@ class Node:
         self._sync.reconsider()
         self.sync_now()
 
-    def _sync_when_due(self, view: View) -> None:
+    def _sync_when_due(self, view: LedgerView) -> None:
         """Ask one peer what it knows, rather one that is known to differ: soon after news, then less and less."""
         now = time.monotonic()
         if now < self._next_sync:
@@ -218,10 +222,11 @@ class Node:
         self._pace = min(2 * self._pace, self.settings.sync_seconds)
         others = [peer for peer in self.peers.rested() if peer.agent not in view.bans]
         differing = [p for p in others if not p.level or p.hello is None or p.hello.root != view.root]
+        useful = [peer for peer in others if peer.bytes_received]
         if others:
-            # Not always one that differs: some differ for good, and the others have news too.
-            some = differing if differing and random.random() < 0.5 else others
-            self._exchange_soon(random.choice(some).agent)
+            # Not always one that differs: some differ for good, and the others have news too. Nor anyone: most of
+            # them may only pretend to be there.
+            self._exchange_soon(random.choice(random.choice([differing, useful, others]) or others).agent)
 
     def _look_soon(self) -> None:
         self._wake.set()
@@ -233,6 +238,9 @@ class Node:
             self._exchanges.begin(agent)
 
     def _exchanged(self, agent: str, error: Exception | None) -> None:
+        if self.peers.newly_greeted(agent):  # from now on it can be asked for pieces
+            self.intake.try_again()
+            self._look_soon()
         try:
             if error is not None:
                 raise error
@@ -260,7 +268,7 @@ class Node:
         wire.hear(self._sync.hear)
         wire.watch(self._peer_changed)
 
-    def _hello(self, view: View) -> Hello:
+    def _hello(self, view: LedgerView) -> Hello:
         return Hello(
             name=self.agent.name,
             root=view.root,
@@ -273,7 +281,6 @@ class Node:
         if not there:
             self.peers.gone(agent)
         elif self.peers.appeared(agent):
-            self.intake.try_again()
             self._to_greet.append(agent)  # by the node's own thread: this one is zenoh's
             self._pace, self._next_sync = FIRST_PACE, 0.0
             self._look_soon()
@@ -291,6 +298,8 @@ class Node:
             flooded = len(heard) > most and notice.teacher_key != self._own
             if flooded and notice.teacher_key not in self._banned():
                 self.blame(notice.teacher_key, f"announced more than {most:,} modules within an hour")
+            if len(self._heard) > MAX_HEARD:
+                del self._heard[next(iter(self._heard))]
 
     # What it is built on.
 
@@ -298,7 +307,7 @@ class Node:
         return set(self.agent.ledger.view().bans)
 
     def _only_one(self) -> FileLock:
-        lock = FileLock(self.agent.home / LOCK, timeout=0)
+        lock = FileLock(self.agent.home / LOCK, timeout=0, mode=PRIVATE)
         try:
             lock.acquire()
         except Timeout:

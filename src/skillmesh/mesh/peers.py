@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
 
@@ -16,16 +15,16 @@ MAX_PEERS = 2_000
 """Signs of life cost nothing to make up: those beyond so many are not believed until another is gone."""
 AT_ONCE = 2
 """Modules that are fetched from one peer at a time: a slow one must not take up every hand."""
-PATIENCE = 0.2
-"""Seconds to wait for a peer that is busy; then its turn comes later, and others go first."""
 FIRST_PIECE = 131_072
 QUICK, SLOW = 0.1, 1.0
 """Seconds for a piece under which the next is twice as large, and over which it is half as large."""
 LACKS_FOR = 10.0
 """Seconds for which a peer is not asked again for a module that it did not have."""
-SILENCE = 10.0
+SILENCE = 5.0
 """Seconds after which nobody waits any more for one who has never replied."""
 REST, LONGEST_REST = 2.0, 120.0
+IN_VAIN = 3
+"""Times after which one that was asked and did not reply has failed, and if it never sent anything makes room."""
 BETWEEN_TURNS = 10.0
 """Seconds between two turns of one peer: those who list the same, over and over, are not asked without end."""
 
@@ -46,8 +45,15 @@ class Peer:
     lacks: dict[str, float] = field(default_factory=dict)
     bytes_received: int = 0
     appeared: float = 0.0
+    is_new: bool = True
+    """Whether it has appeared, and nothing was asked of it since it said hello."""
     level: bool = False
     """Whether all that it listed was known here when it last did."""
+    unanswered: int = 0
+    """Questions in a row that it had not answered when they were not of interest any more."""
+    seconds: float = 0.0
+    """What its last piece took."""
+    seconds_per_byte: float = 0.0
     turn: float = inf
     """When it is to be asked for what another was being asked for."""
     had_turn: float = -inf
@@ -57,13 +63,24 @@ class Peer:
         """Whether it is there, as it seems, and has never said anything."""
         return self.hello is None and time.monotonic() - self.appeared > SILENCE
 
+    @property
+    def delivers(self) -> bool:
+        """Whether it has sent pieces, the last one soon and right."""
+        return self.bytes_received > 0 and self.seconds <= SLOW and self.failures == 0
+
+    def order(self, teacher: str) -> tuple[int, bool, int, int, bool]:
+        """Whom to ask for a module of this teacher: the least goes first."""
+        is_teacher = self.agent == teacher
+        known = self.delivers or (is_teacher and self.busy == 0)
+        return self.failures, not known, self.unanswered, self.busy, not is_teacher
+
 
 class Peers:
     """All peers, for several threads."""
 
     def __init__(self) -> None:
         self._peers: dict[str, Peer] = {}
-        self._guard = threading.Condition()
+        self._guard = threading.Lock()
 
     def appeared(self, agent: str) -> bool:
         """Note that an agent is there; say whether that is news."""
@@ -75,7 +92,7 @@ class Peers:
                 peer = self._peers[agent] = Peer(agent, alive=False)
             news, peer.alive = not peer.alive, True
             if news:
-                peer.appeared, peer.level = time.monotonic(), False
+                peer.appeared, peer.level, peer.is_new = time.monotonic(), False, True
                 peer.rests_until, peer.failures = 0.0, 0
                 peer.lacks.clear()
             return news
@@ -106,6 +123,20 @@ class Peers:
             peer = self._peers.get(agent)
             if peer is not None:
                 peer.hello, peer.heard = hello, time.monotonic()
+
+    def has_greeted(self, agent: str) -> bool:
+        """Whether an agent is there and has said hello."""
+        peer = self._peers.get(agent)
+        return peer is not None and peer.alive and peer.hello is not None
+
+    def newly_greeted(self, agent: str) -> bool:
+        """Whether an agent has said hello, asked for the first time since it appeared."""
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is None or peer.hello is None or not peer.is_new:
+                return False
+            peer.is_new = False
+            return True
 
     def level(self, agent: str, level: bool) -> None:
         with self._guard:
@@ -141,29 +172,31 @@ class Peers:
     def get(self, agent: str) -> Peer | None:
         return self._peers.get(agent)
 
-    @contextmanager
-    def holder(self, digest: str, first: str, shunned: Collection[str]) -> Iterator[Peer | None]:
-        """Someone to fetch a module from: whoever is least busy, and of several its teacher."""
-        deadline = time.monotonic() + PATIENCE
+    def take(self, digest: str, first: str, shunned: Collection[str], proven: bool = False) -> Peer | None:
+        """Return someone to fetch a module from, or None where all are busy or lack it; `free` gives it back.
+
+        Those who delivered before and are quick come first, and its teacher; then whoever is least busy. Who has
+        signed nothing yet is not asked at all: signs of life alone cost nothing to make up. With `proven`, it is
+        one who delivered before, or nobody.
+        """
         with self._guard:
-            while True:
-                able = self._able(digest, shunned)
-                free = [peer for peer in able if peer.busy < AT_ONCE]
-                left = deadline - time.monotonic()
-                if free or not able or left <= 0:
-                    break
-                self._guard.wait(left)
+            free = [peer for peer in self._able(digest, shunned) if peer.busy < AT_ONCE]
+            free = [peer for peer in free if peer.delivers or not proven]
             random.shuffle(free)
-            chosen = min(free, key=lambda p: (p.failures, p.busy, p.agent != first, p.hello is None), default=None)
+            chosen = min(free, key=lambda p: p.order(first), default=None)
             if chosen is not None:
                 chosen.busy += 1
-        try:
-            yield chosen
-        finally:
-            if chosen is not None:
-                with self._guard:
-                    chosen.busy -= 1
-                    self._guard.notify()
+            return chosen
+
+    def free(self, peer: Peer) -> None:
+        """Note that a peer which was taken is asked no more."""
+        with self._guard:
+            peer.busy -= 1
+
+    def may_have(self, digest: str, shunned: Collection[str]) -> bool:
+        """Whether there is anyone to ask for a module, now or when it is less busy."""
+        with self._guard:
+            return bool(self._able(digest, shunned))
 
     def _able(self, digest: str, shunned: Collection[str]) -> list[Peer]:
         now = time.monotonic()
@@ -171,6 +204,7 @@ class Peers:
             peer
             for peer in self._peers.values()
             if peer.alive
+            and peer.hello is not None
             and peer.agent not in shunned
             and peer.rests_until <= now
             and peer.lacks.get(digest, 0.0) <= now
@@ -180,7 +214,8 @@ class Peers:
         """A piece came; the next is larger or smaller by how long it took."""
         with self._guard:
             peer.bytes_received += count
-            peer.failures = 0
+            peer.seconds, peer.seconds_per_byte = seconds, seconds / max(count, 1)
+            peer.failures = peer.unanswered = 0
             peer.heard = time.monotonic()
             if seconds < QUICK and count >= peer.piece // 2:
                 peer.piece = min(2 * peer.piece, MAX_PIECE)
@@ -192,19 +227,37 @@ class Peers:
         with self._guard:
             peer.lacks = {lacked: until for lacked, until in peer.lacks.items() if until > now}
             peer.lacks[digest] = now + LACKS_FOR
+            peer.failures = peer.unanswered = 0  # it replies, which is more than those do who keep silent
+
+    def overtaken(self, peer: Peer) -> None:
+        """Another sent what it was asked for; one to which that happens over and over has failed."""
+        with self._guard:
+            peer.unanswered += 1
+        if peer.unanswered >= IN_VAIN:
+            self.failed(peer)
 
     def failed(self, peer: Peer) -> None:
         """It did not reply: leave it alone for a while, longer each time."""
         with self._guard:
             peer.failures += 1
+            peer.unanswered = 0
             peer.piece = MIN_PIECE
             doubled = min(peer.failures - 1, 10)
             peer.rests_until = time.monotonic() + min(REST * 2**doubled, LONGEST_REST)
 
     def _evict(self) -> bool:
-        """Make room by dropping one that is gone, or that never signed anything."""
-        for agent, peer in self._peers.items():
-            if peer.busy == 0 and (not peer.alive or peer.hello is None):
-                del self._peers[agent]
+        """Make room by dropping one that is gone, or else that never signed anything, or only kept others waiting.
+
+        In this order: one that is there and is dropped does not appear again, and the honest may fail, too.
+        """
+        idle = [peer for peer in self._peers.values() if peer.busy == 0]
+        for useless in (
+            lambda peer: not peer.alive,
+            lambda peer: peer.hello is None,
+            lambda peer: peer.failures >= IN_VAIN and not peer.bytes_received,
+        ):
+            found = next(filter(useless, idle), None)
+            if found is not None:
+                del self._peers[found.agent]
                 return True
         return False

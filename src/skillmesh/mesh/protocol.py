@@ -12,13 +12,14 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skillmesh.errors import ModuleError
 from skillmesh.mesh.wire import LieError
-from skillmesh.module.card import Hex, TeacherName
+from skillmesh.module.card import Hex, Line, TeacherName
 from skillmesh.module.notice import MAX_NOTICE, Announcement, Notice, decode
 
 DIGEST, NOTICES, PIECE = "digest", "notices", "piece"
@@ -30,6 +31,8 @@ MAX_DIGEST = 2_000_000
 MAX_NOTICES = 1_000_000
 """Bytes of notices in one reply; the rest is asked for again."""
 NOTICES_AT_ONCE = 512
+REMEMBERED = 4_096
+"""Bytes of a notice up to which it is remembered as checked: some 3,000 are usual."""
 MIN_PIECE, MAX_PIECE = 32_768, 524_288
 _PIECE = struct.Struct(">32sQI")
 
@@ -43,7 +46,7 @@ class Hello(BaseModel):
     root: Hex
     live: int = Field(ge=0, le=10**9)
     """Tasks that it can answer now."""
-    locators: tuple[Annotated[str, Field(max_length=200)], ...] = Field((), max_length=16)
+    locators: tuple[Annotated[Line, Field(max_length=200)], ...] = Field((), max_length=16)
     same: bool
     """Whether the asker knows the same; no inventory follows then."""
 
@@ -109,7 +112,7 @@ def read_notices(body: bytes, wanted: Sequence[bytes]) -> list[Notice]:
     notices = []
     for encoded in body.split(b"\n") if body else ():
         try:
-            notice = decode(encoded)
+            notice = _decoded(encoded) if len(encoded) <= REMEMBERED else decode(encoded)
         except ModuleError as error:
             raise LieError(f"sent a notice that is none: {error}") from None
         notices.append(notice)
@@ -117,6 +120,12 @@ def read_notices(body: bytes, wanted: Sequence[bytes]) -> list[Notice]:
     if strange or len(notices) > len(wanted):
         raise LieError(f"sent {len(notices)} notices, {len(strange)} of them not asked for")
     return notices
+
+
+@lru_cache(maxsize=2_048)
+def _decoded(encoded: bytes) -> Notice:
+    """The notice, checked; a crowd that sends the same ones over and over has each checked once."""
+    return decode(encoded)
 
 
 def ask_piece(announcement: Announcement, offset: int, length: int) -> bytes:

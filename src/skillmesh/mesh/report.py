@@ -7,10 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from skillmesh.agent import Agent
-from skillmesh.mesh.control import NotRunningError, call
-from skillmesh.mesh.settings import MeshSettings
+from skillmesh.mesh.calling import NotRunningError, call
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import Announcement, Link, Withdrawal
+from skillmesh.module.teachers import odd_notice
+from skillmesh.store.mesh_settings import MeshSettings
 
 if TYPE_CHECKING:
     from skillmesh.mesh.node import Node
@@ -36,6 +37,7 @@ def node_status(node: Node) -> dict[str, Any]:
         "slowest_adoption_seconds": round(node.intake.adopter.slowest, 3),
         "bytes_sent": node.library.bytes_sent,
         "bytes_fetched": node.intake.fetcher.bytes_fetched,
+        "pieces_asked": node.intake.fetcher.questions,
         "macs": node.intake.adopter.costs.total,
         "declined": [
             {
@@ -58,6 +60,7 @@ def peer_list(node: Node) -> list[dict[str, Any]]:
         {
             "agent": peer.agent,
             "name": node.agent.teachers.called(peer.agent, peer.hello.name if peer.hello else None),
+            "odd_letters": node.agent.teachers.odd_letters(peer.agent, peer.hello.name if peer.hello else None),
             "alive": peer.alive,
             "same": peer.hello is not None and peer.hello.root == view.root,
             "tasks": peer.hello.live if peer.hello else None,
@@ -108,6 +111,7 @@ def status(agent: Agent) -> dict[str, Any]:
         ],
         "links": _links(agent, [link for link in view.links.values() if not link.withdrawn]),
         "bans": [{"agent": banned, "reason": reason} for banned, reason in view.bans.items()],
+        "ledger_damage": agent.ledger.damage,
         "damaged": [{"file": d.path.name, "error": str(d.error)} for d in agent.bank.damaged],
     }
 
@@ -123,6 +127,6 @@ def _links(agent: Agent, links: list[Link]) -> list[dict[str, Any]]:
             "parts": len(link.parts),
             "acts": link.digest in acting,
         }
-        reason = None if fact["acts"] else agent.arranging.why_not(link)
+        reason = None if fact["acts"] else odd_notice(link) or agent.arranging.why_not(link)
         facts.append(fact | ({} if reason is None else {"reason": reason}))
     return facts

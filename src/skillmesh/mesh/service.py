@@ -13,19 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.agent import Agent
-from skillmesh.answering import longest
-from skillmesh.backbone.allocator import give_back_freed_memory
-from skillmesh.errors import SkillmeshError
+from skillmesh.answering.answering import longest
+from skillmesh.backbone.allocator import give_back_freed_memory, hand_back
+from skillmesh.errors import AgentError, SkillmeshError
 from skillmesh.mesh.background import thread
 from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.report import node_status, peer_list
-from skillmesh.mesh.settings import MeshSettings
+from skillmesh.store.mesh_settings import MeshSettings
 
 log = logging.getLogger(__name__)
 
 LOOK = 0.1
 """Seconds between looks at whether a node has caught up."""
+HAND_BACK = 20.0
+"""Seconds after which freed memory goes back to the system: a network keeps it, and what mappers that are built
+again and again leave between small things that stay would never go. Hostile play had 200 MB of it in 15 s."""
+IMAGES_AT_ONCE = 4_096
 QUIET = 1.5
 """Seconds for which nothing must have happened: others take a moment to ask for what they have just heard of."""
 MEETING = 3.0
@@ -65,8 +69,11 @@ def serve(
     with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop, lessons) as node:
         ready(node)
         thread("learn", partial(lessons.learn_all, agent))
+        handed_back = time.monotonic()
         while not stop.wait(1.0):  # a signal that the system gives to a thread of zenoh does not end a wait
-            pass
+            if time.monotonic() - handed_back > HAND_BACK:
+                hand_back()
+                handed_back = time.monotonic()
 
 
 def catch_up(agent: Agent, settings: MeshSettings, seconds: float) -> dict[str, Any]:
@@ -111,10 +118,16 @@ def _verbs(node: Node, stop: threading.Event, lessons: Lessons) -> dict[str, Cal
         return node_status(node) | {"to_learn": lessons.to_learn, "not_learned": lessons.failed}
 
     def ask(images: list[str]) -> dict[str, Any]:
+        if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+            raise AgentError("the images to ask about are not a list of paths; is the command of another version?")
+        if len(images) > IMAGES_AT_ONCE:
+            raise AgentError(f"{len(images):,} images at once, the node takes {IMAGES_AT_ONCE:,}; ask about less")
         answers = [answer.as_dict() for answer in node.agent.answer_each(images)]
         return {"answers": answers, "longest": longest(node.agent.in_use(), node.agent.teachers)}
 
     def sync(seconds: float) -> dict[str, Any]:
+        if not isinstance(seconds, int | float):
+            raise AgentError("the seconds to sync for are not a number; is the command of another version?")
         node.sync_now()
         _until_settled(node, seconds, stop)
         return node_status(node)

@@ -8,6 +8,8 @@ call them again (`introduce`).
 
 from __future__ import annotations
 
+import array
+import ipaddress
 import json
 import logging
 import os
@@ -24,7 +26,7 @@ import zenoh
 
 from skillmesh.errors import MeshError
 from skillmesh.mesh.certs import check
-from skillmesh.mesh.settings import (
+from skillmesh.store.mesh_settings import (
     DISCOVERY_PORT,
     PORT,
     MeshSettings,
@@ -49,9 +51,17 @@ LAN_GROUP = "224.0.0.224"
 MACHINE_GROUP = "224.0.0.225"
 """Another group than the lan's: from an agent in both, machine agents would learn of others by gossip."""
 LOOPBACK = "127.0.0.1"
-THREADS = "(rx: (worker_threads: 32), tx: (worker_threads: 16))"
+MOST_ADDRESSES = 256
+"""Of one machine, that are looked at."""
+THREADS = "(net: (worker_threads: 8), rx: (worker_threads: 32), tx: (worker_threads: 16))"
 """Closing the link to a peer that vanished blocks a thread of zenoh for 10 s (its issue 2718). With as few threads
-as cores, the links to all other peers die with it."""
+as cores, the links to all other peers die with it; with one for the net so may the session, where many come and go
+(its issue 2581)."""
+
+PORTS_TRIED = 10
+"""How often a free port is looked for where somebody else takes it first."""
+_LISTENING: dict[str, tuple[str, ...]] = {}
+"""By its id, where each open session can be reached. zenoh itself says so by its admin space alone."""
 
 
 class GatewayAwayError(MeshError):
@@ -66,7 +76,7 @@ def open_session(settings: MeshSettings, home: Path) -> zenoh.Session:
     `close_session`.
     """
     listen = _listen(settings)
-    config = _common(listen, settings.connect, _tls_files(settings, home))
+    config = _common(settings.connect, _tls_files(settings, home))
     config |= _discovery(settings)
     if settings.network == "client":
         config |= {"mode": "client", "connect/timeout_ms": GATEWAY_MS}
@@ -96,7 +106,7 @@ def open_router(
         connecting = [endpoint(text, secure=secure) for text in connect]
     except ValueError as error:
         raise MeshError(str(error)) from error
-    config = _common(listening, connecting, tls) | {"mode": "router"}
+    config = _common(connecting, tls) | {"mode": "router"}
     if discovery_port is not None:
         config |= {
             "scouting/multicast/enabled": True,
@@ -107,6 +117,7 @@ def open_router(
 
 def close_session(session: zenoh.Session, seconds: float = 3.0) -> None:
     """Leave the mesh, and wait so long at most: a link to a peer that vanished holds zenoh for 10 s."""
+    _LISTENING.pop(str(session.zid()), None)
     closing = threading.Thread(target=_close, args=(session,), name="leave-mesh", daemon=True)
     closing.start()
     closing.join(seconds)
@@ -114,10 +125,7 @@ def close_session(session: zenoh.Session, seconds: float = 3.0) -> None:
 
 def locators(session: zenoh.Session) -> tuple[str, ...]:
     """Return where others can reach this session, for them to remember; nothing for a client of a gateway."""
-    for reply in session.get(f"@/{session.zid()}/*", timeout=2.0):
-        if reply.ok is not None:
-            return tuple(json.loads(reply.ok.payload.to_bytes())["locators"])
-    return ()
+    return _LISTENING.get(str(session.zid()), ())
 
 
 def addresses(interface: str | None = None) -> tuple[str, ...]:
@@ -132,7 +140,7 @@ def addresses(interface: str | None = None) -> tuple[str, ...]:
         raise MeshError(f"there is no network interface {interface!r} here; expected one of {', '.join(known)}")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         if sys.platform == "linux":
-            found = {_address_of(name, probe) for name in known if interface in (None, name)}
+            found = {address for name, address in _addresses_4(probe) if interface in (None, name)}
         else:
             found = {_address_towards(LAN_GROUP, probe)}
     return tuple(sorted(address for address in found if address is not None and address != LOOPBACK))
@@ -151,7 +159,7 @@ def introduce(
     wanted = set(usable(places, settings)) - set(here)
     if not wanted or not here:
         return 0
-    config = _common((), (*here, *wanted), _tls_files(settings, home))
+    config = _common((*here, *wanted), _tls_files(settings, home))
     introducer = _open(config | {"scouting/gossip/autoconnect": []}, ())
     until = time.monotonic() + seconds
     try:
@@ -179,16 +187,23 @@ def usable(places: Iterable[str], settings: MeshSettings) -> list[str]:
     return found
 
 
-def _address_of(interface: str, probe: socket.socket) -> str | None:
-    """Return the address of an interface that is up and running, by the calls of netdevice(7)."""
+def _addresses_4(probe: socket.socket) -> list[tuple[str, str]]:
+    """Return all addresses of IPv4, each with its interface, of those that are up and running: netdevice(7)."""
     import fcntl
 
-    request = struct.pack("256s", interface.encode())
-    try:
-        flags = struct.unpack_from("H", fcntl.ioctl(probe, 0x8913, request), 16)[0]
-        return socket.inet_ntoa(fcntl.ioctl(probe, 0x8915, request)[20:24]) if flags & 0x40 else None
-    except OSError:
-        return None
+    row = 40 if sys.maxsize > 2**32 else 32
+    rows = array.array("B", bytes(row * MOST_ADDRESSES))
+    listed = fcntl.ioctl(probe, 0x8912, struct.pack("iP", len(rows), rows.buffer_info()[0]))
+    found = []
+    for start in range(0, struct.unpack_from("i", listed)[0], row):
+        name = rows[start : start + 16].tobytes().partition(b"\0")[0]
+        try:
+            flags = struct.unpack_from("H", fcntl.ioctl(probe, 0x8913, struct.pack("256s", name)), 16)[0]
+        except OSError:  # the interface has gone since it was listed
+            continue
+        if flags & 0x40:
+            found.append((name.decode().partition(":")[0], socket.inet_ntoa(rows[start + 20 : start + 24])))
+    return found
 
 
 def _address_towards(host: str, probe: socket.socket) -> str | None:
@@ -207,18 +222,17 @@ def _close(session: zenoh.Session) -> None:
         log.info("the mesh could not be left in an orderly way: %s", error)
 
 
-def _common(listen: Iterable[str], connect: Iterable[str], tls: TlsFiles | None) -> dict[str, Any]:
+def _common(connect: Iterable[str], tls: TlsFiles | None) -> dict[str, Any]:
     """What holds for agents and gateways: links that are retried for ever, bounded messages, no shared memory."""
     config = {
         "mode": "peer",
-        "listen/endpoints": list(listen),
         "listen/exit_on_failure": True,
         "connect/endpoints": list(connect),
         "connect/timeout_ms": -1,
         "connect/exit_on_failure": False,
         "connect/retry": {"period_init_ms": 500, "period_max_ms": 4_000, "period_increase_factor": 2},
         "scouting/multicast/enabled": False,
-        "adminspace/enabled": True,  # for `locators`; read only
+        "adminspace/enabled": False,  # any stranger who asks it can bring all links to a standstill (PR 2619)
         "transport/shared_memory/enabled": False,
         "transport/unicast/open_timeout": LEASE_MS,
         "transport/unicast/accept_timeout": LEASE_MS,
@@ -279,23 +293,76 @@ def _hosts(settings: MeshSettings) -> tuple[str, ...]:
     return addresses(settings.interface) or (LOOPBACK,)
 
 
-def _open(config: dict[str, Any], listen: Iterable[str]) -> zenoh.Session:
+def _open(config: dict[str, Any], listen: Sequence[str], tries: int = PORTS_TRIED) -> zenoh.Session:
     os.environ.setdefault("ZENOH_RUNTIME", THREADS)  # read once, when the process opens its first session
-    told = zenoh.Config()
-    for key, value in config.items():
-        told.insert_json5(key, json.dumps(value))
+    places: Sequence[str] = listen
     try:
-        return zenoh.open(told)
-    except zenoh.ZError as error:
-        raise MeshError(_why_not(listen) or f"cannot join the mesh: {error}") from error
+        places = [_exactly(place) for place in listen]
+        session = zenoh.open(_zenoh_config(config | {"listen/endpoints": places}))
+    except (OSError, zenoh.ZError) as error:
+        reason = _why_not(places)
+        if reason and tries > 1 and _why_not(listen) is None:  # somebody has just taken the port that was free
+            return _open(config, listen, tries - 1)
+        raise MeshError(reason or f"cannot join the mesh: {error}") from error
+    _LISTENING[str(session.zid())] = tuple(reached for place in places for reached in _reached_at(place))
+    return session
+
+
+def _zenoh_config(config: dict[str, Any]) -> zenoh.Config:
+    made = zenoh.Config()
+    for key, value in config.items():
+        made.insert_json5(key, json.dumps(value))
+    return made
+
+
+def _exactly(place: str) -> str:
+    """Put a number in the place of a name, and a port that is free now in that of port 0.
+
+    zenoh would choose as well, and not say what it chose.
+    """
+    family, host, port = _resolved(place)
+    if port == 0:
+        with socket.create_server((host, 0), family=family) as free:
+            port = free.getsockname()[1]
+    return _place(place.partition("/")[0], host, port)
+
+
+def _resolved(place: str) -> tuple[socket.AddressFamily, str, int]:
+    """Return the address that an endpoint's host stands for: of several the first, as zenoh does."""
+    name, port = host_and_port(place)
+    family, *_, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
+    return family, str(address[0]), port
+
+
+def _place(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}/[{host}]:{port}" if ":" in host else f"{scheme}/{host}:{port}"
+
+
+def _reached_at(place: str) -> list[str]:
+    """Return where others reach one that listens at a place, which may stand for all addresses of this machine."""
+    scheme, (host, port) = place.partition("/")[0], host_and_port(place)
+    if not ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        return [place]
+    hosts = [*(_addresses_6() if ":" in host else ()), *(addresses() or (LOOPBACK,))]
+    return [_place(scheme, each, port) for each in hosts]
+
+
+def _addresses_6() -> list[str]:
+    """Return this machine's addresses of IPv6 that hold beyond one link, where the system lists them."""
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:
+        return []
+    found = (ipaddress.IPv6Address(int(line.split()[0], 16)) for line in lines)
+    return [str(address) for address in found if not (address.is_loopback or address.is_link_local)]
 
 
 def _why_not(listen: Iterable[str]) -> str | None:
     """Find the endpoint that cannot be listened on, and say so in fewer words than zenoh."""
     for locator in listen:
-        host, port = host_and_port(locator)
         try:
-            socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+            family, host, port = _resolved(locator)
+            socket.create_server((host, port), family=family).close()
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             return (

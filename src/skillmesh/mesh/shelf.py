@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from skillmesh.agent import Agent, slot_of
-from skillmesh.bank import SUFFIX
+from skillmesh.common.files import HOUR, PRIVATE, make_folder, remove, sync_folder, write_whole
 from skillmesh.errors import AgentError, ModuleError, TaskExistsError, UnknownTaskError, WithdrawnError
-from skillmesh.ledger import Ledger, View
 from skillmesh.module import Module
+from skillmesh.module.identity import refuse_bad_key
 from skillmesh.module.notice import Announcement, Slot
-from skillmesh.module.parts import specs_for
-from skillmesh.teachers import Teachers
+from skillmesh.module.teachers import Teachers
+from skillmesh.store.bank import SUFFIX
+from skillmesh.store.ledger import BY_USER, Ledger, LedgerView
+from skillmesh.store.parts import specs_for
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +66,8 @@ class Shelf:
         self._ranks: dict[str, tuple[Slot, Rank]] = {}
         """By module id, what a held file was found to be: whatever it was, files are not read at every look."""
         for folder in (self.partial, self.quarantine):
-            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # a home that can only be read holds what it holds
+                make_folder(folder)
 
     @property
     def size(self) -> int:
@@ -76,13 +80,9 @@ class Shelf:
 
     def hold(self, module_id: str, data: bytes, reason: str) -> None:
         """Put a module into quarantine; the file first, so that a decision always has its file."""
-        target = self._path(module_id)
-        partial = target.with_suffix(".partial")
         try:
-            partial.write_bytes(data)
-            partial.replace(target)
+            write_whole(self._path(module_id), data, mode=PRIVATE)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise AgentError(
                 f"cannot write to the quarantine {self.quarantine}: {error.strerror}; nothing was changed; make "
                 "room or mend the folder, then try again"
@@ -120,22 +120,24 @@ class Shelf:
         """Let a module answer after all: the user knows better."""
         module = agent.take(self._path(held.module.id).read_bytes())
         self._ledger.choose(module.id, "released", "released by the user")
-        self._path(module.id).unlink(missing_ok=True)
+        remove(self._path(module.id))
         return module
 
     def drop(self, held: HeldModule) -> None:
         """Throw a module away for good: it is not fetched again."""
-        self._ledger.choose(held.module.id, "refused", f"dropped by the user; it was held: {held.reason}")
-        self._path(held.module.id).unlink(missing_ok=True)
+        self._ledger.choose(held.module.id, "refused", f"{BY_USER}; it was held: {held.reason}")
+        remove(self._path(held.module.id))
 
     def let_go(self, module_id: str) -> None:
         """Forget that a module was held, and its file."""
-        self._path(module_id).unlink(missing_ok=True)
+        remove(self._path(module_id))
         self._ledger.unchoose(module_id)
 
     def try_again(self, held: HeldModule, announcement: Announcement) -> None:
         """Have a module judged anew, as if it had just arrived by this announcement."""
         self._path(held.module.id).replace(self.partial / announcement.digest)
+        for folder in (self.partial, self.quarantine):
+            sync_folder(folder)
         self._ledger.unchoose(held.module.id)
 
     def file_of(self, module_id: str) -> bytes | None:
@@ -144,7 +146,7 @@ class Shelf:
         except OSError:
             return None
 
-    def tidy(self, view: View) -> None:
+    def tidy(self, view: LedgerView) -> None:
         """Remove files that something newer stands in the place of (another version, a withdrawal).
 
         What is damaged goes too: it is fetched and judged anew.
@@ -159,6 +161,10 @@ class Shelf:
             found = self._ranks.get(module_id)
             if found is None or _superseded(*found, view):
                 self.let_go(module_id)
+        for path in _files(self.quarantine):  # whoever dropped or released it was killed before the file went
+            chosen = view.choices.get(path.stem)
+            if chosen is not None and chosen.choice != "held" and _is_old(path):
+                path.unlink(missing_ok=True)
 
     def _rank(self, module_id: str) -> tuple[Slot, Rank] | None:
         """Where a held module stands; None where its file is gone or damaged."""
@@ -182,6 +188,7 @@ def trust(agent: Agent, shelf: Shelf, key: str, name: str = "") -> None:
     """Believe a teacher from now on, under a name if one is given; what was put away is tried anew."""
     if key == agent.identity.public_key:
         raise AgentError("this is the agent's own key, which it always trusts; expected the key of another agent")
+    refuse_bad_key(key)
     if name:
         agent.teachers.refuse_taken(name, key)
     agent.ledger.trust(key, name)
@@ -218,10 +225,17 @@ def put_away(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
     return moved
 
 
-def _superseded(slot: Slot, rank: Rank, view: View) -> bool:
+def _superseded(slot: Slot, rank: Rank, view: LedgerView) -> bool:
     """Whether something of a later version stands in a module's place, or withdraws it."""
     notice = view.at(slot)
     return notice is not None and notice.rank[:3] > rank
+
+
+def _is_old(path: Path) -> bool:
+    """Whether nobody can be about to decide on a file any more."""
+    with contextlib.suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime > HOUR
+    return False
 
 
 def _sizes(folder: Path) -> dict[str, int]:
@@ -233,4 +247,5 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.is_file())
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return (path for path in found if path.is_file())

@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from skillmesh.agent import Agent
-from skillmesh.ledger import View
-from skillmesh.mesh.settings import MeshSettings
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import Announcement
+from skillmesh.module.teachers import odd_notice
+from skillmesh.store.ledger import LedgerView
+from skillmesh.store.mesh_settings import MeshSettings
 
 HOUR = 3600.0
 
@@ -35,7 +36,7 @@ class Chooser:
         """For each teacher, the modules that were begun in the last hour, and when."""
         self._guard = threading.Lock()
 
-    def choose(self, view: View) -> Wants:
+    def choose(self, view: LedgerView) -> Wants:
         wanted: list[Announcement] = []
         declined: dict[str, str] = {}
         held = {(m.card.teacher_key, m.card.task): (m.card.version, m.id) for m in self._agent.bank}
@@ -77,7 +78,7 @@ class Chooser:
             }
             return {teacher: set(times) for teacher, times in self._begun.items()}
 
-    def _decided(self, announcement: Announcement, view: View) -> str | None:
+    def _decided(self, announcement: Announcement, view: LedgerView) -> str | None:
         if (banned := view.bans.get(announcement.teacher_key)) is not None:
             key = announcement.teacher_key[:12]
             return f"its teacher is banned: {banned}; `skillmesh peers --unban {key}` forgives"
@@ -91,6 +92,8 @@ class Chooser:
 
     def _unfit(self, announcement: Announcement) -> str | None:
         config, bank = self._agent.config, self._agent.bank
+        if (odd := odd_notice(announcement)) is not None:
+            return odd
         if announcement.backbone != bank.backbone:
             return f"made for backbone {announcement.backbone[:16]}…, this agent's is {bank.backbone[:16]}…"
         theirs = (announcement.representation, announcement.compact, config.mapper in announcement.anchors)

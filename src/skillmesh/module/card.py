@@ -7,19 +7,19 @@ rule in words: it is what an error quotes as "expected".
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from skillmesh.common.choices import AnchorKind, Representation
 from skillmesh.errors import CardError, FormatVersionError, NotCanonicalError
 from skillmesh.module.canonical import dumps, loads, show
 from skillmesh.module.identity import is_name
 from skillmesh.module.warm_record import DESCRIPTION as WARM_DESCRIPTION
 from skillmesh.module.warm_record import CardWarmRecord
-from skillmesh.names import AnchorKind, Representation
+from skillmesh.module.words import line, plain
 
 FORMAT = 2
 """The newest that is read. A card says 1 unless it has fields that came with 2: older releases then say that they
@@ -42,25 +42,10 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _plain(text: str) -> str:
-    """Names and notes are shown in terminals and web pages: nothing invisible, one spelling per name."""
-    if not text.replace("\n", " ").replace("\t", " ").isprintable():
-        raise ValueError(f"{show(text)} with characters that do not print")
-    if not unicodedata.is_normalized("NFC", text):
-        raise ValueError(f"{show(text)}, which is not in Unicode's NFC")
-    return text
-
-
-def _line(text: str) -> str:
-    if "\n" in text or "\t" in text:
-        raise ValueError(f"{show(text)} with a line break or tab")
-    return _plain(text)
-
-
 def _task(text: str) -> str:
     if text != text.strip() or text in (".", "..") or "/" in text or "\\" in text:
         raise ValueError(show(text))
-    return _line(text)
+    return line(text)
 
 
 def _teacher(text: str) -> str:
@@ -109,7 +94,7 @@ def _toes(numbers: tuple[int, ...]) -> tuple[int, ...]:
 def _origin(text: str) -> str:
     if not _ORIGIN.match(text) or len(text) > 65 + 200:
         raise ValueError(show(text))
-    return _line(text)
+    return line(text)
 
 
 def _tag(text: str) -> str:
@@ -118,7 +103,7 @@ def _tag(text: str) -> str:
     return text
 
 
-Line = Annotated[str, AfterValidator(_line)]
+Line = Annotated[str, AfterValidator(line)]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 TaskName = Annotated[str, AfterValidator(_task), Field(min_length=1, max_length=100)]
 TeacherName = Annotated[str, AfterValidator(_teacher)]
@@ -179,7 +164,7 @@ class Card(BaseModel):
     tags: Tags | None = Field(
         None, description="1–16 tags in alphabetical order, each once, of 1–32 of a–z, 0–9, '.', '_' and '-'"
     )
-    note: Annotated[str, AfterValidator(_plain)] | None = Field(
+    note: Annotated[str, AfterValidator(plain)] | None = Field(
         None, min_length=1, max_length=2000, description="1–2,000 printable NFC characters"
     )
 

@@ -29,7 +29,7 @@ from skillmesh.module.card import Card
 from skillmesh.module.identity import Identity, verify
 from skillmesh.module.sniff import guess
 from skillmesh.module.validate import check_finite, check_tensors, dtype_name
-from skillmesh.tensors import DTYPES, Array, Spec, Tensors
+from skillmesh.numerics.tensors import DTYPES, Array, Spec, Tensors
 
 MAX_FILE = 64_000_000
 MAX_HEADER = 4_000_000

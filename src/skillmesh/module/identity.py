@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import unicodedata
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
+from skillmesh.common.files import PRIVATE, write_whole
 from skillmesh.errors import AgentError
 
 MAX_NAME = 64
 _NAME_LINE = "skillmesh-name: "
 _KIND = re.compile(r"[a-z][a-z-]{0,31}")
 _HEX_64 = re.compile(r"[0-9a-f]{64}")
+_P = 2**255 - 19
+_D = -121665 * pow(121666, -1, _P) % _P
+_EIGHTH = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = frozenset({0, 1, _P - 1, _EIGHTH, _P - _EIGHTH})
+"""Second coordinates of the eight points that every signature can be made for, without a private key."""
 _HEX_128 = re.compile(r"[0-9a-f]{128}")
 
 
@@ -33,12 +38,35 @@ def is_name(text: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
+def is_key(text: str) -> bool:
+    """Whether this is the public key of somebody: 64 hex digits, a point of the curve in its one spelling.
+
+    Points of small order are nobody's: a signature that holds for almost any message can be made up for them.
+    """
+    if not _HEX_64.fullmatch(text):
+        return False
+    number = int.from_bytes(bytes.fromhex(text), "little")
+    y = number & (2**255 - 1)
+    if y >= _P or y in _SMALL_ORDER:
+        return False
+    over, under = y * y - 1, _D * y * y + 1  # x² is their quotient, a square where their product is one
+    return pow(over * under, (_P - 1) // 2, _P) == 1
+
+
+def refuse_bad_key(text: str) -> None:
+    if not is_key(text):
+        raise AgentError(
+            f"{text[:80]!r} is no public key; expected 64 hex digits, as `skillmesh trust show-mine` prints them"
+        )
+
+
 def verify(public_key: str, kind: str, digest_hex: str, signature: str) -> bool:
     """Whether `signature` is this key's, over this kind of thing with this digest. Malformed input is a no."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    if not (_HEX_64.fullmatch(public_key) and _HEX_128.fullmatch(signature)):
+    if not (_HEX_128.fullmatch(signature) and is_key(public_key)):
         return False
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
@@ -105,7 +133,7 @@ class Identity:
         if target.exists():
             raise taken
         try:
-            write_new(target, self._pem())
+            write_whole(target, self._pem(), mode=PRIVATE, new=True)
         except FileExistsError:
             raise taken from None
         except OSError as error:
@@ -137,22 +165,3 @@ def _message(kind: str, digest_hex: str) -> bytes:
     if not (_KIND.fullmatch(kind) and _HEX_64.fullmatch(digest_hex)):
         raise ValueError(f"cannot sign kind {kind!r} of {digest_hex!r}: expected a-z and '-', and 64 hex digits")
     return b"skillmesh/v1/" + kind.encode() + b"\n" + digest_hex.encode()
-
-
-def write_new(target: Path, content: bytes) -> None:
-    """Write all of it or nothing, mode 0600, never over another file."""
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp gives 0600
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, target)  # unlike a rename, this refuses a file that has just appeared
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links
-            temporary.rename(target)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from skillmesh.module.notice import Link
 
 
 @dataclass(frozen=True)
-class Joint(Module):
+class MergedTask(Module):
     """What a link makes of its parts: read like any module, but nothing in it is rounded.
 
     Its card names the task as the link does, and all teachers; `size` is that of the parts.
@@ -21,4 +21,4 @@ class Joint(Module):
 
 def parts_of(module: Module) -> tuple[Module, ...]:
     """The modules that a task consists of: several, or itself."""
-    return module.parts if isinstance(module, Joint) else (module,)
+    return module.parts if isinstance(module, MergedTask) else (module,)

@@ -11,7 +11,7 @@ from skillmesh.errors import ModuleError
 from skillmesh.module.card import Card
 from skillmesh.module.format import MAX_FILE, Parts, SpecsFor, content_id, read, write
 from skillmesh.module.identity import Identity
-from skillmesh.tensors import Array, Tensors
+from skillmesh.numerics.tensors import Array, Tensors
 
 
 @dataclass(frozen=True)

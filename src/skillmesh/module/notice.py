@@ -19,12 +19,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from skillmesh.common.choices import AnchorKind, Representation
 from skillmesh.errors import NoticeError
 from skillmesh.module.canonical import dumps, loads, show
 from skillmesh.module.card import MAX_CLASSES, Card, Hex, Line, Tags, TaskName, TeacherName, Version
 from skillmesh.module.format import MAX_FILE
 from skillmesh.module.identity import Identity, verify
-from skillmesh.names import AnchorKind, Representation
 
 LEAF = 32_768
 """Bytes of a file that one hash in its announcement covers."""
@@ -209,6 +209,8 @@ def leaf_hash(leaf: bytes) -> str:
 
 def decode(data: bytes) -> Notice:
     """Read and check a notice from a stranger, its signature last."""
+    if not isinstance(data, bytes):  # a damaged database gives back anything
+        raise NoticeError(f"the notice is {show(data)}, expected bytes")
     if len(data) > MAX_NOTICE:
         raise NoticeError(f"the notice has {len(data):,} bytes, expected ≤ {MAX_NOTICE:,}")
     try:

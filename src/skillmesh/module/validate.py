@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from skillmesh.errors import NotFiniteError, TensorError
-from skillmesh.tensors import DTYPES, Array, Spec, Tensors
+from skillmesh.numerics.tensors import DTYPES, Array, Spec, Tensors
 
 MAX_LETTER = 4096
 """The largest size that a letter in a `Spec` may stand for."""

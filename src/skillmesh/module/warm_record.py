@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from skillmesh.common.choices import WarmForm
 from skillmesh.module.canonical import show
-from skillmesh.names import WarmForm
+from skillmesh.module.words import line
 
 MAX_ROWS = 10_000
 DESCRIPTION = (
@@ -49,8 +50,7 @@ class WarmRecord(BaseModel):
         if self.form == "prior" and not self.rows:
             raise ValueError("a prior without rows")
         for text in (*(source[0] for source in self.sources), *(row[2] for row in self.rows)):
-            if not text.isprintable():
-                raise ValueError(f"{show(text)} with characters that do not print")
+            line(text)
         return self
 
     def lines(self, classes: tuple[str, ...]) -> dict[str, str]:

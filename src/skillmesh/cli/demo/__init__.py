@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skillmesh.cli.demo.plan import Plan
+from skillmesh.cli.demo.plan import DemoPlan
 
 
-def run(out: Path, device: str | None, as_json: bool, plan: Plan | None = None) -> None:
+def run(out: Path, device: str | None, as_json: bool, plan: DemoPlan | None = None) -> None:
     """Run the demo in `out`; a second run draws nothing again, but learns afresh."""
     from skillmesh.cli import show
     from skillmesh.cli.demo.guard import ended_by_signals, only_one
@@ -19,7 +19,7 @@ def run(out: Path, device: str | None, as_json: bool, plan: Plan | None = None) 
     from skillmesh.cli.demo.story import play
 
     with only_one(out), ended_by_signals():
-        outcome = play(out, plan or Plan(), device)
+        outcome = play(out, plan or DemoPlan(), device)
     if as_json:
         show.print_json(as_dict(outcome))
     else:

@@ -58,8 +58,10 @@ class Crew:
             if stands != before:
                 changed, before = time.monotonic(), stands
             if time.monotonic() - changed > PATIENCE:
-                told = "\n".join(f"{member.name}: {member.last_words()}" for member in self.running)
-                raise AgentError(f"the agents have stood still for {PATIENCE:.0f} s; their logs end so:\n{told}")
+                raise AgentError.of_lines(
+                    f"the agents have stood still for {PATIENCE:.0f} s; their logs end so:",
+                    *(f"{member.name}: {member.last_words()}" for member in self.running),
+                )
             time.sleep(LOOK)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
 from skillmesh.cli import show
-from skillmesh.cli.demo.plan import Plan
+from skillmesh.cli.demo.plan import DemoPlan
 from skillmesh.data.demo import write_demo_tasks
+from skillmesh.numerics.threads import cores
 
 
-def draw_tasks(folder: Path, plan: Plan) -> dict[str, Path]:
+def draw_tasks(folder: Path, plan: DemoPlan) -> dict[str, Path]:
     """Draw what is not there yet; return the task folders by name, in the plan's order."""
     names = (*plan.learned, *plan.hidden)
     # Spawned, not forked: the progress bar has a thread.
@@ -28,11 +28,6 @@ def draw_tasks(folder: Path, plan: Plan) -> dict[str, Path]:
         finally:
             pool.shutdown(cancel_futures=True)
     return {name: folder / name for name in names}
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _leave_interrupts_to_the_parent() -> None:

@@ -16,12 +16,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from skillmesh.agent import Agent
-from skillmesh.config import FILE as CONFIG_FILE
+from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.errors import AgentError
-from skillmesh.home import create_home
-from skillmesh.mesh.control import call
+from skillmesh.mesh.calling import call
 from skillmesh.mesh.node import LOCK as NODE_LOCK
-from skillmesh.mesh.settings import MeshSettings
+from skillmesh.store.home import create_home
+from skillmesh.store.mesh_settings import MeshSettings
 
 GRACE = 3.0
 """Seconds to leave the mesh in order; a process that takes longer is killed, which its home survives."""

@@ -12,7 +12,7 @@ SOLO = "solo"
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """The cast. Tests take a smaller one."""
 
     learned: tuple[str, ...] = LEARNED

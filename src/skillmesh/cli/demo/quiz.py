@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from skillmesh.answer import Answer
+from skillmesh.answering.answer import Answer
 from skillmesh.errors import AgentError
-from skillmesh.mesh.control import call
+from skillmesh.mesh.calling import call
 
 CHUNK = 100
 """Images per request: a few seconds of work."""

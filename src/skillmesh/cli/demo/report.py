@@ -5,29 +5,27 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from skillmesh.cli import show
-from skillmesh.cli.demo.drawing import cores
+from skillmesh.cli import outlet, show
 from skillmesh.cli.demo.screen import grid
+from skillmesh.numerics.threads import cores
 
 if TYPE_CHECKING:
     from skillmesh.cli.demo.quiz import Sheet
-    from skillmesh.cli.demo.story import Outcome
+    from skillmesh.cli.demo.story import StoryOutcome
 
 
-def print_outcome(outcome: Outcome) -> None:
+def print_outcome(outcome: StoryOutcome) -> None:
     """Show who holds what, how well every task is answered, how well every agent answers, and what it took."""
     show.console.print(grid(outcome.members, outcome.plan.learned))
-    typer.echo()
+    outlet.line()
     _print_tasks(outcome)
-    typer.echo()
+    outlet.line()
     _print_agents(outcome)
-    typer.echo()
+    outlet.line()
     _print_lines(outcome)
 
 
-def as_dict(outcome: Outcome) -> dict[str, Any]:
+def as_dict(outcome: StoryOutcome) -> dict[str, Any]:
     """Return all of it as JSON would have it."""
     plan = outcome.plan
     since_start, since_joined = outcome.late_seconds
@@ -53,7 +51,7 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _print_tasks(outcome: Outcome) -> None:
+def _print_tasks(outcome: StoryOutcome) -> None:
     title = f"what {outcome.plan.teachers[0]} says of each task's images, with nobody telling the task"
     columns = ("task", ">classes", "taught by", ">with all after", ">found", ">right", ">said unknown", ">module")
     rows = show.table(title, *columns)
@@ -67,7 +65,7 @@ def _print_tasks(outcome: Outcome) -> None:
     show.console.print(rows)
 
 
-def _print_agents(outcome: Outcome) -> None:
+def _print_agents(outcome: StoryOutcome) -> None:
     title = "every agent on all images, averages over tasks"
     rows = show.table(title, "agent", ">found", ">right", ">said unknown", ">hidden said unknown", "answers' hash")
     for name, sheet in outcome.sheets.items():
@@ -77,11 +75,11 @@ def _print_agents(outcome: Outcome) -> None:
     show.console.print(rows)
 
 
-def _print_lines(outcome: Outcome) -> None:
+def _print_lines(outcome: StoryOutcome) -> None:
     plan = outcome.plan
     since_start, since_joined = outcome.late_seconds
     if outcome.same_answers:
-        typer.echo(f"all of them gave the same {len(_first(outcome).answers):,} answers, bit by bit")
+        outlet.line(f"all of them gave the same {len(_first(outcome).answers):,} answers, bit by bit")
     else:
         show.warn("they did NOT give the same answers: their hashes differ")
     for line in (
@@ -94,10 +92,10 @@ def _print_lines(outcome: Outcome) -> None:
         f"picture: {outcome.picture}",
         f"try it:  skillmesh ask IMAGE --home {outcome.members[-1].home}",
     ):
-        typer.echo(line)
+        outlet.line(line)
 
 
-def _wall_clock(outcome: Outcome) -> tuple[str, str]:
+def _wall_clock(outcome: StoryOutcome) -> tuple[str, str]:
     """What was measured, and what one should know about it."""
     together, alone, share = outcome.together_seconds, outcome.alone_seconds, _largest_share(outcome)
     return (
@@ -108,7 +106,7 @@ def _wall_clock(outcome: Outcome) -> tuple[str, str]:
     )
 
 
-def _task(outcome: Outcome, task: str) -> dict[str, Any]:
+def _task(outcome: StoryOutcome, task: str) -> dict[str, Any]:
     """The first agent's figures of a task, and how the task spread."""
     teacher = next(member for member in outcome.members if member.has_taught(task))
     module = teacher.agent.bank.find(task)
@@ -121,7 +119,7 @@ def _task(outcome: Outcome, task: str) -> dict[str, Any]:
     }
 
 
-def _agent(outcome: Outcome, name: str) -> dict[str, Any]:
+def _agent(outcome: StoryOutcome, name: str) -> dict[str, Any]:
     """What one agent has, sent and fetched; and how it answers, if it was there to be asked."""
     member = next(member for member in outcome.members if member.name == name)
     learned = sum(member.has_taught(task) for task in member.since)
@@ -140,11 +138,11 @@ def _agent(outcome: Outcome, name: str) -> dict[str, Any]:
     return facts | figures | {"hidden_unknown": hidden, "answers_sha256": sheet.digest}
 
 
-def _first(outcome: Outcome) -> Sheet:
+def _first(outcome: StoryOutcome) -> Sheet:
     return outcome.sheets[outcome.plan.teachers[0]]
 
 
-def _largest_share(outcome: Outcome) -> float:
+def _largest_share(outcome: StoryOutcome) -> float:
     """How much of all training images the busiest agent had."""
     images = [
         sum(sum(m.card.counts) for m in member.agent.bank if m.card.teacher_key == member.key)

@@ -27,7 +27,7 @@ WIDTH = 11
 LEARNED, RECEIVED, MISSING = Text("learned", "bold green"), Text("received", "cyan"), Text("·", "dim")
 
 
-class Screen:
+class DemoScreen:
     """Shows agents, and tells what happens with the seconds since the demo began."""
 
     def __init__(self, tasks: Sequence[str], live: Live | None) -> None:
@@ -56,15 +56,15 @@ class Screen:
 
 
 @contextlib.contextmanager
-def screen(tasks: Sequence[str]) -> Iterator[Screen]:
+def screen(tasks: Sequence[str]) -> Iterator[DemoScreen]:
     """Open the screen; when it closes, the grid goes and what was told stays."""
     if not show.stderr.is_terminal:
-        yield Screen(tasks, None)
+        yield DemoScreen(tasks, None)
         return
     from rich.live import Live
 
     with Live(console=show.stderr, auto_refresh=False, transient=True) as live:
-        yield Screen(tasks, live)
+        yield DemoScreen(tasks, live)
 
 
 def grid(members: Sequence[Member], tasks: Sequence[str]) -> Table:

@@ -10,17 +10,17 @@ from pathlib import Path
 from skillmesh.cli.demo.crew import Crew, free_port
 from skillmesh.cli.demo.drawing import draw_tasks
 from skillmesh.cli.demo.member import Member
-from skillmesh.cli.demo.plan import SOLO, Plan
+from skillmesh.cli.demo.plan import SOLO, DemoPlan
 from skillmesh.cli.demo.quiz import Sheet, ask, questions
-from skillmesh.cli.demo.screen import Screen, screen
+from skillmesh.cli.demo.screen import DemoScreen, screen
 from skillmesh.cli.picture import draw_answers
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StoryOutcome:
     """What came of it. Seconds are wall-clock."""
 
-    plan: Plan
+    plan: DemoPlan
     members: Sequence[Member]
     sheets: dict[str, Sheet]
     """What each agent said that was there at the end, by name."""
@@ -44,7 +44,7 @@ class Outcome:
         return len({sheet.digest for sheet in self.sheets.values()}) == 1
 
 
-def play(out: Path, plan: Plan, device: str | None) -> Outcome:
+def play(out: Path, plan: DemoPlan, device: str | None) -> StoryOutcome:
     """Play all of it; when it ends, whichever way, no process is left."""
     _refuse_unusable(device)
     began = time.monotonic()
@@ -65,7 +65,7 @@ def play(out: Path, plan: Plan, device: str | None) -> Outcome:
     picture = out / "answers.png"
     draw_answers(sheets[plan.teachers[0]].answers, picture)
     own = {module.content_id for module in crew[plan.teachers[0]].agent.bank}
-    return Outcome(
+    return StoryOutcome(
         plan=plan,
         members=crew.members,
         sheets=sheets,
@@ -88,14 +88,14 @@ def _refuse_unusable(device: str | None) -> None:
         usable_device(device)
 
 
-def _crew(out: Path, plan: Plan, folders: dict[str, Path]) -> Crew:
+def _crew(out: Path, plan: DemoPlan, folders: dict[str, Path]) -> Crew:
     port = free_port()
     homes = out / "agents"
     teachers = [Member(homes / name, [folders[t] for t in plan.lessons(name)], port) for name in plan.teachers]
     return Crew([*teachers, Member(homes / plan.latecomer, (), port)])
 
 
-def _learn_together(crew: Crew, plan: Plan, cache: Path, device: str | None, view: Screen) -> float:
+def _learn_together(crew: Crew, plan: DemoPlan, cache: Path, device: str | None, view: DemoScreen) -> float:
     """Let the teachers learn and share; one is killed on the way. Returns when that was."""
     teachers = [crew[name] for name in plan.teachers]
     *others, victim = teachers
@@ -116,7 +116,9 @@ def _learn_together(crew: Crew, plan: Plan, cache: Path, device: str | None, vie
     return killed
 
 
-def _join_late(crew: Crew, plan: Plan, cache: Path, device: str | None, view: Screen) -> tuple[float, float]:
+def _join_late(
+    crew: Crew, plan: DemoPlan, cache: Path, device: str | None, view: DemoScreen
+) -> tuple[float, float]:
     """Start the agent that knows nothing; returns how long it took to know everything."""
     late = crew[plan.latecomer]
     late.start(cache, device)
@@ -128,13 +130,13 @@ def _join_late(crew: Crew, plan: Plan, cache: Path, device: str | None, view: Sc
     return seconds
 
 
-def _ask(member: Member, images: Sequence[Path], view: Screen) -> Sheet:
+def _ask(member: Member, images: Sequence[Path], view: DemoScreen) -> Sheet:
     view.tell(f"{member.name} is asked about {len(images):,} images, with no task label")
     return ask(member.home, images, lambda done: view.status(f"{done:,} of {len(images):,} answered"))
 
 
 def _learn_alone(
-    out: Path, plan: Plan, folders: dict[str, Path], device: str | None, view: Screen
+    out: Path, plan: DemoPlan, folders: dict[str, Path], device: str | None, view: DemoScreen
 ) -> tuple[float, Member]:
     """Let one agent learn everything, as cold as the others were; returns its seconds and itself."""
     cache = _cold_cache(out / "cache" / SOLO)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import WHITE, Colour, Pen, blotches, hsv, mix
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 Cells = npt.NDArray[np.int64]
 INK: Colour = (18, 18, 20)
@@ -101,4 +101,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("barcodes", tuple(CODES), draw, hidden=True),)
+TASKS = (DrawnTask("barcodes", tuple(CODES), draw, hidden=True),)

@@ -19,7 +19,7 @@ from skillmesh.data.demo import (
     textures,
 )
 from skillmesh.data.demo.canvas import finish
-from skillmesh.data.demo.task import Task, stable_seed
+from skillmesh.data.demo.task import DrawnTask, stable_seed
 from skillmesh.errors import DataError
 
 #: The order in which the demo learns; the alphabets, which are easily confused, come early.
@@ -38,12 +38,12 @@ FAMILIES = (
     barcodes,
     maps,
 )
-TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family.TASKS}
+TASKS: dict[str, DrawnTask] = {task.name: task for family in FAMILIES for task in family.TASKS}
 LEARNED: tuple[str, ...] = tuple(name for name, task in TASKS.items() if not task.hidden)
 HIDDEN: tuple[str, ...] = tuple(name for name, task in TASKS.items() if task.hidden)
 
 
-def find(name: str) -> Task:
+def find(name: str) -> DrawnTask:
     """The task of this name, or an error that lists the names there are."""
     if name not in TASKS:
         raise DataError(f"no demo task is called {name!r}; choose one of: {', '.join(TASKS)}")

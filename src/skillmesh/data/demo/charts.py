@@ -8,7 +8,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import WHITE, Colour, Pen, Point, blotches, hsv, mix
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 AXIS: Colour = (90, 94, 104)
 GRID: Colour = (222, 225, 230)
@@ -148,4 +148,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("charts", tuple(CHARTS), draw),)
+TASKS = (DrawnTask("charts", tuple(CHARTS), draw),)

@@ -5,7 +5,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, blotches, hsv, mix, vary
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -43,4 +43,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("clocks", tuple(f"{hour} o clock" for hour in HOURS), draw),)
+TASKS = (DrawnTask("clocks", tuple(f"{hour} o clock" for hour in HOURS), draw),)

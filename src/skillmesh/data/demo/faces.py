@@ -7,7 +7,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, blotches, hsv, mix
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 INK: Colour = (60, 36, 24)
 RED: Colour = (214, 40, 60)
@@ -130,4 +130,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("faces", tuple(FACES), draw),)
+TASKS = (DrawnTask("faces", tuple(FACES), draw),)

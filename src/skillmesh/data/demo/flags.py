@@ -8,7 +8,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import WHITE, Colour, Pen, blotches, mix
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 WIDE, HIGH = 180, 120
 RED: Colour = (206, 32, 44)
@@ -90,4 +90,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return sky
 
 
-TASKS = (Task("flags", (*STRIPES, *CROSSES, *OTHERS), draw),)
+TASKS = (DrawnTask("flags", (*STRIPES, *CROSSES, *OTHERS), draw),)

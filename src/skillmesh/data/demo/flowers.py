@@ -7,7 +7,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, blotches, hsv, mix, vary
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 Flower = Callable[[Pen, np.random.Generator], None]
 
@@ -137,4 +137,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("flowers", tuple(FLOWERS), draw),)
+TASKS = (DrawnTask("flowers", tuple(FLOWERS), draw),)

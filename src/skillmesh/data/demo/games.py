@@ -5,7 +5,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, Point, blotches, hsv, mix, vary
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 CORNERS: list[Point] = [(-1, -1), (1, 1), (1, -1), (-1, 1)]
 PIPS: dict[str, list[Point]] = {
@@ -67,6 +67,6 @@ def draw_card(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
 
 
 TASKS = (
-    Task("dice", tuple(PIPS), draw_die),
-    Task("cards", tuple(f"{rank} of {suit}" for suit in SUITS for rank in RANKS), draw_card),
+    DrawnTask("dice", tuple(PIPS), draw_die),
+    DrawnTask("cards", tuple(f"{rank} of {suit}" for suit in SUITS for rank in RANKS), draw_card),
 )

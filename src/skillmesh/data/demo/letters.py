@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from skillmesh.data.demo.canvas import Colour, Pen, blotches, hsv, mix
-from skillmesh.data.demo.task import Drawer, Task
+from skillmesh.data.demo.task import Drawer, DrawnTask
 
 FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSerif-Bold")
 
@@ -58,4 +58,4 @@ def _drawer(letters: dict[str, str]) -> Drawer:
     return draw
 
 
-TASKS = tuple(Task(name, tuple(letters), _drawer(letters)) for name, letters in ALPHABETS.items())
+TASKS = tuple(DrawnTask(name, tuple(letters), _drawer(letters)) for name, letters in ALPHABETS.items())

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from skillmesh.data.demo.canvas import Array, smooth_field
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 #: Height (0 is the shore) and its colour, from the deep sea to snow.
 LEVELS = np.array([-1.6, -0.5, -0.02, 0.0, 0.06, 0.5, 1.0, 1.5, 2.0])
@@ -74,4 +74,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return Image.fromarray(np.clip(np.stack(tints, axis=-1) * shade[..., None], 0, 255).astype(np.uint8))
 
 
-TASKS = (Task("maps", tuple(MAPS), draw, hidden=True),)
+TASKS = (DrawnTask("maps", tuple(MAPS), draw, hidden=True),)

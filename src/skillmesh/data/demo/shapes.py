@@ -7,7 +7,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import Pen, Point, blotches, hsv, mix
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 SHAPES: dict[str, Callable[[], list[Point]]] = {
     "circle": lambda: outlines.regular(48),
@@ -37,4 +37,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("shapes", tuple(SHAPES), draw),)
+TASKS = (DrawnTask("shapes", tuple(SHAPES), draw),)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, blotches, vary
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 RED: Colour = (200, 28, 36)
 BLUE: Colour = (20, 80, 170)
@@ -103,4 +103,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("signs", tuple(SIGNS), draw),)
+TASKS = (DrawnTask("signs", tuple(SIGNS), draw),)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from skillmesh.data.demo import outlines
 from skillmesh.data.demo.canvas import Colour, Pen, blotches, hsv, mix
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 ICE: Colour = (226, 240, 252)
 DEEP: Colour = (120, 165, 210)
@@ -88,4 +88,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("snowflakes", tuple(FLAKES), draw, hidden=True),)
+TASKS = (DrawnTask("snowflakes", tuple(FLAKES), draw, hidden=True),)

@@ -12,7 +12,7 @@ Drawer = Callable[[str, np.random.Generator, int], Image.Image]
 
 
 @dataclass(frozen=True)
-class Task:
+class DrawnTask:
     """One demo task; a hidden one is never learned by the demo."""
 
     name: str

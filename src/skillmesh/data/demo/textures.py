@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from skillmesh.data.demo.canvas import Array, Colour, hsv, mix, paint, smooth_field, turned_grid
-from skillmesh.data.demo.task import Task
+from skillmesh.data.demo.task import DrawnTask
 
 Texture = Callable[[Array, Array, np.random.Generator], Array]
 
@@ -113,4 +113,4 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     return image
 
 
-TASKS = (Task("textures", tuple(TEXTURES), draw),)
+TASKS = (DrawnTask("textures", tuple(TEXTURES), draw),)

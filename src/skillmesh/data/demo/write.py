@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from skillmesh.data.demo.catalogue import TASKS, draw, find
-from skillmesh.data.demo.task import Task, stable_seed
+from skillmesh.data.demo.task import DrawnTask, stable_seed
 from skillmesh.errors import DataError
 
 
@@ -42,7 +42,7 @@ def write_demo_tasks(
     return [_write_task(folder, task, counts, seed) for task in tasks]
 
 
-def _write_task(folder: Path, task: Task, counts: Mapping[str, int], seed: int) -> Path:
+def _write_task(folder: Path, task: DrawnTask, counts: Mapping[str, int], seed: int) -> Path:
     target = folder / task.name
     if _is_there(target, task, counts):
         return target
@@ -59,7 +59,7 @@ def _write_task(folder: Path, task: Task, counts: Mapping[str, int], seed: int) 
     return target
 
 
-def _is_there(target: Path, task: Task, counts: Mapping[str, int]) -> bool:
+def _is_there(target: Path, task: DrawnTask, counts: Mapping[str, int]) -> bool:
     if not target.exists():
         return False
     missing = next((path for path, *_ in _images(target, task, counts) if not path.is_file()), None)
@@ -70,7 +70,7 @@ def _is_there(target: Path, task: Task, counts: Mapping[str, int]) -> bool:
     return True
 
 
-def _images(target: Path, task: Task, counts: Mapping[str, int]) -> Iterator[tuple[Path, str, str, int]]:
+def _images(target: Path, task: DrawnTask, counts: Mapping[str, int]) -> Iterator[tuple[Path, str, str, int]]:
     """Every image of a task: its path, split, class and number."""
     for split, count in counts.items():
         for cls in task.classes:

@@ -6,22 +6,16 @@ praise it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from skillmesh.anchors import Anchor, AnchorSettings
-from skillmesh.anchors.maha import MahaAnchor
-from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.common.choices import Refining
 from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
-from skillmesh.names import Refining
+from skillmesh.learning.warm_start.epochs import Norm
+from skillmesh.learning.warm_start.start import fit_epochs
+from skillmesh.numerics.tensors import Floats
 from skillmesh.synergy.composition.head import Composed, refine
-from skillmesh.synergy.merging.statistics import Statistics, merged
-from skillmesh.synergy.rows.epochs import Norm
-from skillmesh.synergy.rows.start import fit_epochs
-from skillmesh.tensors import Floats
 
 EPOCHS = 10
 """Of the paper's forms, where nobody says how many."""
@@ -96,36 +90,3 @@ def _accuracy(head: Head, images: Images) -> float | None:
     if not len(images.val_x):
         return None
     return float(np.mean(head.logits(images.val_x).argmax(axis=1) == images.val_labels))
-
-
-def widened(anchor: Anchor, counts: Sequence[int], images: Images, settings: AnchorSettings) -> Anchor:
-    """The anchor of both: what the sources knew, from so many images of each class, and the new images."""
-    if isinstance(anchor, MahaAnchor):
-        own = MahaAnchor.fit(images.x, images.labels, len(counts), settings)
-        return _joined_maha(
-            anchor, own, np.array(counts, dtype=np.float64), np.bincount(images.labels, minlength=len(counts))
-        )
-    assert isinstance(anchor, SketchAnchor)
-    every = np.arange(len(counts))
-    parts = [Statistics.of_anchor(anchor, counts), Statistics.of(images.x, images.labels, len(counts))]
-    made = merged([(part, every) for part in parts], len(counts)).anchor(settings.rank)
-    return SketchAnchor.read(made.tensors())
-
-
-def _joined_maha(
-    first: MahaAnchor, second: MahaAnchor, old: NDArray[np.float64], new: NDArray[np.int64]
-) -> MahaAnchor:
-    """All samples, as many of a class as its count can say."""
-    rows = [
-        np.concatenate(pair)[:255]
-        for pair in zip(
-            *(np.split(a.samples, np.cumsum(a.counts, dtype=np.int64)[:-1]) for a in (first, second)), strict=True
-        )
-    ]
-    counts = np.array([len(samples) for samples in rows], dtype=np.uint8)
-    return MahaAnchor(_mean(first.means, second.means, old, new), np.concatenate(rows), counts)
-
-
-def _mean(first: Floats, second: Floats, old: NDArray[np.float64], new: NDArray[np.int64]) -> Floats:
-    share = (old / (old + new))[:, None]
-    return np.asarray(share * first + (1 - share) * second, dtype=np.float32)

@@ -21,10 +21,10 @@ import numpy as np
 
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
+from skillmesh.learning.closed_form import closed_form
 from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate
-from skillmesh.lowrank import Precision
-from skillmesh.synergy.rows.warm import WarmFit, fit_warm
-from skillmesh.tensors import Floats
+from skillmesh.learning.warm_start.prior import WarmFit, fit_warm
+from skillmesh.numerics.tensors import Floats
 
 Form = Literal["blend", "stitch", "closed", "rows"]
 FORMS: tuple[Form, ...] = ("blend", "stitch", "closed", "rows")
@@ -33,7 +33,7 @@ HEADS_SHARE: dict[Form, float] = {"blend": 0.5, "stitch": 1.0, "closed": 0.0}
 
 
 @dataclass(frozen=True)
-class Source:
+class ComposedSource:
     """A task from which classes are taken: what its module carries, and which of its classes."""
 
     head: Head
@@ -55,7 +55,7 @@ class Composed:
     """Divides the logits. Without an image to find it on it is 1: they are as sure as the sources' were right."""
 
 
-def compose(sources: Sequence[Source], prior: Prior, form: Form = "blend") -> Composed:
+def compose(sources: Sequence[ComposedSource], prior: Prior, form: Form = "blend") -> Composed:
     """Put a head together from classes of any number of tasks, without an image."""
     if form == "rows":
         return compose_rows(sources)
@@ -91,7 +91,7 @@ def refine(
     return Composed(warm.head, warm.fit.temperature), warm
 
 
-def compose_rows(sources: Sequence[Source]) -> Composed:
+def compose_rows(sources: Sequence[ComposedSource]) -> Composed:
     """Rows and biases as they are, only each head as sure as it was on its own: the plain way, to compare with."""
     parts = [
         Head(
@@ -103,13 +103,7 @@ def compose_rows(sources: Sequence[Source]) -> Composed:
     return Composed(_joined(parts))
 
 
-def closed_form(means: Floats, precision: Precision) -> Head:
-    """The linear discriminant of classes with these means and one common scatter: μᵀPx − ½μᵀPμ."""
-    rows = precision.apply(means, precision.along(means)).astype(np.float32)
-    return Head(rows, np.asarray(-0.5 * np.einsum("ij,ij->i", rows, means), dtype=np.float32))
-
-
-def _scale(source: Source, closed: Head) -> float:
+def _scale(source: ComposedSource, closed: Head) -> float:
     """κ: by how much the head must be multiplied to be nearest to the closed form at the task's class means."""
     ours, theirs = (_centred(head.logits(source.anchor.means)) for head in (source.head, closed))
     loud = float(np.vdot(ours, ours))
@@ -118,7 +112,7 @@ def _scale(source: Source, closed: Head) -> float:
     return max(agreed / loud, 1e-6) if loud else 1.0
 
 
-def _mixed(source: Source, closed: Head, scale: float, share: float) -> Head:
+def _mixed(source: ComposedSource, closed: Head, scale: float, share: float) -> Head:
     """The closed form's mean over the chosen classes, and around it what both say about one against another."""
     rows = source.rows
     weight, bias = closed.weight[rows], closed.bias[rows]

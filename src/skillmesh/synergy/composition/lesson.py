@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from skillmesh.backbone.backbone import Backbone
-from skillmesh.config import AgentConfig
+from skillmesh.common.choices import Refining
+from skillmesh.common.config import AgentConfig
+from skillmesh.common.progress import Progress, begin
 from skillmesh.data.folder import TaskFolder, open_task
 from skillmesh.errors import AgentError, DataError
 from skillmesh.learning.examine import Part
+from skillmesh.learning.lesson import Lesson, ReadImages, anchor_settings, own_probes, read_images
 from skillmesh.learning.probes import probe_tensors
-from skillmesh.lesson import Lesson, ReadImages, anchor_settings, own_probes, read_images
-from skillmesh.names import Refining
-from skillmesh.progress import Progress, begin
-from skillmesh.synergy.composition.further import Images, go_on, widened
-from skillmesh.synergy.composition.task import Task
-from skillmesh.tensors import Floats
-from skillmesh.threads import one_thread
+from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.threads import one_thread
+from skillmesh.synergy.composition.further import Images, go_on
+from skillmesh.synergy.composition.task import ComposedTask
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Further:
         return cls(folder, **how)
 
 
-def lesson_of(name: str, task: Task, kind: str) -> Lesson:
+def lesson_of(name: str, task: ComposedTask, kind: str) -> Lesson:
     """A composed task as it is, without an image."""
     dim = task.composed.head.weight.shape[1]
     facts = {
@@ -61,7 +61,12 @@ def lesson_of(name: str, task: Task, kind: str) -> Lesson:
 
 
 def lesson_with_images(
-    name: str, task: Task, further: Further, backbone: Backbone, config: AgentConfig, progress: Progress | None
+    name: str,
+    task: ComposedTask,
+    further: Further,
+    backbone: Backbone,
+    config: AgentConfig,
+    progress: Progress | None,
 ) -> Lesson:
     """A composed task that went on with images of its classes."""
     folder, settings = further.folder, anchor_settings(config)
@@ -70,7 +75,7 @@ def lesson_with_images(
     images = _images(task.facts["classes"], folder, read, backbone, config)
     with one_thread():
         refined = go_on(task.composed, images, further.form, further.epochs)
-        anchor = widened(task.anchor, task.facts["counts"], images, settings)
+        anchor = task.anchor.widened(task.facts["counts"], images.x, images.labels, settings)
         grown = replace(task, composed=refined.composed, anchor=anchor)
         if len(images.val_x):
             prior = backbone.calibration.prior(config.representation, config.compact)

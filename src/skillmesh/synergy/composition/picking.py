@@ -11,9 +11,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from skillmesh.bank import Bank
 from skillmesh.errors import AgentError, AmbiguousTaskError, UnknownTaskError
 from skillmesh.module import Module
+from skillmesh.store.bank import Bank
 
 SIGNS = ":=*"
 ALL = "*"

@@ -15,23 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.anchors import KINDS, Anchor, AnchorSettings
-from skillmesh.anchors.maha import MahaAnchor
-from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.anchors.protocol import TakenClasses
 from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import SettingsMismatchError
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import SHARES, probe_weights, read_probes
-from skillmesh.lowrank import thinned
 from skillmesh.module import Module, in_order
-from skillmesh.synergy.composition.head import Composed, Source, compose
+from skillmesh.module.portable import refuse_strangers
+from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.threads import one_thread
+from skillmesh.synergy.composition.head import Composed, ComposedSource, compose
 from skillmesh.synergy.composition.picking import Picked
-from skillmesh.synergy.rows.portable import refuse_strangers
-from skillmesh.tensors import Floats
-from skillmesh.threads import one_thread
 
 
 @dataclass(frozen=True)
-class Part:
+class ComposedPart:
     """A module from which classes are taken, and where they stand in the new task."""
 
     module: Module
@@ -50,7 +48,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Task:
+class ComposedTask:
     """A composed task that is not signed yet."""
 
     composed: Composed
@@ -62,21 +60,20 @@ class Task:
     """The card's fields that come from the sources."""
 
 
-def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: AnchorSettings) -> Task:
+def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: AnchorSettings) -> ComposedTask:
     """Make a task of the classes, which come in the order given."""
     parts = _parts(picked)
     refuse_strangers([part.module.card for part in parts])
-    if kind == "gmmc":
-        raise SettingsMismatchError(
-            "classes cannot be taken out of gmmc anchors: their clusters are of a whole task, not of a class; "
-            "expected sketch or maha anchors; compose with an agent of another mapper"
-        )
     with one_thread():  # as tasks are learned: the same whatever the number of threads
         sources = [_source(part, kind, settings) for part in parts]
         composed = compose(sources, prior)
         order = np.argsort([place for part in parts for place in part.places])
         head = Head(composed.head.weight[order], composed.head.bias[order])
-        anchor = _anchor(parts, sources, kind, order, settings)
+        anchor = KINDS[kind].composed(
+            [TakenClasses(KINDS[kind].read(p.module.tensors), p.chosen, p.share) for p in parts], order, settings
+        )
+        if anchor is None:
+            raise _whole(kind)
         probes, validation_images = _probes(parts, kind, anchor, prior)
     facts = {
         "classes": tuple(each.name for each in picked),
@@ -84,55 +81,33 @@ def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: A
         "composed": tuple(each.origin for each in picked),
         "licence": _licence(parts),
     }
-    return Task(Composed(head, composed.temperature), anchor, probes, validation_images, facts)
+    return ComposedTask(Composed(head, composed.temperature), anchor, probes, validation_images, facts)
 
 
-def _parts(picked: Sequence[Picked]) -> list[Part]:
+def _parts(picked: Sequence[Picked]) -> list[ComposedPart]:
     """By module, in the bank's order: in whatever order classes are named, sums are the same."""
     modules = in_order({each.module.id: each.module for each in picked}.values())
     places = {
         m.id: sorted((each.index, i) for i, each in enumerate(picked) if each.module.id == m.id) for m in modules
     }
-    return [Part(m, tuple(c for c, _ in places[m.id]), tuple(i for _, i in places[m.id])) for m in modules]
+    return [ComposedPart(m, tuple(c for c, _ in places[m.id]), tuple(i for _, i in places[m.id])) for m in modules]
 
 
-def _source(part: Part, kind: str, settings: AnchorSettings) -> Source:
-    head, temperature = Head.read(part.module.tensors), part.module.card.temperature
-    if kind == "sketch":
-        return Source(head, temperature, SketchAnchor.read(part.module.tensors), part.chosen)
-    samples = MahaAnchor.read(part.module.tensors)
-    labels = np.repeat(np.arange(len(samples.counts)), samples.counts)
-    scatter = SketchAnchor.fit(samples.samples, labels, len(samples.counts), settings)
-    return Source(head, temperature, SketchAnchor(samples.means, scatter.scatter, scatter.freedom), part.chosen)
+def _source(part: ComposedPart, kind: str, settings: AnchorSettings) -> ComposedSource:
+    sketch = KINDS[kind].read(part.module.tensors).sketch(settings)
+    if sketch is None:
+        raise _whole(kind)
+    return ComposedSource(Head.read(part.module.tensors), part.module.card.temperature, sketch, part.chosen)
 
 
-def _anchor(
-    parts: Sequence[Part], sources: Sequence[Source], kind: str, order: NDArray[np.int64], settings: AnchorSettings
-) -> Anchor:
-    """As a reader of the module will have it."""
-    if kind == "maha":
-        return _maha(parts, order)
-    means = np.concatenate([source.anchor.means[source.rows] for source in sources])[order]
-    freedoms = [int(source.anchor.freedom * part.share) for source, part in zip(sources, parts, strict=True)]
-    weights = freedoms if any(freedoms) else [1] * len(freedoms)
-    scatters = [s.anchor.scatter.scaled(w / sum(weights)) for s, w in zip(sources, weights, strict=True)]
-    made = SketchAnchor(means, thinned(scatters, settings.rank), sum(freedoms))
-    return SketchAnchor.read(made.tensors())
+def _whole(kind: str) -> SettingsMismatchError:
+    return SettingsMismatchError(
+        f"classes cannot be taken out of {kind} anchors: what these have is of a whole task, not of a class; "
+        "expected sketch or maha anchors; compose with an agent of another mapper"
+    )
 
 
-def _maha(parts: Sequence[Part], order: NDArray[np.int64]) -> MahaAnchor:
-    """The chosen classes' means and samples, in the new order."""
-    means, samples = [], []
-    for part in parts:
-        anchor = MahaAnchor.read(part.module.tensors)
-        own = np.split(anchor.samples, np.cumsum(anchor.counts, dtype=np.int64)[:-1])
-        means += [anchor.means[index] for index in part.chosen]
-        samples += [own[index] for index in part.chosen]
-    counts = np.array([len(samples[i]) for i in order], dtype=np.uint8)
-    return MahaAnchor(np.stack([means[i] for i in order]), np.concatenate([samples[i] for i in order]), counts)
-
-
-def _probes(parts: Sequence[Part], kind: str, anchor: Anchor, prior: Prior) -> tuple[Floats, int]:
+def _probes(parts: Sequence[ComposedPart], kind: str, anchor: Anchor, prior: Prior) -> tuple[Floats, int]:
     """Of the sources' probes that show a chosen class, the most usual to the oddest, as a task's own are chosen.
 
     Each stands for a part of its task's images. Where there are too few to stand for so many, they stand for
@@ -163,7 +138,7 @@ def _layers(novelty: Floats, weights: NDArray[np.float64]) -> list[int]:
     return [int(order[i]) for i in sorted(chosen)]
 
 
-def _licence(parts: Sequence[Part]) -> str | None:
+def _licence(parts: Sequence[ComposedPart]) -> str | None:
     """What the sources' images may be used for; all of it, where it can be said in a line."""
     known = " / ".join(dict.fromkeys(part.module.card.licence for part in parts if part.module.card.licence))
     if not known:

@@ -1,11 +1,11 @@
 """Going on with a task: more images, more classes, and the old images are gone.
 
-What the old module says of its classes is added to what the new images say (`merging/statistics.py`), so the
+What the old module says of its classes is added to what the new images say (`anchors/statistics.py`), so the
 anchor loses nothing but what rounding had taken. A head cannot be added to: trained on new images alone it would
 forget. So the prior lies around what the old head, a head of the new images and the merged anchor say together
-(`merging/heads.py`), and old classes are played by images drawn from the old anchor, beside the real ones that
-their teacher has kept for validation. Those cannot choose between heads: the old head was trained on them in the
-end, and they would have it stay as it is. `docs/synergy-merge.md` has figures.
+(`synergy/merging/heads.py`), and old classes are played by images drawn from the old anchor, beside the real ones
+that their teacher has kept for validation. Those cannot choose between heads: the old head was trained on them in
+the end, and they would have it stay as it is. `docs/synergy-merge.md` has figures.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.anchors.statistics import Statistics, merged
 from skillmesh.backbone.calibration import Prior
+from skillmesh.learning.class_names.union import Places
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
-from skillmesh.synergy.merging.heads import Part, together
-from skillmesh.synergy.merging.statistics import Places, Statistics, merged
-from skillmesh.tensors import Floats
+from skillmesh.numerics.tensors import Floats
+from skillmesh.synergy.merging.heads import HeadPart, together
 
 STRENGTH = 0.1
 """How strongly the head is held to what is known before."""
@@ -78,7 +79,7 @@ def _together(
     old: Known, places: Places, train: Images, val: Images, statistics: Statistics, prior: Prior
 ) -> Head:
     """What the old head and one of the new images alone say together, as sure as it should be."""
-    parts = [Part(old.head, old.temperature, places, old.counts)]
+    parts = [HeadPart(old.head, old.temperature, places, old.counts)]
     seen = np.unique(train[1])
     if len(seen) > 1:
         mine = np.isin(val[1], seen)
@@ -90,7 +91,7 @@ def _together(
             len(seen),
         )
         counts = np.bincount(train[1])[seen].astype(np.float64)
-        parts.append(Part(fit.before, fit.temperature, seen.astype(np.int64), counts))
+        parts.append(HeadPart(fit.before, fit.temperature, seen.astype(np.int64), counts))
     return together(parts, statistics.anchor(), prior)
 
 

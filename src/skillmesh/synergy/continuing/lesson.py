@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skillmesh import validation
+from skillmesh.anchors import KINDS
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.common.progress import Progress, begin
 from skillmesh.data.folder import TaskFolder, refuse_folder_of_tasks, refuse_too_few_classes, survey_task
 from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
+from skillmesh.learning.class_names.union import Places, union
 from skillmesh.learning.examine import Part
 from skillmesh.learning.head import Head
+from skillmesh.learning.lesson import Lesson, judged, own_probes, read_images
 from skillmesh.learning.probes import probe_tensors
-from skillmesh.lesson import Lesson, judged, own_probes, read_images
-from skillmesh.progress import Progress, begin
+from skillmesh.module.portable import refuse_unportable
+from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.threads import one_thread
+from skillmesh.store import validation
 from skillmesh.synergy.continuing.knowledge import Continued, Images, Known, go_on, joined
-from skillmesh.synergy.merging.statistics import Places, union
-from skillmesh.synergy.rows.portable import refuse_unportable
-from skillmesh.tensors import Floats
-from skillmesh.threads import one_thread
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
     from skillmesh.module import Module
+    from skillmesh.synergy.holder import Holder
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class _Classes:
     """Of the folder's classes."""
 
 
-def own_task(agent: Agent, task: str) -> Module:
+def own_task(agent: Holder, task: str) -> Module:
     """The module that can be gone on with: the agent's own, of a kind that adds up."""
     older = agent.bank.held(task, agent.identity.public_key)
     if older is None:
@@ -47,7 +48,7 @@ def own_task(agent: Agent, task: str) -> Module:
             f"{', '.join(own) or 'none'}; learn the images as a task of your own and use `skillmesh merge`"
         )
     refuse_unportable(older.card)
-    if agent.config.mapper != "sketch":
+    if not KINDS[agent.config.mapper].adds_up:
         raise SettingsMismatchError(
             f"this agent's anchors are {agent.config.mapper}, expected sketch: only these can be added to; learn "
             "the task again from all images, with --replace"
@@ -68,7 +69,7 @@ def more_of(more: str | Path | TaskFolder, task: str, seed: int, one_task: bool 
     return folder
 
 
-def study_on(agent: Agent, older: Module, folder: TaskFolder, progress: Progress | None = None) -> Lesson:
+def study_on(agent: Holder, older: Module, folder: TaskFolder, progress: Progress | None = None) -> Lesson:
     """Learn the task anew from what the old module says and the images in `folder`, without the old ones."""
     classes = _classes(older, folder)
     _refuse_grown_composition(older, classes)
@@ -133,7 +134,7 @@ def _classes(older: Module, folder: TaskFolder) -> _Classes:
     return _Classes((*older.card.classes, *(new[place] for place in sorted(new))), both.places[1])
 
 
-def _described(agent: Agent, part: Part, classes: _Classes) -> Images:
+def _described(agent: Holder, part: Part, classes: _Classes) -> Images:
     x = agent.backbone.represent(part.raw, agent.config.representation, agent.config.compact)
     return x, classes.places[part.labels]
 
@@ -155,7 +156,7 @@ def _refuse_nothing_new(older: Module, classes: _Classes, counts: Places) -> Non
         raise DataError(f"no training image {what} can be read; mend or remove the class folder(s)")
 
 
-def _kept(agent: Agent, older: Module) -> Images:
+def _kept(agent: Holder, older: Module) -> Images:
     """The validation images of the old task that are still here, with labels that are certain."""
     (own,) = validation.load(agent.home / validation.FOLDER, [older])
     if own.labels is None:

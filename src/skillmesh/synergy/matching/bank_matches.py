@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skillmesh.synergy.matching.by_name import Encoded, Match, checked, pairs, surest_first, telling
-from skillmesh.synergy.matching.encoders import Encoder, Rows
-from skillmesh.synergy.matching.names import joined, plain
+from skillmesh.learning.class_names.encoders import Encoder, Rows
+from skillmesh.learning.class_names.pairs import Encoded, Match, checked, pairs, surest_first, telling
+from skillmesh.learning.class_names.plain import joined, plain
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

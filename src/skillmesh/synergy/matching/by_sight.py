@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skillmesh.errors import DataError
+from skillmesh.learning.class_names.pairs import Encoded, checked, pairs
 from skillmesh.learning.head import Labels, softmax
-from skillmesh.synergy.matching.by_name import Encoded, checked, pairs
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.answering.mapper import Mapped
     from skillmesh.data.folder import TaskFolder
     from skillmesh.data.inputs import AnyImage
-    from skillmesh.mapper import Mapped
+    from skillmesh.learning.class_names.encoders import Encoder
     from skillmesh.module import Module
-    from skillmesh.synergy.matching.encoders import Encoder
-    from skillmesh.tensors import Floats
+    from skillmesh.numerics.tensors import Floats
+    from skillmesh.synergy.holder import Holder
 
 IMAGES = 10
 """So many of a class's images are looked at."""
@@ -59,10 +59,10 @@ class Sighting:
 
 
 @dataclass(frozen=True)
-class View:
+class BankView:
     """A few images of new classes, as an agent's bank sees them."""
 
-    agent: Agent
+    agent: Holder
     task: str
     classes: tuple[str, ...]
     x: Floats
@@ -72,7 +72,7 @@ class View:
     mapped: Mapped
 
     @classmethod
-    def of(cls, agent: Agent, folder: TaskFolder, each: int = IMAGES) -> View:
+    def of(cls, agent: Holder, folder: TaskFolder, each: int = IMAGES) -> BankView:
         """Look at some training images of every class of a task."""
         split = folder.splits["train"]
         rows = _some(split.labels, each, agent.config.seed)
@@ -119,7 +119,7 @@ class View:
         return Sighting(*ends, count, share, agreement, 1 / len(classes), name, module.id)
 
 
-def by_sight(view: View, least: float = MOST, fewest: int = FEWEST) -> list[Sighting]:
+def by_sight(view: BankView, least: float = MOST, fewest: int = FEWEST) -> list[Sighting]:
     """Return the known class on which most images of a new one land, for all new classes that have one."""
     found = []
     for target in range(len(view.classes)):
@@ -132,7 +132,9 @@ def by_sight(view: View, least: float = MOST, fewest: int = FEWEST) -> list[Sigh
     return sorted(found, key=lambda s: (-s.share, s.target, s.learned_task, s.learned))
 
 
-def by_both(view: View, encoder: Encoder, threshold: float | None = None, fewest: int = FEWEST) -> list[Sighting]:
+def by_both(
+    view: BankView, encoder: Encoder, threshold: float | None = None, fewest: int = FEWEST
+) -> list[Sighting]:
     """Return the matches by name that the images do not speak against, the surest first.
 
     They speak against a match where the known task's own head gives the class less than an even share: a signed

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skillmesh import validation
 from skillmesh.backbone.calibration import Prior
 from skillmesh.module import Module
-from skillmesh.module.joint import Joint
+from skillmesh.module.joint import MergedTask
 from skillmesh.module.notice import Link
-from skillmesh.teachers import Signed, claimed
-from skillmesh.threads import one_thread
+from skillmesh.module.teachers import Signed, claimed
+from skillmesh.numerics.threads import one_thread
+from skillmesh.store import validation
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Arranging:
         self._own_key, self._prior, self._name_of = own_key, prior, name_of
         self._last: tuple[object, list[Module]] = (None, [])
         self._own: list[str] = []
-        self._remembered: dict[tuple[str, ...], Joint | str] = {}
+        self._remembered: dict[tuple[str, ...], MergedTask | str] = {}
 
     def tasks(self, modules: Sequence[Module], links: Sequence[Link]) -> list[Module]:
         """The bank's tasks in their order."""
@@ -64,7 +64,7 @@ class Arranging:
             self._own, self._remembered = [module.id for module in own], {}
         return arranged(modules, links, self._prior(), lambda joint: self._harm(joint, own), self._remembered)
 
-    def _harm(self, joint: Joint, own: Sequence[Module]) -> str | None:
+    def _harm(self, joint: MergedTask, own: Sequence[Module]) -> str | None:
         """Why a joint with a part of the agent's own does not act here, if it does not."""
         if all(part.card.teacher_key != self._own_key for part in joint.parts):
             return None

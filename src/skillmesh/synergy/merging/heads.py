@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
 from skillmesh.backbone.calibration import Prior
+from skillmesh.learning.closed_form import closed_form
 from skillmesh.learning.head import Head
-from skillmesh.synergy.composition.head import closed_form
-from skillmesh.tensors import Floats
+from skillmesh.numerics.tensors import Floats
 
 HEADS_SHARE = 0.5
 """What part of a logit is the heads'; the rest is the closed form's."""
@@ -31,7 +31,7 @@ SILENT = 0.0
 
 
 @dataclass(frozen=True)
-class Part:
+class HeadPart:
     """A teacher's head, and how much it rests on."""
 
     head: Head
@@ -42,7 +42,9 @@ class Part:
     """Images of each of its classes."""
 
 
-def combined(parts: Sequence[Part], closed: Head, means: Floats, share: float = HEADS_SHARE) -> tuple[Head, float]:
+def combined(
+    parts: Sequence[HeadPart], closed: Head, means: Floats, share: float = HEADS_SHARE
+) -> tuple[Head, float]:
     """The head over all classes, and its temperature: it is as sure as the heads were on average."""
     seen = np.zeros(len(means))
     for part in parts:
@@ -61,7 +63,7 @@ def combined(parts: Sequence[Part], closed: Head, means: Floats, share: float = 
     return Head(weight.astype(np.float32), bias.astype(np.float32)), temperature
 
 
-def together(parts: Sequence[Part], anchor: SketchAnchor, prior: Prior) -> Head:
+def together(parts: Sequence[HeadPart], anchor: SketchAnchor, prior: Prior) -> Head:
     """`combined` around the closed form of an anchor, already divided by its temperature."""
     closed = closed_form(anchor.means, pooled_precision([anchor], prior))
     head, temperature = combined(parts, closed, anchor.means)
@@ -74,7 +76,7 @@ def _levelled(own: Floats, closed: Floats, scale: float) -> NDArray[np.float64]:
     return np.asarray(scale * (ours - ours.mean(axis=0)) + theirs.mean(axis=0))
 
 
-def _scale(part: Part, closed: Head, means: Floats) -> float:
+def _scale(part: HeadPart, closed: Head, means: Floats) -> float:
     """κ: by how much the head must be multiplied to be nearest to the closed form at its own classes' means."""
     ours, theirs = (_centred(head.logits(means)) for head in (part.head, closed))
     loud = float(np.vdot(ours, ours))

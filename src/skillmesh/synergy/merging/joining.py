@@ -15,25 +15,26 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.anchors.statistics import Statistics, merged
 from skillmesh.backbone.calibration import Prior
+from skillmesh.learning.class_names.union import Union, union
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import probe_tensors, read_probes
 from skillmesh.module import Module, in_order
 from skillmesh.module.card import Card
-from skillmesh.module.joint import Joint
+from skillmesh.module.joint import MergedTask
 from skillmesh.module.notice import Link
+from skillmesh.numerics.tensors import Tensors, log_steps
+from skillmesh.numerics.threads import one_thread
 from skillmesh.synergy.merging.fitting import misfit
-from skillmesh.synergy.merging.heads import Part, together
-from skillmesh.synergy.merging.statistics import Statistics, Union, merged, union
-from skillmesh.tensors import Tensors, log_steps
-from skillmesh.threads import one_thread
+from skillmesh.synergy.merging.heads import HeadPart, together
 
 MOST_EVIDENCE = 4.0
 """Counts are what teachers say they are: none has more than so many times the say of the middle one of them."""
 MISFITS = 64
 """After so many links that join nothing a maker has lost its say: each costs some milliseconds to look at."""
 
-Remembered = dict[tuple[str, ...], Joint | str]
+Remembered = dict[tuple[str, ...], MergedTask | str]
 """What came of links, by their digest and the ids of their parts here: a joint, or why there is none."""
 
 
@@ -41,7 +42,7 @@ def arranged(
     modules: Sequence[Module],
     links: Iterable[Link],
     prior: Prior,
-    complaint: Callable[[Joint], str | None] = lambda joint: None,
+    complaint: Callable[[MergedTask], str | None] = lambda joint: None,
     remembered: Remembered | None = None,
 ) -> list[Module]:
     """A bank's tasks in its order: the modules, those that a link joins as one.
@@ -68,7 +69,7 @@ def arranged(
             key = (link.digest, *(part.id for part in parts))
             known = before.get(key)
             found[key] = made = _made(link, parts, prior, complaint) if known is None else known
-            if isinstance(made, Joint):
+            if isinstance(made, MergedTask):
                 joints.append(made)
                 taken |= ids
             else:
@@ -81,8 +82,8 @@ def arranged(
 
 
 def _made(
-    link: Link, parts: Sequence[Module], prior: Prior, complaint: Callable[[Joint], str | None]
-) -> Joint | str:
+    link: Link, parts: Sequence[Module], prior: Prior, complaint: Callable[[MergedTask], str | None]
+) -> MergedTask | str:
     """What a link makes of its parts, or why it makes nothing."""
     reason = misfit(parts, prior)
     if reason is not None:
@@ -91,7 +92,7 @@ def _made(
     return complaint(made) or made
 
 
-def joint(link: Link, parts: Sequence[Module], prior: Prior) -> Joint:
+def joint(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask:
     """One task of parts that fit, in the order of the bank."""
     ordered = in_order(parts)
     classes = union([part.card.classes for part in ordered])
@@ -101,14 +102,14 @@ def joint(link: Link, parts: Sequence[Module], prior: Prior) -> Joint:
     whole = merged(list(zip(statistics, classes.places, strict=True)), len(classes.classes))
     anchor = whole.anchor()
     heads = [
-        Part(Head.read(part.tensors), part.card.temperature, places, seen)
+        HeadPart(Head.read(part.tensors), part.card.temperature, places, seen)
         for part, places, seen in zip(ordered, classes.places, evidence, strict=True)
     ]
     tensors = _unrounded(together(heads, anchor, prior), anchor) | _probes(ordered)
     content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
     identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
     card = _card(link, ordered, classes)
-    return Joint(card, tensors, identity, content, sum(part.size for part in ordered), link, tuple(ordered))
+    return MergedTask(card, tensors, identity, content, sum(part.size for part in ordered), link, tuple(ordered))
 
 
 def _card(link: Link, parts: Sequence[Module], classes: Union) -> Card:

@@ -2,7 +2,7 @@
 
 Parts passed quarantine each by itself; what a link makes of them is one more thing to answer from. Where a part is
 the agent's own, its images are answered by its own tasks alone, and with the joint in the part's place. The bounds
-are those of quarantine (`mesh/harm.py`), for each task and for each class. Two names that were exchanged would
+are those of quarantine (`vetting/harm.py`), for each task and for each class. Two names that were exchanged would
 drown among many that were not, and classes have few images: so of classes of which anchors say that other parts
 have another idea, less is allowed.
 """
@@ -14,18 +14,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from skillmesh.backbone.calibration import Prior
-from skillmesh.mesh.exam import Examiner, Result
-from skillmesh.mesh.harm import OWN_IMAGES, TASK_LOSS, worse
 from skillmesh.module import Module
-from skillmesh.module.joint import Joint
-from skillmesh.synergy.merging.fitting import disputed
-from skillmesh.validation import OwnValidation
+from skillmesh.module.joint import MergedTask
+from skillmesh.store.validation import OwnValidation
+from skillmesh.vetting.agreement import disputed
+from skillmesh.vetting.exam import Examiner, Result
+from skillmesh.vetting.harm import OWN_IMAGES, TASK_LOSS, worse
 
 DISPUTED_IMAGES, DISPUTED_SHARE = 2, 0.5
 """Of classes of which parts have different ideas so many right answers may be lost, or such a share of them."""
 
 
-def harm_of(joint: Joint, own: Sequence[OwnValidation], prior: Prior) -> str | None:
+def harm_of(joint: MergedTask, own: Sequence[OwnValidation], prior: Prior) -> str | None:
     """Say how an agent that kept these images is worse for a joint, or nothing; own parts are among `own`."""
     nothing = np.empty((0, joint.card.dim), dtype=np.float32)
     examiner = Examiner(prior, "sketch", nothing, own)

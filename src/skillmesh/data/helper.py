@@ -1,0 +1,256 @@
+"""A process that decodes unusual images: what it may take of memory and time is bounded by the system.
+
+Decoders allocate what a file tells them to, and some can be kept busy for ever. In a process of its own that ends
+in an error for this one image. The helper forks for each, which takes milliseconds, so whatever a decoder does to
+its process is gone with the image. One is decoded at a time, so one helper's memory is all that is added. It is
+started by the first such image, and ends when it has had nothing to do for a while or when this process does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from skillmesh.data.headers import jpeg_coefficients
+from skillmesh.data.images import UnreadableImageError, decode_here, hash_here
+from skillmesh.data.limits import (
+    A_MEGAPIXEL,
+    AN_IMAGE,
+    BYTES_A_PIXEL,
+    FORGIVEN,
+    LEAST_SHARE,
+    MEGAPIXELS,
+    SECONDS,
+    max_pixels,
+)
+
+IDLE = 60.0
+"""Seconds without work after which the helper ends."""
+SPARE = 56 * 2**20
+"""Bytes beside the pixels that the helper may take: the file itself, a decoder's own tables."""
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from skillmesh.data import helper; helper.serve()"
+)
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+_FRAME = struct.Struct(">cQ")
+_NO_MEMORY = ("decoder error -9", "could not create decoder object")
+"""What Pillow says where a decoder written in C gets no memory."""
+_CRASHED = "its decoder crashed; save the image anew with another program"
+_REQUEST, _CONTENT, _DONE, _REFUSED, _TOO_LONG = b"q", b"c", b"d", b"r", b"t"
+
+
+class _EndedError(Exception):
+    """The helper has ended by itself, for lack of work."""
+
+
+class Helper:
+    """The process, started where it does not run, and the line to it."""
+
+    def __init__(self) -> None:
+        self._alone = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_for = (0, 0)
+        self._share = 1.0
+        """Part of the usual time that the next image has."""
+        self._late = 0.0
+        """When an image last took too long."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def run(self, verb: str, kind: str, size: int, data: bytes) -> bytes:
+        """Have an image decoded or hashed; `UnreadableImageError` whatever goes wrong."""
+        with self._alone:
+            if time.monotonic() - self._late > FORGIVEN:
+                self._share = 1.0
+            request = json.dumps([verb, kind, size, self._share]).encode()
+            for _ in range(2):
+                try:
+                    self._start()
+                    return self._exchange(request, data)
+                except _EndedError:
+                    self.stop()
+                except OSError as error:
+                    self.stop()
+                    raise UnreadableImageError(
+                        f"the process that decodes such images cannot start: {error}"
+                    ) from error
+        raise UnreadableImageError("the process that decodes such images ended twice; try again")
+
+    def _start(self) -> None:
+        """Start it unless it runs; one that a fork has copied is the parent's, and limits may have changed."""
+        if self._process is not None and self._started_for == (os.getpid(), max_pixels()):
+            return
+        self.stop()
+        self._started_for = os.getpid(), max_pixels()
+        self._line, theirs = socket.socketpair()
+        path = json.dumps([str(Path(part).resolve()) for part in sys.path])
+        with theirs, contextlib.ExitStack() as where_it_fails:
+            where_it_fails.enter_context(self._line)
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _START, path],  # -I: nothing is imported from the current folder
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | _ENVIRONMENT,
+                start_new_session=True,  # so that it is stopped together with the process it has forked
+            )
+            where_it_fails.pop_all()
+
+    def _exchange(self, request: bytes, data: bytes) -> bytes:
+        deadline = time.monotonic() + SECONDS
+        try:
+            _send(self._line, _REQUEST, request, deadline)
+            _send(self._line, _CONTENT, data, deadline)
+            kind, reply = _receive(self._line, deadline)
+        except TimeoutError:
+            self.stop()
+            kind, reply = _TOO_LONG, b""
+        except OSError:
+            assert self._process is not None
+            if self._process.wait() == 0:
+                raise _EndedError from None
+            self.stop()
+            raise UnreadableImageError(_CRASHED) from None
+        except BaseException:  # Ctrl-C: the next image must not get the reply to this one
+            self.stop()
+            raise
+        if kind == _TOO_LONG:
+            less = ", and it had less time than usual after others that did" if self._share < 1 else ""
+            self._share, self._late = max(LEAST_SHARE, self._share / 2), time.monotonic()
+            raise UnreadableImageError(
+                f"decoding takes longer than an image of its size should{less}; try it alone, or save it anew "
+                "with another program"
+            )
+        if kind == _REFUSED:
+            raise UnreadableImageError(reply.decode())
+        self._share = min(1.0, 2 * self._share)
+        return reply
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._line.close()
+        if self._started_for[0] == os.getpid():
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+
+
+HELPER = Helper()
+"""The one of this process."""
+atexit.register(HELPER.stop)
+
+
+def _send(line: socket.socket, kind: bytes, data: bytes, deadline: float | None = None) -> None:
+    if deadline is not None:
+        line.settimeout(max(0.01, deadline - time.monotonic()))
+    line.sendall(_FRAME.pack(kind, len(data)))
+    line.sendall(data)
+
+
+def _receive(line: socket.socket, deadline: float) -> tuple[bytes, bytes]:
+    kind, size = _FRAME.unpack(_exactly(line, _FRAME.size, deadline))
+    return kind, _exactly(line, size, deadline)
+
+
+def _exactly(line: socket.socket, size: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        line.settimeout(max(0.01, deadline - time.monotonic()))
+        if not (part := line.recv(min(size - len(data), 2**16))):
+            raise ConnectionError("closed")
+        data += part
+    return bytes(data)
+
+
+def serve() -> None:
+    """Be the helper: decode what comes in through standard input, a socket, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it belongs to whoever started it, and ends with them
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # whoever started it may ignore it
+    line = socket.socket(fileno=0)
+    _bound_memory()
+    with line.makefile("rb") as stream, contextlib.suppress(OSError, struct.error):  # nobody is there any more
+        while any(select.select([line], [], [], IDLE)):
+            request = stream.read(_FRAME.unpack(stream.read(_FRAME.size))[1])
+            data = stream.read(_FRAME.unpack(stream.read(_FRAME.size))[1])
+            if (child := os.fork()) == 0:
+                signal.alarm(int(SECONDS) + 5)  # whoever asked may be gone and stops nothing
+                verb, kind, size, share = json.loads(request)
+                answer = _answered(verb, kind, size, share, data)
+                signal.setitimer(signal.ITIMER_PROF, 0)  # half an answer would be taken for part of the next
+                _send(line, *answer)
+                os._exit(0)
+            del data
+            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if ended == -signal.SIGPROF:
+                _send(line, _TOO_LONG, b"")
+            elif ended != 0:
+                _send(line, _REFUSED, _CRASHED.encode())
+    os._exit(0)
+
+
+def _bound_memory() -> None:
+    """Bound what is allocated from now on; Pillow's own limit on pixels gives way to ours."""
+    import resource
+
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None
+    Image.init()
+    with contextlib.suppress(ImportError):  # Pillow before 11.3; each thread of a decoder has its own buffers
+        from PIL import AvifImagePlugin
+
+        AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    with contextlib.suppress(OSError, ValueError):  # not on every system
+        now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (now + _allowance(), now + _allowance()))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _allowance() -> int:
+    return SPARE + BYTES_A_PIXEL * max_pixels()
+
+
+def _too_large_jpeg(data: bytes, kind: str) -> bool:
+    """Whether a JPEG failed for lack of memory, of which its decoder says only that the data is broken."""
+    try:
+        return kind == "jpeg" and jpeg_coefficients(data) + len(data) > 0.9 * _allowance()
+    except (struct.error, IndexError):  # cut off within the header
+        return False
+
+
+def _answered(verb: str, kind: str, size: int, share: float, data: bytes) -> tuple[bytes, bytes]:
+    """Decode or hash; the system ends this process where it takes more of a processor than the image is worth."""
+
+    def allow(pixels: int) -> None:
+        signal.setitimer(signal.ITIMER_PROF, share * (AN_IMAGE + A_MEGAPIXEL * min(pixels, max_pixels()) / 1e6))
+
+    allow(0)
+    try:
+        if verb == "hash":
+            return _DONE, hash_here(data, kind, allow)
+        return _DONE, decode_here(data, kind, size, allow).tobytes()
+    except UnreadableImageError as error:
+        if not any(text in str(error) for text in _NO_MEMORY) and not _too_large_jpeg(data, kind):
+            return _REFUSED, str(error).encode(errors="replace")
+    except MemoryError:
+        pass
+    reason = (
+        f"decoding it needs more than {_allowance() / 1e6:.0f} MB of memory; shrink the image, or set "
+        f"{MEGAPIXELS} to more than {max_pixels() // 10**6}"
+    )
+    return _REFUSED, reason.encode()

@@ -1,0 +1,1 @@
+"""Measure an agent on test images."""

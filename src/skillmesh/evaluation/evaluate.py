@@ -1,0 +1,373 @@
+"""Measure an agent on tasks: with the task given, the task recognised, and the right class with no task given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.answering.answer import Guess
+from skillmesh.answering.mapper import Mapped
+from skillmesh.common.progress import Progress
+from skillmesh.data.checks import Finding
+from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.errors import DataError
+from skillmesh.evaluation.measured import MeasurableAgent
+from skillmesh.evaluation.shown import Change, Shown, show, show_sound
+from skillmesh.learning.head import softmax
+from skillmesh.learning.outcome import OTHER, Outcome
+from skillmesh.module import Module
+from skillmesh.numerics.tensors import Floats
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One learned task on its test images."""
+
+    task: str
+    classes: int
+    test_images: int
+    oracle_accuracy: float
+    """Right class, the task given."""
+    task_accuracy: float
+    """Right task."""
+    final_accuracy: float
+    """Right task and right class, no task given, an answer forced."""
+    known_unknown: float
+    """Share answered "unknown", though the task is known."""
+    strict_accuracy: float
+    """As `final_accuracy`, an image answered "unknown" counting as wrong."""
+    module_bytes: int
+    anchor_bytes: int
+    learn_seconds: float
+    answer_seconds: float
+    confusions: dict[str, int] = field(default_factory=dict)
+    """The other tasks that its images were taken for, and how often."""
+    left_out: int = 0
+    """Number of test images that would falsify the figures, and are not among `test_images`."""
+
+
+@dataclass(frozen=True)
+class HiddenResult:
+    """A task that the agent never learned."""
+
+    task: str
+    test_images: int
+    unknown: float
+    """Share answered "unknown"."""
+
+
+@dataclass(frozen=True)
+class ForcedAnswers:
+    """What an agent says of a learned task's test images when an answer is forced."""
+
+    task: str
+    labels: tuple[str, ...]
+    """The right class of each image."""
+    alone: tuple[Guess, ...]
+    """The best guess for each, every task on its own."""
+    together: tuple[Guess, ...]
+    """The same where equivalent classes of several tasks support one another."""
+
+
+@dataclass(frozen=True)
+class TaskAnswers:
+    """What was said of a learned task's test images, class by class."""
+
+    task: str
+    given: Outcome
+    """The answers where the task is given."""
+    final: Outcome
+    """The answers where it is not, an answer forced."""
+
+    def class_facts(self) -> list[dict[str, Any]]:
+        """Return recall with and without the task given, and what was said instead, as JSON has it."""
+        pairs = zip(self.final.class_facts(), self.given.class_facts(), strict=True)
+        return [{**final, "recall_task_given": given["recall"]} for final, given in pairs]
+
+
+@dataclass
+class Evaluation:
+    """Results per task, and what they are on average over tasks."""
+
+    tasks: list[TaskResult] = field(default_factory=list)
+    hidden: list[HiddenResult] = field(default_factory=list)
+    novelty_known: list[Floats] = field(default_factory=list)
+    novelty_hidden: list[Floats] = field(default_factory=list)
+    confidence: list[tuple[Floats, NDArray[np.bool_]]] = field(default_factory=list)
+    said: list[ForcedAnswers] = field(default_factory=list)
+    """What was said image by image; kept where it is asked for."""
+    answers: list[TaskAnswers] = field(default_factory=list)
+    checks: list[tuple[str, Finding]] = field(default_factory=list)
+    """What the checks found, with the name of the task."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return the macro averages and the tasks, as JSON would have it."""
+        averaged = (
+            "oracle_accuracy",
+            "task_accuracy",
+            "final_accuracy",
+            "strict_accuracy",
+            "known_unknown",
+            "module_bytes",
+            "anchor_bytes",
+        )
+        summary: dict[str, Any] = {
+            key: macro_average([getattr(t, key) for t in self.tasks]) if self.tasks else None for key in averaged
+        }
+        summary["learn_seconds"] = round(sum(t.learn_seconds for t in self.tasks), 3)
+        summary["answer_seconds"] = round(sum(t.answer_seconds for t in self.tasks), 3)
+        summary["confidence_error"] = self.confidence_error()
+        if self.hidden:
+            summary["hidden_unknown"] = round(fmean(h.unknown for h in self.hidden), 6)
+            summary["unknown_auroc"] = self.unknown_auroc()
+        summary["tasks"] = [asdict(t) for t in self.tasks]
+        summary["hidden"] = [asdict(h) for h in self.hidden]
+        summary["checks"] = [{"task": task} | finding.as_dict() for task, finding in self.checks]
+        return summary
+
+    def unknown_auroc(self) -> float | None:
+        """How well novelty tells images of hidden tasks from images of known ones, over all images."""
+        from sklearn.metrics import roc_auc_score
+
+        if not self.novelty_known or not self.novelty_hidden:
+            return None
+        known, hidden = np.concatenate(self.novelty_known), np.concatenate(self.novelty_hidden)
+        truth = np.concatenate([np.zeros(len(known)), np.ones(len(hidden))])
+        return round(float(roc_auc_score(truth, np.concatenate([known, hidden]))), 6)
+
+    def confidence_error(self, bins: int = 15) -> float | None:
+        """Expected calibration error: how far stated confidence is from accuracy, over equal-width bins."""
+        if not self.confidence:
+            return None
+        stated = np.concatenate([c for c, _ in self.confidence])
+        right = np.concatenate([r for _, r in self.confidence])
+        bin_of = np.minimum((stated * bins).astype(int), bins - 1)
+        gaps = [
+            abs(stated[bin_of == b].mean() - right[bin_of == b].mean()) * np.mean(bin_of == b)
+            for b in np.unique(bin_of)
+        ]
+        return round(float(sum(gaps)), 6)
+
+
+def macro_average(figures: Sequence[float]) -> float:
+    """The mean over tasks, every task with one voice, to six digits."""
+    return round(fmean(figures), 6)
+
+
+def evaluate(
+    agent: MeasurableAgent,
+    paths: Sequence[Path | TaskFolder],
+    *,
+    learn: bool = True,
+    hide: Sequence[str] = (),
+    change: Change | None = None,
+    keep_said: bool = False,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Learn the tasks at `paths` one after the other (or take the agent as it is), then test on all of them.
+
+    Parameters
+    ----------
+    paths
+        Where the tasks lie, or the tasks themselves where they are opened already, with their test images.
+    hide
+        Names of tasks that are tested on but never learned. With `learn` off, whatever the agent does not know
+        is hidden.
+    keep_said
+        Keep what was said of each image, as corrective evaluation needs it.
+    """
+    folders = [open_measured(path, agent.config.seed, learn) for path in paths]
+    seconds = dict.fromkeys((f.name for f in folders), 0.0)
+    result = Evaluation()
+    if learn:
+        for folder in folders:
+            if folder.name not in hide:
+                started = time.perf_counter()
+                # Cold: what is measured of a task must not depend on which were learned before it.
+                _, lesson = agent.learn(folder, warm_start="never", progress=progress)
+                seconds[folder.name] = time.perf_counter() - started
+                result.checks += [(folder.name, finding) for finding in lesson.all_findings]
+    modules, _ = agent.mapper()
+    index_of = {m.card.task: i for i, m in enumerate(modules)}
+    for folder in folders:
+        if folder.name in index_of:
+            if change is None:
+                shown, findings = show_sound(agent, folder, learn, progress)
+                result.checks += [(folder.name, finding) for finding in findings]
+            else:
+                shown = show(agent, folder, change, progress)
+            _test_known(agent, folder, index_of[folder.name], shown, seconds[folder.name], result)
+            if keep_said:
+                result.said.append(_said(agent, folder, shown))
+        else:
+            _test_hidden(agent, folder, change, progress, result)
+    return result
+
+
+def open_measured(path: Path | TaskFolder, seed: int, learn: bool = True) -> TaskFolder:
+    """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
+    if isinstance(path, TaskFolder):
+        return path
+    folder = open_task(path, hold_out=("val", "test") if learn else (), seed=seed, one_task=True)
+    if not len(folder.splits["test"]) and not learn:
+        return TaskFolder(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)
+    if not len(folder.splits["test"]):
+        raise DataError(
+            f"{path} leaves no test images: its classes have one or two images each; add images or a test folder"
+        )
+    return folder
+
+
+def _test_known(
+    agent: MeasurableAgent, folder: TaskFolder, index: int, shown: Shown, learn_seconds: float, result: Evaluation
+) -> None:
+    modules, mapper = agent.mapper()
+    module = modules[index]
+    started = time.perf_counter()
+    mapped = mapper.map(shown.x)
+    seen = agent.seen_by(module, shown.x, shown.images)
+    answer_seconds = shown.seconds + time.perf_counter() - started
+    right_class = said_right(agent, module, folder, shown, seen)
+    marks = Marks.of(right_class, mapped, index)
+    right_task = mapped.task == index
+    confidence, said = _answers(agent, shown, mapped, modules, own=index)
+    result.novelty_known.append(mapped.novelty)
+    result.confidence.append((confidence, right_task & right_class))
+    result.answers.append(_task_answers(agent, module, folder, shown, seen, (right_task, said, confidence)))
+    others, counts = np.unique(mapped.task[~right_task], return_counts=True)
+    result.tasks.append(
+        TaskResult(
+            task=folder.name,
+            classes=len(module.card.classes),
+            test_images=len(shown),
+            oracle_accuracy=marks.given,
+            task_accuracy=marks.found,
+            final_accuracy=marks.final,
+            known_unknown=marks.unknown,
+            strict_accuracy=marks.strict,
+            module_bytes=module.size,
+            anchor_bytes=anchor_bytes(module),
+            learn_seconds=round(learn_seconds, 3),
+            answer_seconds=round(answer_seconds, 3),
+            confusions={modules[o].card.task: int(n) for o, n in zip(others, counts, strict=True)},
+            left_out=shown.left_out,
+        )
+    )
+
+
+def _task_answers(
+    agent: MeasurableAgent,
+    module: Module,
+    folder: TaskFolder,
+    shown: Shown,
+    seen: Floats,
+    final: tuple[NDArray[np.bool_], list[str], Floats],
+) -> TaskAnswers:
+    """Sort the answers by class; classes of the folder that the module lacks come last, and are never given."""
+    classes = tuple(dict.fromkeys((*module.card.classes, *folder.classes)))
+    labels = np.array([classes.index(name) for name in folder.classes], dtype=np.int64)[shown.labels]
+    logits = agent.head(module).logits(seen)
+    share = softmax(logits / module.card.temperature).max(axis=1).astype(np.float32)
+    given = Outcome(classes, shown.images, labels, logits.argmax(axis=1), share)
+    right_task, said, confidence = final
+    guesses = np.where(right_task, given.guesses, OTHER)
+    return TaskAnswers(
+        folder.name, given, Outcome(classes, shown.images, labels, guesses, confidence, tuple(said))
+    )
+
+
+def _test_hidden(
+    agent: MeasurableAgent,
+    folder: TaskFolder,
+    change: Change | None,
+    progress: Progress | None,
+    result: Evaluation,
+) -> None:
+    shown = show(agent, folder, change, progress)
+    mapped = agent.mapper()[1].map(shown.x)
+    result.novelty_hidden.append(mapped.novelty)
+    result.hidden.append(HiddenResult(folder.name, len(shown), float(mapped.unknown.mean())))
+
+
+def said_right(
+    agent: MeasurableAgent, module: Module, folder: TaskFolder, shown: Shown, seen: Floats
+) -> NDArray[np.bool_]:
+    """Whether the task's own module names the right class; `seen` is what its head looks at."""
+    return is_right(agent.head(module).logits(seen).argmax(axis=1), module, folder, shown)
+
+
+def is_right(answers: NDArray[np.int64], module: Module, folder: TaskFolder, shown: Shown) -> NDArray[np.bool_]:
+    """Whether these classes of the task's own module are the right ones."""
+    right: NDArray[np.bool_] = answers == _in_order_of(module, folder)[shown.labels]
+    return right
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Shares of a task's test images."""
+
+    given: float
+    found: float
+    final: float
+    strict: float
+    unknown: float
+
+    @classmethod
+    def of(cls, right_class: NDArray[np.bool_], mapped: Mapped, index: int) -> Marks:
+        """`index` is the task's among those of the mapper."""
+        right_task = mapped.task == index
+        final = right_task & right_class
+        return cls(
+            given=float(right_class.mean()),
+            found=float(right_task.mean()),
+            final=float(final.mean()),
+            strict=float((final & ~mapped.unknown).mean()),
+            unknown=float(mapped.unknown.mean()),
+        )
+
+
+def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
+    """Translate the folder's class indices to the module's: a folder to be tested may lack classes."""
+    position = {name: i for i, name in enumerate(module.card.classes)}
+    return np.array([position.get(name, -1) for name in folder.classes], dtype=np.int64)
+
+
+def _answers(
+    agent: MeasurableAgent, shown: Shown, mapped: Mapped, modules: list[Module], own: int
+) -> tuple[Floats, list[str]]:
+    """Return the confidence of each image's answer, as `Answer.confidence` states it, and the class it names.
+
+    A class of another task than the images' `own` is named with its task.
+    """
+    stated = np.empty(len(shown), dtype=np.float32)
+    named = [""] * len(shown)
+    for index in np.unique(mapped.task):
+        rows = mapped.task == index
+        module = modules[index]
+        seen = agent.seen_by(module, shown.x[rows], [shown.images[row] for row in np.flatnonzero(rows)])
+        share = softmax(agent.head(module).logits(seen) / module.card.temperature)
+        stated[rows] = mapped.posterior[rows, index] * share.max(axis=1)
+        prefix = "" if index == own else f"{module.card.task}: "
+        for row, guess in zip(np.flatnonzero(rows), share.argmax(axis=1), strict=True):
+            named[row] = prefix + module.card.classes[guess]
+    return stated, named
+
+
+def _said(agent: MeasurableAgent, folder: TaskFolder, shown: Shown) -> ForcedAnswers:
+    together = "plain" if agent.config.support == "never" else agent.config.support
+    alone, supported = (agent.answer_described(shown.x, shown.images, how) for how in ("never", together))
+    labels = tuple(folder.classes[label] for label in shown.labels)
+    return ForcedAnswers(folder.name, labels, tuple(a.best for a in alone), tuple(a.best for a in supported))
+
+
+def anchor_bytes(module: Module) -> int:
+    """Bytes of the tensors that belong to anchors."""
+    kinds = module.card.anchors
+    return sum(tensor.nbytes for name, tensor in module.tensors.items() if name.partition(".")[0] in kinds)

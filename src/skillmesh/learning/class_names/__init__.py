@@ -1,0 +1,1 @@
+"""Class names that mean the same."""

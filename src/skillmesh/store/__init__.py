@@ -1,0 +1,1 @@
+"""What an agent keeps in its home: bank, ledger, validation images."""

@@ -1,0 +1,269 @@
+"""The bank: the modules that an agent holds, one file each, named by its id.
+
+The files are the truth; there is no index that could disagree with them. A module is written beside its place and
+renamed into it, so a bank holds a module whole or not at all, whenever the process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from skillmesh.common.files import PARTIAL, PRIVATE, make_folder, sync_folder, write_whole
+from skillmesh.errors import (
+    AgentError,
+    AmbiguousTaskError,
+    BackboneMismatchError,
+    ModuleError,
+    TaskExistsError,
+    UnknownTaskError,
+)
+from skillmesh.module import Module, in_order
+from skillmesh.module.teachers import Teachers, refuse_odd_names
+from skillmesh.store.parts import specs_for
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".skill"
+TICK_NS = 100_000_000
+"""Longer than any file system's tick."""
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A file in the bank that cannot be used, and why."""
+
+    path: Path
+    error: ModuleError
+
+
+class Bank:
+    """Modules of one backbone and representation, on disk and in memory.
+
+    The order is that of the content ids: two agents with the same modules hold them in the same order, whatever
+    the order in which they came.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        backbone: str,
+        refuse: Callable[[Module], None] = lambda _: None,
+        teachers: Callable[[], Teachers] = lambda: Teachers({}),
+    ) -> None:
+        """Open the bank.
+
+        Parameters
+        ----------
+        refuse
+            Raises a `ModuleError` for modules that the bank's owner cannot use.
+        teachers
+            Tells how the owner calls teachers; without it they have only the names that they claim.
+        """
+        self.folder = folder
+        self.backbone = backbone
+        self._refuse, self._teachers = refuse, teachers
+        self.damaged: list[Damaged] = []
+        # Replaced, never changed: a thread that answers goes on with the modules that it began with.
+        self._modules: dict[str, Module] = {}
+        self._seen: object = None
+        self._lock = FileLock(folder / ".lock", timeout=60, mode=PRIVATE)
+        self.read_only = not os.access(folder if folder.exists() else folder.parent, os.W_OK)
+        with self._looking():
+            if not self.read_only:
+                for abandoned in folder.glob(f"*{PARTIAL}"):  # whoever writes here has the lock that we hold now
+                    abandoned.unlink()
+            self._refresh()
+            self._drop_superseded()
+
+    def refresh(self) -> bool:
+        """Take notice of what other processes have stored or removed; say whether anything was."""
+        if self._changed() == self._seen:
+            return False
+        before = self._modules
+        with self._looking():
+            self._refresh()
+        return self._modules.keys() != before.keys()
+
+    @property
+    def size(self) -> int:
+        """What the modules take on disk."""
+        return sum(module.size for module in self._modules.values())
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(in_order(self._modules.values()))
+
+    def find(self, task: str) -> Module:
+        """Return the module of a task by its name, or by `name@teacher` where two teachers taught one name.
+
+        `name@teacher` comes first: a task that is called like this cannot stand in another's place.
+        """
+        _, at, teacher = task.rpartition("@")
+        literal = not at or not self._teachers().names_someone(teacher)
+        found = self.taught(task) or [m for m in self if literal and m.card.task == task]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise AmbiguousTaskError(
+                f"{len(found)} teachers taught {task!r}; say which: {', '.join(self.selectors(found))}"
+            )
+        known = ", ".join(sorted({m.card.task for m in self})) or "none"
+        raise UnknownTaskError(f"there is no task {task!r} here; known tasks: {known}")
+
+    def taught(self, task: str) -> list[Module]:
+        """Return the modules that `name@teacher` means, teachers as this bank's owner calls them."""
+        name, at, teacher = task.rpartition("@")
+        same = [m for m in self if at and m.card.task == name]
+        if not same:
+            return []
+        keys = self._teachers().meant(teacher, (m.card for m in same))
+        return [m for m in same if m.card.teacher_key in keys]
+
+    def selectors(self, modules: Sequence[Module]) -> list[str]:
+        """Return how each of these can be named so that nothing else is meant."""
+        names = [self._teachers().of(m) for m in modules]
+        return [
+            f"{m.card.task}@{name if names.count(name) == 1 else m.card.teacher_key}"
+            for m, name in zip(modules, names, strict=True)
+        ]
+
+    def held(self, task: str, teacher_key: str) -> Module | None:
+        """Return what the bank holds of this teacher's task."""
+        same = [m for m in self if (m.card.task, m.card.teacher_key) == (task, teacher_key)]
+        return same[0] if same else None
+
+    def check(self, data: bytes) -> Module:
+        """Validate a file's bytes and that they fit this bank, without storing anything."""
+        module = self._fitting(Module.from_bytes(data, specs_for))
+        refuse_odd_names(module.card)  # not when a bank is opened: what it has from before stays
+        return module
+
+    def _fitting(self, module: Module) -> Module:
+        if module.card.backbone != self.backbone:
+            raise BackboneMismatchError(
+                f"the module {module.card.task!r} was made for backbone {module.card.backbone} "
+                f"({module.card.backbone_name}), this agent's is {self.backbone}; modules work only on the "
+                "backbone that they were learned on"
+            )
+        self._refuse(module)
+        return module
+
+    def get(self, module_id: str) -> Module | None:
+        return self._modules.get(module_id)
+
+    def add(self, data: bytes) -> Module:
+        """Store a module; a newer version replaces the same teacher's older one, an equal one changes nothing.
+
+        A teacher that signs two modules as one version has them ordered by id, so that all agents keep the same.
+        """
+        module = self.check(data)
+        with self.locked():
+            older = self.held(module.card.task, module.card.teacher_key)
+            if older == module:
+                return older
+            if older is not None and (older.card.version, older.id) > (module.card.version, module.id):
+                teacher = self._teachers().name(module.card)
+                raise TaskExistsError(
+                    f"{teacher}'s task {module.card.task!r} is here in version {older.card.version}; "
+                    f"this file is version {module.card.version}; forget the task first to go back to it"
+                )
+            self._write(module.id, data)
+            self._modules = {**self._modules, module.id: module}
+            self._drop_superseded()
+        return module
+
+    def remove(self, module: Module) -> None:
+        with self.locked(refresh=False):
+            self._drop(module)
+            sync_folder(self.folder)
+
+    def file_of(self, module: Module) -> bytes:
+        """Return the module's file as it lies in the bank."""
+        return self._path(module.id).read_bytes()
+
+    def _path(self, module_id: str) -> Path:
+        return self.folder / f"{module_id}{SUFFIX}"
+
+    @contextmanager
+    def locked(self, refresh: bool = True) -> Iterator[None]:
+        """Be the only process that changes this bank, and know what it holds; may be used within itself."""
+        try:
+            make_folder(self.folder)
+            self._lock.acquire()
+        except (Timeout, OSError) as error:
+            raise AgentError(
+                f"the bank {self.folder} cannot be locked ({error}); let the other command that uses it end, or "
+                "make the folder writable"
+            ) from error
+        try:
+            if refresh:
+                self._refresh()
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Read while nobody writes; a bank that can only be read is read without a lock."""
+        with nullcontext() if self.read_only else self.locked(refresh=False):
+            yield
+
+    def _changed(self) -> int:
+        """Return when the folder was last changed; 0 where a home that can only be read has none."""
+        return 0 if self.read_only and not self.folder.exists() else self.folder.stat().st_mtime_ns
+
+    def _refresh(self) -> None:
+        changed = self._changed()
+        # File systems tell time in ticks: of two changes in one tick the second would never be noticed.
+        self._seen = changed if abs(time.time_ns() - changed) > TICK_NS else None
+        on_disk = {path.stem: path for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
+        modules = {stem: module for stem, module in self._modules.items() if stem in on_disk}
+        self.damaged = [damaged for damaged in self.damaged if damaged.path.stem in on_disk]
+        known = modules.keys() | {damaged.path.stem for damaged in self.damaged}
+        for stem, path in on_disk.items():
+            if stem in known:
+                continue
+            try:
+                module = self._fitting(Module.load(path, specs_for))
+                if module.id != path.stem:
+                    raise ModuleError(f"{path.name} holds the module {module.id}; import it again under any name")
+                modules[module.id] = module
+            except ModuleError as error:
+                if self.read_only and not path.exists():  # without a lock others may remove it meanwhile
+                    continue
+                log.warning("a module in the bank cannot be used: %s: %s", path, error)
+                self.damaged.append(Damaged(path, error))
+        self._modules = modules
+
+    def _drop_superseded(self) -> None:
+        """Keep the newest version of each teacher's task: a kill may have come between writing and removing."""
+        newest: dict[tuple[str, str], Module] = {}
+        for module in sorted(self._modules.values(), key=lambda m: (m.card.version, m.id)):
+            key = (module.card.task, module.card.teacher_key)
+            if key in newest:
+                self._drop(newest[key])
+            newest[key] = module
+
+    def _drop(self, module: Module) -> None:
+        if not self.read_only:
+            self._path(module.id).unlink(missing_ok=True)
+        self._modules = {stem: held for stem, held in self._modules.items() if stem != module.id}
+
+    def _write(self, module_id: str, data: bytes) -> None:
+        try:
+            write_whole(self._path(module_id), data, mode=PRIVATE)
+        except OSError as error:
+            raise AgentError(
+                f"cannot write to the bank {self.folder}: {error.strerror}; nothing was stored; make room or mend "
+                "the folder, then try again"
+            ) from error

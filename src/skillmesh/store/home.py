@@ -1,0 +1,132 @@
+"""Where an agent lives: a folder with its settings, its key, its bank and all that it keeps."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import re
+import socket
+import stat
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from skillmesh.backbone.backbone import load_calibration
+from skillmesh.common.config import FILE as CONFIG_FILE
+from skillmesh.common.config import AgentConfig
+from skillmesh.common.files import PRIVATE, make_folder, remove_abandoned, too_long, write_whole
+from skillmesh.errors import AgentError
+from skillmesh.module import Identity
+from skillmesh.module.teachers import fits, refuse_unfit
+
+log = logging.getLogger(__name__)
+
+KEY_FILE = "key.pem"
+CALIBRATION_FILE = "calibration.safetensors"
+FOLDERS = ("bank", "validation", "quarantine", "partial", "tls")
+"""Folders of a home."""
+_OWN = re.compile(
+    rf"{CONFIG_FILE}|mesh\.json|{KEY_FILE}|{CALIBRATION_FILE}|ledger\..*|node\.(lock|socket)|serve\.log"
+    rf"|training-.*|\.skillmesh-.*|{'|'.join(FOLDERS)}"
+)
+"""Names of what an agent keeps in its home."""
+OTHERS = 0o077
+"""Permissions of everyone but the owner."""
+
+
+def home_folder(home: str | Path | None = None) -> Path:
+    """`home`, or `SKILLMESH_HOME`, or the user's data folder."""
+    folder = Path(home or os.environ.get("SKILLMESH_HOME") or _usual_home())
+    if too_long(folder):
+        raise AgentError(f"{str(folder)[:80]}… is too long for a home; expected parts of at most 255 bytes each")
+    return folder
+
+
+def _usual_home() -> Path:
+    return Path(platformdirs.user_data_dir("skillmesh"))
+
+
+def create_home(home: Path, **settings: Any) -> None:
+    """Set up an agent: settings, a key of its own, an empty bank.
+
+    A calibration file is copied into the home: without it the agent's modules are worth nothing.
+    """
+    if (home / CONFIG_FILE).exists():
+        raise AgentError(f"there is an agent at {home} already; open it, or name another home")
+    settings.setdefault("name", default_name(home))
+    refuse_unfit(str(settings["name"]))
+    calibration = settings.get("calibration")
+    load_calibration(settings.get("backbone", "lite0"), calibration)
+    if calibration is not None:
+        settings["calibration"] = CALIBRATION_FILE
+    config = AgentConfig.of(settings)
+    try:
+        make_folder(home)
+        if calibration is not None:
+            write_whole(home / CALIBRATION_FILE, Path(calibration).read_bytes(), mode=PRIVATE)
+    except OSError as error:
+        raise AgentError(f"cannot make an agent at {home}: {error.strerror}; name another home") from error
+    if not (home / KEY_FILE).exists():
+        Identity.create(config.name).save(home / KEY_FILE)
+    config.save(home)
+    close_to_others(home)
+
+
+def put_in_order(home: Path) -> None:
+    """Bring a home to the state in which this release keeps it, where it may be changed at all.
+
+    What killed processes left half written goes, and other users may not look in: releases before this one left
+    homes readable.
+    """
+    if not os.access(home, os.W_OK):
+        return
+    for folder in (home, *(home / name for name in FOLDERS if name != "bank")):  # a bank looks after itself
+        remove_abandoned(folder, in_home=True)
+    if close_to_others(home):
+        log.warning("%s could be read by other users of this machine; it is closed to them now", home)
+
+
+def close_to_others(home: Path) -> bool:
+    """Take every permission from other users; return whether that makes a difference to them.
+
+    A folder that holds more than an agent (a user named one that is in use) stays open as it is: only what is the
+    agent's in it is closed.
+    """
+    open_before = bool(home.stat().st_mode & OTHERS)
+    entries = list(home.iterdir())
+    own = [path for path in entries if _OWN.fullmatch(path.name)]
+    changed = [_close(path) for path in own]
+    if len(own) == len(entries):
+        changed.append(_close(home))
+    return open_before and any(changed)
+
+
+def _close(path: Path) -> bool:
+    try:
+        found = path.lstat()
+        if stat.S_ISLNK(found.st_mode) or not found.st_mode & OTHERS or found.st_uid != os.geteuid():
+            return False
+        path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)
+        return True
+    except OSError:  # gone meanwhile, or no file system with permissions
+        return False
+
+
+def default_name(home: Path) -> str:
+    """Return a name that tells agents apart: a home of its own names its agent, the usual home its user.
+
+    The machine's name alone would be that of every agent on it.
+    """
+    folder = unicodedata.normalize("NFC", home.resolve().name)
+    if home != _usual_home() and fits(folder) and not folder.startswith("."):
+        return folder
+    host = socket.gethostname().partition(".")[0]
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in some containers
+        user = ""
+    name = "-".join(part for part in (user, host) if part and part != "root")[:64]
+    return name if fits(name) else "agent"

@@ -1,0 +1,710 @@
+"""The ledger: what an agent has heard of and what it decided, in one SQLite file beside its bank.
+
+The bank's files say what the agent can use now; the ledger says what there is in the world (signed notices), whom
+the agent believes (trust), and what it will not fetch again (forgotten, refused, held back) and why. Several
+processes may use one ledger at once: a node that runs, and commands beside it.
+
+*Known* are the standing notices of trusted teachers. The root hash is over them and nothing else, so two agents
+that trust the same teachers and have heard the same notices have the same root, whatever each of them decided.
+Links have a table and a root of their own: older releases know nothing of them, and their roots stay comparable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shlex
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, NamedTuple
+
+from skillmesh.common.files import PRIVATE, write_whole
+from skillmesh.errors import AgentError, FormatVersionError, LedgerDamagedError, ModuleError
+from skillmesh.module.card import now
+from skillmesh.module.notice import LINK, Announcement, Link, Notice, Slot, decode
+
+log = logging.getLogger(__name__)
+
+FILE = "ledger.sqlite"
+MAGIC = b"SQLite format 3\0"
+BESIDE = ("", "-wal", "-shm")
+"""Endings of the files that SQLite keeps of one ledger."""
+WAIT = 60.0
+"""Seconds to wait for other processes that change the ledger."""
+MAX_SEEN = 1_000
+"""Notices of untrusted teachers that are kept: enough to show them, too few to fill a disk with."""
+MAX_KNOWN = 50_000
+"""Where everyone is trusted, notices that are kept in all: keys cost nothing to make up, and each is a teacher."""
+MAX_BANS = 10_000
+"""Bans that are kept of agents that the user did not list: keys that lie once and are thrown away cost nothing."""
+MAX_REFUSED = 10_000
+"""Refused modules that are remembered of which no notice stands any more, besides those that the user dropped."""
+BY_USER = "dropped by the user"
+"""How the reason begins where the user decided."""
+
+NAMES_ARE_GIVEN = 1
+"""Version of the file from which on a trusted teacher's name is one that the user gave."""
+
+Choice = Literal["refused", "held", "released"]
+"""What was decided of one module: refused for good, held in quarantine, or released from it by the user."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS notices (
+    teacher_key TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, order_key TEXT NOT NULL,
+    data BLOB NOT NULL, heard_from TEXT NOT NULL, PRIMARY KEY (teacher_key, task)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS links (
+    teacher_key TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, order_key TEXT NOT NULL,
+    data BLOB NOT NULL, heard_from TEXT NOT NULL, PRIMARY KEY (teacher_key, task)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trusted (key TEXT PRIMARY KEY, name TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS forgotten (
+    teacher_key TEXT NOT NULL, task TEXT NOT NULL, since TEXT NOT NULL,
+    PRIMARY KEY (teacher_key, task)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS choices (
+    id TEXT PRIMARY KEY, choice TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS bans (agent TEXT PRIMARY KEY, reason TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS addresses (
+    agent TEXT NOT NULL, locator TEXT NOT NULL, since TEXT NOT NULL,
+    PRIMARY KEY (agent, locator)) WITHOUT ROWID;
+"""
+
+
+TABLES = ("notices", "links")
+
+_DAMAGE = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,  # other tables or columns than ours
+    sqlite3.SQLITE_FORMAT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_CONSTRAINT,
+)
+"""What SQLite says of a file that will not be better the next time."""
+_IOERR_CORRUPTFS = 8458
+"""SQLite's code; Python names it only where SQLite is 3.34 or newer."""
+_UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, _IOERR_CORRUPTFS)
+"""The same, of a disk that gives it back no more. Other errors of the disk come from writing, and pass."""
+_NO_WRITING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+"""What SQLite says where it cannot make its files beside the ledger; reading may be possible all the same."""
+
+
+class Chosen(NamedTuple):
+    """A decision about one module."""
+
+    choice: Choice
+    reason: str
+    since: str
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """The ledger at one moment; it never changes, so threads may read it without a lock."""
+
+    known: Mapping[Slot, Notice]
+    seen: Mapping[Slot, Notice]
+    """Notices of teachers that are not trusted."""
+    root: str
+    trusted: Mapping[str, str]
+    """Names that the user gave, by key; empty where none was given. The agent's own key is left out."""
+    forgotten: frozenset[Slot]
+    choices: Mapping[str, Chosen]
+    bans: Mapping[str, str]
+    """Reasons by agent."""
+    links: Mapping[Slot, Link] = field(default_factory=dict)
+    """Of makers that are trusted, withdrawn ones too."""
+    seen_links: Mapping[Slot, Link] = field(default_factory=dict)
+    links_root: str = ""
+
+    def at(self, slot: Slot) -> Notice | None:
+        """What stands in a slot, whether or not its teacher is trusted."""
+        return self.known.get(slot) or self.seen.get(slot) or self.links.get(slot) or self.seen_links.get(slot)
+
+    @property
+    def believed(self) -> list[Notice]:
+        """All that is passed on: modules' notices first, then links."""
+        return [*self.known.values(), *self.links.values()]
+
+    @property
+    def heard(self) -> list[Notice]:
+        """All that is kept, of strangers too."""
+        return [*self.believed, *self.seen.values(), *self.seen_links.values()]
+
+
+NOTHING = LedgerView(
+    {}, {}, hashlib.sha256().hexdigest(), {}, frozenset(), {}, {}, links_root=hashlib.sha256().hexdigest()
+)
+"""What is known without a ledger."""
+
+
+class Ledger:
+    """An agent's ledger on disk.
+
+    A file that is damaged stops nobody who only looks: a warning says so, and the view holds what was last read,
+    or nothing. Whoever wants to change it is refused, and told of `skillmesh repair`. A ledger that can only be
+    read (a home without write permission, a full disk) is read as it is at that moment.
+
+    Parameters
+    ----------
+    own_key
+        The agent's public key: it always believes itself.
+    open_trust
+        Whether every teacher is believed.
+    per_teacher
+        So many slots of one teacher are kept (a node has such a limit, commands beside it have none), those whose
+        hashes are least: which ones does not depend on the order of arrival, so agents agree even about a teacher
+        who announces a million.
+    expected
+        Whether there must be a ledger, since the bank holds modules: one that is missing or empty is damage then,
+        as it is where a repair was stopped before its last step.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        own_key: str,
+        open_trust: bool = False,
+        per_teacher: int | None = None,
+        expected: bool = False,
+    ) -> None:
+        self.path = path
+        self.own_key = own_key
+        self.open_trust = open_trust
+        self.per_teacher = per_teacher
+        self._guard = threading.RLock()
+        self._decoded: dict[str, Notice] = {}
+        self._view: tuple[object, LedgerView] | None = None
+        self._changes = 0
+        self._unlisted = 0
+        """Notices of teachers that the user did not list, while some are being merged."""
+        self.damage: str | None = None
+        """What is wrong with the file, as a sentence."""
+        self._warned = False
+        self._unwritable: str | None = None
+        """Why nothing can be changed, although the file is sound."""
+        self._database = _memory()
+        try:
+            if not _size(path) and (expected or new_beside(path)):
+                raise self._damaged("is empty" if path.exists() else "is missing")
+            if _is_something_else(path):  # SQLite would remove the changes that lie beside it
+                raise self._damaged("is damaged: file is not a database")
+            self._open()
+        except LedgerDamagedError:
+            self._database.close()
+            self._database = _memory()
+            self._warn()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def refuse_unchangeable(self) -> None:
+        """Say before long work, not after, that nothing can be written into the ledger."""
+        if self._view is None:
+            self.view()  # damage may lie in the middle of the file
+        self._refuse_damaged()
+        if self._unwritable is not None:
+            raise AgentError(
+                f"cannot change the ledger {self.path}: {self._unwritable}; nothing in it was changed; make room "
+                "or make the folder writable, then try again"
+            )
+
+    def as_bytes(self) -> bytes:
+        """Return the whole ledger as the bytes of a file."""
+        with self._guard, self._explained():
+            return self._database.serialize()
+
+    # What is known.
+
+    def view(self) -> LedgerView:
+        """The ledger as it is now, other processes' changes included; cheap when nothing has changed."""
+        with self._guard:
+            if self.damage is None:
+                with suppress(LedgerDamagedError):
+                    return self._current()
+            self._warn()
+            return self._view[1] if self._view else NOTHING
+
+    def _current(self) -> LedgerView:
+        with self._explained():
+            version = self._database.execute("PRAGMA data_version").fetchone()[0]
+            state = (version, self._changes, self.open_trust)
+            if self._view is None or self._view[0] != state:
+                self._database.execute("BEGIN")  # all tables as they are at one moment
+                try:
+                    self._view = state, self._read()
+                finally:
+                    if self._database.in_transaction:  # an error of the disk makes SQLite roll back by itself
+                        self._database.execute("COMMIT")
+            return self._view[1]
+
+    def merge(self, notices: Iterable[Notice], heard_from: str) -> list[Notice]:
+        """Take in notices whose signatures were checked; return those that stand now and did not before."""
+        with self._changing():
+            self._unlisted = self._count_unlisted()  # once: counting for each would take most of the time
+            news = [notice for notice in notices if self._merge_one(notice, heard_from)]
+            for teacher in {notice.teacher_key for notice in news}:
+                self._thin(teacher)
+            standing = self._standing()
+        return [notice for notice in news if notice.digest in standing]
+
+    def latest_version(self, slot: Slot) -> int:
+        """The highest version that was ever heard of in this slot; 0 where there was none."""
+        notice = self._known_at(slot)
+        return notice.version if notice else 0
+
+    def withdrawn(self, slot: Slot, version: int) -> bool:
+        """Whether the teacher has withdrawn this version."""
+        notice = self._known_at(slot)
+        return notice is not None and not isinstance(notice, Announcement) and notice.version >= version
+
+    # Whom the agent believes.
+
+    def trusts(self, key: str) -> bool:
+        return self.open_trust or key == self.own_key or key in self.view().trusted
+
+    def trust(self, key: str, name: str = "") -> None:
+        """Believe a teacher; without a name it keeps the one that it was given before, if any."""
+        if key == self.own_key:
+            return
+        with self._changing():
+            self._database.execute(
+                "INSERT INTO trusted VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET name = excluded.name "
+                "WHERE excluded.name != ''",
+                (key, name, now()),
+            )
+            self._thin(key)
+
+    def distrust(self, key: str) -> None:
+        with self._changing():
+            self._database.execute("DELETE FROM trusted WHERE key = ?", (key,))
+
+    # What the agent decided.
+
+    def forget(self, slot: Slot) -> None:
+        with self._changing():
+            self._database.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", (*slot, now()))
+
+    def remember(self, slot: Slot) -> None:
+        with self._changing():
+            self._database.execute("DELETE FROM forgotten WHERE teacher_key = ? AND task = ?", slot)
+
+    def choose(self, module_id: str, choice: Choice, reason: str) -> None:
+        with self._changing():
+            row = (module_id, choice, reason[:1000], now())
+            self._database.execute("INSERT OR REPLACE INTO choices VALUES (?, ?, ?, ?)", row)
+            if choice == "refused":  # those whose notices stand are kept, or they would be fetched again
+                self._database.execute(
+                    "DELETE FROM choices WHERE id IN (SELECT id FROM choices WHERE id != ?1 "
+                    "AND choice = 'refused' AND id NOT IN (SELECT digest FROM notices) AND reason NOT LIKE ?2 "
+                    "ORDER BY since DESC, id LIMIT -1 OFFSET ?3)",
+                    (module_id, f"{BY_USER}%", MAX_REFUSED - 1),
+                )
+
+    def unchoose(self, module_id: str, choice: Choice = "held") -> None:
+        """Take a decision back, if it is still this one: another process may have decided otherwise."""
+        with self._changing():
+            self._database.execute("DELETE FROM choices WHERE id = ? AND choice = ?", (module_id, choice))
+
+    def reconsider_formats(self) -> None:
+        """Try modules of newer formats again: this release may be newer too."""
+        with self._changing():
+            newer = f"{FormatVersionError.__name__}:%"
+            self._database.execute("DELETE FROM choices WHERE choice = 'refused' AND reason LIKE ?", (newer,))
+
+    def ban(self, agent: str, reason: str) -> None:
+        with self._changing():
+            self._database.execute("INSERT OR IGNORE INTO bans VALUES (?, ?, ?)", (agent, reason[:1000], now()))
+            self._database.execute(
+                "DELETE FROM bans WHERE agent IN (SELECT agent FROM bans WHERE agent != ?1 AND agent NOT IN "
+                "(SELECT key FROM trusted) ORDER BY since DESC, agent LIMIT -1 OFFSET ?2)",
+                (agent, MAX_BANS - 1),
+            )
+
+    def unban(self, agent: str) -> None:
+        with self._changing():
+            self._database.execute("DELETE FROM bans WHERE agent = ?", (agent,))
+
+    # Where others were found.
+
+    def addresses(self) -> dict[str, list[str]]:
+        with self._guard, self._explained():
+            rows = self._database.execute("SELECT agent, locator FROM addresses ORDER BY agent, since DESC")
+            found: dict[str, list[str]] = {}
+            for agent, locator in rows:
+                found.setdefault(agent, []).append(locator)
+            return found
+
+    def note_addresses(self, agent: str, locators: Iterable[str]) -> None:
+        """Keep where an agent says that it listens; what it said before is replaced."""
+        with self._changing():
+            self._database.execute("DELETE FROM addresses WHERE agent = ?", (agent,))
+            rows = [(agent, locator, now()) for locator in locators]
+            self._database.executemany("INSERT OR REPLACE INTO addresses VALUES (?, ?, ?)", rows)
+
+    def restore(self, table: str, rows: Iterable[tuple[str, ...]]) -> None:
+        """Put back decisions as they lay in a damaged ledger; see `mesh/repair.py`."""
+        with self._changing():
+            for row in rows:
+                marks = ", ".join("?" * len(row))
+                self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", row)
+
+    # How it is kept.
+
+    def _open(self) -> None:
+        with self._explained():
+            there = _size(self.path) > 0
+            if os.access(self.path if there else self.path.parent, os.W_OK) or not self.path.parent.is_dir():
+                try:
+                    self._open_to_write()
+                    return
+                except sqlite3.OperationalError as error:
+                    if not there or error.sqlite_errorcode & 0xFF not in _NO_WRITING:
+                        raise
+                    self._unwritable = str(error)
+            self._unwritable = self._unwritable or "it can only be read"
+            self._database.close()
+            self._database = self._copy()
+            self._forget_claims()
+
+    def _open_to_write(self) -> None:
+        if not self.path.exists():
+            # SQLite would make it readable by others, and in steps between which it would be an empty file.
+            with suppress(FileExistsError):
+                write_whole(self.path, _memory().serialize(), mode=PRIVATE, new=True)
+        self._database.close()
+        self._database = _connect(str(self.path))
+        self._log_ahead()
+        self._database.execute("PRAGMA synchronous=FULL")
+        self._database.execute("PRAGMA wal_autocheckpoint=200")
+        self._database.execute("PRAGMA journal_size_limit=1000000")
+        self._database.executescript(_SCHEMA)
+        self._forget_claims()
+
+    def _copy(self) -> sqlite3.Connection:
+        """Return the ledger as it is now, in memory, with the tables that an older release may not have made."""
+        memory = _connect(":memory:")
+        if _size(self.path):
+            try:
+                with reading(self.path) as source:
+                    source.backup(memory)
+            except OSError as error:
+                raise unreadable(self.path, error) from error
+        memory.executescript(_SCHEMA)
+        return memory
+
+    def _log_ahead(self) -> None:
+        """Let readers and a writer work at once; of two that open a new ledger together SQLite refuses one."""
+        deadline = time.monotonic() + WAIT
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _forget_claims(self) -> None:
+        """Drop names that no user gave: the first release kept a teacher's own claim, or its key, instead."""
+        if self._database.execute("PRAGMA user_version").fetchone()[0] >= NAMES_ARE_GIVEN:
+            return
+        with self._transaction():
+            for key, name in self._database.execute("SELECT key, name FROM trusted").fetchall():
+                rows = self._database.execute("SELECT digest, data FROM notices WHERE teacher_key = ?", (key,))
+                claims = {self._decode(*row).teacher for row in rows.fetchall()}
+                if name == key[:12] or name in claims:
+                    self._database.execute("UPDATE trusted SET name = '' WHERE key = ?", (key,))
+            self._database.execute(f"PRAGMA user_version = {NAMES_ARE_GIVEN}")
+
+    def _merge_one(self, notice: Notice, heard_from: str) -> bool:
+        standing = self._at(notice.slot)
+        if standing is not None and standing.rank >= notice.rank:
+            return False
+        trusted = self._trusted_now(notice.teacher_key)
+        if standing is None and self._is_full(notice.teacher_key, trusted):
+            return False
+        row = (*notice.slot, notice.digest, _order_key(notice.slot), notice.encode(), heard_from)
+        self._database.execute(f"INSERT OR REPLACE INTO {_table(notice.slot)} VALUES (?, ?, ?, ?, ?, ?)", row)
+        self._unlisted += standing is None
+        self._decoded[notice.digest] = notice  # its signature was checked
+        return trusted
+
+    def _thin(self, teacher: str) -> None:
+        if self.per_teacher is None or teacher == self.own_key:
+            return
+        for table in TABLES:
+            self._database.execute(
+                f"DELETE FROM {table} WHERE teacher_key = ?1 AND order_key NOT IN "
+                f"(SELECT order_key FROM {table} WHERE teacher_key = ?1 ORDER BY order_key LIMIT ?2)",
+                (teacher, self.per_teacher),
+            )
+
+    def _standing(self) -> set[str]:
+        both = "SELECT digest FROM notices UNION ALL SELECT digest FROM links"
+        return {digest for (digest,) in self._database.execute(both)}
+
+    def _known_at(self, slot: Slot) -> Notice | None:
+        """Return what stands in a slot, for whoever decides by it: without a ledger nothing is decided."""
+        with self._guard:
+            self._refuse_damaged()
+            with self._explained():
+                return self._at(slot)
+
+    def _at(self, slot: Slot) -> Notice | None:
+        query = f"SELECT digest, data FROM {_table(slot)} WHERE teacher_key = ? AND task = ?"
+        row = self._database.execute(query, slot).fetchone()
+        return self._decode(*row) if row else None
+
+    def _trusted_now(self, key: str) -> bool:
+        return self.open_trust or key == self.own_key or self._listed(key)
+
+    def _listed(self, key: str) -> bool:
+        return self._database.execute("SELECT 1 FROM trusted WHERE key = ?", (key,)).fetchone() is not None
+
+    def _is_full(self, key: str, trusted: bool) -> bool:
+        """Whether there is no room for one more slot of this teacher; for those that the user listed there is."""
+        if key == self.own_key or self._listed(key):
+            return False
+        return self._unlisted >= (MAX_KNOWN if trusted else MAX_SEEN)
+
+    def _count_unlisted(self) -> int:
+        others = "WHERE teacher_key != ? AND teacher_key NOT IN (SELECT key FROM trusted)"
+        counts = [
+            self._database.execute(f"SELECT count(*) FROM {table} {others}", (self.own_key,)).fetchone()[0]
+            for table in TABLES
+        ]
+        return int(sum(counts))
+
+    def _read(self) -> LedgerView:
+        execute = self._database.execute
+        trusted = dict(self._texts("SELECT key, name FROM trusted ORDER BY name, key"))
+        decoded: dict[str, Notice] = {}
+        known, seen = self._sorted("notices", trusted, decoded)
+        links, seen_links = self._sorted("links", trusted, decoded)
+        self._decoded = decoded
+        choices = execute("SELECT id, choice, reason, since FROM choices")
+        return LedgerView(
+            known=known,
+            seen=seen,
+            root=root_of(known.values()),
+            trusted=trusted,
+            forgotten=frozenset(Slot(*row) for row in self._texts("SELECT teacher_key, task FROM forgotten")),
+            choices={module_id: Chosen(*rest) for module_id, *rest in choices},
+            bans=dict(self._texts("SELECT agent, reason FROM bans")),
+            links=_only_links(links),
+            seen_links=_only_links(seen_links),
+            links_root=root_of(links.values()),
+        )
+
+    def _texts(self, query: str) -> list[tuple[str, str]]:
+        """Return rows of two texts each; a damaged file may hold anything in their place."""
+        rows: list[tuple[str, str]] = self._database.execute(query).fetchall()
+        if not all(isinstance(value, str) for row in rows for value in row):
+            raise self._damaged("is damaged: it holds bytes or numbers in the place of text")
+        return rows
+
+    def _sorted(
+        self, table: str, trusted: Mapping[str, str], decoded: dict[str, Notice]
+    ) -> tuple[dict[Slot, Notice], dict[Slot, Notice]]:
+        """A table's notices: those of the believed, and the rest."""
+        known: dict[Slot, Notice] = {}
+        seen: dict[Slot, Notice] = {}
+        for digest, data in self._database.execute(f"SELECT digest, data FROM {table} ORDER BY teacher_key, task"):
+            notice = decoded[digest] = self._decode(digest, data)
+            believed = self.open_trust or notice.teacher_key == self.own_key or notice.teacher_key in trusted
+            (known if believed else seen)[notice.slot] = notice
+        return known, seen
+
+    def _decode(self, digest: str, data: bytes) -> Notice:
+        """Notices are checked once more as they are read, but only the first time: a signature takes 0.1 ms."""
+        if digest not in self._decoded:
+            try:
+                self._decoded[digest] = decode(data)
+            except ModuleError as error:
+                # The reason has advice for whoever got this notice from somebody: it stays in the cause.
+                raise self._damaged("is damaged: a notice in it is not as its teacher signed it") from error
+        return self._decoded[digest]
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One transaction: all of it or nothing, whenever the process ends."""
+        with self._guard:
+            self.refuse_unchangeable()
+            with self._transaction():
+                yield
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._guard, self._explained():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:  # a full disk makes SQLite roll back by itself
+                    self._database.execute("ROLLBACK")
+                raise
+            self._changes += 1
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            with _errors_as_text():
+                yield
+        except sqlite3.Error as error:
+            if is_damage(error, self.path):
+                raise self._damaged(f"is damaged: {error}") from error
+            if _cannot_open(error) and self.path.exists():
+                raise unreadable(self.path, error) from error
+            raise AgentError(
+                f"cannot use the ledger {self.path}: {error}; nothing in it was changed; make room, make the "
+                "folder writable, or put the file back from a copy"
+            ) from error
+        except MemoryError as error:
+            if self._is_sound():
+                raise
+            raise self._damaged("is damaged: a row of it cannot be read") from error
+
+    def _is_sound(self) -> bool:
+        """Whether SQLite finds nothing wrong; of some damaged rows it says that it has no memory for them."""
+        try:
+            return bool(self._database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+        except sqlite3.Error:
+            return False
+
+    def _damaged(self, how: str) -> LedgerDamagedError:
+        """Take note of damage; return the error for whoever cannot go on without a ledger."""
+        self.damage = self.damage or f"the ledger {self.path} {how}"
+        return LedgerDamagedError(
+            f"{self.damage}; nothing in it was changed; `skillmesh repair` builds a new one from what is left, or "
+            "put the file back from a copy"
+        )
+
+    def _refuse_damaged(self) -> None:
+        if self.damage is not None:
+            raise self._damaged("")
+
+    def _warn(self) -> None:
+        """Say once that there is no ledger to go by."""
+        if not self._warned:
+            self._warned = True
+            command = f"`skillmesh --home {shlex.quote(str(self.path.parent))} repair`"
+            log.warning(
+                "%s; going on without it: trust, given names and merged tasks are not known; %s builds a new one",
+                self.damage,
+                command,
+            )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a ledger's file such that nothing is changed beside it or in it, even where that is not allowed."""
+    wal, shm = (path.with_name(path.name + ending) for ending in BESIDE[1:])
+    if _size(wal) and not shm.exists():  # it was copied or moved without: SQLite has to read all of it anew
+        with TemporaryDirectory(prefix="skillmesh-ledger-") as folder:
+            for file in (path, wal):
+                shutil.copyfile(file, Path(folder) / file.name)
+            with closing(_connect(str(Path(folder) / path.name))) as database:
+                yield database
+        return
+    how = "mode=ro" if _size(wal) else "mode=ro&immutable=1"
+    with closing(_connect(f"{path.absolute().as_uri()}?{how}")) as database:
+        yield database
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    uri = name.startswith("file:")
+    return sqlite3.connect(name, timeout=WAIT, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def _memory() -> sqlite3.Connection:
+    """Return a new ledger that is nowhere yet."""
+    database = _connect(":memory:")
+    database.executescript(_SCHEMA)
+    database.execute(f"PRAGMA user_version = {NAMES_ARE_GIVEN}")
+    return database
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _is_something_else(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) not in (MAGIC, b"")
+    except OSError:  # missing, or not to be read: SQLite says so
+        return False
+
+
+def is_damage(error: sqlite3.Error, path: Path) -> bool:
+    """Whether the file itself is at fault, such that only a repair helps."""
+    if _cannot_open(error):
+        return path.exists() and not path.is_file()
+    code = _code(error)
+    return code in _UNREADABLE or code & 0xFF in _DAMAGE
+
+
+def _cannot_open(error: sqlite3.Error) -> bool:
+    """Whether the system gave SQLite no file to read: no permission, or too many files are open."""
+    return _code(error) & 0xFF == sqlite3.SQLITE_CANTOPEN
+
+
+def unreadable(path: Path, error: Exception) -> AgentError:
+    """Return the error for a ledger that may be sound and cannot be looked at."""
+    why = str(error)
+    try:
+        path.open("rb").close()  # SQLite does not say why
+    except OSError as reason:
+        why = reason.strerror or why
+    return AgentError(
+        f"the ledger {path} cannot be read: {why}; nothing in it was changed; use it as the user whose it is, "
+        "make its folder writable, or close other programs if too many files are open, then try again"
+    )
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
+
+
+def new_beside(path: Path) -> Path | None:
+    """Return the ledger that a repair has written and not yet put into its place; see `mesh/repair.py`."""
+    return max(path.parent.glob(f"{path.stem}.new-*{path.suffix}"), default=None)
+
+
+@contextmanager
+def _errors_as_text() -> Iterator[None]:
+    """SQLite quotes what is damaged; where that is no text, Python raises another error than SQLite's."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        damage = sqlite3.DatabaseError(f"the file is damaged ({error.reason})")
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damage from error
+
+
+def root_of(notices: Iterable[Notice]) -> str:
+    """One hash over a set of notices, whatever their order."""
+    digests = sorted(notice.digest for notice in notices)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _table(slot: Slot) -> str:
+    return "links" if slot.task.startswith(LINK) else "notices"
+
+
+def _only_links(found: Mapping[Slot, Notice]) -> dict[Slot, Link]:
+    return {slot: notice for slot, notice in found.items() if isinstance(notice, Link)}
+
+
+def _order_key(slot: Slot) -> str:
+    return hashlib.sha256("\n".join(slot).encode()).hexdigest()

@@ -1,0 +1,51 @@
+"""What synergy and evaluation need of an agent, so that neither has to know the agent itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from skillmesh.answering.mapper import Mapper
+from skillmesh.backbone.backbone import Backbone
+from skillmesh.backbone.calibration import Prior
+from skillmesh.common.config import AgentConfig
+from skillmesh.data.inputs import AnyImage
+from skillmesh.learning.head import Head
+from skillmesh.module import Identity, Module
+from skillmesh.module.joint import MergedTask
+from skillmesh.module.teachers import Teachers
+from skillmesh.numerics.tensors import Floats
+from skillmesh.store.bank import Bank
+from skillmesh.store.ledger import Ledger
+from skillmesh.synergy.merging.arranging import Arranging
+
+
+class Holder(Protocol):
+    """Whoever holds modules and answers from them."""
+
+    home: Path
+    config: AgentConfig
+    identity: Identity
+    bank: Bank
+    ledger: Ledger
+    arranging: Arranging
+
+    @property
+    def backbone(self) -> Backbone: ...
+
+    @property
+    def prior(self) -> Prior: ...
+
+    @property
+    def teachers(self) -> Teachers: ...
+
+    def find(self, task: str) -> Module: ...
+
+    def merged(self) -> list[MergedTask]: ...
+
+    def mapper(self) -> tuple[list[Module], Mapper]: ...
+
+    def head(self, module: Module) -> Head: ...
+
+    def seen_by(self, module: Module, x: Floats, images: Sequence[AnyImage]) -> Floats: ...

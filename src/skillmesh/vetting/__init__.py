@@ -1,0 +1,1 @@
+"""The trial of a received module: may it answer here?"""

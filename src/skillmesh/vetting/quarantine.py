@@ -1,0 +1,196 @@
+"""Quarantine: a module that arrives is tried before it may answer.
+
+By itself it must look like a task (`alone.py`). Then it joins the agent's bank on trial (`exam.py`): if the agent
+does worse on what it knows for certain, on what other teachers sent along, or on images that no single task should
+claim, the newcomer is held back, with figures that say why (`harm.py`).
+
+Newcomers are tried together, in one mapper that the agent then goes on with. Only a batch that fails is halved,
+until the modules to blame are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from skillmesh.anchors import KINDS
+from skillmesh.answering.mapper import Mapper
+from skillmesh.backbone.calibration import Calibration, Prior
+from skillmesh.common.choices import Representation
+from skillmesh.module import Module, in_order
+from skillmesh.numerics.tensors import Floats
+from skillmesh.store.validation import OwnValidation
+from skillmesh.vetting.agreement import disagreement
+from skillmesh.vetting.alone import figures_of
+from skillmesh.vetting.exam import Examiner, Sitting
+from skillmesh.vetting.harm import harm, own_loss
+
+MET_IMAGES, MET_SHARE = 3, 0.1
+"""A second teacher of a task takes so many of its images at least, and such a share of them."""
+MISNAMED = 0.5
+"""So many of the names that it shares with the first may be nearer to other classes of the first."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A module that is not let in, and why."""
+
+    module: Module
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of some newcomers."""
+
+    accepted: tuple[Module, ...]
+    held: tuple[Held, ...]
+    modules: list[Module]
+    """The live modules and the accepted ones, in the bank's order."""
+    mapper: Mapper | None
+    """Over `modules`, where one was built."""
+
+
+class Quarantine:
+    """Tries newcomers for one agent."""
+
+    def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
+        """Take what the agent tries modules on; `background` as `background_of` brings it into its space."""
+        self._examiner = Examiner(prior, kind, background, own)
+        self._max_claim = KINDS[kind].most_claimed
+        self._last: Sitting | None = None
+        """The last bank's results; without its mapper, which is large."""
+
+    def judge(self, live: Sequence[Module], newcomers: Sequence[Module], mapper: Mapper | None = None) -> Verdict:
+        """Say which newcomers may join the live modules.
+
+        What is live already, or older than what is live, is neither accepted nor held. A newer version is compared
+        with the bank without the older one, which stays if its successor is held.
+
+        Parameters
+        ----------
+        mapper
+            That over the live modules in the bank's order, if it is built already.
+        """
+        candidates, held = self._inspected(_newest(live, newcomers))
+        base = _without_replaced(live, candidates)
+        before = self._before(base, mapper if len(base) == len(live) else None)
+        accepted, complaints, after = self._admit(before, candidates)
+        modules = in_order(_without_replaced(live, accepted) + accepted)
+        if modules != after.modules:  # a successor was held: the older version is back
+            after = self._examiner.sit(modules)
+        everyone = sorted(held + complaints, key=lambda h: (h.module.content_id, h.module.id))
+        self._last = replace(after, mapper=None)
+        return Verdict(tuple(in_order(accepted)), tuple(everyone), modules, after.mapper)
+
+    def _before(self, base: list[Module], mapper: Mapper | None) -> Sitting:
+        """How the bank did without the newcomers: as it did with the last ones, where nothing else has changed."""
+        if self._last is not None and self._last.modules == base:
+            return self._last
+        return self._examiner.sit(base, mapper)
+
+    def _inspected(self, newcomers: list[Module]) -> tuple[list[Module], list[Held]]:
+        """Hold back what is absurd by itself; order the others, those that claim least of the background first.
+
+        Whoever comes first in a batch has it easier, and that should not be the greedy.
+        """
+        held, fine = [], []
+        for module in newcomers:
+            figures = figures_of(module, self._examiner.kind, self._examiner.prior, self._examiner.background)
+            if figures.complaint:
+                held.append(Held(module, figures.complaint))
+            else:
+                fine.append((figures.claim, module.content_id, module.id, module))
+        return [module for *_, module in sorted(fine, key=lambda ranked: ranked[:3])], held
+
+    def _admit(self, before: Sitting, newcomers: list[Module]) -> tuple[list[Module], list[Held], Sitting]:
+        """Let all in if together they do no harm; else try the halves, the second after the first."""
+        if not newcomers:
+            return [], [], before
+        after = self._examiner.sit(in_order(before.modules + newcomers))
+        complaint = (
+            harm(before, after, newcomers, self._max_claim)
+            or self._misnamed(after, newcomers)
+            or self._uncovered(before, newcomers)
+        )
+        if complaint is None:
+            return newcomers, [], after
+        if len(newcomers) == 1:
+            return [], [Held(newcomers[0], complaint)], before
+        middle = len(newcomers) // 2
+        first, first_held, between = self._admit(before, newcomers[:middle])
+        second, second_held, last = self._admit(between, newcomers[middle:])
+        return first + second, first_held + second_held, last
+
+    def _uncovered(self, before: Sitting, newcomers: list[Module]) -> str | None:
+        """Say how composed newcomers would harm the agent's own images if the sources before them were gone.
+
+        A source may be withdrawn at any time, and what stood back behind it then answers untried.
+        """
+        sources = {source for module in newcomers for source, _ in module.card.origins} - before.own.keys()
+        rest = [module for module in before.modules if module.id not in sources]
+        left = [module for module in newcomers if module.id not in sources]
+        if len(rest) + len(left) == len(before.modules) + len(newcomers) or not before.own:
+            return None
+        reason = own_loss(self._examiner.sit(rest), self._examiner.sit(in_order(rest + left)))
+        return None if reason is None else f"were it not for the tasks that it is composed of: {reason}"
+
+    def _misnamed(self, after: Sitting, newcomers: list[Module]) -> str | None:
+        """Say which of the agent's own tasks a newcomer teaches under the same names, put to other classes.
+
+        Where an agent has few images, or knows few of them itself, wrong answers could be bad luck; that classes
+        lie in each other's places cannot. A task whose names are the same and that looks another way (written and
+        signed digits) takes no images and is not meant.
+        """
+        if not KINDS[self._examiner.kind].adds_up:
+            return None
+        by_id = {module.id: module for module in after.modules}
+        for (newcomer, own), images in sorted(after.met.items()):
+            few = images < max(MET_IMAGES, MET_SHARE * after.own[own].images)
+            if few or newcomer not in {module.id for module in newcomers}:
+                continue
+            compared, astray = disagreement([by_id[own], by_id[newcomer]], self._examiner.prior)
+            if astray > MISNAMED * compared:
+                return (
+                    f"it has names of the agent's own {by_id[own].card.task!r} for other classes than these: "
+                    f"{astray} of {compared} lie nearer to a class of another name, expected at most "
+                    f"{int(MISNAMED * compared)}"
+                )
+        return None
+
+
+def background_of(calibration: Calibration, representation: Representation, compact: bool) -> Floats:
+    """Bring the calibration's background sample into an agent's representation.
+
+    It is stored as standardised descriptors. Undoing that gives the features again, but for what was clipped.
+    """
+    if compact:
+        return calibration.background @ calibration.basis.T
+    if representation == "descriptor":
+        return calibration.background
+    width = calibration.features
+    rooted: Floats = calibration.background[:, :width] * calibration.std[:width] + calibration.mean[:width]
+    rooted = np.maximum(rooted, np.float32(0))
+    return np.square(rooted) if representation == "features" else rooted
+
+
+def _lineage(module: Module) -> tuple[str, str]:
+    """What the versions of one teacher's task have in common."""
+    return module.card.teacher_key, module.card.task
+
+
+def _without_replaced(live: Sequence[Module], newcomers: list[Module]) -> list[Module]:
+    replaced = {_lineage(m) for m in newcomers}
+    return in_order([m for m in live if _lineage(m) not in replaced])
+
+
+def _newest(live: Sequence[Module], newcomers: Sequence[Module]) -> list[Module]:
+    """Leave out what is live already and what a newer version replaces: the bank would not take it."""
+    newest = {_lineage(m): m for m in live}
+    for module in sorted(newcomers, key=lambda m: (m.card.version, m.id)):
+        known = newest.get(_lineage(module))
+        if known is None or (known.card.version, known.id) < (module.card.version, module.id):
+            newest[_lineage(module)] = module
+    return in_order([m for m in newest.values() if m not in live])

@@ -1,0 +1,151 @@
+"""What learners on a frozen backbone have in common.
+
+Each looks at an image once, through the very backbone that ours uses (and its cache), adds it to sums, and answers
+from a closed form of those sums. They are learners of classes: all classes of all tasks compete, and no task needs
+to be told. Where it is told, only that task's classes compete.
+
+A learner keeps what is in `kept`, and nothing else: what it needs for answers, `prepare` makes from that. The
+backbone is no part of it, as it is no part of our modules.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import numpy as np
+import torch
+
+from skillmesh.common.progress import begin
+from skillmesh.errors import DataError
+from skillmesh.numerics.costs import spend
+from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, seen_task
+from skillmesh_challenge.baselines.learner import LearnerAnswers
+from skillmesh_challenge.baselines.network import bytes_of
+from skillmesh_challenge.baselines.settings import Frozen
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.backbone import Backbone
+    from skillmesh.common.progress import Progress
+    from skillmesh.data.folder import Split, TaskFolder
+    from skillmesh_challenge.stage import Stage
+
+SCORED_AT_ONCE = 1024
+"""Images whose scores of all classes are in memory together."""
+Settings = TypeVar("Settings", bound=Frozen)
+
+
+class FrozenLearner(ABC, Generic[Settings]):
+    """Takes in task after task; methods say what they add up and how they score."""
+
+    def __init__(self, method: Settings, seed: int = 0, backbone: Backbone | None = None) -> None:
+        self.method, self.seed, self._backbone = method, seed, backbone
+        self.device = torch.device("cpu") if backbone is None else backbone.network.device
+        self.spans: list[int] = []
+        """Classes of each task."""
+        self.kept: dict[str, torch.Tensor] = {}
+
+    @classmethod
+    def of(cls, method: Settings, stage: Stage) -> Self:
+        from skillmesh_challenge.agents import backbone_ref
+        from skillmesh_challenge.executors import worker_backbone
+
+        return cls(method, stage.settings.seed, worker_backbone(backbone_ref(method, stage)))
+
+    # What methods say.
+
+    @abstractmethod
+    def take_in(self, x: torch.Tensor, labels: torch.Tensor, classes: int) -> None:
+        """Add a task's images to what is kept."""
+
+    def prepare(self) -> None:
+        """Make what answers need from what is kept."""
+
+    @abstractmethod
+    def scores(self, x: torch.Tensor, columns: slice) -> torch.Tensor:
+        """Of these classes among all, the best highest."""
+
+    # Learning.
+
+    def see(self, folder: TaskFolder, progress: Progress | None) -> BaselineTask:
+        backbone = self._backbone
+        assert backbone is not None
+        advance = begin(progress, f"{folder.name} (images)", sum(map(len, folder.splits.values())))
+
+        def described(splits: Sequence[Split]) -> BaselineExamples:
+            found = backbone.describe([file for split in splits for file in split.files], advance)
+            labels = np.concatenate([split.labels for split in splits])[found.readable]
+            x = backbone.represent(found.raw, self.method.representation)
+            return BaselineExamples(torch.from_numpy(x), torch.from_numpy(labels))
+
+        return seen_task(folder, described)
+
+    def learn(self, task: BaselineTask, before: Sequence[BaselineTask]) -> None:
+        counts = torch.bincount(task.train.labels, minlength=task.classes)
+        if not counts.all():
+            raise DataError(
+                f"{int((counts == 0).sum())} of {task.classes} classes of {task.name!r} have no image that can be "
+                "read, expected one or more; mend or remove them"
+            )
+        if self._backbone is not None:
+            spend("forward", len(task.train) * float(self._backbone.network.forward_macs))
+        self.take_in(task.train.x.to(self.device), task.train.labels.to(self.device), task.classes)
+        self.spans.append(task.classes)
+        self.prepare()
+
+    def append(self, name: str, rows: torch.Tensor) -> None:
+        """Keep more rows, in single precision."""
+        rows = rows.float()
+        self.kept[name] = torch.cat([self.kept[name], rows]) if name in self.kept else rows
+
+    def add(self, name: str, values: torch.Tensor) -> None:
+        """Add to a sum that is kept in single precision."""
+        self.kept[name] = (self.kept[name] + values if name in self.kept else values).float()
+
+    # Answering.
+
+    def given(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        start = sum(self.spans[:position])
+        return self._best(x, slice(start, start + self.spans[position]))
+
+    def withheld(self, x: torch.Tensor) -> LearnerAnswers:
+        best = self._best(x, slice(0, sum(self.spans)))
+        spans = torch.tensor(self.spans)
+        ends = spans.cumsum(0)
+        tasks = torch.searchsorted(ends, best, right=True)
+        return LearnerAnswers(tasks, best - (ends - spans)[tasks])
+
+    def _best(self, x: torch.Tensor, columns: slice) -> torch.Tensor:
+        """Of many images, which need not be on the device."""
+        parts = [
+            self.scores(some.to(self.device), columns).argmax(dim=1) for some in torch.split(x, SCORED_AT_ONCE)
+        ]
+        return torch.cat(parts).cpu()
+
+    # Keeping.
+
+    def finite(self) -> bool:
+        return all(bool(tensor.isfinite().all()) for tensor in self.kept.values())
+
+    def kept_bytes(self) -> dict[str, int]:
+        return {name: bytes_of([tensor]) for name, tensor in self.kept.items()}
+
+    def state(self) -> dict[str, Any]:
+        return {"spans": list(self.spans), "kept": dict(self.kept)}
+
+    def restore(self, state: dict[str, Any], before: Sequence[BaselineTask]) -> None:
+        self.spans = list(state["spans"])
+        self.kept = {name: tensor.to(self.device) for name, tensor in state["kept"].items()}
+        self.prepare()
+
+
+def class_means(x: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
+    """In double precision."""
+    spend("means", float(x.numel()))
+    return torch.stack([x[labels == c].double().mean(dim=0) for c in range(classes)])
+
+
+def powered(x: torch.Tensor, power: float) -> torch.Tensor:
+    """Tukey's transform, which makes skewed features more Gaussian; negative numbers keep their sign."""
+    return x if power == 1 else x.sign() * x.abs().pow(power)

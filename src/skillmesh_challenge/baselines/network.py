@@ -1,0 +1,142 @@
+"""The network that baselines train: a body from the same start as ours, and one head per task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from skillmesh.backbone.compat import import_timm
+from skillmesh.backbone.counting import counting
+from skillmesh.backbone.network import completed
+from skillmesh.backbone.registry import spec_of
+from skillmesh.backbone.weights import build
+
+if TYPE_CHECKING:
+    from skillmesh_challenge.baselines.settings import TrainedSettings
+
+Norm = nn.modules.batchnorm._BatchNorm
+Layer = nn.Conv2d | nn.Linear
+
+
+class Body(nn.Module):
+    """Pixels in, features out; every weight can be trained."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, model: nn.Module, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.model, self.size = model, size
+        for name, values in (("mean", mean), ("std", std)):
+            self.register_buffer(name, torch.tensor(values).mul(255).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        # The permuted view of NHWC pixels is what torch calls channels-last.
+        features: torch.Tensor = self.model((images.permute(0, 3, 1, 2) - self.mean) / self.std)
+        return features
+
+    def example(self) -> torch.Tensor:
+        return torch.zeros(1, self.size, self.size, 3, dtype=torch.uint8, device=self.mean.device)
+
+
+def build_body(method: TrainedSettings, seed: int) -> Body:
+    """The backbone with its weights, as `skillmesh` has it, or with random ones drawn by the seed."""
+    spec = spec_of(method.backbone)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if method.start == "random":
+            model = import_timm().create_model(spec.timm_name, num_classes=0)
+        else:
+            model = build(spec, None if method.weights is None else Path(method.weights))
+    spec = completed(spec, model)
+    assert spec.size is not None
+    assert spec.mean is not None
+    assert spec.std is not None
+    body = Body(model, method.size or spec.size, spec.mean, spec.std)
+    return body.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def layers_of(body: nn.Module) -> dict[str, Layer]:
+    """All that multiply."""
+    return {name: module for name, module in body.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
+
+
+class TaskNetwork(nn.Module):
+    """A body and the heads of all tasks so far."""
+
+    def __init__(self, body: nn.Module, example: torch.Tensor, frozen_norms: bool = True) -> None:
+        """Take any body; `example` is one input of it."""
+        super().__init__()
+        self.body, self.heads = body, nn.ModuleList()
+        self._example, self._frozen_norms = example, frozen_norms
+        with torch.no_grad():
+            self.features = int(self.body.eval()(example).shape[1])
+
+    def add_head(self, classes: int, chance: torch.Generator) -> None:
+        """A head for one more task, drawn as `nn.Linear` draws its own."""
+        device = next(self.body.parameters()).device
+        head = nn.Linear(self.features, classes, device=device)
+        bound = 1 / math.sqrt(self.features)
+        with torch.no_grad():
+            for part in (head.weight, head.bias):
+                part.copy_(torch.empty(part.shape).uniform_(-bound, bound, generator=chance))
+        self.heads.append(head)
+        spans = torch.tensor(self.spans, device=device)
+        tasks = torch.arange(len(spans), device=device)
+        self.columns = torch.repeat_interleave(tasks, spans), spans.cumsum(0) - spans
+        """The task of each column of all heads together, and each task's first column."""
+
+    def train(self, mode: bool = True) -> TaskNetwork:
+        super().train(mode)
+        if self._frozen_norms:
+            for module in self.body.modules():
+                if isinstance(module, Norm):
+                    module.eval()
+        return self
+
+    def forward(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        """Logits of one task's classes."""
+        return self._through([self.heads[position]], x)
+
+    def logits_of_all(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of every task's classes, task after task."""
+        return self._through(self.heads, x)
+
+    def _through(self, heads: Iterable[nn.Module], x: torch.Tensor) -> torch.Tensor:
+        """Body, then heads in full precision: they are small, and rounded logits are often equal."""
+        features = self.body(x)
+        with torch.autocast(features.device.type, enabled=False):
+            full = features.to(self.heads[0].weight.dtype)
+            return torch.cat([head(full) for head in heads], dim=1)
+
+    @property
+    def spans(self) -> list[int]:
+        """Classes of each task."""
+        return [len(head.bias) for head in self.heads]  # type: ignore[arg-type]
+
+    def shared(self) -> dict[str, nn.Parameter]:
+        """What all tasks train: where forgetting happens."""
+        return dict(self.body.named_parameters())
+
+    @cached_property
+    def macs(self) -> tuple[int, int]:
+        """Of one image through the body, forwards and backwards: to weights and, but the first's, inputs."""
+        was_training = self.training
+        with torch.no_grad(), counting(layers_of(self.body)) as counted:
+            self.eval()
+            self.body(self._example)
+        self.train(was_training)
+        layer_by_layer = [macs for macs in counted.values() if macs]
+        forward = sum(layer_by_layer)
+        return forward, 2 * forward - layer_by_layer[0]
+
+
+def bytes_of(tensors: Any) -> int:
+    """Of tensors as they lie in memory."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,224 @@
+"""The one sequential trainer. By itself it is naive fine-tuning; methods change what it does at a few places."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import nn
+
+from skillmesh.backbone.network import usable_device
+from skillmesh.numerics.costs import spend
+from skillmesh_challenge.baselines.data import (
+    BaselineExamples,
+    BaselineTask,
+    Batch,
+    decoded_task,
+    in_equal_batches,
+)
+from skillmesh_challenge.baselines.learner import LearnerAnswers
+from skillmesh_challenge.baselines.network import TaskNetwork, build_body, bytes_of
+
+if TYPE_CHECKING:
+    from skillmesh.common.progress import Progress
+    from skillmesh.data.folder import TaskFolder
+    from skillmesh_challenge.baselines.settings import TrainedSettings
+    from skillmesh_challenge.stage import Stage
+
+
+class Trainer:
+    """Trains one network on task after task."""
+
+    def __init__(
+        self, network: TaskNetwork, method: TrainedSettings, seed: int, stage: Stage | None = None
+    ) -> None:
+        self.network, self.method, self.seed = network, method, seed
+        self.device = next(network.parameters()).device
+        self._stage = stage
+
+    @classmethod
+    def of(cls, method: TrainedSettings, stage: Stage) -> Self:
+        body = build_body(method, stage.settings.seed).to(usable_device(stage.device))
+        network = TaskNetwork(body, body.example(), frozen_norms=method.norms == "frozen")
+        return cls(network, method, stage.settings.seed, stage)
+
+    @property
+    def known(self) -> int:
+        """How many tasks were begun."""
+        return len(self.network.heads)
+
+    def see(self, folder: TaskFolder, progress: Progress | None) -> BaselineTask:
+        assert self._stage is not None
+        return decoded_task(folder, self.network.body.size, self._stage.cache_folder)  # type: ignore[arg-type]
+
+    # What methods change.
+
+    def before_task(self, task: BaselineTask) -> None:
+        """Look at a task before it is learned; its head is there already."""
+
+    def examples(self, task: BaselineTask, before: Sequence[BaselineTask]) -> Batch:
+        """All that one epoch learns from."""
+        return self.labelled(task.train, self.known - 1)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """What is made smaller."""
+        return nn.functional.cross_entropy(self.network(batch.x, self.known - 1), batch.labels)
+
+    def after_backward(self) -> None:
+        """Look at the gradients of the loss, or add to them."""
+
+    def after_step(self) -> None:
+        """Look at what a step did to the weights."""
+
+    def after_task(self, task: BaselineTask) -> None:
+        """Keep of a task what will be needed."""
+
+    def trainable(self) -> list[dict[str, Any]]:
+        """What the optimiser moves, with its steps."""
+        return [
+            {"params": list(self.network.shared().values()), "lr": self.method.rate},
+            {"params": list(self.network.heads.parameters()), "lr": self.method.head_rate},
+        ]
+
+    def batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
+        """What each step learns from: epoch after epoch, in batches of one size, the last filled up with more.
+
+        A GPU plans its kernels anew for every other size, which takes longer than many steps.
+        """
+        count, batch, steps = len(examples.labels), self.method.batch, self._steps(len(examples.labels))
+        orders = [torch.randperm(count, generator=chance) for _ in range(math.ceil(steps * batch / count))]
+        for rows in torch.cat(orders)[: steps * batch].view(steps, batch).to(self.device):
+            yield Batch(examples.x[rows], examples.labels[rows], examples.tasks[rows], rows)
+
+    def columns_trained(self) -> int:
+        """Classes of all heads that a training image runs through."""
+        return self.network.spans[-1]
+
+    # Learning.
+
+    def learn(self, task: BaselineTask, before: Sequence[BaselineTask]) -> None:
+        position = self.known
+        self.network.add_head(task.classes, self.chance(position, "head"))
+        task = BaselineTask(task.name, task.classes, task.train.to(self.device), task.test)
+        self.before_task(task)
+        self._train(self.examples(task, before), self.chance(position, "order"))
+        self.network.eval()
+        self.after_task(task)
+
+    def chance(self, position: int, what: str) -> torch.Generator:
+        """Numbers that depend on the seed, the task and the purpose alone: a resumed run draws the same."""
+        digest = hashlib.sha256(f"{self.seed} {position} {what}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+    def autocast(self) -> torch.autocast:
+        """Half the precision where that is fast."""
+        return torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda")
+
+    def labelled(self, examples: BaselineExamples, position: int) -> Batch:
+        tasks = torch.full_like(examples.labels, position)
+        return Batch(examples.x, examples.labels, tasks)
+
+    def mixed_loss(self, batch: Batch) -> torch.Tensor:
+        """Cross-entropy of each image over the classes of its own task, where a batch has several tasks."""
+        logits = self.network.logits_of_all(batch.x)
+        task_of_column, first_columns = self.network.columns
+        other = task_of_column[None, :] != batch.tasks[:, None]
+        labels = batch.labels + first_columns[batch.tasks]
+        return nn.functional.cross_entropy(logits.masked_fill(other, -math.inf), labels)
+
+    def _train(self, examples: Batch, chance: torch.Generator) -> None:
+        method, images = self.method, 0
+        optimiser = torch.optim.SGD(self.trainable(), lr=method.rate, momentum=method.momentum)
+        schedule = self.schedule(optimiser, self._steps(len(examples.labels)))
+        self.network.train()
+        for batch in self.batches(examples, chance):
+            images += len(batch.labels)
+            optimiser.zero_grad(set_to_none=True)
+            with self.autocast():
+                loss = self.loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.after_backward()
+            optimiser.step()
+            self.after_step()
+            if schedule is not None:
+                schedule.step()
+        self.spend_passes(images, self.columns_trained(), backward=True)
+
+    def schedule(
+        self, optimiser: torch.optim.Optimizer, steps: int
+    ) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """How rates go up and down over so many steps."""
+        if self.method.schedule == "constant":
+            return None
+        rates = [group["lr"] for group in optimiser.param_groups]
+        return torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps, cycle_momentum=False)
+
+    def _steps(self, count: int) -> int:
+        """In all epochs together."""
+        return math.ceil(self.method.epochs * count / self.method.batch)
+
+    def spend_passes(self, images: int, columns: int | None = None, *, backward: bool = False) -> None:
+        """Count images that ran through the body and so many columns of heads: the newest head's, if not said."""
+        forward, back = self.network.macs
+        head = self.network.features * (self.network.spans[-1] if columns is None else columns)
+        spend("forward", float(images) * (forward + head))
+        if backward:
+            spend("backward", float(images) * (back + 2 * head))
+
+    # Answering.
+
+    def given(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        return self._logits(x, position).argmax(dim=1)
+
+    def withheld(self, x: torch.Tensor) -> LearnerAnswers:
+        """The most likely of all classes of all tasks, as if the heads were one."""
+        best = self._all_logits(x).argmax(dim=1)
+        task_of_column, first_columns = (part.cpu() for part in self.network.columns)
+        tasks = task_of_column[best]
+        return LearnerAnswers(tasks, best - first_columns[tasks])
+
+    def logits(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        """Of one task's classes, as that task answers."""
+        logits: torch.Tensor = self.network(x, position)
+        return logits
+
+    def _all_logits(self, x: torch.Tensor) -> torch.Tensor:
+        return self._in_batches(x, self.network.logits_of_all)
+
+    def _logits(self, x: torch.Tensor, position: int) -> torch.Tensor:
+        return self._in_batches(x, lambda some: self.logits(some, position))
+
+    def _in_batches(self, x: torch.Tensor, logits: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Of many images, which need not be on the device."""
+        self.network.eval()
+        with torch.no_grad(), self.autocast():
+            parts = [logits(some.to(self.device)).float().cpu() for some in in_equal_batches(x)]
+        return torch.cat(parts)[: len(x)]
+
+    # Keeping.
+
+    def finite(self) -> bool:
+        return all(bool(weight.isfinite().all()) for weight in self.network.parameters())
+
+    def kept_bytes(self) -> dict[str, int]:
+        weights = [*self.network.body.parameters(), *self.network.body.buffers()]
+        return {"weights": bytes_of(weights), "head": bytes_of(self.network.heads.parameters())}
+
+    def state(self) -> dict[str, Any]:
+        return {"spans": self.network.spans, "network": self.network.state_dict(), "own": self.own_state()}
+
+    def restore(self, state: dict[str, Any], before: Sequence[BaselineTask]) -> None:
+        for classes in state["spans"]:
+            self.network.add_head(classes, torch.Generator())
+        self.network.load_state_dict(state["network"])
+        self.restore_own(state["own"])
+
+    def own_state(self) -> dict[str, Any]:
+        """What a method keeps beside the network."""
+        return {}
+
+    def restore_own(self, own: dict[str, Any]) -> None:
+        """Take it back."""

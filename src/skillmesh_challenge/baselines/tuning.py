@@ -1,0 +1,202 @@
+"""Tuning: every method gets the same budget, and no test image decides anything.
+
+A method's `grid` names the settings to try, equally many for all methods. Each is an ordinary run of the challenge
+on the first few tasks, trained on their training images alone and tested on their validation images; the best
+average over all tasks at the end of the stream wins, the first of equals. What was chosen is written as a file for
+`skillmesh challenge run --method`, what was tried beside it. A sweep that was killed goes on by the same command:
+complete runs are only read. Where a grid has changed since, only what is new is tried, and what is no longer in it
+is left out. Nothing here loads torch before a run begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from skillmesh.common.progress import Progress
+from skillmesh.errors import RunError
+from skillmesh.evaluation.provenance import provenance
+from skillmesh_challenge.baselines.settings import Baseline
+from skillmesh_challenge.baselines.trials import Ground, Trial, Tried, made
+from skillmesh_challenge.methods import Method
+from skillmesh_challenge.writing import refuse_file, write_bytes, write_json
+
+BUDGET = 6
+"""Settings that are tried of every method."""
+CRITERION = "average accuracy of all tasks at the end of the stream, on validation images"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """All settings of a method, and the best of them."""
+
+    method: Baseline
+    tried: tuple[Tried, ...]
+
+    @property
+    def chosen(self) -> int:
+        """The first of the best."""
+        return max(range(len(self.tried)), key=lambda number: self.tried[number].final_accuracy)
+
+    @property
+    def best(self) -> Baseline:
+        return replace(self.method, **self.tried[self.chosen].changes)
+
+
+def tune(
+    methods: Sequence[Method],
+    ground: Ground,
+    out: Path,
+    *,
+    seed: int = 0,
+    device: str | None = None,
+    workers: int = 1,
+    command: str = "skillmesh challenge tune",
+    tell: Callable[[Trial, Tried], None] = lambda trial, tried: None,
+    progress: Progress | None = None,
+) -> list[Tuned]:
+    """Try every setting of every method; write each method's best and, in `tuning.json`, all that was tried.
+
+    Parameters
+    ----------
+    workers
+        Processes side by side, each with whole runs. They share the cores: on a CPU, the number of threads may
+        change a sum's last digit, nothing else depends on how many there are.
+    tell
+        Told of every setting when its run is there.
+    progress
+        Told of every task of a run; with one worker only, since others are processes of their own.
+    """
+    chosen = [_tunable(method) for method in methods]
+    _refuse_twice([method.name for method in chosen])
+    refuse_file(out)
+    origin = provenance(command, ground.paths(), seed)
+    facts = {"tasks": [task.name for task in ground(seed)], "seed": seed, "data_hash": origin["data_hash"]}
+    earlier = _earlier(out, facts)
+    known = {method: _tried_before(method, earlier.get(method.name), out) for method in chosen}
+    origins = {method: [earlier[method.name]["provenance"]] if known[method] else [] for method in chosen}
+    trials = [
+        Trial(method, number, changes, ground, out, seed, device, command, progress)
+        for method in chosen
+        for number, changes in enumerate(method.settings_to_try())
+        if number not in known[method]
+    ]
+    for method in {trial.method: None for trial in trials}:
+        origins[method].append(origin)
+    for trial, tried in made(trials, workers):
+        known[trial.method][trial.number] = tried
+        tell(trial, tried)
+    tuned = [Tuned(method, tuple(known[method][number] for number in range(BUDGET))) for method in chosen]
+    for one in tuned:
+        _write_method(out / f"{one.method.name}.toml", one, facts["tasks"])
+    entries = earlier | {one.method.name: _entry(one, origins[one.method]) for one in tuned}
+    write_json(out / "tuning.json", facts | {"criterion": CRITERION, "methods": entries, "provenance": origin})
+    return tuned
+
+
+# What is refused.
+
+
+def _tunable(method: Method) -> Baseline:
+    if not isinstance(method, Baseline) or not method.settings_to_try():
+        raise RunError(f"the method {method.name!r} has no grid of settings to try; expected a baseline that has")
+    if (count := len({replace(method, **changes) for changes in method.settings_to_try()})) != BUDGET:
+        raise RunError(
+            f"the method {method.name!r} has {count} different settings to try, expected {BUDGET}: all methods "
+            "get the same budget; mend its grid"
+        )
+    return method
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RunError(f"two methods each are named {', '.join(twice)}; name each once, or give one another name")
+
+
+def _earlier(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Methods that were tuned in this folder before, on the same ground; any other is refused."""
+    path = out / "tuning.json"
+    if not path.exists():
+        return {}
+    with _refused(path):
+        before = json.loads(path.read_text())
+        methods: dict[str, Any] = dict(before["methods"])
+    for name, value in facts.items():
+        if before.get(name) != value:
+            raise RunError(
+                f"{out} holds tuning of other {name}: it was {before.get(name)}, now it is {value}; name another "
+                "folder with --out, or remove this one to begin anew"
+            )
+    return methods
+
+
+def _tried_before(method: Baseline, entry: dict[str, Any] | None, out: Path) -> dict[int, Tried]:
+    """Those of its settings that were tried, by their numbers; none where anything else about it has changed."""
+    if entry is None:
+        return {}
+    with _refused(out / "tuning.json"):
+        tried = [Tried(**one) for one in entry["tried"]]
+        if not all(isinstance(one.final_accuracy, float) for one in tried):
+            raise ValueError("a setting of it has no accuracy")
+        _commits(entry["provenance"])  # looked at before any trial is made
+        if replace(method, **tried[entry["chosen"]].changes).settings() != entry["settings"]:
+            return {}
+        by_settings = {replace(method, **one.changes): one for one in tried}
+    numbered = enumerate(method.settings_to_try())
+    return {
+        number: replace(by_settings[whole], changes=changes)
+        for number, changes in numbered
+        if (whole := replace(method, **changes)) in by_settings
+    }
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(
+            f"{path} cannot be read as what was tuned before ({error}); remove it: complete trials beside it are "
+            "not made again"
+        ) from error
+
+
+# What is written.
+
+
+def _entry(tuned: Tuned, origins: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    commits = sorted({commit for origin in origins for commit in _commits(origin)})
+    return {
+        "chosen": tuned.chosen,
+        "settings": tuned.best.settings(),
+        "tried": [vars(tried) for tried in tuned.tried],
+        "provenance": origins[-1] | {"commit": ", ".join(commits) or None},
+    }
+
+
+def _commits(origin: dict[str, Any]) -> list[str]:
+    """None where the source that ran was no checkout."""
+    return origin["commit"].split(", ") if origin["commit"] else []
+
+
+def _write_method(path: Path, tuned: Tuned, tasks: Sequence[str]) -> None:
+    """As `--method` takes it. A file of weights is named from where this one lies."""
+    settings = {name: value for name, value in tuned.best.settings().items() if value is not None}
+    if "weights" in settings:
+        settings["weights"] = os.path.relpath(settings["weights"], path.parent)
+    about = (
+        f"# The best of {BUDGET} settings on validation images of {', '.join(tasks)}; tuning.json has them all.\n"
+    )
+    lines = "".join(f"{name} = {_toml(value)}\n" for name, value in settings.items())
+    write_bytes(path, (about + lines).encode())
+
+
+def _toml(value: Any) -> str:
+    """JSON writes texts, truth values, lists and numbers as TOML reads them."""
+    return json.dumps(value, ensure_ascii=False)

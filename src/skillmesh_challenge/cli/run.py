@@ -1,0 +1,192 @@
+"""`skillmesh challenge run` and `methods`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillmesh.cli import options, outlet
+from skillmesh.errors import RunError
+from skillmesh_challenge.cli import challenge
+from skillmesh_challenge.cli.data import Dataset, Partial, Places, SkipUnreadable, SubsamplingRule
+
+if TYPE_CHECKING:
+    from skillmesh_challenge.record import Record
+
+
+@challenge.command("run")
+def run(
+    tasks: Places,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The run's folder; one that is there goes on.")
+    ],
+    agents: Annotated[
+        str | None,
+        typer.Option(
+            "--agents",
+            metavar="N[,N…]",
+            show_default="2, or 1 where learning is in sequence",
+            help="How many agents; several: a sweep.",
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option("--method", metavar="NAME|FILE.toml", help="See `methods`.")] = "sketch",
+    assign: Annotated[
+        str, typer.Option("--assign", metavar="order|round-robin|balanced|FILE", help="Who learns what.")
+    ] = "order",
+    mesh: Annotated[bool, typer.Option("--mesh", help="Share over a real mesh of processes.")] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="ADDRESS", show_default=False, help="Learn on a Dask cluster."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, show_default=False, help="Processes; default: cores.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, show_default=False, help="Of each; default: cores/workers.")
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="S[,S…]", help="Several: confidence intervals.")] = "0",
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Learn in an order drawn by the seed.")] = False,
+    alpha: Annotated[float, typer.Option("--alpha", min=0, help="MACs that sending a byte counts for.")] = 1000.0,
+    bound: Annotated[
+        bool, typer.Option("--bound/--no-bound", help="Train one classifier on all data together.")
+    ] = True,
+    cold: Annotated[bool, typer.Option("--cold", help="Begin with an empty descriptor cache.")] = False,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option("--reuse", metavar="DIR", show_default=False, help="Take what an equal run has learned."),
+    ] = None,
+    backbone: Annotated[str | None, typer.Option("--backbone", metavar="NAME", show_default=False)] = None,
+    weights: options.Weights = None,
+    calibration: options.CalibrationFile = None,
+    dataset: Dataset = None,
+    rule: SubsamplingRule = "appendix",
+    partial: Partial = False,
+    skip_unreadable: SkipUnreadable = False,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> None:
+    """Run the challenge: learn task after task, agents side by side, and test on all known ones after each."""
+    from skillmesh.cli import show
+    from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (they have names now)
+    from skillmesh_challenge.data import check, refuse_bad_data
+    from skillmesh_challenge.datasets import open_tasks, task_paths
+    from skillmesh_challenge.methods import find_method
+    from skillmesh_challenge.record import find_records
+    from skillmesh_challenge.run import Plan
+    from skillmesh_challenge.sweep import folders_of, sweep
+
+    chosen = find_method(method, {"backbone": backbone} | _absolute(weights=weights, calibration=calibration))
+    numbers = _numbers(agents or ("2" if getattr(chosen, "parallel", True) else "1"), "--agents", 1)
+    drawn = _numbers(seeds, "--seeds", 0)
+    opening: dict[str, Any] = {"dataset": dataset, "rule": rule, "partial": partial}
+    with show.progress_bar() as bar:
+        new = [
+            seed for folder, seed in folders_of(out, numbers, drawn).items() if not (folder / "run.json").exists()
+        ]
+        for seed in sorted(set(new)):  # a run that goes on was checked when it began
+            found = check(tasks, seed=seed, skip_unreadable=skip_unreadable, progress=bar, **opening)
+            for warning in refuse_bad_data(found).warnings:
+                show.stderr.print(f"warning: {warning}", soft_wrap=True)
+        plan = Plan(
+            paths=task_paths(tasks, dataset=dataset),
+            open=lambda seed: open_tasks(tasks, seed=seed, **opening),
+            method=chosen,
+            out=out,
+            agents=1,
+            assign=assign,
+            mesh=mesh,
+            alpha=alpha,
+            shuffle=shuffle,
+            bound=bound,
+            workers=workers,
+            threads=threads,
+            cluster=cluster,
+            device=device,
+            cold=cold,
+            reuse=tuple(find_records(reuse or ())),
+            command=show.command_line(),
+            progress=bar,
+            tell=lambda text: show.stderr.print(text, soft_wrap=True),
+        )
+        with show.resumable(out):
+            records = sweep(plan, numbers, drawn)
+    if json:
+        show.print_json(
+            [{"folder": str(r.folder), "agents": r.settings.agents, "results": r.results} for r in records]
+        )
+    else:
+        _print(records)
+
+
+@challenge.command("methods")
+def methods(json: options.Json = False) -> None:
+    """List the methods that `run` knows by name, with their settings."""
+    from skillmesh.cli import show
+    from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (they have names now)
+    from skillmesh_challenge.methods import METHODS
+
+    if json:
+        show.print_json([method.settings() for method in METHODS.values()])
+        return
+    for method in METHODS.values():
+        told = {name: "none" if value is None else value for name, value in method.settings().items()}
+        del told["name"]
+        outlet.line(f"{method.name}: " + ", ".join(f"{name} {value}" for name, value in told.items()))
+
+
+def _print(records: list[Record]) -> None:
+    from skillmesh.cli import show
+
+    columns = (">agents", ">seed", ">task given", ">task found", ">final", ">all data")
+    rows = show.table(None, "method", *columns, "task told")
+    for record in records:
+        results: dict[str, Any] = record.results or {}
+        together = results["bounds"].get("all_data_together", {}).get("final_accuracy")
+        rows.add_row(
+            str(record.settings.method["name"]),
+            str(record.settings.agents),
+            str(record.settings.seed),
+            *(show.percent(results[k]) for k in ("oracle_accuracy", "task_accuracy", "final_accuracy")),
+            show.percent(together),
+            "yes" if record.settings.method.get("label") == "given" else "no",
+        )
+    show.console.print(rows)
+    if several := [record for record in records if record.settings.agents > 1]:
+        _print_sharing(several)
+
+
+def _print_sharing(records: list[Record]) -> None:
+    """What several agents gain, and whether they answer alike."""
+    from skillmesh.cli import show
+
+    rows = show.table(None, ">agents", ">seed", ">speedup", ">efficiency", "answers")
+    for record in records:
+        results: dict[str, Any] = record.results or {}
+        shared = results["sharing"]
+        rows.add_row(
+            str(record.settings.agents),
+            str(record.settings.seed),
+            f"{results['costs']['speedup']:.2f}",
+            f"{results['costs']['efficiency']:.4f}",
+            "–" if shared is None else ("alike" if shared["same_answers"] else "DIFFERENT"),
+        )
+    show.console.print()
+    show.console.print(rows)
+
+
+def _absolute(**files: Path | None) -> dict[str, str | None]:
+    """Paths as workers elsewhere can use them."""
+    return {name: None if path is None else str(path.resolve()) for name, path in files.items()}
+
+
+def _numbers(text: str, name: str, least: int) -> list[int]:
+    """Read numbers with commas between."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() and int(word) >= least for word in words):
+        raise RunError(f"{name} is {text!r}; expected numbers from {least} up, with commas between")
+    found = [int(word) for word in words]
+    if len(set(found)) != len(found):
+        raise RunError(f"{name} is {text!r}; expected each number once")
+    return found

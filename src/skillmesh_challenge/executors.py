@@ -1,0 +1,202 @@
+"""Where agents learn: in this process, on this machine's cores, or on a Dask cluster.
+
+All three are `concurrent.futures.Executor`s. Work that needs the backbone asks `worker_backbone` for it, which
+loads it once in every process. Results do not depend on where work is done.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skillmesh.errors import RunError
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.backbone import Backbone
+
+_loading = threading.Lock()
+
+
+@dataclass(frozen=True)
+class BackboneRef:
+    """Which backbone a worker needs: small, and can be sent."""
+
+    name: str
+    weights: Path | None = None
+    calibration: Path | None = None
+    device: str | None = None
+    cache_folder: Path | None = None
+
+
+def worker_backbone(ref: BackboneRef) -> Backbone:
+    """The backbone of this process; the first call loads it."""
+    with _loading:  # threads of one worker must not load it twice
+        return _loaded(ref)
+
+
+@lru_cache(maxsize=2)
+def _loaded(ref: BackboneRef) -> Backbone:
+    from skillmesh.backbone.backbone import Backbone
+
+    return Backbone.load(ref.name, ref.weights, ref.calibration, ref.device, ref.cache_folder)
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """An executor that is ready for work."""
+
+    executor: Executor
+    words: str
+    workers: int
+    startup_seconds: float
+    """Until every worker had its backbone loaded."""
+    shares_disk: bool
+    """Whether workers see this machine's files of the run."""
+
+
+@contextmanager
+def open_place(ref: BackboneRef, workers: int, threads: int, cluster: str | None = None) -> Iterator[Workplace]:
+    """Start workers and let each load the backbone.
+
+    Parameters
+    ----------
+    workers
+        Processes on this machine; one means this process itself. A cluster has its own number.
+    threads
+        That each worker takes for describing images.
+    cluster
+        The address of a Dask scheduler, whose workers see the tasks under the same paths.
+    """
+    if cluster is not None:
+        with _on_dask(ref, threads, cluster) as place:
+            yield place
+    elif workers == 1:
+        with _here(ref, threads) as place:
+            yield place
+    else:
+        with _on_cores(ref, workers, threads) as place:
+            yield place
+
+
+# In this process.
+
+
+class _Here(Executor):
+    """Does work when it is submitted."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@contextmanager
+def _here(ref: BackboneRef, threads: int) -> Iterator[Workplace]:
+    before = os.environ.get("SKILLMESH_THREADS")
+    _take_threads(threads)
+    try:
+        start = time.perf_counter()
+        worker_backbone(ref)
+        yield Workplace(_Here(), "this process", 1, time.perf_counter() - start, True)
+    finally:
+        if before is None:
+            os.environ.pop("SKILLMESH_THREADS", None)
+        else:
+            os.environ["SKILLMESH_THREADS"] = before
+
+
+# On this machine's cores.
+
+
+@contextmanager
+def _on_cores(ref: BackboneRef, workers: int, threads: int) -> Iterator[Workplace]:
+    import multiprocessing
+
+    spawned = multiprocessing.get_context("spawn")  # a forked torch hangs
+    start = time.perf_counter()
+    all_there = spawned.Barrier(workers)
+    with ProcessPoolExecutor(workers, spawned, _begin, (threads, all_there)) as pool:
+        for ready in [pool.submit(_load_and_wait_for_all, ref) for _ in range(workers)]:
+            ready.result()
+        yield Workplace(pool, "processes of this machine", workers, time.perf_counter() - start, True)
+
+
+_all_there: Any = None
+
+
+def _begin(threads: int, all_there: Any) -> None:
+    """Make a new worker ready for work."""
+    global _all_there
+    _all_there = all_there
+    end_with_parent()
+    _take_threads(threads)
+
+
+def end_with_parent() -> None:
+    """A run that is killed must not leave workers behind, who would wait for work for ever, or go on with it."""
+    threading.Thread(target=_wait_for_parents_end, daemon=True).start()
+
+
+def _wait_for_parents_end() -> None:
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _load_and_wait_for_all(ref: BackboneRef) -> None:
+    """Keep a worker busy until each has one of these: then all are ready. What goes wrong ends the wait of all."""
+    try:
+        worker_backbone(ref)
+    except BaseException:
+        _all_there.abort()
+        raise
+    with suppress(threading.BrokenBarrierError):  # another one says why
+        _all_there.wait(600)
+
+
+def _take_threads(threads: int) -> None:
+    os.environ["SKILLMESH_THREADS"] = str(threads)
+
+
+# On a Dask cluster.
+
+
+@contextmanager
+def _on_dask(ref: BackboneRef, threads: int, address: str) -> Iterator[Workplace]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise RunError("a cluster needs Dask; install it with `pip install 'skillmesh[cluster]'`") from error
+    start = time.perf_counter()
+    try:
+        client = Client(address, timeout=20)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler`, or mend --cluster"
+        ) from error
+    with client:
+        there = client.run(_ready, ref, threads)
+        if not there:
+            raise RunError(f"the scheduler at {address} has no workers; start some with `dask worker {address}`")
+        executor = client.get_executor(pure=False)  # type: ignore[no-untyped-call]
+        yield Workplace(executor, "Dask", len(there), time.perf_counter() - start, False)
+
+
+def _ready(ref: BackboneRef, threads: int) -> int:
+    _take_threads(threads)
+    worker_backbone(ref)
+    return os.getpid()

@@ -1,0 +1,170 @@
+"""Growing: from the anchors of real tasks to those of more tasks than there is data for.
+
+The rule takes the real tasks for a sample of all tasks there might be, and asks how near the next one would
+come. Seen from a class of one of R tasks, the nearest class of another task lies at a distance r (in units of the
+pooled scatter). Were one more task drawn, it would be the nearest with probability 1/R, and then it would lie at
+r·u^(1/k), u uniform and k the dimension that the distances to the nearest and the second nearest task show (Facco
+et al., 2017). So a grown task is put next to a real one, chosen at random: each of its classes beside a class of
+that one, at such a distance, in a direction that mixes at random those in which other tasks lie.
+
+Images do not scatter as Gaussians: in some directions they stray further than the pooled scatter says, and real
+tasks lie in these more often than a random mixture. `reach` makes up for it: distances are multiplied by it. It is
+fitted, never set: half of the real tasks, grown to all, must lose what they really lose (`fit_reach`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from skillmesh.anchors.protocol import Labels, first_columns
+from skillmesh.anchors.sketch import SketchAnchor, SketchScorer, pooled_precision
+from skillmesh.backbone.calibration import Prior
+from skillmesh.numerics.lowrank import Precision
+from skillmesh.numerics.tensors import Floats
+
+REACHES = (0.3, 3.0)
+"""The nearest and the farthest."""
+FITTING_STEPS = 5
+FITTING_HALVES = 12
+
+
+@dataclass(frozen=True)
+class Family:
+    """Real tasks, and how their classes lie to each other."""
+
+    anchors: Sequence[SketchAnchor]
+    means: Floats
+    """(classes, dim), of all tasks."""
+    owner: Labels
+    nearest: Labels
+    """(classes, tasks): the class of each task that lies nearest."""
+    distance: Floats
+    """(classes, tasks): how far that is; infinite for a class's own task."""
+    precision: Precision
+
+    @property
+    def dimension(self) -> float:
+        """In how many dimensions tasks spread, as seen from a class: one task one voice."""
+        first, second = np.partition(self.distance, 1, axis=1)[:, :2].T
+        voice = 1 / np.bincount(self.owner)[self.owner]
+        growth = float(np.average(np.log(second / np.maximum(first, 1e-6)), weights=voice))
+        return float(np.clip(1 / max(growth, 1e-6), 1, 100))
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A task that never was."""
+
+    anchor: SketchAnchor
+    donor: int
+    """The real task that it lies next to."""
+    moved: Floats
+    """(classes of the donor, dim): where each of them was moved by."""
+
+
+def related(anchors: Sequence[SketchAnchor], prior: Prior) -> Family:
+    """Measure how the classes of real tasks lie to each other. At least three tasks are needed."""
+    precision = pooled_precision(anchors, prior)
+    means = np.concatenate([anchor.means for anchor in anchors])
+    sizes = [len(anchor.means) for anchor in anchors]
+    owner = np.repeat(np.arange(len(anchors)), sizes)
+    distance = _distances(means, precision)
+    distance[owner[:, None] == owner] = np.inf
+    starts = first_columns(sizes)
+    nearest = np.stack(
+        [start + distance[:, start : start + n].argmin(axis=1) for start, n in zip(starts, sizes, strict=True)],
+        axis=1,
+    )
+    return Family(anchors, means, owner, nearest, np.take_along_axis(distance, nearest, axis=1), precision)
+
+
+def grow(
+    family: Family, count: int, rng: np.random.Generator, reach: float = 1.0, classes: int | None = None
+) -> Iterator[Grown]:
+    """Make up tasks, each next to a real one; with as many classes as that has, or as are asked for."""
+    dimension = family.dimension
+    for _ in range(count):
+        donor = int(rng.integers(len(family.anchors)))
+        near = reach * rng.uniform() ** (1 / dimension)
+        own = np.flatnonzero(family.owner == donor)
+        length = near * family.distance[own].min(axis=1)
+        moved = _directions(family, own, donor, rng) * length[:, None].astype(np.float32)
+        means = family.means[own] + moved
+        if classes is not None:
+            means = _resized(means, classes, rng)
+        anchor = family.anchors[donor]
+        yield Grown(SketchAnchor(means, anchor.scatter, anchor.freedom), donor, moved)
+
+
+def recognised(anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Floats]) -> list[float]:
+    """How often images of the first tasks are taken for these; `shown` are the first tasks' images, in order."""
+    scorer = SketchScorer(list(anchors), prior)
+    return [float(np.mean(scorer.score(x).task.argmax(axis=1) == task)) for task, x in enumerate(shown)]
+
+
+def fit_reach(
+    anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Floats], rng: np.random.Generator
+) -> float:
+    """Find how near grown tasks come: half of the tasks, grown to all, are to lose what they lose among all.
+
+    Every reach is tried with the same halves and the same luck, so that only the reach makes a difference.
+    """
+    halves = [np.sort(rng.permutation(len(anchors))[: len(anchors) // 2]) for _ in range(FITTING_HALVES)]
+    seeds = rng.integers(2**31, size=len(halves))
+    whole = np.array(recognised(anchors, prior, shown))
+    measured = float(np.mean([whole[half].mean() for half in halves]))
+    families = [related([anchors[i] for i in half], prior) for half in halves]
+
+    def grown(reach: float) -> float:
+        found = []
+        for half, family, seed in zip(halves, families, seeds, strict=True):
+            more = grow(family, len(anchors) - len(half), np.random.default_rng(seed), reach)
+            bank = [*family.anchors, *(g.anchor for g in more)]
+            found.append(np.mean(recognised(bank, prior, [shown[i] for i in half])))
+        return float(np.mean(found))
+
+    return crossing(grown, measured)
+
+
+def crossing(grown: Callable[[float], float], measured: float) -> float:
+    """The reach at which accuracy, which rises with it, is what was measured; an end of the range if none is."""
+    near, far = REACHES
+    for _ in range(FITTING_STEPS):
+        middle = float(np.sqrt(near * far))
+        near, far = (near, middle) if grown(middle) > measured else (middle, far)
+    return float(np.sqrt(near * far))
+
+
+def _distances(means: Floats, precision: Precision) -> Floats:
+    centred = means - means.mean(axis=0)
+    along = precision.along(centred)
+    gram = (centred * precision.diagonal.astype(np.float32)) @ centred.T - along @ along.T
+    square = gram.diagonal()[:, None] + gram.diagonal() - 2 * gram
+    distances: Floats = np.sqrt(np.maximum(square, 1e-6))
+    return distances
+
+
+def _directions(family: Family, own: Labels, donor: int, rng: np.random.Generator) -> Floats:
+    """For each of a task's classes a direction of length one; the same mixture for all, so that the task holds."""
+    directions = np.zeros((len(own), family.means.shape[1]), dtype=np.float32)
+    for task, weight in enumerate(rng.standard_normal(len(family.anchors))):
+        if task != donor:
+            steps = family.means[family.nearest[own, task]] - family.means[own]
+            directions += steps * (weight / family.distance[own, task])[:, None].astype(np.float32)
+    along = family.precision.along(directions)
+    square = np.square(directions) @ family.precision.diagonal - np.square(along).sum(axis=1)
+    unit: Floats = directions / np.sqrt(np.maximum(square, 1e-9))[:, None].astype(np.float32)
+    return unit
+
+
+def _resized(means: Floats, classes: int, rng: np.random.Generator) -> Floats:
+    """So many classes: some of them, or more, made of the differences between those that there are."""
+    if classes <= len(means):
+        return means[np.sort(rng.permutation(len(means))[:classes])]
+    centre = means.mean(axis=0)
+    mixture = rng.standard_normal((classes - len(means), len(means))) / np.sqrt(max(len(means) - 1, 1))
+    more = centre + mixture.astype(np.float32) @ (means - centre)
+    return np.concatenate([means, more])

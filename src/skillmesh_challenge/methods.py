@@ -1,0 +1,216 @@
+"""Methods of the challenge: by name, or by a small TOML file.
+
+A method is anything that learns a list of tasks and is tested on them after each. `SkillMethod` is ours and the
+paper's: agents with a common backbone that share modules, one choice each of representation, head, biases and
+mapper. Methods that learn another way (one network trained on and on) register a kind of their own.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+
+from skillmesh.common.choices import Adaptation, AnchorKind, BiasMode, Representation
+from skillmesh.common.config import AgentConfig
+from skillmesh.errors import RunError
+
+if TYPE_CHECKING:
+    from skillmesh_challenge.run import Plan
+    from skillmesh_challenge.stage import Stage
+
+HeadKind = Literal["linear", "head2toe"]
+
+
+class Method(Protocol):
+    """What the challenge asks of a method."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str:
+        """Under which its class is registered."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """All that decides its results, as JSON would have it; `name` and `kind` among them."""
+        ...
+
+    def refuse(self, plan: Plan) -> None:
+        """Say, before a run begins, what of it this method cannot do."""
+        ...
+
+    def play(self, stage: Stage) -> None:
+        """Learn the stage's tasks in their order and test after each; write it all with the stage's `keep_…`.
+
+        What the record holds already is not done again: a run that was killed goes on where it was.
+        """
+        ...
+
+
+def refuse_unknown_choices(method: Method, choices: dict[str, Any]) -> None:
+    """Settings that are one of a few words, each with the type that names these."""
+    for name, allowed in choices.items():
+        if getattr(method, name) not in get_args(allowed):
+            raise RunError(
+                f"the method {method.name!r} has {name} = {getattr(method, name)!r}; "
+                f"expected {', '.join(get_args(allowed))}"
+            )
+
+
+@dataclass(frozen=True)
+class SkillMethod:
+    """Agents that share modules: representation × head × biases × mapper."""
+
+    name: str
+    backbone: str = "lite0"
+    weights: str | None = None
+    calibration: str | None = None
+    representation: Representation = "descriptor"
+    compact: bool = False
+    head: HeadKind = "linear"
+    biases: BiasMode = "never"
+    adaptation: Literal["biases", "reprogramming"] = "biases"
+    """What `biases` trains; a `head2toe` head has its own."""
+    layers: str = "all"
+    epochs: int | None = None
+    mapper: AnchorKind = "sketch"
+    rank: int = 8
+    clusters: int = 25
+    variance_floor: float = 1e-6
+    images_per_class: int = 5
+
+    kind = "skill"
+
+    def __post_init__(self) -> None:
+        refuse_unknown_choices(self, {"head": HeadKind, "biases": BiasMode, "adaptation": Adaptation})
+        if self.head == "head2toe" and self.biases == "never":
+            raise RunError(
+                f"the method {self.name!r} has a head2toe head, which needs biases; set biases to auto or always"
+            )
+        self.config("check", 0)
+
+    def settings(self) -> dict[str, Any]:
+        return asdict(self) | {"kind": self.kind}
+
+    @property
+    def adapts(self) -> Adaptation:
+        return "head2toe" if self.head == "head2toe" else self.adaptation
+
+    def config(self, agent: str, seed: int) -> AgentConfig:
+        """The settings of one of its agents."""
+        return AgentConfig.of(
+            {
+                "name": agent,
+                "backbone": self.backbone,
+                "weights": self.weights,
+                "representation": self.representation,
+                "compact": self.compact,
+                "mapper": self.mapper,
+                "rank": self.rank,
+                "clusters": self.clusters,
+                "variance_floor": self.variance_floor,
+                "images_per_class": self.images_per_class,
+                "seed": seed,
+            }
+        )
+
+    def refuse(self, plan: Plan) -> None:
+        """It can do all."""
+
+    def play(self, stage: Stage) -> None:
+        from skillmesh_challenge.agents import play
+
+        play(self, stage)
+
+
+KINDS: dict[str, Callable[..., Method]] = {"skill": SkillMethod}
+"""Ways to learn, by name; each is called with a method's settings."""
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        SkillMethod("sketch"),
+        SkillMethod("sketch-compact", compact=True),
+        SkillMethod("sketch-auto", biases="auto"),
+        SkillMethod("gmmc", representation="features", mapper="gmmc"),
+        SkillMethod("gmmc-floored", representation="sqrt-features", mapper="gmmc", variance_floor=0.01),
+        SkillMethod("maha", representation="features", mapper="maha"),
+        SkillMethod("gmmc-biases", representation="features", mapper="gmmc", biases="always"),
+        SkillMethod("maha-biases", representation="features", mapper="maha", biases="always"),
+    )
+}
+
+
+def register_kind(kind: str, make: Callable[..., Method]) -> None:
+    """Let method files say `kind = "…"`; `make` is called with all their other settings."""
+    if kind in KINDS:
+        raise RunError(f"a kind of method is named {kind!r} already; choose another name")
+    KINDS[kind] = make
+
+
+def register(method: Method) -> None:
+    """Give a method a name for `--method`."""
+    if method.name in METHODS:
+        raise RunError(f"a method is named {method.name!r} already; choose another name")
+    METHODS[method.name] = method
+
+
+def find_method(text: str, changes: dict[str, Any] | None = None) -> Method:
+    """A method by its name, or from a TOML file; `changes` are settings that differ this time."""
+    method = _from_file(Path(text)) if text.endswith(".toml") else METHODS.get(text)
+    if method is None:
+        raise RunError(f"there is no method {text!r}; expected {', '.join(METHODS)}, or a .toml file")
+    changes = {name: value for name, value in (changes or {}).items() if value is not None}
+    if not changes:
+        return method
+    unknown = [name for name in changes if name not in method.settings()]
+    if unknown or not is_dataclass(method):
+        raise RunError(f"the method {method.name!r} takes no {', '.join(unknown or changes)}; leave it away")
+    return cast(Method, replace(method, **changes))
+
+
+def _from_file(path: Path) -> Method:
+    """Read a file such as `base = "gmmc"` and `clusters = 50`; without a name it is named after the file."""
+    try:
+        given = tomllib.loads(path.read_text())
+        read = dict(given)
+    except FileNotFoundError:
+        raise RunError(f'there is no file {path}; expected one with lines such as base = "gmmc"') from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read the method {path}: {error}; expected lines such as clusters = 50") from error
+    if not given.keys() & {"base", "kind"}:
+        raise RunError(
+            f'{path} does not say which method it changes; begin it with a line such as base = "sketch"'
+        )
+    base = METHODS.get(str(given.get("base")))
+    kind = given.pop("kind", "skill" if base is None else base.kind)
+    if str(kind) not in KINDS:
+        raise RunError(f"{path} has kind = {kind!r}; expected {', '.join(KINDS)}")
+    values = {"name": path.stem} | given
+    if "base" in given:
+        del values["base"]
+        if base is None or base.kind != kind:
+            same = ", ".join(name for name, method in METHODS.items() if "kind" not in read or method.kind == kind)
+            raise RunError(f"{path} has base = {given['base']!r}; expected {same}")
+        values = {name: value for name, value in base.settings().items() if name != "kind"} | values
+    _beside(path, values)
+    made = KINDS[kind]
+    known = [field.name for field in fields(made)] if is_dataclass(made) else list(values)
+    if unknown := [name for name in values if name not in known]:
+        raise RunError(
+            f"{path} sets {', '.join(unknown)}, which {kind} does not have; expected {', '.join(known)}"
+        )
+    try:
+        return made(**values)
+    except TypeError as error:
+        raise RunError(f"{path} cannot be read as a method: {error}; expected {', '.join(known)}") from error
+
+
+def _beside(path: Path, values: dict[str, Any]) -> None:
+    """Files that a method's file names lie beside it."""
+    for name in ("weights", "calibration"):
+        if values.get(name) is not None:
+            values[name] = str(path.parent / str(values[name]))

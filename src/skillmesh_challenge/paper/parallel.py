@@ -1,0 +1,177 @@
+"""The paper's table 2: 102 tasks on many agents.
+
+By its caption there are 51 agents, each teaches two tasks and receives a hundred. Its figures are those of 102
+agents with one task each: all but the bytes of SUPSUP are reached so. Only the efficiency departs further: it
+counts the bytes of one received task instead of 101, and the student's work 101 times instead of once. Its many
+digits let us solve for the cost of a single agent, which table 1 prints with three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from skillmesh_challenge.paper import inputs, sharing
+from skillmesh_challenge.paper.cells import Key, Ours, PaperCell, cells, printed_ranges
+from skillmesh_challenge.paper.figures import Range
+
+REFERENCE = "LLL, no BB, MAHA"
+RECEIVED = inputs.TASKS - inputs.TASKS // inputs.AGENTS
+"""By the caption: all tasks but an agent's own two."""
+RECEIVED_OF_102 = inputs.TASKS - 1
+ALONE = "102 agents with one task each, not 51"
+STUDENT = inputs.MAHA_MACS_PER_IMAGE * inputs.CLASSES * inputs.IMAGES_PER_CLASS
+"""Appendix C's MACs for each image that students get."""
+STUDENT_PRINTED = inputs.MAHA_MACS_PER_IMAGE * inputs.IMAGES_PER_TASK
+"""The same for the mean number of a task's training images: it is this that is printed."""
+
+
+STUDENT_PASSES = inputs.XCEPTION_PASS * inputs.CLASSES * inputs.IMAGES_PER_CLASS
+"""What the paper leaves out: the images that a student gets have to go through its backbone."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A row: what is sent of a task, and what a student does."""
+
+    stated: float
+    """Bytes per task by the caption, section 4 and appendix G."""
+    sent: float
+    """Bytes per task that reach the printed figures."""
+    student: float = 0.0
+    student_printed: float = 0.0
+    twin: str = ""
+    """The row of table 1 that costs a single agent as much."""
+    assumption: str = ""
+    """On the bytes, beyond 102 agents."""
+
+
+ALL_BIASES = "biases of all 50,312 convolution outputs (201 KB), not of 17,472 (70 KB)"
+SUPSUP = "Parallel SUPSUP"
+GMMC = sharing.HEAD + sharing.CLUSTERS
+MAHA = sharing.HEAD + sharing.IMAGES_OF_CLASSES
+WAYS = {
+    "LLL, no BB, GMMC": Way(GMMC, GMMC, twin="LLL, no BB, GMMC"),
+    "LLL, BB, GMMC": Way(
+        GMMC + sharing.STATED_BIASES, GMMC + sharing.SENT_BIASES, twin="LLL, BB, GMMC", assumption=ALL_BIASES
+    ),
+    REFERENCE: Way(MAHA, MAHA, STUDENT, STUDENT_PRINTED, twin=REFERENCE),
+    "LLL, BB, MAHA": Way(
+        MAHA + sharing.STATED_BIASES,
+        MAHA + sharing.SENT_BIASES,
+        STUDENT,
+        STUDENT_PRINTED,
+        "LLL, BB, MAHA",
+        ALL_BIASES,
+    ),
+    SUPSUP: Way(inputs.RESNET50_WEIGHTS / 8, inputs.SUPSUP_MASK_BYTES, twin="SUPSUP"),
+}
+SOLVED_FROM = {"no BB": REFERENCE, ", BB": "LLL, BB, MAHA"}
+"""Whose efficiency the cost of a single agent is solved from: maha's has the most digits that matter."""
+
+
+def overhead_in_efficiency(way: Way) -> float:
+    """What the printed efficiencies add to a teacher's MACs."""
+    return inputs.ALPHA * way.sent + RECEIVED_OF_102 * way.student_printed
+
+
+def single_agent(row: str) -> float:
+    """MACs of one agent that learns all 102 tasks by a way of LLL, solved from an efficiency of table 2."""
+    source = _source(row)
+    efficiency = printed_ranges("parallel")[source, "efficiency"].middle
+    return inputs.TASKS * overhead_in_efficiency(WAYS[source]) / (1 / efficiency - 1)
+
+
+def _source(row: str) -> str:
+    return next(source for part, source in SOLVED_FROM.items() if part in row)
+
+
+def parallel_cells() -> list[PaperCell]:
+    table, alone = printed_ranges("parallel"), printed_ranges("single")
+    ours: dict[Key, Ours] = {}
+    for row, way in WAYS.items():
+        single = alone[way.twin, "training MACs"]
+        ours[row, "teacher MACs"] = _teacher(single)
+        ours[row, "bytes"] = _mask_bytes(way) if row == SUPSUP else _bytes(way)
+        ours[row, "student MACs"] = _student(way)
+        ours[row, "total MACs"] = _total(table, row)
+        ours[row, "efficiency"] = _efficiency(row, way, single, table[row, "teacher MACs"])
+        ours[row, "CPU usage"] = Ours(
+            table[row, "total MACs"] / table[REFERENCE, "total MACs"] if row != REFERENCE else Range.of(1.0),
+            "total / total of the reference, as printed",
+        )
+    least = ours[REFERENCE, "efficiency"]
+    ours["all ways of LLL", "efficiency"] = replace(least, remark="maha without biases has the least")
+    return cells("parallel", ours)
+
+
+def _teacher(single: Range) -> Ours:
+    return Ours(
+        single * (1 / inputs.AGENTS), "table 1's MACs / N, N = 51", single * (1 / inputs.TASKS), f"{ALONE}: / 102"
+    )
+
+
+def _bytes(way: Way) -> Ours:
+    assumption = f"{ALONE}: 101 tasks received" + (f"; {way.assumption}" if way.assumption else "")
+    return Ours(
+        Range.of(RECEIVED * way.stated),
+        "bytes of one task × 100 received tasks",
+        Range.of(RECEIVED_OF_102 * way.sent),
+        assumption,
+    )
+
+
+def _mask_bytes(way: Way) -> Ours:
+    return Ours(
+        Range.of(RECEIVED * way.stated),
+        "one bit for each of ResNet-50's 25.5 million weights × 100 received tasks",
+        remark="101 × 3.00 MB would be 24.0 million bits; ResNet-50's convolutions have 23.5 million weights",
+    )
+
+
+def _student(way: Way) -> Ours:
+    if not way.student:
+        return Ours(Range.of(0.0), "students do no extra work")
+    return Ours(
+        Range.of(way.student),
+        "250,000 MACs (appendix C) × 5 images × 5,033 classes",
+        Range.of(way.student_printed),
+        "250,000 × 20,012, the mean number of a task's training images",
+        f"Neither counts the student's forward pass over the images that it gets: {STUDENT_PASSES:.2E} MACs",
+    )
+
+
+def _total(table: dict[Key, Range], row: str) -> Ours:
+    parts = table[row, "teacher MACs"] + table[row, "bytes"] * inputs.ALPHA + table[row, "student MACs"]
+    return Ours(parts, "teacher + 1,000 × bytes + student, as printed")
+
+
+def _efficiency(row: str, way: Way, single: Range, teacher: Range) -> Ours:
+    """Rows whose cost is solved from themselves are tried with the teacher's three printed digits instead."""
+    stated = single.middle / inputs.AGENTS
+    total = stated + inputs.ALPHA * RECEIVED * way.stated + way.student
+    own = row == SUPSUP or _source(row) == row
+    likely = teacher if own else Range.of(single_agent(row) / inputs.TASKS)
+    cost = "the teacher's MACs as printed" if own else f"a single agent's cost of {single_agent(row):.4E}"
+    extra = overhead_in_efficiency(way)
+    return Ours(
+        Range.of(stated / total),
+        "table 1's MACs / (N × total), N = 51",
+        Range(likely.low / (likely.low + extra), likely.high / (likely.high + extra)),
+        f"{ALONE}; the bytes of one received task instead of 101"
+        + ("; the student's work 101 times" if way.student else "")
+        + f"; {cost}",
+        _with_passes(single.middle, way) if way.student else "",
+    )
+
+
+def _with_passes(single: float, way: Way) -> str:
+    """The efficiency by the caption, if nothing is left out, for its 51 agents and for 102."""
+    found = []
+    for agents in (inputs.AGENTS, inputs.TASKS):
+        received = inputs.TASKS - inputs.TASKS // agents
+        passes = STUDENT_PASSES * received / inputs.TASKS
+        teacher = single / agents
+        found.append(teacher / (teacher + inputs.ALPHA * received * way.stated + way.student + passes))
+    return "{:.2f} ({:.2f} with 102 agents) if the student's passes over the images sent to it count".format(
+        *found
+    )

@@ -1,0 +1,95 @@
+"""What a task's teacher sends: the paper's appendix G, and the figures of its text that follow from it."""
+
+from __future__ import annotations
+
+from skillmesh_challenge.paper import inputs
+from skillmesh_challenge.paper.cells import Key, Ours, PaperCell, cells
+from skillmesh_challenge.paper.figures import Range
+
+HEAD = inputs.FEATURES * inputs.CLASSES_PER_TASK * inputs.FLOAT_BYTES
+CLUSTERS = inputs.CLUSTERS * 2 * inputs.FEATURES * inputs.FLOAT_BYTES
+IMAGES_OF_TASK = inputs.IMAGES_PER_CLASS * inputs.IMAGE_BYTES
+"""Appendix G: five images in all."""
+IMAGES_OF_CLASSES = IMAGES_OF_TASK * inputs.CLASSES_PER_TASK
+"""Section 4: five images of every class."""
+CUT = "The paper cuts digits off where it should round"
+
+
+def biases(channels: int) -> float:
+    return float(channels * inputs.FLOAT_BYTES)
+
+
+STATED_BIASES = biases(inputs.STATED_BIASES)
+SENT_BIASES = biases(inputs.XCEPTION_CHANNELS)
+
+
+def sharing_cells() -> list[PaperCell]:
+    return cells("sharing", _parts() | _sums() | _numbers())
+
+
+def _cut(total: float, step: float) -> Range:
+    """What is left when all digits below `step` are dropped."""
+    return Range.of(total // step * step)
+
+
+def _parts() -> dict[Key, Ours]:
+    head2toe = inputs.STATED_BIASES * inputs.CLASSES_PER_TASK * inputs.FLOAT_BYTES
+    section4 = (
+        "Section 4 and table 2 have five images of each class instead: "
+        f"{IMAGES_OF_CLASSES / 1e6:.1f} MB, 49 times as much"
+    )
+    return {
+        ("last layer weights", "bytes"): Ours(Range.of(HEAD), "2048 × c × 4", remark="without the c biases"),
+        ("BB biases", "bytes"): Ours(Range.of(STATED_BIASES), "17,472 × 4"),
+        ("GMMC clusters", "bytes"): Ours(
+            Range.of(CLUSTERS), "k × (2048 + 2048) × 4", _cut(CLUSTERS, 1e3), f"{CUT}: 409,600 bytes"
+        ),
+        ("optional: Head2toe", "bytes"): Ours(Range.of(head2toe), "17,472 × c × 4"),
+        ("optional: AR pattern", "bytes"): Ours(Range.of(inputs.IMAGE_BYTES), "299 × 299 × 3"),
+        ("alternative: 5 images/task for MAHA", "bytes"): Ours(
+            Range.of(IMAGES_OF_TASK), "5 × 299 × 299 × 3", remark=section4
+        ),
+    }
+
+
+def _sums() -> dict[Key, Ours]:
+    made = {}
+    for anchor, size, step in (("GMMC", CLUSTERS, 1e3), ("MAHA", IMAGES_OF_TASK, 1e4)):
+        for name, extra in (("+ BB", STATED_BIASES), (", no BB", 0.0)):
+            total = HEAD + size + extra
+            row = f"all, {anchor} {name}" if extra else f"all, {anchor}{name}"
+            formula = f"head + {'clusters' if anchor == 'GMMC' else '5 images'}{' + biases' if extra else ''}"
+            made[row, "bytes"] = Ours(Range.of(total), formula, _cut(total, step), f"{CUT}: {total:,.0f} bytes")
+    most = HEAD + IMAGES_OF_CLASSES + SENT_BIASES
+    made["at most per task", "bytes"] = Ours(
+        Range.of(most),
+        "head + 5 images of each class (section 4) + biases",
+        Range.of(HEAD + IMAGES_OF_TASK + STATED_BIASES),
+        "five images of each task, as in appendix G; table 2's bytes are 33 times as many",
+    )
+    return made
+
+
+def _numbers() -> dict[Key, Ours]:
+    weights = Range.of(inputs.XCEPTION_PARAMETERS * inputs.FLOAT_BYTES)
+    middle = Range.of(8 * 3 * 728)
+    return {
+        ("classes per task", "number"): Ours(Range.of(inputs.CLASSES_PER_TASK), "5,033 / 102"),
+        ("BB biases", "number"): Ours(
+            Range.of(inputs.XCEPTION_CHANNELS),
+            "one for each output of each convolution (section 4)",
+            middle,
+            "the pointwise convolutions of the middle flow alone: 8 blocks × 3 × 728",
+            "Table 2's bytes have all 50,312 (see there)",
+        ),
+        ("neurons of xception", "number"): Ours(
+            Range.of(inputs.XCEPTION_CHANNELS),
+            "outputs of all its convolutions",
+            remark="23,048 of them are depthwise, 27,168 pointwise, 96 plain: none of these is 22k",
+        ),
+        ("parameters of xception", "number"): Ours(Range.of(inputs.XCEPTION_COUNTED), "counted"),
+        ("xception's weights (EWC)", "bytes"): Ours(weights, "22.9 M × 4"),
+        ("SUPSUP's own task mapper, GPU memory", "bytes"): Ours(
+            remark="10 GB for each of 102 tasks; what needs them is not said"
+        ),
+    }

@@ -1,0 +1,225 @@
+"""The record of a run: one folder that holds all that was set, done and found, as JSON and CSV.
+
+    run.json               what was asked for: method, agents, who learns what, tasks; versions and origin
+    learned/NNNN-task.json one per learned task, written when it is done: a run that is killed goes on behind it
+    modules/NNNN-task.skill what was learned, where the method makes modules
+    steps/NNNN.json        after so many tasks: every known task's accuracies, what the student's work cost
+    steps.csv              the same as one table, a row per step and task
+    confusions.json        at the last step: which tasks are taken for which, and images of it
+    answers.json           at the last step: what each class's images are taken for, and some of them by name
+    sharing.json           how all agents came to know all tasks, bytes sent, and that they answer alike
+    bounds.json            one classifier trained on all data together
+    times.json             wall-clock by what it went to
+    results.json           macro averages and all metrics
+    log.txt                what happened when
+
+Any method writes the same record, modules or not: what it needs is an accuracy of every known task at every step.
+The accuracy matrix is `Record.matrix(figure)`. Whatever is time and not result is in fields named `…seconds`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.errors import RunError
+from skillmesh_challenge.entries import (
+    FORMAT,
+    Bounds,
+    Circumstances,
+    ClassAnswers,
+    Confused,
+    Confusions,
+    EntryAnswers,
+    EntryTaskAnswers,
+    Learned,
+    Mistake,
+    RunSettings,
+    Sharing,
+    Step,
+    TaskAtStep,
+    TaskFacts,
+)
+
+__all__ = [
+    "Bounds",
+    "Circumstances",
+    "ClassAnswers",
+    "Confused",
+    "Confusions",
+    "EntryAnswers",
+    "EntryTaskAnswers",
+    "Learned",
+    "Mistake",
+    "Record",
+    "RunSettings",
+    "Sharing",
+    "Step",
+    "TaskAtStep",
+    "TaskFacts",
+    "find_records",
+    "made",
+    "module_file",
+    "read_record",
+    "read_times",
+    "stem",
+    "without_times",
+]
+
+Made = TypeVar("Made")
+
+
+@dataclass
+class Record:
+    """A run's folder, read."""
+
+    folder: Path
+    settings: RunSettings
+    circumstances: Circumstances
+    learned: list[Learned]
+    """By position; a run under way lacks some."""
+    steps: list[Step]
+    confusions: Confusions | None
+    answers: EntryAnswers | None
+    """None for runs of earlier releases and for methods that do not keep them."""
+    sharing: Sharing | None
+    bounds: Bounds | None
+    results: dict[str, Any] | None
+    times: dict[str, float]
+
+    @property
+    def complete(self) -> bool:
+        return self.results is not None
+
+    def matrix(self, figure: str = "final") -> NDArray[np.float64]:
+        """R[t, i]: the figure of task i after t + 1 tasks; NaN where the task was not known or has none."""
+        size = len(self.settings.tasks)
+        found = np.full((size, size), np.nan)
+        for step in self.steps:
+            for column, task in enumerate(step.tasks):
+                value = getattr(task, figure)
+                found[step.known - 1, column] = np.nan if value is None else value
+        return found
+
+    def module_file(self, position: int) -> Path:
+        return module_file(self.folder, position, self.settings.names[position])
+
+
+# Reading.
+
+
+def read_record(folder: str | Path) -> Record:
+    """Read a run, finished or not."""
+    folder = Path(folder)
+    whole = _read(folder / "run.json")
+    if whole.get("settings", {}).get("format") != FORMAT:
+        raise RunError(
+            f"{folder / 'run.json'} is of format {whole.get('settings', {}).get('format')!r}, expected {FORMAT}; "
+            "run the challenge again with this release"
+        )
+    names = ("confusions", "answers", "sharing", "bounds", "results")
+    confusions, answers, sharing, bounds, results = (folder / f"{name}.json" for name in names)
+    learned = sorted((folder / "learned").glob("*.json"))
+    steps = sorted((folder / "steps").glob("*.json"))
+    return Record(
+        folder,
+        made(RunSettings, whole["settings"]),
+        made(Circumstances, whole["circumstances"]),
+        [made(Learned, _read(path)) for path in learned],
+        [made(Step, _read(path)) for path in steps],
+        made(Confusions, _read(confusions)) if confusions.exists() else None,
+        made(EntryAnswers, _read(answers)) if answers.exists() else None,
+        made(Sharing, _read(sharing)) if sharing.exists() else None,
+        made(Bounds, _read(bounds)) if bounds.exists() else None,
+        _read(results) if results.exists() else None,
+        read_times(folder),
+    )
+
+
+def read_times(folder: Path) -> dict[str, float]:
+    path = folder / "times.json"
+    return _read(path) if path.exists() else {}
+
+
+def find_records(folders: Iterable[str | Path]) -> list[Path]:
+    """The runs in these folders: the folder itself, or those inside it (one per seed or number of agents)."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        inside = sorted(path.parent for path in folder.rglob("run.json")) if folder.is_dir() else []
+        if not inside:
+            raise RunError(
+                f"there is no run in {folder}; make one with `skillmesh challenge run … --out {folder}`"
+            )
+        found += inside
+    return found
+
+
+def made(kind: type[Made], values: dict[str, Any]) -> Made:
+    """Make a record's dataclass of JSON: lists become tuples, dictionaries the dataclasses they stand for."""
+    try:
+        return kind(**{name: _restored(kind, name, value) for name, value in values.items()})
+    except TypeError as error:
+        known = ", ".join(f.name for f in fields(kind))  # type: ignore[arg-type]
+        raise RunError(f"a {kind.__name__} of a run is damaged ({error}); expected {known}") from error
+
+
+_INSIDE: dict[tuple[type[Any], str], type[Any]] = {
+    (RunSettings, "tasks"): TaskFacts,
+    (Step, "tasks"): TaskAtStep,
+    (Bounds, "tasks"): TaskAtStep,
+    (Confusions, "samples"): Confused,
+    (EntryAnswers, "tasks"): EntryTaskAnswers,
+    (EntryTaskAnswers, "classes"): ClassAnswers,
+    (ClassAnswers, "mistakes"): Mistake,
+}
+
+
+def _restored(kind: type[Any], name: str, value: Any) -> Any:
+    inside = _INSIDE.get((kind, name))
+    if inside is not None:
+        return tuple(made(inside, item) for item in value)
+    return _tuples(value)
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_tuples, value))
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"cannot read {path}: {error}; expected a file that `skillmesh challenge run` wrote"
+        ) from error
+    return found
+
+
+def module_file(folder: Path, position: int, task: str) -> Path:
+    return folder / "modules" / f"{stem(position, task)}.skill"
+
+
+def stem(position: int, task: str) -> str:
+    """A file name that sorts like the tasks and can be read; the number alone makes it unique."""
+    return f"{position:04d}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', task)[:60]}"
+
+
+def without_times(value: Any) -> Any:
+    """What a run found, less how long it took and what a warm cache spared: equal for a run that was resumed."""
+    if isinstance(value, dict):
+        kept = {key: item for key, item in value.items() if not key.endswith("seconds") and key != "cached_images"}
+        return {key: without_times(item) for key, item in kept.items()}
+    if isinstance(value, list | tuple):
+        return [without_times(item) for item in value]
+    return value

@@ -1,0 +1,44 @@
+"""A figure of the report: drawn on demand, saved as SVG and PNG, with the table of what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skillmesh.common.files import writing
+from skillmesh_challenge.report.style import drawing
+from skillmesh_challenge.report.table import ReportTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+PNG_DPI = 200
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The files are named after `name`."""
+
+    name: str
+    title: str
+    caption: str
+    """What it shows, and how to read it."""
+    alt: str
+    """What it says, for those who do not see it."""
+    draw: Callable[[], Canvas]
+    table: ReportTable
+
+    def write(self, folder: Path) -> list[Path]:
+        """Draw it; the same runs give the same SVG, byte by byte."""
+        svg, png = folder / f"{self.name}.svg", folder / f"{self.name}.png"
+        with drawing():
+            drawn = self.draw()
+            for _ in range(2):  # the first layout does not know yet how large its labels are
+                drawn.draw_without_rendering()
+            with writing(svg, sync=False) as file:
+                drawn.savefig(file, format="svg", metadata={"Date": None})
+            with writing(png, sync=False) as file:
+                drawn.savefig(file, format="png", dpi=PNG_DPI, metadata={"Software": "skillmesh"})
+        return [svg, png]

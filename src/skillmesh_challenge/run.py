@@ -1,0 +1,269 @@
+"""One run of the challenge, from folders of tasks to a complete record; and several, over seeds and agents."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skillmesh.common.files import remove_abandoned
+from skillmesh.common.progress import Progress
+from skillmesh.data.folder import TaskFolder
+from skillmesh.errors import CalibrationError, RunError, SkillmeshError
+from skillmesh.evaluation.evaluate import open_measured
+from skillmesh.evaluation.provenance import provenance
+from skillmesh_challenge import writing
+from skillmesh_challenge.assignment import WAYS, assign
+from skillmesh_challenge.methods import Method, SkillMethod
+from skillmesh_challenge.record import Circumstances, Record, RunSettings, TaskFacts
+from skillmesh_challenge.results import results_of
+from skillmesh_challenge.stage import Stage
+
+PACKAGES = (
+    "skillmesh",
+    "torch",
+    "timm",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pillow",
+    "eclipse-zenoh",
+    "distributed",
+)
+BEGUN = {"run.json", "log.txt", "times.json"}
+"""All that a run has before it has learned anything."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for. What follows `bound` changes no result."""
+
+    paths: Sequence[Path]
+    """Where the tasks lie."""
+    method: Method
+    out: Path
+    agents: int
+    assign: str = "order"
+    mesh: bool = False
+    alpha: float = 1000.0
+    seed: int = 0
+    shuffle: bool = False
+    """Learn the tasks in an order drawn by the seed."""
+    open: Callable[[int], Sequence[TaskFolder]] | None = None
+    """Opens the tasks with a seed, where they are more than the folders and zips at `paths`."""
+    bound: bool = True
+    """Whether one classifier is trained on all data together."""
+    workers: int | None = None
+    threads: int | None = None
+    cluster: str | None = None
+    device: str | None = None
+    cold: bool = False
+    """Begin with an empty descriptor cache of the run's own."""
+    reuse: tuple[Path, ...] = ()
+    command: str = "skillmesh challenge run"
+    progress: Progress | None = None
+    tell: Callable[[str], None] = field(default=lambda _: None)
+
+
+def run(plan: Plan) -> Record:
+    """Make the run or resume it. To a complete one, only answers that an older release did not keep are added."""
+    plan.method.refuse(plan)
+    writing.refuse_file(plan.out)
+    folders = _in_order(plan)
+    origin = provenance(plan.command, plan.paths, plan.seed)
+    settings = _settings(plan, folders, origin["data_hash"])
+    stage = _stage(plan, settings, folders)
+    new = _begin(stage, _circumstances(stage, origin))
+    before = stage.read()
+    whole = before.complete and (before.answers is not None or not isinstance(plan.method, SkillMethod))
+    if whole and (before.bounds is not None or not plan.bound):
+        stage.log("this run is complete; nothing is done again")
+        return before
+    with _nothing_left(stage) if new else nullcontext(), stage.timed("total_seconds"):
+        plan.method.play(stage)
+        if plan.bound and stage.read().bounds is None:
+            _keep_bound(plan.method, stage)
+    found = stage.read()
+    writing.write_steps_table(stage.folder, found.steps)
+    writing.write_json(stage.folder / "results.json", results_of(found))
+    stage.log("complete")
+    return stage.read()
+
+
+def _in_order(plan: Plan) -> list[TaskFolder]:
+    """Open all tasks, in the order in which they are learned."""
+    if plan.open is None:
+        opened = [open_measured(path.resolve(), plan.seed) for path in plan.paths]
+    else:
+        opened = list(plan.open(plan.seed))
+    if not plan.shuffle:
+        return opened
+    return [opened[i] for i in np.random.default_rng(plan.seed).permutation(len(opened))]
+
+
+def _settings(plan: Plan, folders: list[TaskFolder], data_hash: str) -> RunSettings:
+    facts = tuple(
+        TaskFacts(
+            folder.name,
+            str(getattr(folder.splits["test"].files[0].source, "path", "")),
+            folder.classes,
+            *(len(folder.splits[split]) for split in ("train", "val", "test")),
+        )
+        for folder in folders
+    )
+    return RunSettings(
+        method=plan.method.settings(),
+        agents=plan.agents,
+        assign=plan.assign if plan.assign in WAYS else Path(plan.assign).name,
+        assignment=assign(
+            [task.name for task in facts], plan.agents, plan.assign, [task.train + task.val for task in facts]
+        ),
+        sharing="mesh" if plan.mesh else "memory",
+        alpha=plan.alpha,
+        seed=plan.seed,
+        tasks=facts,
+        data_hash=data_hash,
+        backbone=_fingerprint(plan.method),
+    )
+
+
+def _fingerprint(method: Method) -> str:
+    """Of the calibrated backbone that a method looks through; one that trains its own network has none."""
+    settings = method.settings()
+    if "calibration" not in settings:
+        return ""
+    from skillmesh.backbone.backbone import backbone_fingerprint, load_calibration
+
+    calibration = settings["calibration"]
+    return backbone_fingerprint(
+        load_calibration(settings["backbone"], None if calibration is None else Path(calibration))
+    )
+
+
+def _stage(plan: Plan, settings: RunSettings, folders: Sequence[TaskFolder]) -> Stage:
+    from skillmesh.backbone.cache import default_folder
+    from skillmesh.numerics.threads import cores
+    from skillmesh_challenge.agents import usual_workers
+
+    alone = not isinstance(plan.method, SkillMethod)  # others learn in this process
+    workers = 1 if alone else plan.workers or usual_workers(settings.assignment)
+    return Stage(
+        folder=plan.out,
+        settings=settings,
+        tasks=folders,
+        cache_folder=(plan.out / "cache" if plan.cold else default_folder()).resolve(),
+        workers=workers,
+        threads=plan.threads or max(1, cores() // workers),
+        cluster=plan.cluster,
+        device=plan.device,
+        reuse=plan.reuse,
+        progress=plan.progress,
+        tell=plan.tell,
+    )
+
+
+def _circumstances(stage: Stage, origin: dict[str, Any]) -> Circumstances:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    where = "this process" if stage.workers == 1 else "processes of this machine"
+    return Circumstances("Dask" if stage.cluster else where, stage.workers, stage.threads, versions, origin)
+
+
+def _begin(stage: Stage, circumstances: Circumstances) -> bool:
+    """Begin a new record, or go on with one of the same settings; refuse any other. Return whether it is new."""
+    for folder in (stage.folder, *stage.folder.glob("*/")):
+        remove_abandoned(folder)
+    if (stage.folder / "run.json").exists():
+        _refuse_other_settings(stage.read().settings, stage)
+        stage.log("going on with this run")
+        return False
+    if stage.folder.exists() and any(stage.folder.iterdir()):
+        if sweep := sorted(path.name for word in ("seed-*", "agents-*") for path in stage.folder.glob(word)):
+            raise RunError(
+                f"{stage.folder} holds runs of several seeds or agents ({', '.join(sweep)}); give --seeds and "
+                "--agents as they were given, or name another folder with --out"
+            )
+        raise RunError(f"{stage.folder} is not empty and holds no run; name another folder with --out")
+    stage.folder.mkdir(parents=True, exist_ok=True)
+    writing.write_settings(stage.folder, stage.settings, circumstances)
+    stage.log(f"{len(stage.tasks)} task(s), {stage.settings.agents} agent(s), {stage.settings.method['name']}")
+    return True
+
+
+@contextmanager
+def _nothing_left(stage: Stage) -> Iterator[None]:
+    """A new run that is refused before it learned anything leaves no folder: the mended command begins there."""
+    try:
+        yield
+    except SkillmeshError:
+        if {path.name for path in stage.folder.iterdir()} <= BEGUN:
+            shutil.rmtree(stage.folder)
+        raise
+
+
+def _refuse_other_settings(theirs: RunSettings, stage: Stage) -> None:
+    before, asked = _comparable(theirs), _comparable(stage.settings)
+    different = [name for name in asked if before.get(name) != asked[name]]
+    if set(theirs.names) == set(stage.settings.names) and theirs.names != stage.settings.names:
+        raise RunError(
+            f"{stage.folder} holds a run of these tasks in another order: it was {', '.join(theirs.names)}; give "
+            "--shuffle, --seeds and the tasks as they were given, or name another folder with --out"
+        )
+    if different:
+        name = different[0]
+        raise RunError(
+            f"{stage.folder} holds a run of other settings: {name} was {_short(before.get(name))}, now it is "
+            f"{_short(asked[name])}; name another folder with --out, or remove this one to begin anew"
+        )
+
+
+def _comparable(settings: RunSettings) -> dict[str, Any]:
+    """Settings by name, the method's among them; where the tasks lie does not matter, their content does."""
+    tasks = tuple(replace(task, path="") for task in settings.tasks)
+    flat = asdict(replace(settings, tasks=tasks))
+    return {f"method.{name}": value for name, value in flat.pop("method").items()} | flat
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _keep_bound(method: Method, stage: Stage) -> None:
+    """The joint classifier on the method's representation, or on the descriptor where it has none."""
+    from skillmesh_challenge.bounds import joint_bound
+
+    skill = method if isinstance(method, SkillMethod) else _beside(method.settings())
+    if skill is None:
+        stage.log("no classifier on all data together: this method's network has no calibrated start")
+        return
+    with stage.timed("bound_seconds"):
+        bounds = joint_bound(skill, stage)
+    stage.keep_bounds(bounds)
+    stage.log(f"one classifier on all data together, in {bounds.seconds:.1f} s: {bounds.how}")
+
+
+def _beside(settings: dict[str, Any]) -> SkillMethod | None:
+    """What ours would be with the same backbone; none for one that begins at random or has no calibration."""
+    from skillmesh.backbone.backbone import load_calibration
+
+    given = {name: settings[name] for name in ("backbone", "weights", "calibration") if settings.get(name)}
+    if settings.get("start") == "random":
+        return None
+    skill = SkillMethod("bound", representation=settings.get("representation", "descriptor"), **given)
+    try:
+        load_calibration(skill.backbone, None if skill.calibration is None else Path(skill.calibration))
+    except CalibrationError:
+        return None
+    return skill

@@ -1,0 +1,72 @@
+"""How many Gaussians per task should gmmc have? (Appendix B: 25, by a figure over a small subset of tasks.)
+
+More clusters fit the training images better, test images not for ever, and every cluster is sent to every agent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from skillmesh.common.progress import begin
+from skillmesh_challenge.studies.study import Findings, StudySettings
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.calibration import Prior
+    from skillmesh.common.choices import Representation
+    from skillmesh_challenge.studies.tasks import StudyView
+
+CLUSTERS = (1, 2, 5, 10, 25, 50, 100)
+PAPERS = 25
+WAYS: dict[str, tuple[Representation, float]] = {
+    "features, as the paper": ("features", 1e-6),
+    "sqrt-features, variance floor 0.01": ("sqrt-features", 1e-2),
+}
+
+
+def gmmc_clusters(settings: StudySettings) -> Findings:
+    from skillmesh_challenge.studies.tasks import counted, describe_tasks, views
+
+    backbone, tasks = describe_tasks(settings)
+    rows = []
+    for way, (representation, floor) in WAYS.items():
+        seen = views(tasks, backbone, representation)
+        prior = backbone.calibration.prior(representation, compact=False)
+        rows += [_row(way, count, floor, seen, prior, settings) for count in CLUSTERS]
+    notes = [
+        f"{counted(tasks)}; averages over tasks. A task with fewer training images than k has a cluster for each.",
+        *(_best(way, [row for row in rows if row["gmmc on"] == way]) for way in WAYS),
+    ]
+    return Findings("gmmc's number of clusters per task", rows, notes)
+
+
+def _row(
+    way: str, count: int, floor: float, seen: list[StudyView], prior: Prior, settings: StudySettings
+) -> dict[str, Any]:
+    from skillmesh.anchors import AnchorSettings
+    from skillmesh_challenge.studies.recognition import fit_anchors, percent, recognise
+
+    chosen = AnchorSettings(clusters=count, variance_floor=floor, seed=settings.seed)
+    advance = begin(settings.progress, f"{count} clusters, {way.partition(',')[0]}", len(seen))
+    fitted = fit_anchors(seen, "gmmc", chosen, advance)
+    found = recognise(seen, fitted.anchors, "gmmc", prior, ("test", "train"))
+    return {
+        "gmmc on": way,
+        "k": count,
+        "task found, %": percent(found["test"]),
+        "of training images, %": percent(found["train"]),
+        "worst task, %": percent([min(found["test"])]),
+        "KB per task": round(fitted.kilobytes_per_task, 3),
+        "EM, MACs per task": fitted.macs / len(seen),
+    }
+
+
+def _best(way: str, rows: list[dict[str, Any]]) -> str:
+    best = max(rows, key=lambda row: row["task found, %"])
+    papers = next(row for row in rows if row["k"] == PAPERS)
+    if best is papers:
+        return f"On {way}: the paper's k = {PAPERS} finds most tasks."
+    ahead = best["task found, %"] - papers["task found, %"]
+    return (
+        f"On {way}: k = {best['k']} finds most tasks, {ahead:.1f} points more than the paper's {PAPERS} for "
+        f"{best['KB per task'] / papers['KB per task']:.2g} × its bytes."
+    )

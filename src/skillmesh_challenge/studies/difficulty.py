@@ -1,0 +1,142 @@
+"""How hard is a task? The error of a small net that learns it from nothing, against the task's size.
+
+The paper's figure of its tasks takes a ResNet-18 after a fixed number of epochs. Ours is a ResNet-8 on 32 pixels,
+so that a task takes a CPU seconds: errors are larger, and what is compared is the order of the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skillmesh.common.progress import begin
+from skillmesh.data.inputs import read_pixels
+from skillmesh_challenge.studies.study import Findings, StudySettings
+
+if TYPE_CHECKING:
+    from skillmesh.anchors.protocol import Labels
+    from skillmesh.data.folder import ImageFile
+    from skillmesh.data.images import Pixels
+    from skillmesh_challenge.studies.tasks import StudyTask, StudyView
+
+MOST_IMAGES = 1000
+"""A larger task is thinned out to so many before the net learns it."""
+FEWEST_TASKS = 5
+"""With fewer, an order says nothing."""
+NET, HEAD, CHANCE = "small net's error, %", "head's error, %", "net's error / chance's"
+COMPARED = {
+    "the number of classes": (NET, "classes"),
+    "the number of images": (NET, "images"),
+    "images per class": (NET, "images per class"),
+    "the error of skillmesh's head": (NET, HEAD),
+    "the number of classes, error in shares of chance's": (CHANCE, "classes"),
+    "the number of images, error in shares of chance's": (CHANCE, "images"),
+}
+
+
+@dataclass(frozen=True)
+class NetSettings:
+    """How the small net is trained: the same for all tasks."""
+
+    size: int = 32
+    epochs: int = 15
+    batch: int = 32
+    rate: float = 0.003
+    """Highest step (AdamW, one cycle)."""
+    decay: float = 0.05
+    seed: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Relation:
+    """How two orders of the tasks go together."""
+
+    rho: float
+    """Spearman's rank correlation."""
+    p: float
+    """How often chance alone would give as much."""
+
+    def __str__(self) -> str:
+        return f"{self.rho:+.2f} (p {'< 0.001' if self.p < 0.001 else f'= {self.p:.3f}'})"
+
+
+def task_difficulty(settings: StudySettings) -> Findings:
+    from skillmesh_challenge.studies.tasks import counted, describe_tasks, views
+
+    backbone, tasks = describe_tasks(settings)
+    chosen = NetSettings(seed=settings.seed, device=settings.device or "cpu")
+    rows = [_row(view, chosen, settings) for view in views(tasks, backbone, "descriptor")]
+    rows.sort(key=lambda row: (row[NET], row["task"]))
+    related = {what: relation(rows, *columns) for what, columns in COMPARED.items()}
+    thinned = sum(row["images"] > row["images learned"] for row in rows)
+    notes = [
+        f"{counted(tasks)}. A ResNet-8 (widths 16, 32, 64; first step 2) on {chosen.size} pixels learns in "
+        f"{chosen.epochs} epochs from training and validation images, at most {MOST_IMAGES:,} ({thinned} tasks "
+        "had more); errors are of test images.",
+        "skillmesh's head has all images, and the descriptor of a pretrained backbone.",
+        "Rank correlation of the small net's error with "
+        + "; ".join(f"{what}: {found or 'too few tasks to say'}" for what, found in related.items())
+        + ".",
+    ]
+    figures = {f"rank correlation with {what}": found.rho for what, found in related.items() if found}
+    return Findings("How hard tasks are for a small net", rows, notes, figures)
+
+
+def _row(view: StudyView, chosen: NetSettings, settings: StudySettings) -> dict[str, Any]:
+    from skillmesh_challenge.studies.small_net import net_error, train_small_net
+
+    task = view.task
+    images = len(task.labels["train"]) + len(task.labels["val"])
+    files, labels = _learned(task, chosen.seed)
+    advance = begin(settings.progress, f"{task.name} (small net)", chosen.epochs * len(labels))
+    net = train_small_net(_decoded(files, chosen.size), labels, task.classes, chosen, advance)
+    wrong = net_error(net, _decoded(task.files["test"], chosen.size), task.labels["test"], chosen)
+    return {
+        "task": task.name,
+        "classes": task.classes,
+        "images": images,
+        "images learned": len(labels),
+        "images per class": round(images / task.classes, 1),
+        NET: round(100 * wrong, 3),
+        HEAD: round(100 * head_error(view), 3),
+        CHANCE: round(wrong / (1 - 1 / task.classes), 4),
+    }
+
+
+def _learned(task: StudyTask, seed: int) -> tuple[list[ImageFile], Labels]:
+    """What the net learns from: the images that skillmesh's head has too, or a seeded choice of them."""
+    files = task.files["train"] + task.files["val"]
+    labels = np.concatenate([task.labels["train"], task.labels["val"]])
+    kept = np.random.default_rng(seed).permutation(len(labels))[:MOST_IMAGES]
+    return [files[index] for index in kept], labels[kept]
+
+
+def _decoded(files: Sequence[ImageFile], size: int) -> Pixels:
+    return np.stack([read_pixels(file, size) for file in files])
+
+
+def head_error(view: StudyView) -> float:
+    """The share of test images that skillmesh's head, as its module would carry it, takes for another class."""
+    from threadpoolctl import threadpool_limits
+
+    from skillmesh.learning.head import Head, fit_head
+
+    with threadpool_limits(1, "blas"):  # as agents learn
+        known = (view.seen["train"], view.labels["train"], view.seen["val"], view.labels["val"])
+        head = Head.read(fit_head(*known, view.task.classes).head.tensors())
+        return float((head.logits(view.seen["test"]).argmax(axis=1) != view.labels["test"]).mean())
+
+
+def relation(rows: Sequence[dict[str, Any]], one: str, other: str) -> Relation | None:
+    """Of two columns; nothing where there are hardly any tasks, or all are alike."""
+    from scipy.stats import spearmanr
+
+    values = [[row[column] for row in rows] for column in (one, other)]
+    if len(rows) < FEWEST_TASKS or any(len(set(column)) == 1 for column in values):
+        return None
+    found = spearmanr(*values)
+    return Relation(round(float(found.statistic), 4), float(found.pvalue))

@@ -1,0 +1,72 @@
+"""EWC over several agents: the network and its Fisher matrix are sent on after every task (section 5).
+
+Agent B cannot start before it has what A learned: tasks stay one after another however many agents there are. What
+is sent is little beside the training; that nobody learns at the same time is what costs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skillmesh_challenge.paper import inputs, sharing
+from skillmesh_challenge.paper.cells import printed_ranges
+from skillmesh_challenge.paper.parallel import single_agent
+from skillmesh_challenge.studies.study import Findings, StudySettings
+
+NETWORK = inputs.XCEPTION_PARAMETERS * inputs.FLOAT_BYTES
+"""Bytes of the weights, and of the diagonal of a Fisher matrix."""
+
+
+def ewc_shipping(settings: StudySettings) -> Findings:
+    printed = printed_ranges("single")
+    hand_overs = settings.tasks - 1 if settings.agents > 1 else 0
+    share = settings.tasks / inputs.TASKS
+    ewc, online = (share * printed[row, "training MACs"].middle for row in ("EWC", "EWC-ONLINE"))
+    rows = [
+        _sequential(
+            "EWC, weights and one Fisher matrix, as the paper has it", 2 * NETWORK * hand_overs, ewc, settings
+        ),
+        _sequential(
+            "EWC, weights and Fisher matrix of every task so far",
+            2 * NETWORK * hand_overs * (hand_overs + 1) / 2,
+            ewc,
+            settings,
+        ),
+        _sequential("online EWC, weights and one Fisher matrix", 2 * NETWORK * hand_overs, online, settings),
+        _parallel(share * single_agent("LLL, no BB, GMMC"), settings),
+    ]
+    notes = [
+        f"{settings.tasks} tasks, {settings.agents} agents, {settings.alpha:,.0f} MACs per byte; training as the "
+        "paper prints it, in proportion to the number of tasks.",
+        f"Each task is learned by another agent than the last; one hand-over is {2 * NETWORK / 1e6:.1f} MB "
+        "(22.9 million weights and as many Fisher values, 4 bytes each).",
+    ]
+    return Findings("EWC from agent to agent", rows, notes)
+
+
+def _sequential(way: str, sent: float, training: float, settings: StudySettings) -> dict[str, Any]:
+    """At the end every agent is sent the last weights, all at once."""
+    received = sent + (NETWORK if settings.agents > 1 else 0)
+    return _row(way, received, training, training, settings)
+
+
+def _parallel(training: float, settings: StudySettings) -> dict[str, Any]:
+    """Every agent receives what the others learned, over one line."""
+    others = settings.tasks - settings.tasks / settings.agents
+    received = (sharing.HEAD + sharing.CLUSTERS) * others
+    way = "LLL without biases, GMMC (one agent's share)"
+    return _row(way, received, training, training / settings.agents, settings)
+
+
+def _row(way: str, received: float, alone: float, training: float, settings: StudySettings) -> dict[str, Any]:
+    sending = settings.alpha * received
+    speedup = alone / (training + sending)
+    return {
+        "way": way,
+        "bytes": received,
+        "sending, MACs": sending,
+        "training, MACs": training,
+        "sending / training": sending / training,
+        "speedup": speedup,
+        "efficiency": speedup / settings.agents,
+    }

@@ -1,0 +1,79 @@
+"""How many images per class should maha's teachers send? (Section 4: 5.)
+
+They say how images lie around the mean of their class and nothing else: the means are those of all training
+images. skillmesh's maha also leans on the backbone's calibration, so each choice is measured without that too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from skillmesh.common.progress import begin
+from skillmesh_challenge.paper import inputs
+from skillmesh_challenge.studies.maha import covariance_macs, inverse_macs
+from skillmesh_challenge.studies.study import Findings, StudySettings
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.calibration import Prior
+    from skillmesh.common.progress import Advance
+    from skillmesh_challenge.studies.tasks import StudyView
+
+IMAGES = (1, 2, 5, 10, 20, 50)
+DRAWS = 3
+"""Which images are sent is chance: each choice is measured so often."""
+
+
+def images_per_class(settings: StudySettings) -> Findings:
+    from skillmesh_challenge.studies.tasks import counted, describe_tasks, views
+
+    backbone, tasks = describe_tasks(settings)
+    seen = views(tasks, backbone, "features")
+    prior = backbone.calibration.prior("features", compact=False)
+    pass_macs = backbone.network.forward_macs
+    advance = begin(settings.progress, "images per class", DRAWS * len(IMAGES) * len(seen))
+    rows = [_row(count, seen, prior, pass_macs, settings.seed, advance) for count in IMAGES]
+    notes = [
+        f"{counted(tasks)}, {len(prior.centre):,} features; averages over tasks and over {DRAWS} draws of the "
+        "images. Classes with fewer training images send all of them.",
+        "skillmesh's covariance counts the calibration's as much as 20 images, and a tenth of it is its diagonal; "
+        '"without calibration" leaves the shrinkage alone. Some of it is needed: fewer images than features leave '
+        "the covariance singular.",
+        "skillmesh sends descriptors, 2 bytes a number. Images are counted as the paper does, 299 × 299 × 3 "
+        "bytes; a student that is sent images passes each through its backbone, which is the last column.",
+    ]
+    return Findings("maha's images per class", rows, notes)
+
+
+def _row(
+    count: int, seen: list[StudyView], prior: Prior, pass_macs: int, seed: int, advance: Advance | None
+) -> dict[str, Any]:
+    from skillmesh.anchors import AnchorSettings
+    from skillmesh_challenge.studies.recognition import fit_anchors, percent, recognise
+
+    found, alone = [], []
+    for draw in range(DRAWS):
+        chosen = AnchorSettings(images_per_class=count, seed=seed + draw)
+        fitted = fit_anchors(seen, "maha", chosen, advance)
+        found.append(percent(recognise(seen, fitted.anchors, "maha", prior)["test"]))
+        alone.append(percent(recognise(seen, fitted.anchors, "maha", _nothing_known(prior))["test"]))
+    sent = sum(int(anchor.tensors()["maha.count"].sum()) for anchor in fitted.anchors)
+    return {
+        "images per class": count,
+        "images in all": sent,
+        "task found, %": round(fmean(found), 3),
+        "from–to": f"{min(found):.1f}–{max(found):.1f}",
+        "without calibration, %": round(fmean(alone), 3),
+        "KB per task": round(fitted.kilobytes_per_task, 3),
+        "KB per task as images": sent * inputs.IMAGE_BYTES / 1000 / len(seen),
+        "covariance, MACs": covariance_macs(sent, len(prior.centre)),
+        "inverse, MACs": inverse_macs(len(prior.centre)),
+        "passes over images sent, MACs": float(pass_macs) * sent,
+    }
+
+
+def _nothing_known(prior: Prior) -> Prior:
+    """A calibration that knows of no scatter within classes."""
+    within = prior.within
+    return replace(prior, within=replace(within, diagonal=0 * within.diagonal, factor=0 * within.factor))

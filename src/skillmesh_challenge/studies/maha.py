@@ -1,0 +1,49 @@
+"""The MACs of maha's covariance against the number of images (appendix C), and what the paper leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skillmesh_challenge.paper import inputs
+from skillmesh_challenge.paper.replay import tasks_until
+from skillmesh_challenge.studies.study import Findings, StudySettings
+
+IMAGES = (500, 1000, 2000, 4000, 8000, 16000, inputs.CLASSES * inputs.IMAGES_PER_CLASS)
+
+
+def covariance_macs(images: int, dim: int) -> float:
+    """Of XᵀX, where X has a row per image."""
+    return float(images) * dim**2
+
+
+def inverse_macs(dim: int) -> float:
+    """Of the inverse of a positive definite matrix: its Cholesky root, then two triangular solves per column."""
+    root = (dim**3 - dim) / 6
+    solves = 2 * dim * (dim * (dim + 1) / 2)
+    return root + solves
+
+
+def maha_macs(settings: StudySettings) -> Findings:
+    dim = inputs.FEATURES
+    notes = [
+        "The paper says that the slope is higher up to 4,000 images, and about 250,000 MACs per image from there "
+        f"on. The products of XᵀX alone are {dim**2:,} per image, or {dim * (dim + 1) // 2:,} if only one half "
+        "of the symmetric matrix is made. We know no way to 250,000.",
+        "A student that is sent images has to put them through its backbone, which costs "
+        f"{inputs.XCEPTION_PASS / dim**2:,.0f} times the covariance and is in none of the paper's figures. "
+        "skillmesh sends descriptors instead.",
+        "The inverse is made once for each change of the bank, whatever the number of images.",
+    ]
+    return Findings("What a student of maha computes, 2048 features", [_row(count) for count in IMAGES], notes)
+
+
+def _row(images: int) -> dict[str, Any]:
+    return {
+        "images": images,
+        "after task": tasks_until(images),
+        "covariance, MACs": covariance_macs(images, inputs.FEATURES),
+        "inverse, MACs": inverse_macs(inputs.FEATURES),
+        "per image": covariance_macs(1, inputs.FEATURES) + inverse_macs(inputs.FEATURES) / images,
+        "paper, 250,000 per image": inputs.MAHA_MACS_PER_IMAGE * images,
+        "passes over images sent": float(inputs.XCEPTION_PASS) * images,
+    }

@@ -1,0 +1,79 @@
+"""How well one kind of anchor, with one choice of settings, tells the tasks of a study apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from skillmesh.numerics.costs import counted
+
+if TYPE_CHECKING:
+    from skillmesh.anchors.protocol import Anchor, AnchorSettings
+    from skillmesh.backbone.calibration import Prior
+    from skillmesh.common.choices import AnchorKind
+    from skillmesh.common.progress import Advance
+    from skillmesh_challenge.studies.tasks import StudyView
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The anchors of all tasks, as their modules would carry them, and what fitting them cost."""
+
+    anchors: list[Anchor]
+    bytes: int
+    """Of all tensors, over all tasks."""
+    macs: float
+
+    @property
+    def kilobytes_per_task(self) -> float:
+        return self.bytes / 1000 / len(self.anchors)
+
+
+def fit_anchors(
+    tasks: Sequence[StudyView], kind: AnchorKind, settings: AnchorSettings, advance: Advance | None = None
+) -> Fitted:
+    """Fit every task's anchor and read it back from its tensors, as a student would have it."""
+    from threadpoolctl import threadpool_limits
+
+    from skillmesh.anchors import KINDS
+
+    anchors, size = [], 0
+    with threadpool_limits(1, "blas"), counted() as costs:  # one thread, as agents learn
+        for task in tasks:
+            fitted = KINDS[kind].fit(task.seen["train"], task.labels["train"], task.task.classes, settings)
+            tensors = fitted.tensors()
+            anchors.append(KINDS[kind].read(tensors))
+            size += sum(tensor.nbytes for tensor in tensors.values())
+            if advance is not None:
+                advance(1)
+    return Fitted(anchors, size, costs.total)
+
+
+def recognise(
+    tasks: Sequence[StudyView],
+    anchors: Sequence[Anchor],
+    kind: AnchorKind,
+    prior: Prior,
+    splits: Sequence[str] = ("test",),
+) -> dict[str, list[float]]:
+    """For every split, the share of each task's images that the pooled anchors take for its own."""
+    from threadpoolctl import threadpool_limits
+
+    from skillmesh.anchors import KINDS
+
+    with threadpool_limits(1, "blas"):
+        scorer = KINDS[kind].pool(anchors, prior)
+        return {
+            split: [
+                float((scorer.score(task.seen[split]).task.argmax(axis=1) == index).mean())
+                for index, task in enumerate(tasks)
+            ]
+            for split in splits
+        }
+
+
+def percent(shares: Sequence[float]) -> float:
+    """The average over tasks."""
+    return round(100 * fmean(shares), 3)

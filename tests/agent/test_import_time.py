@@ -1,0 +1,68 @@
+"""`import skillmesh` and `skillmesh --help` are there at once, since they load nothing heavy."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import PLAIN
+
+HEAVY = (
+    "torch",
+    "torchvision",
+    "timm",
+    "sklearn",
+    "scipy",
+    "numpy",
+    "PIL",
+    "pydantic",
+    "cryptography",
+    "matplotlib",
+)
+COMMANDS = (
+    *("init", "learn", "ask", "tasks", "show", "export", "import", "forget"),
+    *("eval", "calibrate", "backbone", "demo"),
+)
+HELP = """
+import sys
+from skillmesh.cli import main
+sys.argv = ["skillmesh", "--help"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+
+
+@pytest.mark.parametrize("code", ["import skillmesh", HELP], ids=["import", "help"])
+def test_nothing_heavy_is_loaded(code: str):
+    code += f"\nimport sys\nprint('loaded:', *(set(sys.modules) & set({HEAVY!r})))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PLAIN, check=True)
+    assert ran.stdout.splitlines()[-1] == "loaded:"
+
+
+def test_help_names_all_commands_and_costs_little():
+    command = Path(sys.executable).with_name("skillmesh")
+    costs = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ran = subprocess.run([command, "--help"], capture_output=True, text=True, env=PLAIN)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert ran.returncode == 0
+    # Processor time, since the machine that tests may be busy; the best of five.
+    assert min(costs) < 0.3
+    for name in COMMANDS:
+        assert f"\n  {name} " in ran.stdout
+
+
+def test_the_public_names_are_found_when_they_are_asked_for():
+    import skillmesh
+
+    assert skillmesh.Agent.__module__ == "skillmesh.agent"
+    assert issubclass(skillmesh.SkillmeshError, ValueError)
+    with pytest.raises(AttributeError, match="no attribute 'Agnet'"):
+        skillmesh.Agnet  # noqa: B018

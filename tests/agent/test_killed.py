@@ -1,0 +1,230 @@
+"""Processes that are really killed, anywhere in learning or importing: the bank is whole, and one goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skillmesh import Agent
+from skillmesh.store.bank import Bank
+
+NewAgent = Callable[..., Agent]
+
+# A process that starts once, then forks children one by one; each works in a loop until it is killed: so many
+# seconds after it is ready, or (if they are negative) after it begins to write. A child says what it is about to
+# do and what it has done; the process prints all that each child said, a line per child.
+KILLER = """
+import json, os, signal, sys, time
+{work}
+for delay in json.loads(sys.argv[1]):
+    ears, mouth = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ears)
+        work(lambda *words: os.write(mouth, (" ".join(words) + "\\n").encode()))
+        os._exit(3)
+    os.close(mouth)
+    with os.fdopen(ears) as said:
+        heard = said.readline()
+        while delay < 0 and not heard.endswith("writing\\n") and (line := said.readline()):
+            heard += line
+        time.sleep(abs(delay))
+        os.kill(child, signal.SIGKILL)
+        heard += said.read()
+    ended = os.waitpid(child, 0)[1]
+    print(json.dumps([ended, heard.splitlines()]), flush=True)
+    input()  # the test looks at the bank, then says go on
+"""
+
+IMPORT = """
+from pathlib import Path
+from skillmesh.agent import Agent
+home, files = Path(sys.argv[2]), sys.argv[3:]
+def work(say):
+    agent = Agent(home)
+    say("ready")
+    while True:
+        for file in files:
+            task = Path(file).stem
+            say("begin", task)
+            agent.receive(file)
+            say("in", task)
+        for file in files:
+            task = Path(file).stem
+            say("begin", task)
+            agent.forget(task)
+            say("out", task)
+"""
+
+# With a warm cache the network itself is never asked, so one that only has a name will do.
+LEARN = """
+from pathlib import Path
+from types import SimpleNamespace
+from skillmesh.agent import Agent
+from skillmesh.backbone import describe
+from skillmesh.backbone.backbone import Backbone
+from skillmesh.backbone.cache import DescriptorCache, default_folder
+home, folder = Path(sys.argv[2]), sys.argv[3]
+def work(say):
+    agent = Agent(home)
+    known = agent.calibration
+    network = SimpleNamespace(fingerprint=known.network, size=0, width=len(known.mean), forward_macs=0)
+    agent._backbone = Backbone(network, known, DescriptorCache(default_folder(), known.network))
+    add = agent.bank.add
+    agent.bank.add = lambda data: say("writing") and add(data)
+    say("ready")
+    while True:
+        module, _ = agent.learn(folder, replace=True)
+        say("learned", str(module.card.version))
+"""
+
+
+class Killer:
+    """Drives the process above: each `kill` lets a child work for a while and tells what it said."""
+
+    def __init__(self, work: str, delays: list[float], *arguments: object) -> None:
+        code = KILLER.format(work=work)
+        words = [sys.executable, "-c", code, json.dumps(delays), *map(str, arguments)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
+
+    def __enter__(self) -> Killer:
+        return self
+
+    def kill(self) -> list[str]:
+        assert self._process.stdout
+        ended, said = json.loads(self._process.stdout.readline())
+        assert ended == signal.SIGKILL, "the child ended by itself"
+        assert said[0] == "ready"
+        return said[1:]
+
+    def go_on(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def delays(count: int, longest: float) -> list[float]:
+    rng = random.Random(count)
+    return [rng.uniform(0, longest) for _ in range(count)]
+
+
+def opened(home: Path, agent: Agent) -> Bank:
+    """The bank, after checking that it is whole: all that lies there is listed and valid."""
+    bank = Bank(home / "bank", agent.bank.backbone)
+    assert bank.damaged == []
+    on_disk = {path.name for path in bank.folder.iterdir()} - {".lock"}
+    assert on_disk == {f"{module.id}.skill" for module in bank}
+    return bank
+
+
+def test_import_and_forget_killed_anywhere_leave_a_whole_bank(new_agent, tiny_taught, skill_files, mixed):
+    agent = new_agent()
+    agent.receive(skill_files["shapes"])  # an earlier module, which must never be lost
+    others = [skill_files[name] for name in ("dice", "latin", "greek")]
+    middle = 0
+    times = delays(30, 0.06)
+    with Killer(IMPORT, times, agent.home, *others) as killer:
+        for _ in times:
+            said = killer.kill()
+            held = {module.card.task for module in opened(agent.home, agent)}
+            state = dict(line.split()[::-1] for line in said)  # task: the last word on it
+            middle += "begin" in state.values()
+            assert {"shapes"} | {task for task, word in state.items() if word == "in"} <= held
+            assert held.isdisjoint({task for task, word in state.items() if word == "out"})
+            for path in others:  # the next child imports all of them: what was interrupted can be done again
+                if path.stem in held:
+                    Agent(agent.home).forget(path.stem)
+            killer.go_on()
+    assert middle > 5, "most kills should come in the middle of something"
+    whole = Agent(agent.home)
+    for path in others:
+        whole.receive(path)
+    assert [a.shared() for a in whole.answer(mixed[:8])] == [a.shared() for a in tiny_taught.answer(mixed[:8])]
+
+
+def test_learning_killed_anywhere_leaves_one_whole_version(new_agent: NewAgent, tiny_tasks, skill_files, mixed):
+    agent = new_agent()
+    agent.receive(skill_files["shapes"])
+    agent.learn(tiny_tasks / "dice")
+    version, middle = 1, 0
+    times = delays(10, 0.5) + [-delay for delay in delays(16, 0.006)]
+    with Killer(LEARN, times, agent.home, tiny_tasks / "dice") as killer:
+        for _ in times:
+            said = killer.kill()
+            bank = opened(agent.home, agent)
+            assert {module.card.task for module in bank} == {"shapes", "dice"}
+            version = max([version, *(int(line.split()[1]) for line in said if line != "writing")])
+            middle += said[-1:] == ["writing"]
+            # What was said to be learned is there; one more may be, that nobody lived to tell of.
+            assert bank.find("dice").card.version - version in (0, 1)
+            version = bank.find("dice").card.version
+            killer.go_on()
+    assert middle > 0, "some kills should come in the middle of writing"
+    survivor = Agent(agent.home)
+    assert survivor.learn(tiny_tasks / "dice", replace=True)[0].card.version == version + 1
+    assert all(a.best.task in ("shapes", "dice") for a in survivor.answer(mixed))
+
+
+def test_a_kill_between_writing_and_removing_leaves_the_newer(new_agent: NewAgent, tiny_tasks, monkeypatch):
+    """The one moment at which two versions lie in the bank."""
+    agent = new_agent()
+    agent.learn(tiny_tasks / "dice")
+
+    def die(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent.bank, "_drop", die)
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(tiny_tasks / "dice", replace=True)
+    assert len(list(agent.bank.folder.glob("*.skill"))) == 2
+    bank = opened(agent.home, agent)
+    assert [module.card.version for module in bank] == [2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["learn", "import"])
+def test_the_command_killed_anywhere_can_be_run_again(
+    new_agent: NewAgent, tiny_tasks, skill_files, tmp_path, verb
+):
+    agent = new_agent()
+    agent.receive(skill_files["shapes"])
+    words = ["learn", tiny_tasks / "dice"] if verb == "learn" else ["import", *skill_files.values()]
+    command = [sys.executable, "-m", "skillmesh", *map(str, words), "--home", str(tmp_path / "home")]
+    environment = os.environ | {"SKILLMESH_CACHE": str(tmp_path / "cache")}
+    for _ in range(2):  # the second time with a warm cache, as all that follow
+        shutil.rmtree(tmp_path / "home", ignore_errors=True)
+        shutil.copytree(agent.home, tmp_path / "home")
+        started = time.monotonic()
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+        whole = time.monotonic() - started
+    wanted = {module.id for module in Bank(tmp_path / "home/bank", agent.bank.backbone)}
+    killed = 0
+    for delay in delays(12, whole):
+        shutil.rmtree(tmp_path / "home")
+        shutil.copytree(agent.home, tmp_path / "home")
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(delay)
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        held = {module.card.task for module in opened(tmp_path / "home", agent)}
+        assert "shapes" in held
+        if verb == "import" or "dice" not in held:
+            subprocess.run(command, check=True, env=environment, capture_output=True)
+        found = {module.id for module in opened(tmp_path / "home", agent)}
+        assert found == wanted if verb == "import" else len(found) == 2
+    assert killed >= 6

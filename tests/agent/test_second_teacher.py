@@ -1,0 +1,96 @@
+"""An honest second teacher of a task is let in; one that teaches other names for the same images is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from halves import dealt, renamed
+from vetted import quarantine_of
+
+from skillmesh.agent import Agent
+from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.module import Module
+from skillmesh.vetting.quarantine import Verdict
+
+NewAgent = Callable[..., Agent]
+
+
+@pytest.fixture(scope="session")
+def shapes(demo_tasks: Path) -> TaskFolder:
+    return open_task(demo_tasks / "shapes")
+
+
+@pytest.fixture(scope="session")
+def first(new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path) -> Agent:
+    """A teacher of half of the images of shapes, who knows dice too."""
+    agent = new_agent("first")
+    agent.learn(dealt(shapes, 2)[0])
+    agent.learn(demo_tasks / "dice")
+    return agent
+
+
+def second(new_agent: NewAgent, task: TaskFolder) -> Module:
+    return new_agent("second").learn(task)[0]
+
+
+def judged(agent: Agent, newcomer: Module, own: bool = True) -> Verdict:
+    live = list(agent.bank)
+    return quarantine_of(agent, live if own else []).judge(live, [newcomer])
+
+
+def takes(agent: Agent, newcomer: Module) -> int:
+    """How many of the first teacher's own images the newcomer answers, once it is in."""
+    examiner = quarantine_of(agent, list(agent.bank))._examiner
+    sitting = examiner.sit([*agent.bank, newcomer])
+    assert sitting.mapper is not None
+    kept = examiner._own[agent.bank.find("shapes").id]
+    return int((sitting.mapper.map(kept.x).task == len(agent.bank)).sum())
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [str, lambda name: f"The_{name.title()}", lambda name: f"{name}es" if name.endswith("s") else f"{name}s"],
+    ids=["the same names", "another spelling", "the plural"],
+)
+@pytest.mark.parametrize("own", [True, False], ids=["own images", "probes"])
+def test_an_honest_second_teacher_that_spells_names_its_own_way_is_let_in(
+    spelled: Callable[[str], str], own: bool, new_agent: NewAgent, first: Agent, shapes: TaskFolder
+) -> None:
+    newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], spelled, backwards=True))
+    assert takes(first, newcomer) >= 3
+    assert judged(first, newcomer, own).accepted == (newcomer,)
+
+
+def test_a_dishonest_second_teacher_with_swapped_labels_is_held(
+    new_agent: NewAgent, first: Agent, shapes: TaskFolder
+) -> None:
+    """It really learned from images, each class under the name of the next."""
+    swapped = {name: shapes.classes[i - 1] for i, name in enumerate(shapes.classes)}
+    newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], swapped.__getitem__))
+    (held,) = judged(first, newcomer).held
+    assert "own validation images" in held.reason
+
+
+def test_swapped_labels_are_held_where_errors_prove_nothing(
+    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path
+) -> None:
+    """A first teacher whose own head is wrong half of the time by its card excuses many errors of a second."""
+    agent = new_agent("first")
+    _, lesson = agent.learn(dealt(shapes, 2)[0])
+    unsure = replace(lesson, facts=lesson.facts | {"validation_accuracy": 0.3})
+    agent.bank.add(agent.sign(unsure)[1])
+    agent.learn(demo_tasks / "dice")
+    swapped = {name: shapes.classes[i - 1] for i, name in enumerate(shapes.classes)}
+    (held,) = judged(agent, second(new_agent, renamed(dealt(shapes, 2)[1], swapped.__getitem__))).held
+    assert "names of the agent's own 'shapes' for other classes" in held.reason
+    assert judged(agent, second(new_agent, dealt(shapes, 2)[1])).accepted
+
+
+def test_one_who_calls_the_same_images_something_else_is_held(
+    new_agent: NewAgent, first: Agent, shapes: TaskFolder
+) -> None:
+    newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], lambda name: f"no {name}"))
+    assert judged(first, newcomer).held

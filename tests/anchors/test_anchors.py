@@ -1,0 +1,219 @@
+"""Anchors: what they say agrees with plain formulas and with scikit-learn, and few images are enough."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.mixture import GaussianMixture
+
+from skillmesh.anchors import KINDS, AnchorSettings
+from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
+from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.backbone.calibration import Prior
+from skillmesh.errors import TensorError
+from skillmesh.module.validate import check_tensors
+from skillmesh.numerics.lowrank import LowRank
+
+DIM = 24
+
+
+def prior(dim: int = DIM) -> Prior:
+    rng = np.random.default_rng(99)
+    within = LowRank(np.full(dim, 0.5), rng.standard_normal((4, dim)) * 0.3)
+    between = LowRank(np.full(dim, 0.1), rng.standard_normal((6, dim)))
+    return Prior(within, between, rng.standard_normal(dim) * 0.1)
+
+
+def task(seed: int, images: int = 40, classes: int = 4, dim: int = DIM):
+    rng = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(classes), rng.integers(classes, size=images - classes)])
+    centres = rng.standard_normal((classes, dim)) * 2 + rng.standard_normal(dim) * 2
+    return (centres[labels] + rng.standard_normal((images, dim))).astype(np.float32), labels
+
+
+def fitted(kind: str, seeds: range, **changes: object):
+    anchor_settings = AnchorSettings(clusters=3, variance_floor=1e-2, **changes)
+    tasks = [task(seed) for seed in seeds]
+    anchors = [KINDS[kind].fit(x, y, 4, anchor_settings) for x, y in tasks]
+    # What counts is what a student reads, not what the teacher had before rounding.
+    return tasks, [KINDS[kind].read(anchor.tensors()) for anchor in anchors]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_are_recognised_as_of_their_task(kind: str) -> None:
+    tasks, anchors = fitted(kind, range(5))
+    scorer = KINDS[kind].pool(anchors, prior())
+    for index, (x, _) in enumerate(tasks):
+        assert np.mean(scorer.score(x).task.argmax(axis=1) == index) > 0.9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_strangers_are_more_novel_than_friends(kind: str) -> None:
+    tasks, anchors = fitted(kind, range(5))
+    scorer = KINDS[kind].pool(anchors, prior())
+    friends = np.concatenate([scorer.score(x).novelty for x, _ in tasks])
+    strangers = np.concatenate([scorer.score(task(seed)[0]).novelty for seed in range(100, 105)])
+    assert np.median(strangers) > np.quantile(friends, 0.95)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stored_tensors_are_what_the_kind_promises(kind: str) -> None:
+    _, anchors = fitted(kind, range(1))
+    check_tensors(anchors[0].tensors(), KINDS[kind].specs(4, DIM))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=15)
+@given(classes=st.integers(2, 5), per_class=st.integers(1, 3), tasks=st.integers(1, 3), seed=st.integers(0, 2**16))
+def test_few_images_and_few_tasks_give_finite_scores(
+    kind: str, classes: int, per_class: int, tasks: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), per_class)
+    anchors = []
+    for _ in range(tasks):
+        x = rng.standard_normal((len(labels), DIM)).astype(np.float32)
+        anchors.append(KINDS[kind].read(KINDS[kind].fit(x, labels, classes, AnchorSettings(clusters=2)).tensors()))
+    scores = KINDS[kind].pool(anchors, prior()).score(rng.standard_normal((7, DIM)).astype(np.float32))
+    assert scores.task.shape == (7, tasks)
+    assert np.isfinite(scores.task).all()
+    assert np.isfinite(scores.novelty).all()
+
+
+def dense(matrix: LowRank) -> np.ndarray:
+    return np.diag(matrix.diagonal) + matrix.factor.T @ matrix.factor
+
+
+def test_sketch_scores_are_the_discriminant_of_a_dense_computation() -> None:
+    from skillmesh.anchors import sketch
+
+    tasks, anchors = fitted("sketch", range(3), rank=5)
+    known = prior()
+    voices = [a.freedom / (a.freedom + sketch.HALF_EVIDENCE) for a in anchors]
+    pooled = sketch.PRIOR_TASKS * dense(known.within) + sum(
+        v * dense(a.scatter) for v, a in zip(voices, anchors, strict=True)
+    )
+    pooled /= sketch.PRIOR_TASKS + sum(voices)
+    pooled = (1 - sketch.SHRINKAGE) * pooled + sketch.SHRINKAGE * np.diag(np.diag(pooled))
+    inverse = np.linalg.inv(pooled)
+
+    share = sketch.PRIOR_BACKGROUND_TASKS / (3 + sketch.PRIOR_BACKGROUND_TASKS)
+    weight = (1 - share) / 3 / 4
+    means = np.concatenate([a.means for a in anchors]).astype(float)
+    centre = weight * means.sum(axis=0) + share * known.centre
+    spread = weight * (means - centre).T @ (means - centre)
+    spread += share * (known.between.factor.T @ known.between.factor)
+    spread += share * np.outer(known.centre - centre, known.centre - centre)
+    background_inverse = np.linalg.inv(pooled + spread)
+
+    x = tasks[0][0].astype(float)
+    distances = np.stack([np.einsum("ni,ij,nj->n", x - m, inverse, x - m) for m in means], axis=1)
+    background = np.einsum("ni,ij,nj->n", x - centre, background_inverse, x - centre)
+    scores = SketchAnchor.pool(anchors, known).score(tasks[0][0])
+
+    best = distances.reshape(len(x), 3, 4).min(axis=2)
+    np.testing.assert_allclose(-2 * (scores.task - scores.task[:, :1]), best - best[:, :1], rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(scores.novelty, distances.min(axis=1) / background, rtol=1e-3)
+
+
+def test_sketch_keeps_the_variance_of_every_dimension() -> None:
+    x, labels = task(0, images=200)
+    anchor = SketchAnchor.fit(x, labels, 4, AnchorSettings())
+    means = np.stack([x[labels == c].mean(axis=0) for c in range(4)])
+    np.testing.assert_allclose(
+        anchor.scatter.variances, np.square(x - means[labels]).sum(axis=0) / (200 - 4), rtol=1e-4
+    )
+
+
+def test_sketch_scales_down_a_scatter_that_would_drown_the_others() -> None:
+    from skillmesh.anchors import sketch
+
+    _, anchors = fitted("sketch", range(2))
+    liar = SketchAnchor(anchors[0].means, anchors[0].scatter.scaled(1e6), anchors[0].freedom)
+    room = np.empty((DIM, DIM), dtype=np.float32)
+    pooled = sketch._pooled_scatter([liar, *[anchors[1]] * DIM], prior().within, room)
+    assert pooled.variances.sum() <= 2 * sketch.MAX_TRACE * prior().within.variances.sum()
+
+
+def test_gmmc_agrees_with_scikit_learn_component_by_component() -> None:
+    x, labels = task(3, images=300)
+    other, _ = task(4, images=300)
+    anchors = [GmmcAnchor.fit(part, labels, 4, AnchorSettings(clusters=5)) for part in (x, other)]
+    ours = GmmcScorer(anchors).log_joint(x)
+    for index, part in enumerate((x, other)):
+        mixture = GaussianMixture(5, covariance_type="diag", random_state=0).fit(part.astype(np.float64))
+        theirs = mixture._estimate_weighted_log_prob(x.astype(np.float64))
+        np.testing.assert_allclose(ours[:, 5 * index : 5 * index + 5], theirs, rtol=1e-4, atol=1e-3)
+
+
+def test_gmmc_agrees_with_scikit_learn_at_its_variance_floor() -> None:
+    """Dimensions that never vary get the floor as variance, and terms of 1e6 that must cancel."""
+    x, labels = task(3, images=300)
+    x[:, ::2] = 1.5
+    anchor = GmmcAnchor.fit(x, labels, 4, AnchorSettings(clusters=5))
+    mixture = GaussianMixture(5, covariance_type="diag", random_state=0).fit(x.astype(np.float64))
+    ours = GmmcScorer([anchor]).log_joint(x)
+    np.testing.assert_allclose(
+        ours, mixture._estimate_weighted_log_prob(x.astype(np.float64)), rtol=1e-3, atol=0.05
+    )
+
+
+def test_maha_is_the_distance_under_the_covariance_of_the_samples() -> None:
+    from skillmesh.anchors import maha
+
+    tasks, anchors = fitted("maha", range(3), images_per_class=5)
+    scores = KINDS["maha"].pool(anchors, prior()).score(tasks[1][0])
+    residuals = np.concatenate([a.samples - np.repeat(a.means, a.counts, axis=0) for a in anchors]).astype(float)
+    tied = residuals.T @ residuals + maha.PRIOR_IMAGES * dense(prior().within)
+    tied /= len(residuals) + maha.PRIOR_IMAGES
+    tied = (1 - maha.SHRINKAGE) * tied + maha.SHRINKAGE * np.diag(np.diag(tied))
+    inverse = np.linalg.inv(tied)
+    means = np.concatenate([a.means for a in anchors]).astype(float)
+    x = tasks[1][0].astype(float)
+    distances = np.stack([np.einsum("ni,ij,nj->n", x - m, inverse, x - m) for m in means], axis=1)
+    np.testing.assert_allclose(scores.novelty, distances.min(axis=1), rtol=1e-3, atol=1e-2)
+    assert (scores.task.argmax(axis=1) == distances.argmin(axis=1) // 4).all()
+
+
+def test_maha_sends_five_descriptors_per_class_or_what_there_is() -> None:
+    x, labels = task(0, images=13, classes=4)
+    anchor = KINDS["maha"].fit(x, labels, 4, AnchorSettings())
+    np.testing.assert_array_equal(anchor.counts, np.minimum(np.bincount(labels), 5))
+
+
+@pytest.mark.parametrize("name", ["sketch.mean.scale", "sketch.factor.scale"])
+@pytest.mark.parametrize(("value", "good"), [(0.0, True), (-1e-3, False), (10.0, True), (10.001, False)])
+def test_scales_of_a_sketch_have_bounds(name: str, value: float, good: bool) -> None:
+    held_to_bounds("sketch", name, value, good)
+
+
+@pytest.mark.parametrize(("value", "good"), [(0.0, True), (-1.0, False), (1e9, True), (1.01e9, False)])
+def test_the_freedom_of_a_sketch_has_bounds(value: float, good: bool) -> None:
+    held_to_bounds("sketch", "sketch.freedom", value, good)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("weight", (0, 1), (-1e-3, 1.001)),
+        ("mean", (-1e6, 1e6), (-1.001e6, 1.001e6)),
+        ("variance", (1.001e-12, 0.999e12), (0.999e-12, 1.001e12)),
+    ],
+)
+def test_the_numbers_of_a_mixture_have_bounds(name: str, good: tuple[float, ...], bad: tuple[float, ...]) -> None:
+    for value in (*good, *bad):
+        held_to_bounds("gmmc", f"gmmc.{name}", value, value in good)
+
+
+def held_to_bounds(kind: str, name: str, value: float, good: bool) -> None:
+    """Put one number in place of a tensor's first."""
+    _, (anchor,) = fitted(kind, range(1))
+    tensors = anchor.tensors()
+    tensors[name] = tensors[name].copy()
+    tensors[name].flat[0] = value
+    with nullcontext() if good else pytest.raises(TensorError, match=f"{name}.*holds .*expected at (least|most)"):
+        check_tensors(tensors, KINDS[kind].specs(4, DIM))

@@ -1,0 +1,388 @@
+"""Every command as the shell runs it: what it prints, what it writes, and how it ends when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from running import LEARNED, Ran, failed
+
+from skillmesh import Agent, __version__
+from skillmesh.cli import show
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    for console in (show.console, show.stderr):
+        monkeypatch.setattr(console, "_width", 250)  # tables are cut to the terminal's width
+
+
+@pytest.fixture
+def home(tiny_taught: Agent, tmp_path: Path) -> Path:
+    """An agent that knows the four tiny tasks, free to be changed."""
+    shutil.copytree(tiny_taught.home, tmp_path / "home")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def photo(tiny_tasks: Path) -> Path:
+    return min((tiny_tasks / "dice/train").glob("*/*"))
+
+
+@pytest.fixture(scope="session")
+def small_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of timm's smallest network, which is calibrated in a moment."""
+    import torch
+
+    from skillmesh.backbone.compat import import_timm
+
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("weights") / "small.pt"
+    torch.save(import_timm().create_model("test_efficientnet").state_dict(), path)
+    return path
+
+
+class TestHome:
+    def test_may_be_named_before_and_after_the_command_and_by_a_variable(
+        self, command: Command, home, monkeypatch
+    ):
+        known = command("tasks", "--json", "--home", home)
+        assert [t["task"] for t in known.json["tasks"]] == sorted(LEARNED)
+        assert command("--home", home, "tasks", "--json") == known
+        assert command("--home", "/nowhere", "tasks", "--home", home, "--json") == known
+        monkeypatch.setenv("SKILLMESH_HOME", str(home))
+        assert command("tasks", "--json") == known
+
+    def test_that_is_not_there_is_an_error_that_says_what_to_do(self, command: Command, tmp_path, photo):
+        for words in (
+            *(["show", "x"], ["export", "x", "f"], ["forget", "x"], ["withdraw", "x"], ["remember", "x"]),
+            *(["peers"], ["trust", "remove", "x"], ["quarantine", "release", "x"], ["merge", "x", "y"]),
+        ):
+            ran = command(*words, "--home", tmp_path / "no")
+            failed(ran, "there is no agent at", f"`skillmesh --home {tmp_path / 'no'} init`")
+        assert not (tmp_path / "no").exists()
+
+    def test_that_was_typed_is_repeated_in_every_hint(self, command: Command, tmp_path, monkeypatch, photo):
+        home = tmp_path / "my home"
+        quoted = f"'{home}'"
+        assert f"`skillmesh --home {quoted} learn FOLDER`" in command("tasks", "--home", home).out
+        assert f"`skillmesh --home {quoted} learn FOLDER`" in command("ask", photo, f"--home={home}").err
+        assert f"`skillmesh --home {quoted} serve`" in command("--home", home, "status").out
+        monkeypatch.setenv("SKILLMESH_HOME", str(home))
+        assert "`skillmesh learn FOLDER`" in command("tasks").out
+
+
+class TestInit:
+    def test_makes_an_agent_with_these_settings(self, command: Command, tmp_path: Path):
+        ran = command(
+            *("init", "--home", tmp_path / "a", "--name", "bob", "--mapper", "gmmc", "--clusters", 7),
+            *("--representation", "sqrt-features", "--variance-floor", 0.01),
+        )
+        assert ran.code == 0
+        agent = Agent(tmp_path / "a")
+        assert "agent 'bob' at" in ran.out
+        assert agent.identity.public_key in ran.out
+        config = agent.config
+        assert (config.mapper, config.clusters, config.variance_floor) == ("gmmc", 7, 0.01)
+        assert config.representation == "sqrt-features"
+
+    def test_does_not_make_one_twice(self, command: Command, home: Path):
+        key = (home / "key.pem").read_bytes()
+        failed(command("init", "--home", home), "there is an agent at", "already")
+        assert (home / "key.pem").read_bytes() == key
+
+    def test_of_impossible_settings_is_one_line(self, command: Command, tmp_path: Path):
+        failed(command("init", "--home", tmp_path / "a", "--variance-floor", 1e9), "variance_floor")
+        failed(command("init", "--home", tmp_path / "a", "--name", "x" * 99), "name")
+        failed(command("init", "--home", tmp_path / "a", "--backbone", "resnet18"), "calibrate FOLDER_OF_TASKS")
+        assert not (tmp_path / "a/agent.json").exists()
+
+
+class TestLearn:
+    def test_says_what_was_learned(self, command: Command, tmp_path: Path, tiny_tasks: Path):
+        ran = command("learn", tiny_tasks / "dice", "--home", tmp_path / "new", "--name", "cubes")
+        assert (ran.code, ran.err) == (0, f"made a new agent 'new' at {tmp_path / 'new'}\n")
+        assert ran.out.startswith("learned 'cubes': 2 classes, 8 images (6 training, 2 validation)\n  validation ")
+        assert [m.card.task for m in Agent(tmp_path / "new").tasks()] == ["cubes"]
+
+    def test_reads_a_zip_and_prints_json(self, command: Command, tmp_path: Path, tiny_tasks: Path):
+        with zipfile.ZipFile(tmp_path / "dice.zip", "w") as archive:
+            for path in sorted((tiny_tasks / "dice").rglob("*.jpg")):
+                archive.write(path, path.relative_to(tiny_tasks))
+            archive.writestr("dice/train/five/broken.jpg", b"no image")
+            archive.writestr("dice/readme.txt", b"no image either")
+        words = ("--licence", "CC0-1.0", "--note", "drawn", "--json", "--home", tmp_path / "new")
+        facts = command("learn", tmp_path / "dice.zip", *words).json
+        assert (facts["task"], facts["counts"], facts["version"]) == ("dice", [3, 3], 1)
+        assert (facts["licence"], facts["note"]) == ("CC0-1.0", "drawn")
+        assert [u["name"] for u in facts["unreadable"]] == ["dice/train/five/broken.jpg"]
+        assert len(facts["notes"]) == 1
+        assert facts["seconds"] > 0
+        assert facts["bytes"] == Agent(tmp_path / "new").bank.find("dice").size
+
+    def test_lists_what_was_left_out(self, command: Command, tmp_path: Path, tiny_tasks: Path):
+        shutil.copytree(tiny_tasks / "dice", tmp_path / "dice")
+        broken = min((tmp_path / "dice/train").iterdir()) / "[broken].jpg"
+        broken.write_bytes(b"")
+        (tmp_path / "dice/.hidden").write_text("")
+        ran = command("learn", tmp_path / "dice", "--home", tmp_path / "new")
+        assert ran.code == 0
+        assert "note: 1 hidden file(s) ignored\n" in ran.err
+        assert f"check: 1 image that cannot be read: train/{broken.parent.name}/[broken].jpg (" in ran.err
+
+    def test_again_needs_replace(self, command: Command, home: Path, tiny_tasks: Path):
+        failed(command("learn", tiny_tasks / "dice", "--home", home), "'dice' is learned already", "--replace")
+        assert command("learn", tiny_tasks / "dice", "--replace", "--home", home).code == 0
+        assert Agent(home).bank.find("dice").card.version == 2
+
+    def test_of_no_task_is_an_error(self, command: Command, home: Path, tmp_path: Path):
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "one/class").mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "one/class/a.png")
+        (tmp_path / "bad.zip").write_bytes(b"no zip")
+        expected = {"missing": "missing", "empty": "no class folders", "one": "one class only", "bad.zip": "zip"}
+        before = sorted((home / "bank").iterdir())
+        for name, words in expected.items():
+            failed(command("learn", tmp_path / name, "--home", home), words)
+        assert sorted((home / "bank").iterdir()) == before
+
+
+class TestTasksAndShow:
+    def test_tasks_lists_them(self, command: Command, home: Path, tmp_path: Path):
+        rows = command("tasks", "--home", home).out.splitlines()
+        assert [row.split()[0] for row in rows[1:]] == sorted(LEARNED)
+        command("init", "--home", tmp_path / "new")
+        assert (
+            f"no tasks yet; teach one with `skillmesh --home {tmp_path / 'new'} learn FOLDER`"
+            in command("tasks", "--home", tmp_path / "new").out
+        )
+
+    def test_tasks_lists_damaged_files(self, command: Command, home: Path):
+        path = max((home / "bank").glob("*.skill"))
+        path.write_bytes(path.read_bytes()[:500])
+        ran = command("tasks", "--home", home)
+        assert ran.code == 0
+        assert f"cannot be used: {path}: " in ran.err
+        said = command("tasks", "--json", "--home", home).json
+        assert [d["file"] for d in said["damaged"]] == [str(path)]
+        assert len(said["tasks"]) == 3
+
+    def test_show_tells_all(self, command: Command, home: Path):
+        facts = command("show", "dice", "--json", "--home", home).json
+        module = Agent(home).bank.find("dice")
+        assert facts["id"] == module.id
+        assert facts["classes"] == dict.fromkeys(module.card.classes, 3)
+        assert facts["tensors"].keys() == module.tensors.keys()
+        text = command("show", "dice@tina", "--home", home).out
+        assert f"id: {module.id}\n" in text
+        assert f"  {module.card.classes[0]}: 3\n" in text
+        assert "\nanchors: sketch\n" in text
+        assert "(" not in text
+
+    def test_of_an_unknown_task_lists_the_known_ones(self, command: Command, home: Path, tmp_path: Path):
+        for words in (["show", "birds"], ["forget", "birds"], ["export", "birds", tmp_path / "b.skill"]):
+            failed(command(*words, "--home", home), "no task 'birds' here", "dice, greek, latin, shapes")
+
+
+class TestSharing:
+    def test_out_in_and_forgotten(self, command: Command, home: Path, tmp_path: Path):
+        file, other = tmp_path / "dice.skill", tmp_path / "other"
+        assert command("export", "dice", file, "--home", home).out.startswith(f"wrote {file}, ")
+        assert command("import", file, "--home", other).out.startswith("imported 'dice' (2 classes) by tina~")
+        assert Agent(other).bank.find("dice").size == file.stat().st_size
+        assert command("forget", "dice", "--home", other).out.startswith("forgot 'dice' by tina~")
+        assert Agent(other).tasks() == []
+
+    def test_import_takes_the_good_and_names_the_bad(self, command: Command, skill_files, tmp_path: Path):
+        (tmp_path / "bad.skill").write_bytes(b"")
+        files = [skill_files["dice"], tmp_path / "bad.skill", skill_files["latin"], tmp_path / "none.skill"]
+        ran = command("import", *files, "--json", "--home", tmp_path / "new")
+        assert ran.code == 1
+        assert [m["task"] for m in ran.json["imported"]] == ["dice", "latin"]
+        assert [(r["file"], r["error"]) for r in ran.json["refused"]] == [
+            (str(files[1]), "NotASkillFileError"),
+            (str(files[3]), "ModuleError"),
+        ]
+        assert [m.card.task for m in Agent(tmp_path / "new").tasks()] == ["dice", "latin"]
+
+    def test_export_to_nowhere_is_an_error(self, command: Command, home: Path, tmp_path: Path):
+        failed(command("export", "dice", tmp_path / "no/dice.skill", "--home", home), "cannot write")
+
+
+KEYS = {
+    *("oracle_accuracy", "task_accuracy", "final_accuracy", "strict_accuracy", "known_unknown", "module_bytes"),
+    *("anchor_bytes", "learn_seconds", "answer_seconds", "confidence_error", "tasks", "hidden", "settings"),
+    *("unknown_threshold", "task_temperature", "provenance"),
+}
+
+
+class TestEval:
+    @pytest.fixture
+    def folders(self, tiny_tasks: Path, tmp_path: Path) -> Path:
+        for name in ("dice", "latin", "greek"):
+            shutil.copytree(tiny_tasks / name, tmp_path / "tasks" / name)
+        return tmp_path / "tasks"
+
+    def test_learns_all_and_writes_what_is_promised(self, command: Command, folders: Path, tmp_path: Path):
+        ran = command(
+            "eval", folders, "--out", tmp_path / "out.json", "--mapper", "maha", "--representation", "features"
+        )
+        assert ran.code == 0
+        assert "mean" in ran.out
+        report = read_json(tmp_path / "out.json")
+        assert report.keys() >= KEYS
+        assert [t["task"] for t in report["tasks"]] == ["dice", "greek", "latin"]
+        assert report["settings"]["mapper"] == "maha"
+        assert report["settings"]["representation"] == "features"
+        for task in (report, *report["tasks"]):
+            for key in ("oracle_accuracy", "task_accuracy", "final_accuracy"):
+                assert 0 <= task[key] <= 1
+            assert task["module_bytes"] > 1000
+        assert report["provenance"]["command"].startswith("skillmesh eval tasks --out out.json --mapper maha")
+        assert report["provenance"]["seed"] == 0
+
+    def test_asks_the_agent_as_it_is(self, command: Command, home: Path, tiny_tasks: Path):
+        before = sorted((home / "bank").iterdir())
+        ran = command("eval", tiny_tasks, "--no-learn", "--json", "--home", home)
+        report = ran.json
+        assert [t["task"] for t in report["tasks"]] == sorted(LEARNED)
+        assert [h["task"] for h in report["hidden"]] == ["snowflakes"]
+        assert report.keys() >= KEYS | {"hidden_unknown", "unknown_auroc"}
+        assert sorted((home / "bank").iterdir()) == before
+        table = command("--home", home, "eval", tiny_tasks, "--no-learn").out
+        assert "snowflakes (never learned)" in table
+
+    def test_of_never_learned_tasks_alone(self, command: Command, taught: Agent, demo_tasks: Path):
+        words = ("eval", demo_tasks / "snowflakes", "--no-learn", "--home", taught.home)
+        ran = command(*words, "--json")
+        assert ran.json["final_accuracy"] is None
+        assert ran.json["hidden_unknown"] > 0
+        assert "snowflakes (never learned)" in command(*words).out
+
+    def test_without_probes_is_json_all_the_same(self, command: Command, folders: Path, tmp_path: Path):
+        for task in folders.iterdir():
+            shutil.rmtree(task / "val")
+            for image in task.glob("train/*/[12].jpg"):
+                image.unlink()
+        ran = command("eval", folders, "--json", "--mapper", "gmmc", "--representation", "features")
+        assert ran.json["unknown_threshold"] is None
+
+    def test_errors_are_one_line(self, command: Command, folders: Path, tmp_path: Path, monkeypatch):
+        failed(command("eval", tmp_path / "none"), "there is nothing at")
+        (tmp_path / "empty").mkdir()
+        failed(command("eval", tmp_path / "empty"), "no task was found in")
+        failed(command("eval", folders, "--no-learn", "--home", tmp_path / "none"), "there is no agent at")
+        command("init", "--home", tmp_path / "new")
+        failed(command("eval", folders, "--no-learn", "--home", tmp_path / "new"), "knows no task yet")
+        monkeypatch.setattr("skillmesh.evaluation.evaluate.evaluate", lambda *_, **__: pytest.fail("too late"))
+        failed(command("eval", folders, "--out", tmp_path / "no/out.json"), "no folder")
+
+
+class TestBackbones:
+    def test_another_one_is_calibrated_and_used(
+        self, command: Command, tiny_tasks, tmp_path, small_network, photo
+    ):
+        network = ("--backbone", "test_efficientnet", "--weights", small_network)
+        out, home = tmp_path / "small.safetensors", tmp_path / "home"
+        ran = command("calibrate", tiny_tasks, "--out", out, *network)
+        assert ran.code == 0
+        assert ran.out.startswith(f"wrote {out}: training images of 5 tasks (30 images)")
+        assert command("init", "--home", home, "--calibration", out, *network).code == 0
+        assert command("learn", tiny_tasks / "dice", "--home", home).code == 0
+        answer = command("ask", photo, "--home", home, "--json").json["answers"][0]
+        assert answer["guesses"][0]["task"] == "dice"
+
+    def test_backbone_tells_what_it_is(self, command: Command, small_network: Path):
+        facts = command("backbone", "test_efficientnet", "--weights", small_network, "--json").json
+        keys = ("name", "parameters", "features", "descriptor", "network_fingerprint", "bias_positions", "biases")
+        assert facts.keys() >= set(keys)
+        assert sum(facts["biases"].values()) == facts["bias_positions"]
+        text = command("backbone", "test_efficientnet", "--weights", small_network).out
+        assert f"parameters: {facts['parameters']}\n" in text
+
+    def test_calibrate_errors_are_one_line(self, command: Command, tiny_tasks, tmp_path, small_network):
+        network = ("--backbone", "test_efficientnet", "--weights", small_network)
+        one = command("calibrate", tiny_tasks / "dice", "--out", tmp_path / "c", *network)
+        failed(one, "needs two tasks or more")
+        failed(command("calibrate", tiny_tasks, "--out", tmp_path / "no/c", *network), "no folder")
+        failed(command("backbone", "no-such-network"), "no-such-network")
+
+
+class TestEnds:
+    def test_version(self, command: Command):
+        assert command("--version") == (0, f"skillmesh {__version__}\n", "")
+
+    def test_a_wrong_option_is_a_usage_error(self, command: Command):
+        ran = command("ask", "--colour", "red")
+        assert ran.code == 2
+        assert "--colour" in ran.err
+
+    def test_an_interrupted_command_says_so(self, command: Command, home: Path, photo: Path, monkeypatch):
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("skillmesh.agent.Agent.answer_each", interrupt)
+        ran = command("ask", photo, "--home", home)
+        assert ran.code == 130
+        assert "Traceback" not in ran.err
+
+    def test_no_traceback_from_the_real_command(self, tmp_path: Path):
+        words = [Path(sys.executable).with_name("skillmesh"), "show", "x", "--home", tmp_path]
+        ran = subprocess.run(words, capture_output=True, text=True)
+        failed(Ran(ran.returncode, ran.stdout, ran.stderr), "there is no agent at")
+
+    def test_a_reader_that_leaves_early_is_no_error(self, home: Path):
+        words = f"'{sys.executable}' -m skillmesh show dice --home '{home}' | head -n 1"
+        ran = subprocess.run(["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True)
+        assert ran.stderr == ""
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_whoever_interrupts_long_work_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(KeyboardInterrupt), show.resumable(Path("runs/si")):
+        raise KeyboardInterrupt
+    assert "kept in runs/si, the same command goes on" in capsys.readouterr().err
+
+
+MISSING = """
+import sys
+from importlib.metadata import EntryPoint
+from skillmesh import cli
+points = [EntryPoint("challenge", value, cli.ADDED) for value in [sys.argv.pop(1)]]
+cli.entry_points = lambda group: points
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("value", ["no_such_package.cli:commands", "skillmesh.cli:no_such_function"])
+@pytest.mark.parametrize("words", [["challenge", "run", "tasks", "--agents", "2"], ["challenge", "--help"]])
+def test_commands_of_another_package_say_what_to_install_where_it_is_not_there(value: str, words: list[str]):
+    ran = subprocess.run([sys.executable, "-c", MISSING, value, *words], capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("skillmesh: the challenge commands cannot be used: ")
+    assert "install what they need with `pip install 'skillmesh[challenge]'`" in ran.stderr
+    others = subprocess.run([sys.executable, "-c", MISSING, value, "--help"], capture_output=True, text=True)
+    assert (others.returncode, others.stderr) == (0, "")
+    assert "Not installed: pip install" in others.stdout
+
+
+def test_commands_of_another_package_are_added_once(command: Command):
+    from skillmesh.cli.app import app
+
+    command("--version")
+    groups = len(app.registered_groups)
+    command("--version")
+    assert len(app.registered_groups) == groups

@@ -1,0 +1,197 @@
+"""Measuring: the figures are what asking image by image gives, and test images are never learned from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from running import LEARNED
+
+from skillmesh import Agent
+from skillmesh.data.demo import HIDDEN, write_demo_tasks
+from skillmesh.data.demo import LEARNED as DRAWN
+from skillmesh.data.inputs import as_image
+from skillmesh.errors import DataError, UnknownTaskError
+from skillmesh.evaluation.evaluate import Evaluation, evaluate
+
+NewAgent = Callable[..., Agent]
+
+
+@pytest.fixture(scope="module")
+def result(taught: Agent, demo_tasks: Path) -> Evaluation:
+    return evaluate(taught, [demo_tasks / name for name in (*LEARNED, "snowflakes")], learn=False)
+
+
+@pytest.fixture
+def unsplit(demo_tasks: Path, tmp_path: Path) -> Path:
+    """Dice with no splits, ten images to a class."""
+    for cls in ("one", "two", "six"):
+        (tmp_path / "dice" / cls).mkdir(parents=True)
+        for split, count in {"train": 8, "test": 2}.items():
+            for number in range(count):
+                source = demo_tasks / "dice" / split / cls / f"{number}.jpg"
+                shutil.copy(source, tmp_path / "dice" / cls / f"{split}-{number}.jpg")
+    return tmp_path / "dice"
+
+
+def test_figures_are_those_of_asking_image_by_image(taught: Agent, new_agent, result, demo_tasks, tmp_path):
+    for figures in result.tasks:
+        paths = sorted((demo_tasks / figures.task / "test").glob("*/*"))
+        truth = [path.parent.name for path in paths]
+        answers = [taught.answer(path) for path in paths]
+        specialist = new_agent()
+        taught.export(figures.task, tmp_path / "one.skill")
+        specialist.receive(tmp_path / "one.skill")
+        told = [specialist.answer(path).best.label for path in paths]
+        right_task = np.array([a.best.task == figures.task for a in answers])
+        final = right_task & np.array([a.best.label == t for a, t in zip(answers, truth, strict=True)])
+        unknown = np.array([a.unknown for a in answers])
+        assert figures.test_images == len(paths)
+        assert figures.classes == len(set(truth))
+        assert figures.oracle_accuracy == np.mean([a == t for a, t in zip(told, truth, strict=True)])
+        assert figures.task_accuracy == right_task.mean()
+        assert figures.final_accuracy == final.mean()
+        assert figures.known_unknown == unknown.mean()
+        assert figures.strict_accuracy == (final & ~unknown).mean()
+        assert sum(figures.confusions.values()) == np.sum(~right_task)
+        assert figures.module_bytes == (tmp_path / "one.skill").stat().st_size
+    (hidden,) = result.hidden
+    snow = [taught.answer(path) for path in sorted((demo_tasks / "snowflakes/test").glob("*/*"))]
+    assert (hidden.task, hidden.test_images) == ("snowflakes", len(snow))
+    assert hidden.unknown == np.mean([a.unknown for a in snow])
+
+
+def test_stated_confidence_is_the_answers(taught: Agent, result: Evaluation, demo_tasks: Path):
+    answers = taught.answer(sorted((demo_tasks / "shapes/test").glob("*/*")))
+    index = [t.task for t in result.tasks].index("shapes")
+    assert np.allclose(result.confidence[index][0], [a.confidence for a in answers], atol=1e-5)
+
+
+def test_figures_keep_to_their_order(result: Evaluation):
+    assert [t.task for t in result.tasks] == list(LEARNED)
+    for t in result.tasks:
+        assert 0 <= t.strict_accuracy <= t.final_accuracy <= min(t.oracle_accuracy, t.task_accuracy) <= 1
+        assert 0 < t.anchor_bytes < t.module_bytes
+
+
+def test_the_summary_averages_over_tasks(result: Evaluation):
+    summary = result.summary()
+    for key in ("oracle_accuracy", "task_accuracy", "final_accuracy", "strict_accuracy", "known_unknown"):
+        assert summary[key] == pytest.approx(np.mean([getattr(t, key) for t in result.tasks]), abs=1e-6)
+    assert summary["module_bytes"] == np.mean([t.module_bytes for t in result.tasks])
+    assert summary["unknown_auroc"] > 0.8
+    assert [t["task"] for t in summary["tasks"]] == list(LEARNED)
+
+
+def test_learning_is_timed_and_goes_one_after_the_other(new_agent: NewAgent, tiny_tasks: Path):
+    agent = new_agent()
+    result = evaluate(agent, [tiny_tasks / name for name in ("dice", "latin")])
+    assert [m.card.task for m in agent.tasks()] == ["dice", "latin"]
+    assert all(t.learn_seconds > 0 and t.answer_seconds > 0 for t in result.tasks)
+    assert result.summary()["hidden"] == []
+    assert "unknown_auroc" not in result.summary()
+
+
+def test_hidden_tasks_are_shown_but_never_learned(new_agent: NewAgent, tiny_tasks: Path):
+    agent = new_agent()
+    result = evaluate(agent, [tiny_tasks / name for name in LEARNED], hide=["latin", "greek"])
+    assert [m.card.task for m in agent.tasks()] == ["dice", "shapes"]
+    assert [h.task for h in result.hidden] == ["latin", "greek"]
+    assert [h.test_images for h in result.hidden] == [4, 4]
+
+
+def test_a_folder_without_splits_gets_a_seeded_test_split(new_agent: NewAgent, unsplit: Path):
+    seen: list[list[str]] = []
+    for seed in (0, 0, 1):
+        agent = new_agent(seed=seed)
+        shown: list[str] = []
+        result = evaluate(agent, [unsplit], change=lambda image: shown.append(image.name) or image)  # noqa: B023
+        card = agent.bank.find("dice").card
+        assert result.tasks[0].test_images == len(shown) == 6
+        assert sum(card.counts) + card.validation_images == 24
+        seen.append(shown)
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_all_of_an_unsplit_folder_is_asked_where_nothing_is_learned(taught: Agent, unsplit: Path):
+    result = evaluate(taught, [unsplit], learn=False)
+    assert result.tasks[0].test_images == 30
+
+
+def test_a_class_without_test_images_is_fine(taught: Agent, demo_tasks: Path, tmp_path: Path):
+    shutil.copytree(demo_tasks / "dice", tmp_path / "dice")
+    shutil.rmtree(tmp_path / "dice/test/one")
+    found = evaluate(taught, [tmp_path / "dice"], learn=False).tasks[0]
+    assert (found.classes, found.test_images) == (6, 20)
+
+
+def test_classes_are_matched_by_name(taught: Agent, unsplit: Path):
+    before = evaluate(taught, [unsplit], learn=False).tasks[0]
+    assert before.oracle_accuracy > 0.8  # three of six classes, so the folder's indices are not the module's
+    (unsplit / "one").rename(unsplit / "eleven")
+    after = evaluate(taught, [unsplit], learn=False).tasks[0]
+    assert after.oracle_accuracy < before.oracle_accuracy  # a class that the module lacks is never right
+
+
+def test_a_change_is_made_to_test_images_only(new_agent: NewAgent, tiny_tasks: Path):
+    grey = as_image(Image.new("RGB", (64, 64), "grey"))
+    plain, changed = new_agent(), new_agent()
+    before = evaluate(plain, [tiny_tasks / name for name in ("dice", "latin")])
+    after = evaluate(changed, [tiny_tasks / name for name in ("dice", "latin")], change=lambda _: grey)
+    assert [m.content_id for m in plain.tasks()] == [m.content_id for m in changed.tasks()]
+    assert before.summary()["oracle_accuracy"] > 0.5
+    assert after.summary()["oracle_accuracy"] == 0.5  # always one and the same class of two
+
+
+def test_unreadable_test_images_do_not_count(new_agent: NewAgent, tiny_tasks: Path, tmp_path: Path):
+    shutil.copytree(tiny_tasks / "dice", tmp_path / "dice")
+    files = sorted((tmp_path / "dice/test").glob("*/*"))
+    files[0].write_bytes(b"broken")
+    assert evaluate(new_agent(), [tmp_path / "dice"]).tasks[0].test_images == 3
+    for file in files:
+        file.write_bytes(b"broken")
+    with pytest.raises(DataError, match="no test image of 'dice' can be read"):
+        evaluate(new_agent(), [tmp_path / "dice"])
+
+
+def test_too_few_images_to_test_on_are_refused(new_agent: NewAgent, demo_tasks: Path, tmp_path: Path):
+    for cls in ("one", "two"):
+        (tmp_path / "few" / cls).mkdir(parents=True)
+        shutil.copy(demo_tasks / "dice/train" / cls / "0.jpg", tmp_path / "few" / cls)
+    with pytest.raises(DataError, match="leaves no test images: its classes have one or two images each"):
+        evaluate(new_agent(), [tmp_path / "few"])
+
+
+def test_an_agent_that_knows_nothing_cannot_be_asked(new_agent: NewAgent, tiny_tasks: Path):
+    for options in ({"learn": False}, {"hide": ["dice"]}):
+        with pytest.raises(UnknownTaskError, match="knows no task yet"):
+            evaluate(new_agent(), [tiny_tasks / "dice"], **options)
+
+
+def test_auroc_of_a_made_up_case():
+    known, hidden = np.array([1, 2, 3], np.float32), np.array([3, 4], np.float32)
+    made = Evaluation(novelty_known=[known[:1], known[1:]], novelty_hidden=[hidden])
+    assert made.unknown_auroc() == round(5.5 / 6, 6)  # five pairs in order and one tie, of six
+    assert Evaluation(novelty_known=[known]).unknown_auroc() is None
+
+
+def test_confidence_error_of_a_made_up_case():
+    stated = np.array([0.9, 0.9, 0.9, 0.9, 1.0], np.float32)
+    right = np.array([True, True, True, False, False])
+    assert Evaluation(confidence=[(stated, right)]).confidence_error() == pytest.approx(0.8 * 0.15 + 0.2)
+    assert Evaluation().confidence_error() is None
+    assert Evaluation().summary()["final_accuracy"] is None
+
+
+@pytest.mark.slow
+def test_a_weak_mapper_shows_on_the_drawn_tasks(new_agent: NewAgent, tmp_path: Path):
+    folders = write_demo_tasks(tmp_path, train=12, val=4, test=6, names=[*DRAWN, *HIDDEN])
+    weak = evaluate(new_agent(mapper="gmmc", representation="features"), folders, hide=HIDDEN).summary()
+    ours = evaluate(new_agent(), folders, hide=HIDDEN).summary()
+    assert weak["task_accuracy"] < 0.95
+    assert ours["task_accuracy"] > max(0.97, weak["task_accuracy"])
+    assert ours["final_accuracy"] > weak["final_accuracy"]

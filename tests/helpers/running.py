@@ -1,0 +1,36 @@
+"""How commands are run, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+import pytest
+
+LEARNED = ("shapes", "dice", "latin", "greek")
+"""The drawn tasks that the shared agents have learned."""
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+"""Measuring coverage in the child would be measured too."""
+
+
+class Ran(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def failed(ran: Ran, *words: str) -> None:
+    """One line on stderr, nothing on stdout, exit status 1."""
+    assert ran.code == 1
+    assert ran.out == ""
+    assert ran.err.startswith("skillmesh: ")
+    assert ran.err.count("\n") == 1
+    for word in words:
+        assert word in ran.err

@@ -1,0 +1,27 @@
+"""Modules that a liar signed, and the quarantine that they meet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skillmesh.agent import Agent
+from skillmesh.module import Identity, Module
+from skillmesh.numerics.tensors import Tensors
+from skillmesh.store import validation
+from skillmesh.vetting.quarantine import Quarantine, background_of
+
+LIAR = Identity.create("liar")
+
+
+def quarantine_of(agent: Agent, own: list[Module]) -> Quarantine:
+    config = agent.config
+    background = background_of(agent.calibration, config.representation, config.compact)
+    prior = agent.calibration.prior(config.representation, config.compact)
+    kept = validation.load(agent.home / validation.FOLDER, own)
+    return Quarantine(prior, config.mapper, background, kept)
+
+
+def forged(honest: Module, tensors: Tensors | None = None, **card: Any) -> Module:
+    """Alter an honest module and sign it as somebody else's."""
+    card |= {"teacher": LIAR.name, "teacher_key": LIAR.public_key}
+    return Module.create(honest.card.model_copy(update=card), honest.tensors | (tensors or {}), LIAR)[0]

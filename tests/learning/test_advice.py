@@ -1,0 +1,106 @@
+"""After learning: which classes are confused, and one sentence on what helps, with figures that were measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from skillmesh.learning import advice
+from skillmesh.learning.advice import advise
+from skillmesh.learning.outcome import OTHER, Outcome
+
+RESULTS = Path(__file__).parents[2] / "docs/results"
+
+
+def outcome(labels: list[int], guesses: list[int], classes: str = "abc") -> Outcome:
+    confidence = np.linspace(0.5, 1, len(labels), dtype=np.float32)
+    return Outcome(tuple(classes), [], np.array(labels, np.int64), np.array(guesses, np.int64), confidence)
+
+
+GOOD = outcome([0, 1, 2] * 10, [0, 1, 2] * 10)
+WEAK = outcome([0, 1, 2] * 10, [0, 1, 1] * 3 + [0, 1, 2] * 7)
+"""Three of ten images of c are taken for b."""
+
+
+class TestOutcome:
+    def test_counts_recall_and_confusions(self):
+        made = outcome([0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 0, OTHER])
+        assert made.accuracy == pytest.approx(2 / 6)
+        assert made.matrix().tolist() == [[1, 2, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1]]
+        assert made.recall() == [pytest.approx(1 / 3), 0.5, 0.0]
+        assert [str(pair) for pair in made.confusions()] == ["a with b (2 of 3)", "b with a (1 of 2)"]
+
+    def test_wrong_answers_come_class_by_class_the_surest_first(self):
+        assert outcome([1, 0, 0, 1], [0, 1, 1, 1]).wrong() == [2, 1, 0]
+
+    def test_a_class_without_images_has_no_recall(self):
+        assert outcome([0], [0]).recall() == [1.0, None, None]
+        assert Outcome.nothing(("a",)).accuracy is None
+
+
+class TestAdvice:
+    def test_a_perfect_result_gets_none(self):
+        assert advise(GOOD, [9, 9, 9], 1.0, adapting_tried=False) is None
+
+    def test_a_nearly_perfect_result_gets_none(self):
+        nearly = outcome([0, 1] * 50, [0, 1] * 49 + [0, 0])
+        assert advise(nearly, [9, 9, 9], 1.0, adapting_tried=False) is None
+
+    def test_few_images_of_a_class_ask_for_more_of_it(self):
+        said = advise(WEAK, [900, 12, 900], 1.0, adapting_tried=False)
+        assert said is not None
+        assert said.startswith("more images of 'b' (it has 12)")
+        assert "11 real tasks with up to 30 per class" in said
+
+    def test_many_images_ask_for_an_adapted_backbone_once(self):
+        said = advise(WEAK, [900, 900, 900], 1.0, adapting_tried=False)
+        assert said is not None
+        assert said.startswith("--adapt auto may help: on 9 of 16 real tasks")
+        again = advise(WEAK, [900, 900, 900], 1.0, adapting_tried=True)
+        assert again is not None
+        assert again.startswith("more images of 'b' (it has 900) help a little")
+        assert "29 real tasks with over 30 per class" in again
+
+    def test_a_head_no_better_on_what_it_was_fitted_to_gains_nothing_from_more_images(self):
+        said = advise(WEAK, [90, 90, 90], WEAK.accuracy, adapting_tried=True)
+        assert said is not None
+        assert said.startswith(f"{WEAK.confusions()[0]}: ")
+        assert "more of the same will not help" in said
+
+    @pytest.mark.parametrize(
+        ("images", "words"), [(3, "only 3 validation images"), (1, "only 1 validation image:")]
+    )
+    def test_too_few_to_tell_is_said_even_of_a_perfect_result(self, images: int, words: str):
+        said = advise(outcome([0] * images, [0] * images), [9, 9, 9], 1.0, adapting_tried=False)
+        assert said is not None
+        assert said.startswith(words)
+        assert "20 per class would tell" in said
+
+    def test_none_to_tell_is_said(self):
+        said = advise(Outcome.nothing(("a", "b")), [1, 1], 1.0, adapting_tried=False)
+        assert said is not None
+        assert said.startswith("no validation images")
+
+
+class TestFigures:
+    """The numbers in the sentences are those of the committed results."""
+
+    def test_more_images(self):
+        tasks = json.loads((RESULTS / "learning-curve.json").read_text())["tasks"]
+        for measured, few in ((advice.MORE_OF_FEW, True), (advice.MORE_OF_MANY, False)):
+            mine = [t for t in tasks if (t["images_per_class"] <= advice.FEW_PER_CLASS) == few]
+            gains = [100 * (t["test_accuracy"] - t["test_accuracy_with_half"]) for t in mine]
+            assert (measured.tasks, measured.points) == (len(mine), round(fmean(gains), 1))
+
+    def test_adapting(self):
+        tasks = json.loads((RESULTS / "biases.json").read_text())["tasks"]
+        auto, plain = "biases, our way, auto", "head on descriptor"
+        kept = [t for t in tasks.values() if t["methods"][auto]["trial"].endswith("; kept")]
+        gains = [100 * (t["methods"][auto]["test"] - t["methods"][plain]["test"]) for t in kept]
+        assert len(tasks) == advice.ADAPTING_TASKS
+        assert (advice.ADAPTING.tasks, advice.ADAPTING.points) == (len(kept), round(fmean(gains), 1))
+        assert min(t["images"][0] for t in kept) >= advice.ENOUGH_TO_ADAPT

@@ -1,0 +1,439 @@
+"""Training on a frozen network: it lowers the loss, changes no weight, survives a kill and says what it cost."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from models import weights_hash
+
+from skillmesh.backbone.backbone import load_calibration
+from skillmesh.backbone.biasing import chosen
+from skillmesh.backbone.calibration import Calibration
+from skillmesh.backbone.network import Network
+from skillmesh.backbone.pass_costs import first_of, pass_costs
+from skillmesh.backbone.representation import Raw, represent
+from skillmesh.common.choices import Representation
+from skillmesh.data.demo import write_demo_tasks
+from skillmesh.data.folder import Split, open_task
+from skillmesh.learning.biases import train_biases
+from skillmesh.learning.head import Head, Labels, fit_head, log_loss
+from skillmesh.learning.pattern import NOTHING, reprogrammed, stored
+from skillmesh.learning.reprogramming import train_pattern
+from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
+from skillmesh.numerics.costs import Costs, counted, spend
+
+SIZE = 64
+QUICK = TrainingSettings(size=SIZE, batch=8, warm=True, head_rate=0.0)
+"""The head stays as it is: what is gained, the biases or the pattern gained."""
+PATTERN = replace(QUICK, epochs=6, rate=4.0, judged_from=0.0)
+
+
+@pytest.fixture(scope="module")
+def lite0() -> Network:
+    return Network("lite0", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    return load_calibration("lite0")
+
+
+@pytest.fixture(scope="module")
+def space(lite0: Network, calibration: Calibration) -> Space:
+    return Space(calibration, "descriptor", False, lite0.device)
+
+
+class Task(NamedTuple):
+    """Three classes, and a head that saw one image of each."""
+
+    train: Examples
+    val: Examples
+    head: Head
+    start: float
+    """The head's loss on the validation images before anything is trained."""
+
+
+@pytest.fixture(scope="module")
+def task(lite0: Network, calibration: Calibration, tmp_path_factory: pytest.TempPathFactory) -> Task:
+    (folder,) = write_demo_tasks(tmp_path_factory.mktemp("tasks"), train=8, val=4, test=1, names=["dice"])
+    train, val = (examples(open_task(folder).splits[part]) for part in ("train", "val"))
+    seen = represent(lite0.forward(train.images[::8]), lite0.features, "descriptor", calibration)
+    head = fit_head(seen, train.labels[::8], seen[:0], train.labels[:0], classes=3).head
+    return Task(train, val, head, loss_of(head, lite0.forward(val.images), val.labels, calibration))
+
+
+def examples(split: Split) -> Examples:
+    kept = np.flatnonzero(split.labels < 3)
+    images = [split.files[i].pixels(split.files[i].content(), SIZE) for i in kept]
+    return Examples(np.stack(images), split.labels[kept])
+
+
+def some(given: Examples, step: int) -> Examples:
+    return Examples(given.images[::step], given.labels[::step])
+
+
+def loss_of(head: Head, raw: Raw, labels: Labels, calibration: Calibration) -> float:
+    """As a stranger would compute it who has the network, the values and the head."""
+    return log_loss(head.logits(represent(raw, calibration.features, "descriptor", calibration)), labels)
+
+
+@pytest.fixture(scope="module", params=["all", "last-half", "blocks.5"])
+def where(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def trained(lite0: Network, space: Space, task: Task, where: str) -> Trained:
+    return train_biases(lite0, space, (task.train, task.val), task.head, where, QUICK)
+
+
+class TestBiases:
+    def test_they_lower_the_validation_loss(
+        self, lite0: Network, calibration: Calibration, task: Task, trained: Trained
+    ):
+        raw = lite0.forward(task.val.images, lite0.biases(trained.values))
+        loss = loss_of(trained.head, raw, task.val.labels, calibration)
+        assert loss < 0.95 * task.start
+        assert loss == pytest.approx(min(trained.losses), abs=1e-3)
+        assert np.array_equal(trained.head.weight, task.head.weight)
+
+    def test_they_are_zero_outside_the_layers_chosen(self, lite0: Network, where: str, trained: Trained):
+        layers = chosen(where, lite0.places)
+        inside = np.zeros(len(lite0.base), dtype=bool)
+        for place in layers:
+            inside[place.part] = True
+            assert trained.values[place.part].any()
+        assert not trained.values[~inside].any()
+
+    def test_they_cost_what_the_passes_cost_that_ran(
+        self, lite0: Network, task: Task, where: str, trained: Trained
+    ):
+        costs, first = pass_costs(lite0, SIZE), first_of(chosen(where, lite0.places), lite0.places)
+        cut = {"all": 0, "last-half": 24, "blocks.5": 33}[where]
+        train, val = len(task.train), len(task.val)
+        judged = len(trained.losses)
+        assert judged == 2  # of three epochs: the first has steps too large to keep anything
+        assert trained.costs.spent["forward"] == costs.forward * (train + val) + costs.from_layer(cut) * (
+            (QUICK.epochs - 1) * train + (judged - 1) * val
+        )
+        assert trained.costs.spent["backward"] == costs.backward(first) * QUICK.epochs * train
+
+
+def symmetrical(given: Examples) -> Examples:
+    mirrored = given.images[:, :, ::-1]
+    return Examples(((given.images.astype(int) + mirrored) // 2).astype(np.uint8), given.labels)
+
+
+def test_mirrored_images_are_other_images_unless_they_are_symmetrical(lite0: Network, space: Space, task: Task):
+    def values(train: Examples, where: str, flips: bool) -> np.ndarray:
+        settings = replace(QUICK, epochs=1, flips=flips)
+        return train_biases(lite0, space, (train, some(task.val, 4)), task.head, where, settings).values
+
+    few = some(task.train, 3)
+    assert not np.array_equal(values(few, "all", True), values(few, "all", False))
+    even = symmetrical(few)
+    assert np.array_equal(values(even, "all", True), values(even, "all", False))
+    assert np.array_equal(values(few, "last-half", True), values(few, "last-half", False))  # behind a cut
+
+
+def test_training_changes_no_weight(lite0: Network, space: Space, task: Task):
+    before, described = weights_hash(lite0.model), lite0.forward(task.val.images)
+    train_biases(lite0, space, (task.train, task.val), task.head, "all", replace(QUICK, epochs=1))
+    train_pattern(lite0, space, (task.train, task.val), task.head, replace(PATTERN, epochs=1))
+    assert weights_hash(lite0.model) == before
+    assert np.array_equal(lite0.forward(task.val.images), described)
+    assert all(parameter.grad is None for parameter in lite0.model.parameters())
+
+
+def test_a_head_that_begins_cold_learns_along_and_owes_nothing_to_the_one_given(
+    lite0: Network, space: Space, task: Task
+):
+    cold = replace(QUICK, warm=False, head_rate=0.001, epochs=2)
+    other = Head(task.head.weight + 1, task.head.bias)
+    trained, again = (
+        train_biases(lite0, space, (task.train, task.val), head, "last-half", cold) for head in (task.head, other)
+    )
+    assert np.array_equal(trained.head.weight, again.head.weight)
+    assert np.array_equal(trained.values, again.values)
+    assert trained.head.bias.all()  # it began at nothing
+
+
+def test_training_that_gets_worse_ends_and_the_best_is_kept(
+    lite0: Network, space: Space, calibration: Calibration, task: Task
+):
+    wild = replace(QUICK, epochs=8, rate=0.3, patience=1, judged_from=0.0)
+    trained = train_biases(lite0, space, (some(task.train, 2), task.val), task.head, "blocks.5", wild)
+    *better, worse = trained.losses
+    assert len(trained.losses) < wild.epochs
+    assert worse > min(better) == better[-1]
+    raw = lite0.forward(task.val.images, lite0.biases(trained.values))
+    assert loss_of(trained.head, raw, task.val.labels, calibration) == pytest.approx(better[-1], rel=1e-2)
+
+
+KILLED = TrainingSettings(size=SIZE, batch=2, epochs=3, patience=9)
+
+
+@pytest.mark.parametrize("train", [train_biases, train_pattern])
+def test_a_killed_training_goes_on_and_ends_as_if_nothing_had_happened(
+    lite0: Network, space: Space, task: Task, tmp_path: Path, train: Callable[..., Trained]
+):
+    parts, checkpoint, seen = (some(task.train, 4), some(task.val, 4)), tmp_path / "checkpoint", 0
+
+    def run(checkpoint: Path | None, progress: Callable[[int], None]) -> Trained:
+        return train(lite0, space, parts, task.head, settings=KILLED, checkpoint=checkpoint, progress=progress)
+
+    def kill_in_the_second_epoch(images: int) -> None:
+        nonlocal seen
+        seen += images
+        if seen > len(parts[0]) + KILLED.batch:
+            raise KeyboardInterrupt
+
+    undisturbed = run(None, lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        run(checkpoint, kill_in_the_second_epoch)
+    counted: list[int] = []
+    resumed = run(checkpoint, counted.append)
+    assert sum(counted) == 2 * len(parts[0])  # the first epoch was whole
+    assert undisturbed.values.any()
+    assert np.array_equal(resumed.values, undisturbed.values)
+    assert np.array_equal(resumed.head.weight, undisturbed.head.weight)
+    assert (resumed.losses, resumed.costs) == (undisturbed.losses, undisturbed.costs)
+    counted.clear()
+    assert np.array_equal(run(checkpoint, counted.append).values, undisturbed.values)
+    assert not counted  # what is finished is not run again
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("how", ["empty", "cut off", "one byte", "a pickle", "a pickle with its hash"])
+def test_a_training_whose_checkpoint_is_damaged_does_not_resume_but_starts_anew(
+    lite0: Network, space: Space, task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+):
+    parts, checkpoint = (some(task.train, 2), some(task.val, 2)), tmp_path / "checkpoint"
+
+    def run() -> tuple[Trained, int]:
+        counted: list[int] = []
+        settings = replace(KILLED, epochs=1)
+        trained = train_biases(
+            lite0, space, parts, task.head, settings=settings, checkpoint=checkpoint, progress=counted.append
+        )
+        return trained, sum(counted)
+
+    undisturbed, images = run()
+    data = checkpoint.read_bytes()
+    trap = pickle.dumps(Trap(tmp_path / "sprung"))
+    middle = len(data) // 2
+    checkpoint.write_bytes(
+        {
+            "empty": b"",
+            "cut off": data[:middle],
+            "one byte": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+            "a pickle": trap,
+            "a pickle with its hash": hashlib.sha256(trap).digest() + trap,
+        }[how]
+    )
+    trained, again = run()
+    assert again == images
+    assert np.array_equal(trained.values, undisturbed.values)
+    assert not (tmp_path / "sprung").exists()
+    (record,) = caplog.records
+    assert f"{checkpoint} cannot be used" in record.message
+    assert "\n" not in record.message
+    caplog.clear()
+    assert run()[1] == 0
+    assert caplog.records == []
+
+
+SHORT = replace(KILLED, epochs=1, warm=True)
+
+
+@dataclass(frozen=True)
+class Given:
+    """All that decides what a training of biases gives."""
+
+    train: Examples
+    val: Examples
+    head: Head
+    where: str = "blocks.5"
+    representation: Representation = "sqrt-features"
+    settings: TrainingSettings = SHORT
+
+
+def negative(given: Examples) -> Examples:
+    return Examples(255 - given.images, given.labels)
+
+
+CHANGES: dict[str, Callable[[Given], Given]] = {
+    "images": lambda g: replace(g, train=negative(g.train)),
+    "the classes": lambda g: replace(g, train=Examples(g.train.images, g.train.labels[::-1].copy())),
+    "validation images": lambda g: replace(g, val=negative(g.val)),
+    "the head": lambda g: replace(g, head=Head(-g.head.weight, g.head.bias)),
+    "layers behind the same cut": lambda g: replace(g, where="last-10"),
+    "a representation as wide": lambda g: replace(g, representation="features"),
+    "the rate": lambda g: replace(g, settings=replace(g.settings, rate=0.02)),
+    "the epochs": lambda g: replace(g, settings=replace(g.settings, epochs=2)),
+    "the seed": lambda g: replace(g, settings=replace(g.settings, seed=1)),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_checkpoint_is_ignored_where_something_else_is_trained(
+    lite0: Network, calibration: Calibration, task: Task, tmp_path: Path, what: str
+):
+    def run(given: Given, checkpoint: Path | None) -> tuple[Trained, int]:
+        space, seen = Space(calibration, given.representation, False, lite0.device), []
+        parts = given.train, given.val
+        trained = train_biases(
+            lite0, space, parts, given.head, given.where, given.settings, checkpoint, seen.append
+        )
+        return trained, sum(seen)
+
+    head = Head(task.head.weight[:, : lite0.features], task.head.bias)
+    given = Given(some(task.train, 4), some(task.val, 4), head)
+    other, checkpoint = CHANGES[what](given), tmp_path / "checkpoint"
+    run(given, checkpoint)
+    trained, seen = run(other, checkpoint)
+    assert seen == other.settings.epochs * len(other.train)
+    assert np.array_equal(trained.values, run(other, None)[0].values)
+
+
+class TestPattern:
+    def test_what_is_stored_comes_back(self):
+        levels = np.arange(-128, 128, dtype=np.float32).reshape(1, 16, 16)
+        grey = np.full_like(levels, NOTHING, dtype=np.uint8)
+        assert np.array_equal(reprogrammed(grey, stored(levels + 0.3)), levels.astype(np.int16) + NOTHING)
+
+    def test_nothing_changes_no_image(self):
+        images = np.arange(256, dtype=np.uint8).reshape(2, 8, 8, 2)
+        assert np.array_equal(stored(np.zeros((8, 8, 2))), np.full((8, 8, 2), NOTHING))
+        assert np.array_equal(reprogrammed(images, stored(np.zeros((8, 8, 2)))), images)
+
+    def test_what_leaves_the_range_is_cut_and_does_not_come_back_on_the_other_side(self):
+        assert stored(np.array([-1000.0, -128.4, 127.4, 1000.0])).tolist() == [0, 0, 255, 255]
+        images = np.array([[3, 250, 3, 250]], dtype=np.uint8)
+        assert reprogrammed(images, stored(np.array([-10.0, 10.0, 1000.0, -1000.0]))).tolist() == [
+            [0, 255, 130, 122]
+        ]
+
+    def test_training_lowers_the_validation_loss_and_what_is_stored_of_it_does_too(
+        self, lite0: Network, space: Space, calibration: Calibration, task: Task
+    ):
+        trained = train_pattern(lite0, space, (task.train, task.val), task.head, PATTERN)
+        assert trained.values.shape == (SIZE, SIZE, 3)
+        assert np.abs(stored(trained.values) - trained.values - NOTHING).max() <= 0.5
+        assert min(trained.losses) < 0.95 * task.start
+        raw = lite0.forward(reprogrammed(task.val.images, stored(trained.values)))
+        loss = loss_of(trained.head, raw, task.val.labels, calibration)
+        assert loss == pytest.approx(min(trained.losses), rel=0.05)
+
+    def test_the_gradient_reaches_the_pixels_and_is_paid_for(self, lite0: Network, space: Space, task: Task):
+        one = replace(PATTERN, epochs=1)
+        trained = train_pattern(lite0, space, (some(task.train, 4), some(task.val, 4)), task.head, one)
+        assert trained.values.any()
+        assert trained.costs.spent["backward"] == pass_costs(lite0, SIZE).forward * len(some(task.train, 4))
+
+
+class TestSpace:
+    @pytest.mark.parametrize("representation", ["features", "sqrt-features", "descriptor"])
+    def test_it_is_what_heads_see_elsewhere(
+        self, lite0: Network, calibration: Calibration, task: Task, representation: Representation
+    ):
+        raw = lite0.forward(task.val.images)
+        space = Space(calibration, representation, False, lite0.device)
+        expected = represent(raw, lite0.features, representation, calibration)
+        np.testing.assert_allclose(space(torch.tensor(raw).float()).numpy(), expected, atol=1e-3)
+
+    def test_a_compact_one_is_projected(self, lite0: Network, calibration: Calibration, task: Task):
+        raw = lite0.forward(task.val.images)
+        space = Space(calibration, "descriptor", True, lite0.device)
+        expected = represent(raw, lite0.features, "descriptor", calibration, compact=True)
+        assert expected.shape[1] < lite0.width
+        np.testing.assert_allclose(
+            space(torch.tensor(raw).float()).numpy(), expected, atol=1e-3 * np.abs(expected).max()
+        )
+
+    def test_gradients_are_finite_where_features_are_zero(self, space: Space, lite0: Network):
+        raw = torch.zeros((2, lite0.width), requires_grad=True)
+        space(raw).sum().backward()
+        assert raw.grad.isfinite().all()
+
+
+class TestCosts:
+    def test_a_pass_of_lite0_costs_what_its_authors_say(self, lite0: Network):
+        assert pass_costs(lite0).forward == pytest.approx(0.384e9, rel=0.01)
+
+    def test_a_layer_costs_its_products(self, lite0: Network):
+        stem, depthwise, *_, last = pass_costs(lite0).layers
+        assert stem == 112 * 112 * 32 * (3 * 3 * 3)
+        assert depthwise == 112 * 112 * 32 * (3 * 3)
+        assert last == 7 * 7 * 1280 * 320
+
+    def test_backwards_all_layers_cost_what_they_cost_forwards_but_for_the_first(self, lite0: Network):
+        costs = pass_costs(lite0)
+        assert costs.backward(first_of(lite0.places, lite0.places)) == costs.forward - costs.layers[0]
+
+    def test_fewer_layers_cost_less(self, lite0: Network):
+        costs = pass_costs(lite0)
+        first = [first_of(chosen(where, lite0.places), lite0.places) for where in ("all", "last-half", "last-1")]
+        assert first == [0, 24, 48]
+        for spent in (costs.from_layer, costs.backward):
+            whole, half, last = map(spent, first)
+            assert last < half < whole
+        assert costs.from_layer(0) == costs.forward
+        assert costs.backward(48) == 0  # nothing lies behind
+
+    def test_half_the_width_costs_a_quarter(self, lite0: Network):
+        whole, half = (pass_costs(lite0, size).forward for size in (224, 112))
+        assert half / whole == pytest.approx(0.25, abs=0.05)  # 7 × 7 places become 4 × 4
+        assert pass_costs(lite0, 256).forward == 4 * pass_costs(lite0, 128).forward
+
+    def test_they_add_up_by_what_they_were_spent_on(self):
+        costs = Costs()
+        for what, macs in (("forward", 3), ("head", 1), ("forward", 2)):
+            costs.add(what, macs)
+        assert (costs.spent, costs.total) == ({"forward": 5, "head": 1}, 6)
+
+
+@pytest.mark.parametrize(
+    ("mapper", "settings", "kinds"),
+    [
+        ("sketch", {}, {"forward", "head", "closed form", "mapper"}),
+        ("gmmc", {"clusters": 3}, {"forward", "head", "EM", "mapper"}),
+    ],
+)
+def test_an_agent_says_what_learning_cost(new_agent, tiny_tasks: Path, mapper: str, settings, kinds: set[str]):
+    agent = new_agent(mapper=mapper, **settings)
+    _, plain = agent.learn(tiny_tasks / "shapes")
+    _, again = agent.learn(tiny_tasks / "shapes", replace=True)
+    assert plain.costs.spent.keys() == kinds
+    assert plain.costs.spent["forward"] == 8 * pass_costs(agent.backbone.network).forward  # 6 images and 2
+    assert again.costs.spent == plain.costs.spent  # whether or not they were in the cache
+    _, biased = agent.learn(tiny_tasks / "greek", biases="always")
+    assert biased.costs.spent.keys() == kinds | {"backward"}
+    assert biased.costs.total > 5 * plain.costs.total
+
+
+def test_who_counts_around_a_counter_counts_that_too_and_nobody_counts_when_all_is_over():
+    with counted() as outer:
+        spend("one", 1)
+        with counted() as inner:
+            spend("two", 2)
+        spend("one", 3)
+    spend("one", 100)
+    assert (outer.spent, inner.spent) == ({"one": 4, "two": 2}, {"two": 2})

@@ -1,0 +1,401 @@
+"""Learning with a bank that knows the classes: better from few images, and never a word that is not so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from meshes import Mesh, eventually
+
+from skillmesh import Agent
+from skillmesh.errors import CardError, EncoderError
+from skillmesh.learning.class_names import remembered
+from skillmesh.learning.class_names.encoders import Letters
+from skillmesh.learning.class_names.plain import plain
+from skillmesh.learning.class_names.remembered import name_encoder
+from skillmesh.learning.head import fit_head
+from skillmesh.learning.warm_start import sources
+from skillmesh.learning.warm_start.sources import KnownClass, RowSource, one_to_one, saw
+from skillmesh.learning.warm_start.start import choose, fit_epochs, fit_from
+from skillmesh.module import Card, Module
+from skillmesh.store import validation
+
+NewAgent = Callable[..., Agent]
+
+
+def part(task: Path, target: Path, images: slice, splits: tuple[str, ...] = (), renamed: Any = str) -> Path:
+    """A task of some of another's training images, and of whole splits; classes may have other names."""
+    for cls in sorted((task / "train").iterdir()):
+        folder = target / "train" / renamed(cls.name)
+        folder.mkdir(parents=True)
+        for image in sorted(cls.iterdir())[images]:
+            shutil.copy(image, folder)
+        for split in splits:
+            shutil.copytree(task / split / cls.name, target / split / renamed(cls.name))
+    return target
+
+
+def _with_validation(task: Path) -> Path:
+    """The last training image of each class becomes a validation image."""
+    for cls in sorted((task / "train").iterdir()):
+        (task / "val" / cls.name).mkdir(parents=True)
+        last = max(cls.iterdir())
+        last.rename(task / "val" / cls.name / last.name)
+    return task
+
+
+@pytest.fixture(scope="module")
+def parts(demo_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Dice that were learned, and one new image of each face, called another way."""
+    folder = tmp_path_factory.mktemp("parts")
+    return {
+        "old": part(demo_tasks / "dice", folder / "old dice", slice(0, 6), ("val",)),
+        "new": part(demo_tasks / "dice", folder / "new dice", slice(6, 7), renamed=str.upper),
+        "rest": _with_validation(part(demo_tasks / "dice", folder / "more dice", slice(6, 8))),
+        "greek": part(demo_tasks / "greek", folder / "letters", slice(0, 2)),
+    }
+
+
+@pytest.fixture(scope="module")
+def taught(new_agent: NewAgent, parts: dict[str, Path]) -> Agent:
+    """Knows dice; tests take copies."""
+    agent = new_agent("tessa")
+    agent.learn(parts["old"])
+    return agent
+
+
+@pytest.fixture
+def agent(taught: Agent, new_agent: NewAgent, tmp_path: Path) -> Agent:
+    """Somebody who received the dice."""
+    student = new_agent("sam")
+    taught.export("old dice", tmp_path / "dice.skill")
+    student.receive(tmp_path / "dice.skill")
+    return student
+
+
+def right(agent: Agent, module: Module, demo_tasks: Path) -> float:
+    """Accuracy on the test images, the task given."""
+    paths = sorted((demo_tasks / "dice" / "test").glob("*/*"))
+    names = [name.lower() for name in module.card.classes]
+    labels = np.array([names.index(path.parent.name) for path in paths])
+    from skillmesh.data.inputs import as_image
+
+    described = agent.backbone.describe([as_image(path, i) for i, path in enumerate(paths)])
+    x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
+    return float(np.mean(agent.head(module).logits(x).argmax(axis=1) == labels))
+
+
+def same_tensors(one: Module, other: Module) -> bool:
+    return one.tensors.keys() == other.tensors.keys() and all(
+        one.tensors[name].tobytes() == other.tensors[name].tobytes() for name in one.tensors
+    )
+
+
+class TestLearning:
+    def test_from_one_image_per_class_is_much_better_if_another_taught_them(self, agent, parts, demo_tasks):
+        cold, quiet = agent.learn(parts["new"], name="cold", warm_start="never")
+        agent.forget("cold")
+        warm, told = agent.learn(parts["new"], name="warm")
+        assert right(agent, warm, demo_tasks) > right(agent, cold, demo_tasks) + 0.3
+        assert cold.card.warm_start is None
+        assert not quiet.notes
+        assert any("6 of 6 classes begin with rows of 'old dice' by tessa" in note for note in told.notes)
+
+    def test_says_in_the_card_what_came_from_where(self, agent, parts):
+        warm, _ = agent.learn(parts["new"])
+        source = agent.bank.find("old dice")
+        record = warm.card.warm_start
+        assert record.form == "prior"
+        assert [(task, module) for task, module, _ in record.sources] == [("old dice", source.id)]
+        assert record.sources[0][2] > 0.1
+        taken = [(warm.card.classes[index], name, similarity) for index, _, name, similarity in record.rows]
+        assert taken == [(name, name.lower(), 1.0) for name in sorted(warm.card.classes)]
+        assert Card.parse(warm.card.canonical().decode()) == warm.card
+
+    def test_of_unknown_classes_gives_the_same_bytes_as_never(self, agent, parts):
+        auto, lesson = agent.learn(parts["greek"])
+        assert auto.card.warm_start is None
+        assert not lesson.notes
+        assert same_tensors(agent.learn(parts["greek"], replace=True, warm_start="never")[0], auto)
+
+    def test_of_the_very_images_that_taught_the_bank_takes_nothing(self, agent, parts):
+        """Whoever saw them would praise its own rows."""
+        module, lesson = agent.learn(parts["old"], name="the same dice")
+        assert module.card.warm_start is None
+        assert any("taught with images of this very task" in note for note in lesson.notes)
+        assert same_tensors(module, agent.learn(parts["old"], name="again", warm_start="never")[0])
+
+    def test_of_images_that_taught_many_tasks_says_so_once(self, new_agent, parts):
+        agent = new_agent()
+        for number in range(5):
+            agent.learn(parts["old"], name=f"dice {number}", warm_start="never")
+        _, lesson = agent.learn(parts["old"], name="once more")
+        (note,) = [note for note in lesson.notes if note.startswith("warm start")]
+        assert note.count("'dice ") == 3
+        assert "and 2 more, taught with images of this very task" in note
+
+    def test_a_task_again_does_not_begin_with_its_older_version(self, new_agent, parts):
+        agent = new_agent()
+        first, _ = agent.learn(parts["new"])
+        second, lesson = agent.learn(parts["new"], replace=True)
+        assert same_tensors(first, second)
+        assert not lesson.notes
+
+    def test_works_without_the_encoders_weights(self, agent, parts, monkeypatch):
+        def lacking() -> Any:
+            raise EncoderError("not installed")
+
+        monkeypatch.setattr(remembered, "package_folder", lacking)
+        warm, _ = agent.learn(parts["new"])
+        assert len(warm.card.warm_start.rows) == 6
+
+    def test_classes_of_the_same_name_and_other_looks_do_no_harm(self, agent, parts, demo_tasks, tmp_path):
+        """Greek letters that are called like faces of dice."""
+        names = iter(("five", "four", "one", "six", "three", "two", "seven"))
+        folder = part(demo_tasks / "greek", tmp_path / "lies", slice(0, 8), renamed=lambda _: next(names))
+        auto, lesson = agent.learn(folder)
+        assert auto.card.warm_start is None
+        assert any("no surer help" in note for note in lesson.notes)
+        assert same_tensors(auto, agent.learn(folder, replace=True, warm_start="never")[0])
+
+    @pytest.mark.parametrize("form", ["infinity", "two"])
+    def test_in_the_papers_forms_is_told_in_the_card(self, agent, parts, demo_tasks, form):
+        warm, _ = agent.learn(parts["rest"], warm_form=form)
+        assert warm.card.warm_start.form == form
+        assert len(warm.card.warm_start.rows) == 6
+        assert not warm.tensors["head.bias"].any()
+        cold, lesson = agent.learn(parts["rest"], replace=True, warm_form=form, warm_start="never")
+        assert cold.card.warm_start.rows == cold.card.warm_start.sources == ()
+        assert not lesson.notes
+        assert right(agent, warm, demo_tasks) > right(agent, cold, demo_tasks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("adaptation", "reason"),
+    [("biases", "biases of this task"), ("head2toe", "Head2Toe"), ("reprogramming", "reprogramming")],
+)
+def test_rows_of_adapted_heads_are_refused_with_the_reason(new_agent, parts, tiny_tasks, adaptation, reason):
+    agent = new_agent()
+    adapted, _ = agent.learn(tiny_tasks / "dice", biases="always", adaptation=adaptation, layers="all", epochs=1)
+    assert adapted.card.adapted
+    module, lesson = agent.learn(parts["new"])
+    assert module.card.warm_start is None
+    assert any(reason in note and "cannot be used in another head" in note for note in lesson.notes)
+    assert same_tensors(module, agent.learn(parts["new"], replace=True, warm_start="never")[0])
+
+
+def test_a_head_on_an_adapted_backbone_takes_nothing(agent, parts):
+    plain, _ = agent.learn(parts["rest"])
+    assert plain.card.warm_start is not None
+    module, _ = agent.learn(parts["rest"], replace=True, biases="always", layers="last-2", epochs=1)
+    assert module.card.biases is not None
+    assert module.card.warm_start is None
+
+
+def test_the_commands_take_and_show_it(agent, parts, command):
+    learned = command("learn", parts["new"], "--home", agent.home, "--json").json
+    assert learned["warm_start"]["form"] == "prior"
+    assert learned["warm_start"]["sources"][0][0] == "old dice"
+    assert any("begin with rows" in note for note in learned["notes"])
+    shown = command("show", "new dice", "--home", agent.home)
+    assert "FIVE: 'five' of 'old dice'" in shown.out
+    assert command("show", "new dice", "--home", agent.home, "--json").json["warm_start"] == learned["warm_start"]
+    words = ("learn", parts["new"], "--home", agent.home, "--replace", "--json", "--warm-start", "never")
+    assert command(*words).json["warm_start"] is None
+    other = command(*words[:-1], "auto", "--warm-form", "infinity").json
+    assert other["warm_start"]["form"] == "infinity"
+    assert command(*words[:-1], "perhaps").code == 2
+
+
+@pytest.fixture
+def two_nodes(taught: Agent, tmp_path: Path) -> Iterator[Mesh]:
+    made = Mesh(tmp_path, [taught.home])
+    yield made
+    made.stop()
+
+
+@pytest.mark.slow
+def test_over_the_mesh_one_teaches_and_another_learns_warm(two_nodes: Mesh, parts, demo_tasks) -> None:
+    teacher, student = two_nodes.serve(0), two_nodes.serve()
+    eventually(lambda: student.live() == {"old dice"})
+    ran = student.run("learn", parts["new"], "--json")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)["warm_start"]
+    assert (found["sources"][0][0], len(found["rows"])) == ("old dice", 6)
+    eventually(lambda: teacher.live() == {"old dice", "new dice"})  # and its record travels back
+    held = Agent(teacher.home).bank.find("new dice")
+    assert held.card.warm_start.sources[0][1] == Agent(teacher.home).bank.find("old dice").id
+
+
+class TestSources:
+    def test_no_row_is_taken_twice(self):
+        from skillmesh.learning.class_names.pairs import Encoded
+
+        old, new = (Encoded.of(names, Letters()) for names in (["apple tree"], ["apple trees", "apple tre"]))
+        assert one_to_one(old, new, 0.5) == {0: (0, 1.0)}
+
+    def test_names_that_are_equal_in_plain_form_need_no_encoder(self, taught, monkeypatch):
+        module, counting = taught.bank.find("old dice"), _Counting()
+        matching = sources._matching(["five", "a two of dice"], [module], counting)
+        assert set(counting.asked) == {"5", "2 of dice", *map(plain, module.card.classes)}
+        monkeypatch.setattr(sources, "MOST_NAMES", 0)
+        counting = _Counting()
+        assert sources._matching(["five", "a two of dice"], [module], counting) == matching
+        assert set(counting.asked) == {"5", "2 of dice"}
+
+    def test_no_more_names_are_encoded_than_a_lesson_can_wait_for(self):
+        """However many peers send: those with a common word first, and a few of every module before all of one."""
+        new = ["cupcake", "zebra stripes"]
+        large = _named("large", [f"{place:04} thing" for place in range(3000)] + ["zebra crossing", "Cup Cakes"])
+        small = _named("small", ["walrus", "yak"])
+        spaced = _named("spaced", [f"{'cupcake'[:cut]} {'cupcake'[cut:]}" for cut in range(1, 7)])
+        asked = []
+        for modules in ([large, small, spaced], [spaced, small, large]):
+            counting = _Counting()
+            matches = {m.id: found for m, found in sources._matching(new, modules, counting)}
+            assert matches["large"][0] == (3001, 1.0)
+            assert matches["spaced"][0][1] == 1.0
+            asked.append(set(counting.asked))
+        assert len(asked[0]) == len({*map(plain, new)}) + sources.MOST_NAMES
+        assert asked[0] == asked[1]
+        assert {"zebra crossing", "walrus", "yak"} < asked[0]
+
+    def test_very_long_names_match_by_plain_form_alone(self):
+        long = "a very long name " * 11
+        counting = _Counting()
+        module = _named("long", [long.upper(), f"{long} too"])
+        ((_, found),) = sources._matching([long, "cat"], [module], counting)
+        assert found == {0: (0, 1.0)}
+        assert set(counting.asked) == {plain(long), "cat"}
+
+    def test_probes_tell_whether_a_module_saw_the_images(self, taught):
+        module = taught.bank.find("old dice")
+        seen = validation.load(taught.home / validation.FOLDER, [module])[0].x
+        assert saw(module, seen)
+        assert not saw(module, seen + 0.2)
+
+    def test_among_equal_names_the_source_that_knows_the_images_is_taken(self):
+        x, labels, rows = _blobs()
+        good = _source("b", rows, range(4))
+        lies = _source("a", np.roll(rows, 1, axis=0), range(4))
+        chosen = choose([lies, good], (x, labels), 4)
+        assert [source.task for source in chosen.sources] == ["b"]
+        assert chosen.of == dict.fromkeys(range(4), 0)
+
+    def test_a_surer_name_goes_before_and_each_source_has_its_own_pull(self):
+        x, labels, rows = _blobs()
+        first = _source("a", rows, range(4), similarity=0.9)
+        second = _source("b", 5 * rows, (0, 1), similarity=1.0)
+        chosen = choose([first, second], (x, labels), 4)
+        owner = {index: chosen.sources[at].task for index, at in chosen.of.items()}
+        assert owner == {0: "b", 1: "b", 2: "a", 3: "a"}
+        scale = {source.task: scale for source, scale in zip(chosen.sources, chosen.scales, strict=True)}
+        assert scale["a"] > 2 * scale["b"]
+
+    def test_without_sources_the_head_is_cold_to_the_bit(self):
+        x, labels, _ = _blobs()
+        warm, _ = fit_from([], (x, labels), (x[:0], labels[:0]), 4)
+        cold = fit_head(x, labels, x[:0], labels[:0], 4)
+        assert warm.head.weight.tobytes() == cold.head.weight.tobytes()
+
+    def test_epochs_do_not_care_how_loud_the_old_rows_are(self):
+        x, labels, rows = _blobs()
+        none = x[:0], labels[:0]
+        quiet, loud = (fit_epochs((x, labels), none, 4, dict(enumerate(s * rows)), "two") for s in (0.01, 100))
+        np.testing.assert_allclose(quiet.head.weight, loud.head.weight, atol=1e-5)
+
+
+def _blobs() -> tuple[Any, Any, Any]:
+    """Images of four classes, and rows that tell them apart."""
+    centres = 0.6 * np.random.default_rng(1).standard_normal((4, 60))
+    labels = np.arange(40) % 4
+    x = (centres[labels] + np.random.default_rng(0).standard_normal((40, 60))).astype(np.float32)
+    return x, labels, (0.5 * centres).astype(np.float32)
+
+
+def _source(task: str, rows: Any, classes: Any, similarity: float = 1.0) -> RowSource:
+    return RowSource(task, "t", task, {c: KnownClass(f"class {c}", similarity, rows[c]) for c in classes})
+
+
+def test_without_weights_names_are_compared_by_spelling(monkeypatch, tmp_path):
+    def lacking() -> Any:
+        raise EncoderError("not installed")
+
+    monkeypatch.setattr(remembered, "package_folder", lacking)
+    encoder = name_encoder(tmp_path)
+    assert (encoder.name, encoder.threshold) == ("spelling", 1.0)
+
+
+def _named(name: str, classes: list[str]) -> Any:
+    """As much of a module as names need."""
+    return SimpleNamespace(id=name, card=SimpleNamespace(classes=tuple(classes)))
+
+
+class _Counting(Letters):
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def encode(self, texts: Any) -> Any:
+        self.asked += texts
+        return super().encode(texts)
+
+
+RECORD = {"form": "prior", "rows": [[1, 0, "cat", 0.95]], "sources": [["pets", "1" * 64, 0.5]]}
+
+
+def carded(record: Any) -> Card:
+    fields = {
+        "task": "animals", "classes": ("dog", "cat"), "backbone": "0" * 64, "backbone_name": "lite0",
+        "representation": "descriptor", "dim": 3, "compact": False, "anchors": ("sketch",), "counts": (1, 1),
+        "validation_images": 0, "temperature": 1.0, "version": 1, "created": "2024-12-31T23:59:59Z",
+        "teacher": "me", "teacher_key": "0" * 64, "warm_start": record,
+    }  # fmt: skip
+    return Card(**fields)
+
+
+class TestTheCardsRecord:
+    def test_has_one_byte_form(self):
+        card = carded(RECORD)
+        assert Card.parse(card.canonical().decode()) == card
+        assert (
+            b'"warm_start":{"form":"prior","rows":[[1,0,"cat",0.95]],"sources":[["pets","111' in card.canonical()
+        )
+
+    def test_is_absent_where_nothing_was_taken(self):
+        assert b"warm_start" not in carded(None).canonical()
+
+    @pytest.mark.parametrize(
+        ("change", "found"),
+        [
+            ({"form": "three"}, "'three' at 'form'"),
+            ({"rows": [[2, 0, "cat", 0.95]]}, "a class beyond the last"),
+            ({"rows": [[0, 1, "cat", 0.95]]}, "other sources"),
+            ({"rows": [[1, 0, "cat", 0.9], [0, 0, "dog", 0.9]]}, "not in order"),
+            ({"rows": [[0, 0, "cat", 0.9], [0, 0, "dog", 0.9]]}, "each once"),
+            ({"rows": [[0, 0, "cat", 1.5]]}, "1.5 at 'rows.0.3'"),
+            ({"rows": [[0, 0, "cat", float("nan")]]}, "nan"),
+            ({"rows": [[0, 0, "c\x1bat", 0.5]]}, "do not print"),
+            ({"rows": [[0, 0, "cat"]]}, "at 'rows.0.3'"),
+            ({"rows": 5}, "5 at 'rows'"),
+            ({"rows": [], "sources": []}, "without rows"),
+            ({"rows": [[0, 0, "cat", 0.5]] * 20_000}, "a list of 20000"),
+            ({"sources": [["pets", "1" * 63, 0.5]]}, "sources.0.1"),
+            ({"sources": [["pets", "1" * 64, -1.0]]}, "sources.0.2"),
+            ({"more": 1}, "other keys"),
+        ],
+    )
+    def test_that_is_wrong_is_refused_and_told(self, change, found):
+        with pytest.raises(CardError, match="warm_start") as refused:
+            carded(RECORD | change)
+        assert found in str(refused.value)
+
+    def test_that_is_no_object_is_refused(self):
+        with pytest.raises(CardError, match=r"warm_start.*found 'rows'"):
+            carded("rows")

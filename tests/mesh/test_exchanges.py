@@ -1,0 +1,280 @@
+"""Exchanges, step by step: who is asked for what and when, and that nobody who keeps silent delays another."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from notices import EVE, announced
+
+from skillmesh.mesh import sync as sync_module
+from skillmesh.mesh.exchanges import Exchanges
+from skillmesh.mesh.peers import BETWEEN_TURNS, Peers
+from skillmesh.mesh.protocol import DIGEST, NOTICES, Hello, write_digest
+from skillmesh.mesh.sync import AT_MOST, MAX_ASKED, PATIENCE, Exchange, Sync
+from skillmesh.mesh.wire import LieError, NoReplyError, Pending
+from skillmesh.store.ledger import Ledger
+
+HELLO = Hello(name="someone", root="ab" * 32, live=0, same=False)
+NEWS = announced(EVE)
+LIST = write_digest(HELLO, [NEWS])
+
+
+class Line:
+    """A wire whose questions stay where they are, to be answered by the test."""
+
+    def ask(self, agent: str, verb: str, body: bytes, timeout: float, limit: int) -> Pending:
+        return Pending(agent, verb, body, limit)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the time is: tests move it."""
+    now = [1000.0]
+    monkeypatch.setattr(sync_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite", "ab" * 32, open_trust=True)
+
+
+@pytest.fixture
+def peers(clock: list[float]) -> Peers:
+    seen = Peers()
+    for agent in ("alice", "bob"):
+        seen.appeared(agent)
+    return seen
+
+
+@pytest.fixture
+def sync(ledger: Ledger, peers: Peers) -> Sync:
+    return Sync(Line, ledger, peers, lambda _: pytest.fail("nobody asks"), lambda: None)  # type: ignore[arg-type]
+
+
+def answer(exchange: Exchange, reply: bytes) -> Pending | None:
+    """The exchange's next question, or None at its end."""
+    try:
+        return exchange.send(reply)
+    except StopIteration:
+        return None
+
+
+def greeted(sync: Sync, agent: str, reply: bytes = LIST) -> tuple[Exchange, Pending | None]:
+    """An exchange whose peer has sent its list, and the question that follows."""
+    exchange = sync.exchange(agent)
+    assert next(exchange)._verb == DIGEST
+    return exchange, answer(exchange, reply)
+
+
+def level(peers: Peers, agent: str) -> bool:
+    peer = peers.get(agent)
+    assert peer is not None
+    return peer.level
+
+
+def turns(peers: Peers) -> list[str]:
+    return sorted(peer.agent for peer in peers.whose_turn())
+
+
+def test_news_are_asked_for_and_taken(sync: Sync, ledger: Ledger, peers: Peers) -> None:
+    exchange, question = greeted(sync, "alice")
+    assert question is not None
+    assert question._verb == NOTICES
+    assert answer(exchange, NEWS.encode()) is None
+    assert list(ledger.view().known.values()) == [NEWS]
+    assert level(peers, "alice")
+
+
+def test_what_one_is_being_asked_for_is_asked_of_another_a_little_later(
+    sync: Sync, ledger: Ledger, peers: Peers, clock: list[float]
+) -> None:
+    with_alice, _ = greeted(sync, "alice")
+    assert greeted(sync, "bob")[1] is None
+    assert not level(peers, "bob")
+    assert turns(peers) == []
+    clock[0] += PATIENCE
+    assert turns(peers) == ["bob"]
+    assert turns(peers) == []
+    exchange, question = greeted(sync, "bob")
+    assert question is not None
+    answer(exchange, NEWS.encode())
+    assert list(ledger.view().known.values()) == [NEWS]
+    assert answer(with_alice, NEWS.encode()) is None  # late, and no harm
+
+
+@pytest.mark.parametrize("shows", ["nothing, ever", "that it has nothing"])
+def test_a_crowd_who_show_nothing_gain_no_more_than_one_of_them(
+    sync: Sync, clock: list[float], shows: str
+) -> None:
+    """They come first, one after the other, each as late as it can."""
+    under_way = []
+    for number in range(50):
+        exchange, question = greeted(sync, f"withholder-{number}")
+        clock[0] += 0.9 * PATIENCE
+        if shows == "nothing, ever":
+            under_way.append(exchange)
+        elif question is not None:
+            answer(exchange, b"")
+        asked = greeted(sync, "honest")[1] is not None
+        assert asked == (number > 0)
+
+
+def test_those_who_list_the_same_over_and_over_get_a_turn_now_and_then(
+    sync: Sync, peers: Peers, clock: list[float]
+) -> None:
+    turned = 0
+    for number in range(100):
+        fresh = write_digest(HELLO, [announced(EVE, f"task {number}")])
+        for agent in ("alice", "bob"):
+            greeted(sync, agent, fresh)
+        clock[0] += PATIENCE
+        turned += len(turns(peers))
+    assert turned == pytest.approx(100 * PATIENCE / BETWEEN_TURNS, abs=2)
+
+
+def test_what_others_make_up_is_remembered_up_to_a_limit_and_forgotten(sync: Sync, clock: list[float]) -> None:
+    made_up = HELLO.model_dump_json().encode() + b"\n"
+    for number in range(MAX_ASKED // AT_MOST + 2):
+        ids = b"".join((number * AT_MOST + i).to_bytes(16, "big") for i in range(AT_MOST))
+        greeted(sync, f"liar-{number}", made_up + ids)
+    assert len(sync._asked) == MAX_ASKED
+    assert greeted(sync, "alice")[1] is not None
+    assert greeted(sync, "bob")[1] is not None  # at once: nothing more is left to anyone
+    clock[0] += 2 * sync_module.ASKED_FOR
+    greeted(sync, "alice")
+    assert len(sync._asked) == 1
+
+
+def test_who_does_not_show_what_it_listed_rests(sync: Sync, peers: Peers) -> None:
+    exchange, _ = greeted(sync, "alice")
+    with pytest.raises(NoReplyError):
+        exchange.throw(NoReplyError("no reply"))
+    assert [peer.agent for peer in peers.rested()] == ["bob"]
+
+
+def test_who_does_not_reply_to_a_greeting_is_asked_again_without_a_rest(sync: Sync, peers: Peers) -> None:
+    exchange = sync.exchange("alice")
+    next(exchange)
+    with pytest.raises(NoReplyError):
+        exchange.throw(NoReplyError("no reply"))
+    assert len(peers.rested()) == 2
+
+
+def test_who_shows_its_news_drop_by_drop_is_left_after_a_while(
+    sync: Sync, ledger: Ledger, clock: list[float]
+) -> None:
+    news = [announced(EVE, f"task {number}") for number in range(3)]
+    exchange, _ = greeted(sync, "alice", write_digest(HELLO, news))
+    assert answer(exchange, news[0].encode()) is not None
+    clock[0] += 2 * sync_module.TIMEOUT + 1
+    assert answer(exchange, news[1].encode()) is None
+    assert len(ledger.view().known) == 2
+
+
+def test_who_is_banned_meanwhile_is_asked_no_more(sync: Sync, ledger: Ledger) -> None:
+    exchange = sync.exchange("alice")
+    next(exchange)
+    ledger.ban("alice", "it lied")
+    assert answer(exchange, LIST) is None
+
+
+# Many at once.
+
+
+@pytest.fixture
+def when_over() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+class Ended:
+    """What came of exchanges, and waiting for it."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, Exception | None] = {}
+        self._news = threading.Condition()
+
+    def __call__(self, agent: str, error: Exception | None) -> None:
+        with self._news:
+            self.errors[agent] = error
+            self._news.notify_all()
+
+    def of(self, agent: str) -> Exception | None:
+        with self._news:
+            assert self._news.wait_for(lambda: agent in self.errors, 10), f"the exchange with {agent} goes on"
+            return self.errors.pop(agent)
+
+
+def asking(questions: dict[str, Pending]) -> Callable[[str], Exchange]:
+    def exchange(agent: str) -> Exchange:
+        questions[agent] = Pending(agent, DIGEST, b"", 10)
+        assert (yield questions[agent]) == b"fine"
+
+    return exchange
+
+
+def reply(pending: Pending, body: bytes | None) -> None:
+    pending._reply = body
+    pending.over()
+
+
+def test_the_silent_however_many_keep_nobody_waiting(when_over: contextlib.ExitStack) -> None:
+    questions: dict[str, Pending] = {}
+    ended = Ended()
+    exchanges = Exchanges(asking(questions), ended)
+    exchanges.start(when_over)
+    for number in range(500):
+        exchanges.begin(f"silent-{number}")
+    exchanges.begin("honest")
+    reply(questions["honest"], b"fine")
+    assert ended.of("honest") is None
+    reply(questions["silent-7"], None)
+    assert isinstance(ended.of("silent-7"), NoReplyError)
+
+
+def test_what_goes_wrong_ends_one_exchange_and_another_can_begin(when_over: contextlib.ExitStack) -> None:
+    questions: dict[str, Pending] = {}
+    ended = Ended()
+    exchanges = Exchanges(asking(questions), ended)
+    exchanges.start(when_over)
+    for body, expected in ((b"more than may be", LieError), (b"wrong", AssertionError), (b"fine", type(None))):
+        exchanges.begin("alice")
+        reply(questions["alice"], body)
+        assert isinstance(ended.of("alice"), expected)
+
+
+def test_one_peer_is_not_asked_twice_at_once(when_over: contextlib.ExitStack) -> None:
+    questions: dict[str, Pending] = {}
+    exchanges = Exchanges(asking(questions), Ended())
+    exchanges.start(when_over)
+    exchanges.begin("alice")
+    assert questions.pop("alice")
+    exchanges.begin("alice")
+    assert questions == {}
+
+
+def test_a_reply_is_gone_when_it_has_been_read(when_over: contextlib.ExitStack) -> None:
+    """It may be two megabytes, and would wait for a garbage collection that comes seldom."""
+    questions: dict[str, Pending] = {}
+    ended = Ended()
+    exchanges = Exchanges(asking(questions), ended)
+    exchanges.start(when_over)
+    gc.disable()
+    try:
+        exchanges.begin("alice")
+        alice = weakref.ref(questions["alice"])
+        reply(questions.pop("alice"), b"fine")
+        ended.of("alice")
+        exchanges.begin("bob")  # the hand that held the last is free
+        reply(questions["bob"], b"fine")
+        ended.of("bob")
+        assert alice() is None
+    finally:
+        gc.enable()

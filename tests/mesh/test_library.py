@@ -1,0 +1,91 @@
+"""What a node lends: the files that stand as they were announced, piece by piece, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from notices import ALICE, announced
+
+from skillmesh import Agent
+from skillmesh.mesh.library import Library
+from skillmesh.mesh.protocol import ask_piece, read_piece
+from skillmesh.mesh.shelf import Shelf
+from skillmesh.module.notice import LEAF, Announcement, announce, withdraw
+
+
+@pytest.fixture
+def agent(new_agent: Callable[..., Agent], tiny_taught: Agent) -> Agent:
+    """A student that trusts Tina and has heard of her dice."""
+    agent = new_agent("student")
+    agent.ledger.trust(tiny_taught.identity.public_key, "tina")
+    agent.ledger.merge([dice_of(tiny_taught)], "tina")
+    return agent
+
+
+@pytest.fixture
+def dice(skill_files: dict[str, Path]) -> bytes:
+    return skill_files["dice"].read_bytes()
+
+
+def dice_of(teacher: Agent) -> Announcement:
+    module = teacher.bank.find("dice")
+    return announce(module.card, module.id, teacher.bank.file_of(module), teacher.identity)
+
+
+def lent(library: Library, announcement: Announcement, offset: int, length: int) -> bytes | None:
+    reply = library.answer_piece(ask_piece(announcement, offset, length))
+    assert reply is not None
+    return read_piece(reply, length)
+
+
+@pytest.mark.parametrize("where", ["bank", "quarantine"])
+def test_a_file_comes_in_pieces_from_the_bank_and_from_quarantine(
+    agent: Agent, tiny_taught: Agent, dice: bytes, where: str
+) -> None:
+    shelf = Shelf(agent.home, agent.ledger)
+    if where == "bank":
+        agent.take(dice)
+    else:
+        shelf.hold(agent.bank.check(dice).id, dice, "it lies")
+    library, announcement = Library(agent, shelf), dice_of(tiny_taught)
+    step = LEAF
+    pieces = [
+        lent(library, announcement, start, len(dice[start : start + step])) for start in range(0, len(dice), step)
+    ]
+    assert len(pieces) > 1
+    assert b"".join(piece or b"" for piece in pieces) == dice
+    assert library.bytes_sent == len(dice)
+
+
+def test_what_is_not_there_or_makes_no_sense_is_not_lent(agent: Agent, tiny_taught: Agent, dice: bytes) -> None:
+    library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
+    assert lent(library, announcement, 0, LEAF) is None  # it is announced, and nobody has brought it
+    module = agent.take(dice)
+    assert lent(library, announcement, 0, LEAF) == dice[:LEAF]
+    assert lent(library, announcement, 1, LEAF) is None
+    assert lent(library, announcement, 1, 10) is None  # less than can be checked, from where nothing begins
+    assert lent(library, announcement, 0, len(dice) + 1) is None
+    assert lent(library, announced(ALICE), 0, 1) is None
+    assert library.answer_piece(b"nonsense") is None
+    agent.bank._path(module.id).unlink()
+    assert lent(library, announcement, 0, LEAF) is None
+    assert library.bytes_sent == LEAF
+
+
+def test_a_file_that_the_disk_has_changed_is_not_lent(agent: Agent, tiny_taught: Agent, dice: bytes) -> None:
+    library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
+    path = agent.bank._path(agent.take(dice).id)
+    path.write_bytes(dice[:LEAF] + bytes([dice[LEAF] ^ 1]) + dice[LEAF + 1 :])
+    assert lent(library, announcement, 0, LEAF) == dice[:LEAF]
+    assert lent(library, announcement, LEAF, LEAF) is None
+    assert lent(library, announcement, 0, 2 * LEAF) is None
+
+
+def test_what_was_withdrawn_is_not_lent(agent: Agent, tiny_taught: Agent, dice: bytes) -> None:
+    library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
+    agent.take(dice)
+    assert lent(library, announcement, 0, LEAF) == dice[:LEAF]
+    agent.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
+    assert lent(library, announcement, 0, LEAF) is None

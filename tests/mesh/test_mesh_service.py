@@ -1,0 +1,177 @@
+"""How long a node that catches up stays: with others until all is exchanged, alone not long, never for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from meshes import free_port
+
+from skillmesh.agent import Agent
+from skillmesh.errors import AgentError
+from skillmesh.mesh import service
+from skillmesh.mesh.node import Node
+from skillmesh.mesh.service import Lessons, catch_up
+from skillmesh.store.mesh_settings import MeshSettings
+
+
+@pytest.fixture
+def settings() -> MeshSettings:
+    return MeshSettings(discovery_port=free_port())
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds for which each catching up has waited."""
+    seconds: list[float] = []
+    real = service._until_settled
+
+    def timed(node: Node, limit: float, stop: threading.Event) -> None:
+        began = time.monotonic()
+        real(node, limit, stop)
+        seconds.append(time.monotonic() - began)
+
+    monkeypatch.setattr(service, "_until_settled", timed)
+    return seconds
+
+
+@pytest.mark.parametrize(("limit", "least", "most"), [(1.0, 1.0, 2.9), (16.0, 4.0, 12.0)])
+def test_alone_it_waits_a_quarter_of_its_time_and_never_more_than_all(
+    new_agent: Callable[..., Agent],
+    settings: MeshSettings,
+    waited: list[float],
+    limit: float,
+    least: float,
+    most: float,
+):
+    catch_up(new_agent(), settings, limit)
+    assert least <= waited[0] < most
+
+
+def test_alone_it_waits_for_a_few_seconds_at_least(
+    new_agent: Callable[..., Agent], settings: MeshSettings, waited: list[float]
+):
+    catch_up(new_agent(), settings, 11.0)
+    assert 11.0 / 4 < service.MEETING <= waited[0] < 9.0
+
+
+def test_with_another_it_takes_all_and_leaves_when_nothing_happens_any_more(
+    new_agent: Callable[..., Agent], tiny_tasks: Path, settings: MeshSettings, waited: list[float]
+):
+    teacher, student = new_agent("teacher"), new_agent("student")
+    module, _ = teacher.learn(tiny_tasks / "dice")
+    with Node(teacher, settings.with_(trust="open")).running():
+        told = catch_up(student, settings.with_(trust="open"), 60.0)
+        assert [module.card.task for module in student.bank] == ["dice"]
+        assert service.QUIET <= waited[0] < 30
+        # What both sides say of it.
+        assert told["bytes_fetched"] == module.size
+        assert told["in_use"] == told["peers"] == 1
+        assert waited[0] - 0.1 <= told["seconds"] < waited[0] + 10  # told to a tenth of a second
+        assert 0 < told["slowest_adoption_seconds"] < 30
+        assert told["declined"] == told["fetching"] == []
+        assert (told["wanted"], told["settled"], told["trouble"]) == (0, True, None)
+
+
+class Waiting:
+    """A node with one peer that is never settled, and a clock that moves with each look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.asked = 1000.0, 0
+        self.peers = SimpleNamespace(alive=lambda: ["peer"])
+        self.library, self.settled = SimpleNamespace(bytes_sent=0), False
+        monkeypatch.setattr(service.time, "monotonic", lambda: self.now)
+
+    def ask_everyone(self) -> None:
+        self.asked += 1
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return False
+
+
+def test_while_it_waits_it_asks_everyone_once_a_second(monkeypatch: pytest.MonkeyPatch):
+    node = Waiting(monkeypatch)
+    service._until_settled(node, 11.0, node)  # type: ignore[arg-type]
+    assert 9 <= node.asked <= 10
+
+
+def test_a_node_that_is_told_to_sync_asks_everyone_and_waits(monkeypatch: pytest.MonkeyPatch):
+    done: list[Any] = []
+    node, stop = SimpleNamespace(sync_now=lambda: done.append("asked")), threading.Event()
+    monkeypatch.setattr(service, "_until_settled", lambda *given: done.append(given))
+    monkeypatch.setattr(service, "node_status", lambda _: "how it stands")
+    sync = service._verbs(node, stop, Lessons(()))["sync"]  # type: ignore[arg-type]
+    assert sync(seconds=7.5) == "how it stands"
+    assert done == ["asked", (node, 7.5, stop)]
+    with pytest.raises(AgentError, match="not a number"):
+        sync(seconds="soon")
+
+
+def test_a_node_that_is_asked_about_too_many_images_at_once_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(service, "IMAGES_AT_ONCE", 2)
+    ask = service._verbs(SimpleNamespace(), threading.Event(), Lessons(()))["ask"]  # type: ignore[arg-type]
+    with pytest.raises(AgentError, match="3 images at once, the node takes 2; ask about less"):
+        ask(images=["a.jpg", "b.jpg", "c.jpg"])
+
+
+def test_lessons_are_learned_in_order_each_once_and_a_bad_one_does_not_stop_the_rest(
+    new_agent: Callable[..., Agent], tiny_tasks: Path, tmp_path: Path
+):
+    agent = new_agent()
+    (tmp_path / "empty").mkdir()
+    lessons = Lessons([tiny_tasks / "dice", tmp_path / "empty", tiny_tasks / "latin"])
+    lessons.learn_all(agent)
+    assert lessons.to_learn == []
+    assert [each["folder"] for each in lessons.failed] == [str(tmp_path / "empty")]
+    assert {module.card.task: module.card.version for module in agent.bank} == {"dice": 1, "latin": 1}
+
+
+SERVES = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from skillmesh.agent import Agent
+from skillmesh.backbone.allocator import keep_freed_memory
+from skillmesh.mesh import service
+from skillmesh.store.mesh_settings import MeshSettings
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+def work(node):
+    keep_freed_memory()  # as a network does
+    before = megabytes()
+    blocks = [bytearray(100_000) for _ in range(2_000)]
+    del blocks[::2]
+    small = [bytearray(600) for _ in range(2_000)]
+    blocks.clear()
+    kept = megabytes() - before
+    service.HAND_BACK = 1.0
+    deadline = time.monotonic() + 20
+    while megabytes() - before > kept / 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    print(f"{kept:.0f} {megabytes() - before:.0f} {len(small)}", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+settings = MeshSettings(discovery_port=int(sys.argv[2]))
+service.serve(Agent(sys.argv[1]), settings, (), lambda node: threading.Thread(target=work, args=[node]).start())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory a process has")
+def test_a_node_gives_back_what_it_has_freed_between_things_that_stay(
+    new_agent: Callable[..., Agent], settings: MeshSettings
+):
+    command = [sys.executable, "-c", SERVES, str(new_agent().home), str(settings.discovery_port)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    kept, stayed, _ = map(int, ran.stdout.split())
+    assert kept > 100, "without the node's help the allocator keeps it"
+    assert stayed < kept / 2

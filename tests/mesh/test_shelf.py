@@ -1,0 +1,245 @@
+"""Files that are not in the bank: on their way, or held back until the user or something newer decides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from notices import ALICE, announced
+
+from skillmesh import Agent
+from skillmesh.errors import AgentError, UnknownTaskError, WithdrawnError
+from skillmesh.mesh.shelf import Shelf, distrust, trust
+from skillmesh.module import Module
+from skillmesh.module.notice import Announcement, announce, withdraw
+
+
+@pytest.fixture
+def agent(new_agent: Callable[..., Agent]) -> Agent:
+    return new_agent("student")
+
+
+@pytest.fixture
+def shelf(agent: Agent) -> Shelf:
+    return Shelf(agent.home, agent.ledger)
+
+
+@pytest.fixture
+def files(skill_files: dict[str, Path]) -> dict[str, bytes]:
+    return {name: path.read_bytes() for name, path in skill_files.items()}
+
+
+@pytest.fixture
+def tina(tiny_taught: Agent) -> str:
+    return tiny_taught.identity.public_key
+
+
+@pytest.fixture
+def held(agent: Agent, shelf: Shelf, files: dict[str, bytes]) -> Module:
+    """Tina's dice, in quarantine."""
+    module = agent.bank.check(files["dice"])
+    shelf.hold(module.id, files["dice"], "it lies")
+    return module
+
+
+def announced_by(teacher: Agent, task: str) -> Announcement:
+    module = teacher.bank.find(task)
+    return announce(module.card, module.id, teacher.bank.file_of(module), teacher.identity)
+
+
+def on_disk(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TestHolding:
+    def test_keeps_file_and_reason_for_another_process_too(self, agent: Agent, shelf: Shelf, held: Module, files):
+        for there in (shelf, Shelf(agent.home, Agent(agent.home).ledger)):
+            (found,) = there.held()
+            assert (found.module, found.reason) == (held, "it lies")
+            assert there.file_of(held.id) == files["dice"]
+        assert on_disk(shelf.quarantine) == [f"{held.id}.skill"]
+        assert shelf.size == len(files["dice"])
+        assert agent.tasks() == []
+
+    def test_on_a_full_disk_decides_nothing_and_says_so(self, agent: Agent, shelf: Shelf, files, monkeypatch):
+        def fail(self: Path, target: Path) -> Path:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Path, "replace", fail)
+        with pytest.raises(AgentError, match=r"cannot write to the quarantine .*: No space left on device"):
+            shelf.hold("ab" * 32, files["dice"], "it lies")
+        assert on_disk(shelf.quarantine) == []
+        assert agent.ledger.view().choices == {}
+
+    def test_a_damaged_file_hides_no_other(self, agent: Agent, shelf: Shelf, held: Module, files):
+        other = agent.bank.check(files["latin"])
+        shelf.hold(other.id, files["latin"], "odd")
+        (shelf.quarantine / f"{held.id}.skill").write_bytes(files["dice"][:100])
+        assert [h.module for h in shelf.held()] == [other]
+        shelf.tidy(agent.ledger.view())
+        assert agent.ledger.view().choices.keys() == {other.id}  # the damaged one is fetched again
+        assert on_disk(shelf.quarantine) == [f"{other.id}.skill"]
+
+    def test_there_is_no_file_of_what_is_not_held(self, shelf: Shelf):
+        assert shelf.file_of("ab" * 32) is None
+
+
+class TestFinding:
+    @pytest.mark.parametrize("name", ["dice", "dice@tina", 8, 64])
+    def test_by_task_teacher_or_id(self, agent: Agent, shelf: Shelf, held: Module, name: str | int):
+        assert shelf.find(held.id[:name] if isinstance(name, int) else name, agent.teachers).module == held
+
+    @pytest.mark.parametrize("name", ["latin", "dice@eve", "", "d", 7])
+    def test_what_is_not_there_lists_what_is(self, agent: Agent, shelf: Shelf, held: Module, name: str | int):
+        with pytest.raises(
+            UnknownTaskError, match=rf"no module in quarantine for .*: dice@tina~\w+ \({held.id[:12]}\)"
+        ):
+            shelf.find(held.id[:name] if isinstance(name, int) else name, agent.teachers)
+
+    def test_what_fits_twice_must_be_named_by_id(self, agent: Agent, shelf: Shelf, held: Module, new_agent):
+        eve = new_agent("eve")
+        card = held.card.model_copy(update={"teacher": "eve", "teacher_key": eve.identity.public_key})
+        module, data = Module.create(card, held.tensors, eve.identity)
+        shelf.hold(module.id, data, "also")
+        with pytest.raises(UnknownTaskError, match="2 modules in quarantine fit 'dice'"):
+            shelf.find("dice", agent.teachers)
+        assert shelf.find("dice@eve", agent.teachers).module == module
+        assert [h.module.id for h in shelf.held()] == sorted([module.id, held.id])
+
+
+class TestDeciding:
+    def test_release_puts_it_into_the_bank_for_good(self, agent: Agent, shelf: Shelf, held: Module):
+        assert shelf.release(shelf.find("dice", agent.teachers), agent) == held
+        assert agent.tasks() == [held]
+        assert agent.ledger.view().choices[held.id].choice == "released"
+        assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
+
+    def test_release_of_what_was_withdrawn_meanwhile_is_refused(self, agent, shelf, held, tiny_taught):
+        agent.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
+        with pytest.raises(WithdrawnError):
+            shelf.release(shelf.find("dice", agent.teachers), agent)
+        assert agent.tasks() == []
+        assert [h.module for h in shelf.held()] == [held]
+
+    def test_drop_throws_it_away_for_good(self, agent: Agent, shelf: Shelf, held: Module):
+        shelf.drop(shelf.find("dice", agent.teachers))
+        assert (shelf.held(), on_disk(shelf.quarantine), agent.tasks()) == ([], [], [])
+        chosen = agent.ledger.view().choices[held.id]
+        assert chosen[:2] == ("refused", "dropped by the user; it was held: it lies")
+
+    def test_try_again_makes_it_an_arrival(self, agent: Agent, shelf: Shelf, held: Module, files, tiny_taught):
+        announcement = announced_by(tiny_taught, "dice")
+        shelf.try_again(shelf.find("dice", agent.teachers), announcement)
+        assert (shelf.partial / announcement.digest).read_bytes() == files["dice"]
+        assert agent.ledger.view().choices == {}
+        assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
+        assert shelf.come() == {announcement.digest: len(files["dice"])}
+
+    def test_let_go_leaves_no_trace(self, agent: Agent, shelf: Shelf, held: Module):
+        shelf.let_go(held.id)
+        assert agent.ledger.view().choices == {}
+        assert on_disk(shelf.quarantine) == []
+
+
+class TestTidying:
+    def test_keeps_what_stands(self, agent: Agent, shelf: Shelf, held: Module, tiny_taught: Agent, tina: str):
+        notices = [announced_by(tiny_taught, task) for task in ("dice", "latin")]
+        agent.ledger.trust(tina, "tina")
+        agent.ledger.merge(notices, "tina")
+        (shelf.partial / notices[1].digest).write_bytes(b"a leaf")
+        shelf.tidy(agent.ledger.view())
+        assert [h.module for h in shelf.held()] == [held]
+        assert on_disk(shelf.partial) == [notices[1].digest]
+
+    def test_removes_what_is_on_its_way_and_no_longer_stands(self, agent: Agent, shelf: Shelf):
+        first, second = announced(ALICE, data=b"1"), announced(ALICE, version=2, data=b"2")
+        agent.ledger.open_trust = True
+        for notice in (first, second):
+            agent.ledger.merge([notice], "alice")
+            (shelf.partial / notice.digest).write_bytes(b"x")
+        shelf.tidy(agent.ledger.view())
+        assert on_disk(shelf.partial) == [second.digest]
+        agent.ledger.merge([withdraw("dice", 2, ALICE)], "alice")
+        shelf.tidy(agent.ledger.view())
+        assert on_disk(shelf.partial) == []
+
+    @pytest.mark.parametrize("newer", ["version", "withdrawal"])
+    def test_lets_go_of_what_is_held_and_superseded(self, agent, shelf, held, tiny_taught, newer: str):
+        identity = tiny_taught.identity
+        by = announced(identity, "dice", 2) if newer == "version" else withdraw("dice", 1, identity)
+        agent.ledger.merge([by], "tina")
+        shelf.tidy(agent.ledger.view())
+        assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
+        assert agent.ledger.view().choices == {}
+
+    def test_keeps_what_is_held_in_a_later_version_than_was_announced(
+        self, agent: Agent, shelf: Shelf, tiny_taught: Agent, files
+    ):
+        module = agent.bank.check(files["dice"])
+        card = module.card.model_copy(update={"version": 3})
+        later, data = Module.create(card, module.tensors, tiny_taught.identity)
+        shelf.hold(later.id, data, "it came as a file")
+        agent.ledger.merge([announced_by(tiny_taught, "dice")], "tina")
+        shelf.tidy(agent.ledger.view())
+        assert [h.module for h in shelf.held()] == [later]
+
+    def test_removes_the_file_that_a_killed_drop_has_left(self, agent: Agent, shelf: Shelf, held: Module):
+        agent.ledger.choose(held.id, "refused", "dropped by the user")
+        shelf.tidy(agent.ledger.view())
+        (path,) = shelf.quarantine.iterdir()  # somebody may be about to hold it again
+        os.utime(path, (0, 0))
+        shelf.tidy(agent.ledger.view())
+        assert on_disk(shelf.quarantine) == []
+
+
+class TestTrust:
+    @pytest.fixture
+    def believing(self, agent: Agent, files: dict[str, bytes], tina: str) -> Agent:
+        """One who trusts Tina and holds two of her modules; dice was announced, latin came as a file."""
+        agent.ledger.trust(tina, "tina")
+        for task in ("dice", "latin"):
+            agent.take(files[task])
+        return agent
+
+    def test_lost_moves_all_of_a_teachers_modules_to_quarantine(self, believing, shelf, tina, tiny_tasks):
+        own, _ = believing.learn(tiny_tasks / "greek")
+        moved = distrust(believing, shelf, tina)
+        assert {m.card.task for m in moved} == {"dice", "latin"}
+        assert believing.tasks() == [own]
+        assert [h.module.card.task for h in shelf.held()] == ["dice", "latin"]
+        assert {h.reason for h in shelf.held()} == {"its teacher tina is not trusted any more"}
+        assert not believing.ledger.trusts(tina)
+
+    def test_won_back_has_them_judged_anew_or_taken_back(self, believing, shelf, tina, tiny_taught):
+        notice = announced_by(tiny_taught, "dice")
+        believing.ledger.merge([notice], "tina")
+        distrust(believing, shelf, tina)
+        trust(believing, shelf, tina, "tina")
+        assert believing.ledger.trusts(tina)
+        assert on_disk(shelf.partial) == [notice.digest]  # a node judges it
+        assert [m.card.task for m in believing.tasks()] == ["latin"]  # nobody would offer it again
+        assert (shelf.held(), believing.ledger.view().choices) == ([], {})
+        shelf.tidy(believing.ledger.view())
+        assert on_disk(shelf.partial) == [notice.digest]
+
+    def test_won_does_not_free_what_was_held_for_another_reason(self, agent, shelf, held, tina):
+        trust(agent, shelf, tina, "tina")
+        assert [h.module for h in shelf.held()] == [held]
+
+    def test_cut_short_can_be_taken_away_again(self, believing, shelf, tina, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(believing.bank, "remove", lambda _: pytest.fail("killed here"))
+            with pytest.raises(pytest.fail.Exception):
+                distrust(believing, shelf, tina)
+        assert believing.ledger.trusts(tina)
+        assert len(distrust(believing, shelf, tina)) == 2
+        assert believing.tasks() == []
+
+    def test_in_oneself_stays(self, agent: Agent, shelf: Shelf):
+        with pytest.raises(AgentError, match="it always trusts itself"):
+            distrust(agent, shelf, agent.identity.public_key)
+
+    def test_in_a_stranger_can_be_taken_away_although_there_is_none(self, agent: Agent, shelf: Shelf):
+        assert distrust(agent, shelf, ALICE.public_key) == []

@@ -1,0 +1,312 @@
+"""Names that read like keys or selectors, or hide something: refused where they come in, harmless in a bank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from notices import ALICE, announced
+
+from skillmesh import Agent
+from skillmesh.errors import AgentError, CardError, OddNameError, UnknownTaskError
+from skillmesh.mesh.adopter import Adopter, Arrival
+from skillmesh.mesh.partial import Partial
+from skillmesh.mesh.shelf import Shelf, trust
+from skillmesh.mesh.wants import Chooser
+from skillmesh.module import Card, Identity, Module
+from skillmesh.module.notice import Slot, announce, link
+from skillmesh.module.teachers import fits, odd_task
+from skillmesh.store.mesh_settings import MeshSettings
+from skillmesh.synergy.merging.linking import acting_links
+
+NewAgent = Callable[..., Agent]
+Command = Callable[..., Any]
+KEY = "3f9a2c1e" + "0b" * 28
+ODD_TASKS = [
+    f"armenian@{KEY}",
+    "armenian@ada",
+    "@",
+    f"armenian~{KEY[:8]}",
+    KEY,
+    KEY[:8],
+    KEY[:12].upper(),
+    "armenian\u3164",
+    "armenian\ufe0f",
+    "arm\u034fenian",
+    "armenian\U000e0100",
+    "\u2800",
+    "Z\u0335\u0336\u0337\u0338\u0339algo",
+]
+ODD_IDS = [
+    "key-behind",
+    "name-behind",
+    "separator",
+    "claimed",
+    "key",
+    "short-key",
+    "upper-key",
+    "filler",
+    "variation",
+    "joiner",
+    "supplement",
+    "blank",
+    "marks",
+]
+odd_tasks = pytest.mark.parametrize("odd", ODD_TASKS, ids=ODD_IDS)
+
+
+def signed_as(module: Module, identity: Identity, **changes: Any) -> tuple[Module, bytes]:
+    """Sign a module with other words on its card, as any program can."""
+    who = {"teacher": identity.name, "teacher_key": identity.public_key}
+    return Module.create(module.card.model_copy(update=who | changes), module.tensors, identity)
+
+
+def put_into_bank(agent: Agent, module: Module, data: bytes) -> Agent:
+    """Have a module in a home from before its name was refused; returns the agent as it opens now."""
+    (agent.home / "bank" / f"{module.id}.skill").write_bytes(data)
+    return Agent(agent.home)
+
+
+@pytest.fixture(scope="module")
+def dice(tiny_taught: Agent) -> Module:
+    return tiny_taught.bank.find("dice")
+
+
+@pytest.fixture(scope="module")
+def student(new_agent: NewAgent) -> Agent:
+    """An agent that is asked to take odd names, and takes none."""
+    return new_agent("student")
+
+
+@odd_tasks
+class TestATaskWithAnOddName:
+    def test_is_not_learned(self, odd: str, student: Agent, tiny_tasks: Path):
+        with pytest.raises(AgentError, match=r"the task's name is .*give it another with --name"):
+            student.learn(tiny_tasks / "dice", name=odd)
+        assert not len(student.bank)
+
+    def test_is_not_composed(self, odd: str, tiny_taught: Agent):
+        with pytest.raises(AgentError, match="the task's name is "):
+            tiny_taught.compose(odd, ["dice:*"])
+
+    def test_is_not_imported(self, odd: str, student: Agent, dice: Module, tmp_path: Path):
+        (tmp_path / "odd.skill").write_bytes(signed_as(dice, ALICE, task=odd)[1])
+        with pytest.raises(OddNameError, match="card field 'task': found"):
+            student.receive(tmp_path / "odd.skill")
+        assert not len(student.bank)
+
+    def test_is_not_fetched_and_the_reason_is_told(self, odd: str, new_agent: NewAgent):
+        agent = new_agent("student")
+        agent.ledger.open_trust = True
+        agent.ledger.merge([announced(ALICE, odd, 1, b"x" * 99, backbone=agent.bank.backbone)], "somebody")
+        wants = Chooser(agent, MeshSettings(), Shelf(agent.home, agent.ledger)).choose(agent.ledger.view())
+        assert not wants.wanted
+        assert [reason[:20] for reason in wants.declined.values()] == ["the name of the task"]
+
+    def test_merges_nothing(self, odd: str, new_agent: NewAgent, tiny_taught: Agent):
+        agent = new_agent("student")
+        agent.ledger.open_trust = True
+        agent.ledger.merge([link(odd, 1, ["1" * 64, "2" * 64], ALICE)], "somebody")
+        assert acting_links(agent) == []
+
+
+def test_a_module_that_arrives_with_an_odd_name_is_refused_and_nobody_is_banned_for_it(
+    new_agent: NewAgent, dice: Module
+):
+    """Another release may have made it in good faith."""
+    agent, blamed = new_agent("student"), []
+    agent.ledger.open_trust = True
+    shelf = Shelf(agent.home, agent.ledger)
+    module, data = signed_as(dice, ALICE, task=f"dice@{KEY}")
+    notice = announce(module.card, module.id, data, ALICE)
+    agent.ledger.merge([notice], "somebody")
+    partial = Partial(shelf.partial, notice)
+    partial.path.write_bytes(data)
+    adopter = Adopter(agent, shelf, lambda key, reason: blamed.append((key, reason)))
+    assert adopter.adopt([Arrival(notice, partial)]) == []
+    assert blamed == []
+    assert "OddNameError: card field 'task'" in agent.ledger.view().choices[notice.digest].reason
+
+
+class TestAModuleThatABankHasFromBefore:
+    """Opening a bank never loses a module because of its name."""
+
+    @pytest.fixture
+    def agent(self, new_agent: NewAgent, dice: Module) -> tuple[Agent, Identity, Module]:
+        """An agent with ada's dice, and a module by mallory that is called like a selector of it."""
+        student, ada, mallory = new_agent("student"), Identity.create("ada"), Identity.create("mallory")
+        student.take(signed_as(dice, ada)[1])
+        odd = signed_as(dice, mallory, task=f"dice@{ada.public_key}")
+        return put_into_bank(student, *odd), ada, odd[0]
+
+    def test_stays_listed_and_answers(self, agent, command: Command, tiny_tasks: Path):
+        student, ada, odd = agent
+        assert not student.bank.damaged
+        assert odd.card.task in {module.card.task for module in student.tasks()}
+        assert f"dice@{ada.public_key}" in command("tasks", "--home", student.home).out
+        image = next((tiny_tasks / "dice" / "test").glob("*/*"))
+        assert student.answer(image).error is None
+
+    def test_can_be_named_by_its_teachers_key_and_by_nothing_shorter_that_is_anothers(self, agent, tmp_path: Path):
+        student, ada, odd = agent
+        assert student.find(f"dice@{ada.public_key}").card.teacher_key == ada.public_key
+        exported = student.export(f"dice@{ada.public_key}", tmp_path / "ada.skill")
+        assert exported.read_bytes() == student.bank.file_of(student.bank.held("dice", ada.public_key))
+        whole = f"{odd.card.task}@{odd.card.teacher_key}"
+        assert student.find(whole) == odd
+        assert student.forget(f"dice@{ada.public_key}").card.teacher_key == ada.public_key
+        with pytest.raises(UnknownTaskError):
+            student.forget(f"dice@{ada.public_key}")
+        assert student.forget(whole) == odd
+        assert student.ledger.view().forgotten == {
+            Slot(ada.public_key, "dice"),
+            Slot(odd.card.teacher_key, odd.card.task),
+        }
+
+    def test_is_remembered_by_key_first(self, agent, command: Command):
+        student, ada, odd = agent
+        student.forget(f"{odd.card.task}@{odd.card.teacher_key}")
+        student.forget("dice")
+        assert command("remember", f"dice@{ada.public_key}", "--home", student.home).code == 0
+        assert Agent(student.home).ledger.view().forgotten == {Slot(odd.card.teacher_key, odd.card.task)}
+
+    def test_of_ones_own_is_withdrawn_by_its_whole_name(self, new_agent: NewAgent, dice: Module):
+        student = new_agent("student")
+        own = student.identity
+        student.take(signed_as(dice, own)[1])
+        student = put_into_bank(student, *signed_as(dice, own, task=f"dice@{own.public_key}"))
+        assert student.withdraw(f"dice@{own.public_key}").task == "dice"
+        assert student.withdraw(f"dice@{own.public_key}@{own.public_key}").task == f"dice@{own.public_key}"
+
+
+class TestClasses:
+    def test_with_an_emoji_are_fine(self, student: Agent, dice: Module):
+        names = ("❤\ufe0f", *dice.card.classes[1:])
+        assert student.bank.check(signed_as(dice, ALICE, classes=names)[1]).card.classes == names
+
+    def test_that_hide_something_are_refused(self, student: Agent, dice: Module):
+        names = (dice.card.classes[0] + "\u3164", *dice.card.classes[1:])
+        with pytest.raises(OddNameError, match="card field 'classes'"):
+            student.bank.check(signed_as(dice, ALICE, classes=names)[1])
+
+
+@pytest.mark.parametrize(
+    "name", ["me@home", f"ada~{KEY[:8]}", KEY, KEY[:8], "ada\ufe0f", "a\u034fda", "ada\u3164"], ids=range(7)
+)
+class TestAnAgentWithAnOddName:
+    def test_is_not_made_or_trusted_under_it(self, name: str, student: Agent, tmp_path: Path, new_agent: NewAgent):
+        with pytest.raises(AgentError, match="cannot be an agent's name"):
+            new_agent(name)
+        with pytest.raises(AgentError, match="cannot be an agent's name"):
+            trust(student, Shelf(student.home, student.ledger), ALICE.public_key, name)
+
+    def test_has_its_modules_refused(self, name: str, student: Agent, dice: Module):
+        with pytest.raises(OddNameError, match="card field 'teacher'"):
+            student.bank.check(signed_as(dice, Identity.create(name))[1])
+
+    def test_opens_but_is_asked_for_another_before_it_teaches(
+        self, name: str, new_agent: NewAgent, tiny_tasks: Path
+    ):
+        agent = new_agent("plain")
+        key = agent.home / "key.pem"
+        key.write_text(key.read_text("utf-8").replace("skillmesh-name: plain", f"skillmesh-name: {name}"), "utf-8")
+        old = Agent(agent.home)
+        assert old.tasks() == []
+        with pytest.raises(
+            AgentError, match=r"the agent's name is .*write another into the first line of key\.pem"
+        ):
+            old.learn(tiny_tasks / "dice")
+
+
+def test_a_name_that_reads_like_a_given_one_is_not_given_to_another(new_agent: NewAgent):
+    agent = new_agent("student")
+    shelf = Shelf(agent.home, agent.ledger)
+    trust(agent, shelf, ALICE.public_key, "anna")
+    for name in ("\u0430nna", "Anna", "ann\u0430", "\uff41nna", "ànna"):
+        with pytest.raises(AgentError, match="is the name of another key here"):
+            trust(agent, shelf, Identity.create("x").public_key, name)
+
+
+class TestALookAlike:
+    """A second "dice by ada" in other letters is marked wherever it is listed."""
+
+    TASK, TEACHER = "di\u0441e", "\u0430da"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def student(cls, new_agent: NewAgent, dice: Module) -> Agent:
+        student, ada, eve = new_agent("student"), Identity.create("ada"), Identity.create(cls.TEACHER)
+        trust(student, Shelf(student.home, student.ledger), ada.public_key, "ada")
+        student.take(signed_as(dice, ada)[1])
+        student.take(signed_as(dice, eve, task=cls.TASK)[1])
+        return student
+
+    def test_among_tasks(self, student: Agent, command: Command):
+        rows = command("tasks", "--home", student.home).out.splitlines()
+        assert sum(row.startswith("dice\t") and "\tada\t" in row for row in rows) == 1
+        (marked,) = (row for row in rows if f"{self.TASK} (cyrillic es)\t" in row)
+        assert f"\t{self.TEACHER} (cyrillic a)~" in marked
+
+    def test_in_json(self, student: Agent, command: Command):
+        tasks = json.loads(command("tasks", "--json", "--home", student.home).out)["tasks"]
+        odd = {task["task"]: task["odd_letters"] for task in tasks}
+        assert odd["dice"] == {"task": [], "teacher": []}
+        assert odd[self.TASK] == {"task": ["cyrillic es"], "teacher": ["cyrillic a"]}
+
+    def test_among_answers(self, student: Agent, tiny_tasks: Path, command: Command):
+        answer = student.answer(next((tiny_tasks / "dice" / "test").glob("*/*")))
+        odd = {guess.task: guess.odd_letters for guess in answer.guesses}
+        assert odd == {"dice": (), self.TASK: ("cyrillic es",)}
+        assert type(answer).from_dict(answer.as_dict()).guesses[1].odd_letters == answer.guesses[1].odd_letters
+
+    def test_among_peers(self, student: Agent):
+        shown = student.teachers.called("ab" * 32, self.TEACHER)
+        assert shown == f"{self.TEACHER} (cyrillic a)~abababab"
+        assert student.teachers.odd_letters("ab" * 32, self.TEACHER) == ["cyrillic a"]
+
+    def test_can_be_named_as_it_is_shown(self, student: Agent):
+        odd = next(module for module in student.bank if module.card.task == self.TASK)
+        assert student.find(f"{self.TASK}@{student.teachers.of(odd)}") == odd
+
+
+class TestANote:
+    def test_forges_no_line_in_show(self, new_agent: NewAgent, dice: Module, command: Command):
+        student = new_agent("student")
+        note = "fine\nvalidation_accuracy: 1.0\n\tteacher: ada"
+        student.take(signed_as(dice, ALICE, note=note)[1])
+        lines = command("show", "dice", "--home", student.home).out.splitlines()
+        assert "  | validation_accuracy: 1.0" in lines
+        assert sum(line.startswith("validation_accuracy:") for line in lines) <= 1
+        assert sum(line.startswith("teacher:") for line in lines) == 1
+
+
+class TestWarmStartText:
+    """It passes the same checks as other text on a card."""
+
+    @pytest.mark.parametrize("bad", ["cafe\u0301", "a\u202eb", "a\nb", "a\tb", "a\x1bb", "a\u200bb"], ids=range(6))
+    def test_is_checked(self, bad: str, dice: Module):
+        facts = dice.card.model_dump()
+        for source, name in ((bad, "cat"), ("pets", bad)):
+            record = {"form": "prior", "rows": ((0, 0, name, 0.9),), "sources": ((source, "1" * 64, 0.5),)}
+            with pytest.raises(CardError, match="card field 'warm_start'"):
+                Card(**facts | {"format": 2, "warm_start": record})
+
+
+@given(st.text())
+def test_any_task_name_that_is_no_selector_and_hides_nothing_is_fine(name: str):
+    if odd_task(name) is None:
+        assert "@" not in name
+    if fits(name):
+        assert not set("@~") & set(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["armenian", "2024-01-15", "20240115", "birds + bees", "a~b", "facade", "c1a55e5", "Fabaceae", "грибы"]
+)
+def test_ordinary_task_names_are_fine(name: str):
+    assert odd_task(name) is None

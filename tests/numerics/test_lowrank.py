@@ -1,0 +1,94 @@
+"""A diagonal plus a thin factor, compared with the dense matrix that it stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skillmesh.numerics.lowrank import Doubles, LowRank, Precision, cholesky, principal, total
+
+
+def dense(matrix: LowRank) -> Doubles:
+    return np.diag(matrix.diagonal) + matrix.factor.T @ matrix.factor
+
+
+def applied(precision: Precision, rows: Doubles) -> Doubles:
+    return precision.apply(rows, precision.along(rows))
+
+
+def some(dim: int, rank: int, seed: int) -> LowRank:
+    rng = np.random.default_rng(seed)
+    return LowRank(rng.uniform(0.1, 3, dim), rng.standard_normal((rank, dim)))
+
+
+matrices = st.builds(some, st.integers(1, 30), st.integers(0, 40), st.integers(0, 10**6))
+
+
+@given(matrix=matrices)
+def test_the_inverse_times_the_matrix_is_the_identity(matrix: LowRank):
+    np.testing.assert_allclose(applied(matrix.inverse(), dense(matrix)), np.eye(matrix.dim), atol=1e-8)
+
+
+@given(matrix=matrices)
+def test_variances_are_the_diagonal_of_the_matrix(matrix: LowRank):
+    np.testing.assert_allclose(matrix.variances, np.diag(dense(matrix)))
+
+
+@given(matrix=matrices, weight=st.floats(0, 100))
+def test_scaling_scales_the_matrix(matrix: LowRank, weight: float):
+    np.testing.assert_allclose(dense(matrix.scaled(weight)), weight * dense(matrix), atol=1e-9)
+
+
+@given(
+    dim=st.integers(1, 20),
+    ranks=st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    seed=st.integers(0, 10**6),
+)
+def test_a_total_is_the_exact_sum_and_never_wider_than_the_space(dim: int, ranks: list[int], seed: int):
+    parts = [some(dim, rank, seed + i) for i, rank in enumerate(ranks)]
+    added = total(parts, np.empty((sum(ranks), dim)))
+    np.testing.assert_allclose(dense(added), np.sum([dense(part) for part in parts], axis=0), atol=1e-9)
+    assert len(added.factor) == min(sum(ranks), dim)
+
+
+@pytest.mark.parametrize("shape", [(300, 40), (40, 300), (8, 8)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_principal_directions_are_those_of_the_full_decomposition(shape: tuple[int, int], dtype: type):
+    rng = np.random.default_rng(0)
+    decay = np.geomspace(10, 0.01, shape[1])
+    rows = (rng.standard_normal(shape) * decay).astype(dtype)
+    rank = 5
+    found = principal(rows, rank)
+    _, values, directions = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
+    best = values[:rank, None] * directions[:rank]
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), values[:rank], rtol=1e-3)
+    np.testing.assert_allclose(found.T @ found, best.T @ best, atol=2e-3 * values[0] ** 2)
+
+
+def test_principal_of_more_directions_than_there_are_is_everything():
+    rows = np.random.default_rng(1).standard_normal((6, 9))
+    found = principal(rows, 50)
+    assert found.shape == (6, 9)
+    np.testing.assert_allclose(found.T @ found, rows.T @ rows, atol=1e-9)
+
+
+def test_principal_is_the_same_each_time():
+    rows = np.random.default_rng(2).standard_normal((50, 30))
+    assert np.array_equal(principal(rows, 4), principal(rows, 4))
+
+
+def test_principal_of_nothing_but_zeros_is_zero():
+    assert np.array_equal(principal(np.zeros((7, 5)), 3), np.zeros((3, 5)))
+
+
+def test_a_root_is_found_where_rounding_spoiled_the_matrix_and_not_where_it_never_was_one():
+    rows = np.random.default_rng(3).standard_normal((6, 3)) * 1e4
+    gram = (rows @ rows.T).astype(np.float32).astype(np.float64)  # of rank 3 but for rounding
+    gram[np.diag_indices_from(gram)] += 1
+    assert np.linalg.eigvalsh(gram).min() < 0
+    root = cholesky(gram.copy())
+    np.testing.assert_allclose(root @ root.T, gram, atol=1e-5 * gram.max())
+    with pytest.raises(np.linalg.LinAlgError, match="far from it"):
+        cholesky(-np.eye(3))

@@ -1,0 +1,94 @@
+"""The measurements start, with what they take from the others and from us, and put runs together rightly."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillmesh.errors import RunError
+from skillmesh_challenge.metrics import interval
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+IMPORT_ALL = """
+import importlib, sys, traceback
+failed = 0
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except Exception:
+        failed += 1
+        print(name, traceback.format_exc(limit=-1))
+sys.exit(failed)
+"""
+
+
+def test_every_file_can_be_imported() -> None:
+    files = sorted(FOLDER.rglob("*.py"))
+    names = [".".join(file.relative_to(FOLDER).with_suffix("").parts).removesuffix(".__init__") for file in files]
+    assert len(names) > 30
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, *names], cwd=FOLDER, capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+# Runs of several sessions in one file.
+
+
+def a_row(finals: dict[int, float], **settings: Any) -> dict[str, Any]:
+    return {
+        "final": asdict(interval(list(finals.values()))),
+        "told": True,
+        "settings": {"name": "er", "rate": 0.1} | settings,
+        "runs": [{"seed": seed} for seed in finals],
+        "commits": [f"commit {min(finals)}"],
+        "dates": ["today"],
+    }
+
+
+@pytest.fixture
+def baselines(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("baselines")
+
+
+def test_more_seeds_of_a_method_join_those_that_a_file_has(baselines: Any) -> None:
+    some, others = {0: 0.7, 1: 0.8, 2: 0.75}, {3: 0.5, 4: 0.6}
+    found = baselines.together(a_row(some), a_row(others))
+    expected = interval([*some.values(), *others.values()])
+    assert found["final"] == pytest.approx(asdict(expected))
+    assert [run["seed"] for run in found["runs"]] == [0, 1, 2, 3, 4]
+    assert found["commits"] == ["commit 0", "commit 3"]
+    assert baselines.together(None, a_row(some)) == a_row(some)
+
+
+def test_measured_again_with_all_seeds_a_method_replaces_what_a_file_has(baselines: Any) -> None:
+    anew = a_row({0: 0.9, 1: 0.8, 2: 0.7, 3: 0.6}, rate=0.2)
+    assert baselines.together(a_row({0: 0.7, 1: 0.8, 2: 0.75}), anew) == anew
+
+
+@pytest.mark.parametrize("settings", [{}, {"rate": 0.2}])
+def test_no_seed_of_a_file_is_lost_in_silence(baselines: Any, settings: dict[str, Any]) -> None:
+    before = a_row({0: 0.7, 1: 0.8})
+    with pytest.raises(RunError, match=r"has seeds \[0, 1\] of er, the runs have \[1, 2\]"):
+        baselines.together(before, a_row({1: 0.9, 2: 0.9}, **settings))
+    if settings:
+        with pytest.raises(RunError, match="with other settings expected all"):
+            baselines.together(before, a_row({2: 0.9, 3: 0.9}, **settings))
+
+
+def test_settings_are_shortened_to_ranges_only_where_each_was_tried_with_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    tried = importlib.import_module("tables.baselines")._tried
+    pairs = [{"rate": rate, "keys": keys} for rate in (0.1, 0.2) for keys in ("a", "b")]
+    assert tried(pairs) == "rate 0.1, 0.2; keys a, b"
+    assert tried(pairs[:3]) == "rate 0.1, keys a / rate 0.1, keys b / rate 0.2, keys a"
+    assert tried([pairs[0], {"rate": 0.3}]) == "rate 0.1, keys a / rate 0.3"

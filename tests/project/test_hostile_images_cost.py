@@ -1,0 +1,55 @@
+"""What `ask` and `learn` take for hostile files, measured in a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import hostile_cases as cases
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("hostile_images")
+
+
+FAST = (
+    "png 13300² 16-bit grey",
+    "png 13300² RGBA",
+    "png 7200² 1 bit",
+    "png 1900² RGBA turned",
+    "jpeg 12000 × 9000",
+    "jpeg 8160 × 6120 progressive, 3 layers",
+    "webp 16383²",
+    "tiff 7200² RGBA",
+    "tiff with overlapping tags",
+    "png with 45 MB of EXIF",
+    "48 MB of nothing",
+    "link to /dev/zero",
+    "named pipe",
+    "sparse file of 200 GB",
+    "zip, bzip2, 40 MB stated as 0.1 MB",
+    "zip, deflate, 2 GB stated as 0.1 MB",
+    "zip with a list of a million",
+)
+
+
+def assert_bounded(measuring: Any, names: tuple[str, ...]) -> None:
+    rows = list(measuring.measured(names))
+    assert [row.case for row in rows[::2]] == list(names)
+    assert not [row for row in rows if row.too_much]
+
+
+def test_one_hostile_file_costs_little_in_ask_and_learn(measuring: Any):
+    assert_bounded(measuring, FAST)
+
+
+@pytest.mark.slow
+def test_every_hostile_file_and_a_folder_of_a_hundred_cost_little(measuring: Any):
+    names = {*cases.IMAGES, *cases.PLACES, *cases.ZIPS, measuring.HUNDRED} - {*FAST}
+    assert_bounded(measuring, tuple(sorted(names)))

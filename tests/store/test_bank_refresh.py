@@ -1,0 +1,106 @@
+"""A bank takes notice of all that other processes do to its folder, and says so only where there was anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from skillmesh import Agent
+from skillmesh.store.bank import TICK_NS, Bank
+
+LONG_AGO = 10**18
+
+
+@pytest.fixture
+def bank(tmp_path: Path, tiny_taught: Agent, skill_files: dict[str, Path]) -> Bank:
+    """A bank of latin and greek that was last changed long ago."""
+    bank = Bank(tmp_path / "bank", tiny_taught.bank.backbone)
+    for name in ("latin", "greek"):
+        bank.add(skill_files[name].read_bytes())
+    changed_at(bank, LONG_AGO)
+    bank.refresh()
+    return bank
+
+
+def changed_at(bank: Bank, time_ns: int) -> None:
+    os.utime(bank.folder, ns=(time_ns, time_ns))
+
+
+def names(bank: Bank) -> set[str]:
+    return {module.card.task for module in bank}
+
+
+def put(bank: Bank, agent: Agent, name: str) -> Path:
+    """As another process stores it."""
+    module = agent.bank.find(name)
+    return Path(shutil.copy(agent.bank._path(module.id), bank.folder))
+
+
+def test_nothing_new_is_no_news(bank: Bank):
+    assert not bank.refresh()
+    changed_at(bank, LONG_AGO + 10 * TICK_NS)  # a file came and went meanwhile
+    assert not bank.refresh()
+    assert not bank.refresh()
+
+
+def test_what_another_process_stores_or_removes_is_news_once(bank: Bank, tiny_taught: Agent):
+    put(bank, tiny_taught, "dice")
+    assert bank.refresh()
+    assert names(bank) == {"latin", "greek", "dice"}
+    assert not bank.refresh()
+    bank._path(bank.find("dice").id).unlink()
+    assert bank.refresh()
+    assert names(bank) == {"latin", "greek"}
+    assert not bank.refresh()
+
+
+def test_an_unchanged_folder_is_not_read_again(bank: Bank, tiny_taught: Agent):
+    put(bank, tiny_taught, "dice")
+    changed_at(bank, LONG_AGO)  # so the folder looks as it did
+    assert not bank.refresh()
+
+
+@pytest.mark.parametrize("drift", [0, -TICK_NS // 2, TICK_NS // 2])
+def test_of_two_changes_in_one_tick_of_the_clock_the_second_is_noticed_too(
+    bank: Bank, tiny_taught: Agent, monkeypatch: pytest.MonkeyPatch, drift: int
+):
+    """The folder's time is the same after both; what tells is that it is too recent to be believed."""
+    tick = LONG_AGO + 100 * TICK_NS
+    monkeypatch.setattr("skillmesh.store.bank.time.time_ns", lambda: tick + drift)
+    put(bank, tiny_taught, "dice")
+    changed_at(bank, tick)
+    assert bank.refresh()
+    put(bank, tiny_taught, "shapes")
+    changed_at(bank, tick)
+    assert bank.refresh()
+    assert names(bank) == {"latin", "greek", "dice", "shapes"}
+
+
+def test_a_damaged_file_is_listed_while_it_is_there(bank: Bank):
+    """Neither it nor its end is a module more or less."""
+    damaged = bank.folder / "broken.skill"
+    damaged.write_bytes(b"no module")
+    assert not bank.refresh()
+    assert [each.path for each in bank.damaged] == [damaged]
+    first = bank.damaged[0]
+    changed_at(bank, LONG_AGO + 10 * TICK_NS)
+    bank.refresh()
+    assert bank.damaged == [first]  # not read again
+    damaged.unlink()
+    changed_at(bank, LONG_AGO + 20 * TICK_NS)
+    assert not bank.refresh()
+    assert bank.damaged == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list open files")
+def test_storing_and_removing_leave_no_file_open(bank: Bank, skill_files: dict[str, Path]):
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = opened()
+    for _ in range(5):
+        bank.remove(bank.add(skill_files["dice"].read_bytes()))
+    assert opened() == before

