@@ -34,7 +34,7 @@ from typing import Any
 from attacks.corpus import load_corpus
 from attacks.forgeries import Case
 from attacks.targets import KINDS, MB, Kind, Wrong, set_up
-from skillmesh.data.helper import HELPER
+from skillmesh.data.helper import HELPERS
 from skillmesh.errors import SkillmeshError
 
 WORKERS = 3
@@ -199,8 +199,8 @@ def attack(kind: Kind, seed: int, start: int, end: int, current: Any) -> Done:
             end = index + 1
             break
     tally.seconds, tally.cpu_seconds = time.monotonic() - began, time.process_time() - began_cpu
-    if HELPER.is_running and end > start:
-        HELPER.stop()  # what the processes that it forked took at most is known only now
+    if HELPERS.are_running and end > start:
+        HELPERS.stop()  # what the processes that it forked took at most is known only now
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         tally.peak_mb = max(tally.peak_mb, round(most / MB, 1))
         if most > kind.limit:

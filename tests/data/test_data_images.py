@@ -15,7 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from skillmesh.data import images
 from skillmesh.data.headers import Ordinary, ordinary, png_metadata, webp_size
-from skillmesh.data.helper import HELPER
+from skillmesh.data.helper import HELPERS
 from skillmesh.data.images import UnreadableImageError, decode
 from skillmesh.data.limits import too_many_pixels
 
@@ -216,7 +216,7 @@ def test_a_webp_that_states_too_many_pixels_is_refused_without_starting_a_helper
     assert start == {b"VP8 ": 26, b"VP8L": 21, b"VP8X": 24}[bytes(data[12:16])]
     many = b"\xff\x3f\xff\x0f" if start != 24 else b"\xff\xff\x00\xff\xff\x00"
     data[start : start + len(many)] = many
-    monkeypatch.setattr(HELPER, "run", lambda *_: pytest.fail("a helper was asked"))
+    monkeypatch.setattr(HELPERS, "run", lambda *_: pytest.fail("a helper was asked"))
     with pytest.raises(UnreadableImageError, match="million pixels, expected at most"):
         decode(bytes(data), 32)
 

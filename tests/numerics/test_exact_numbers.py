@@ -295,10 +295,10 @@ def test_probes_are_asked_of_evenly_spaced_modules(tiny_taught: Agent, monkeypat
 # Images.
 
 
-def test_the_helper_has_a_second_for_an_image_and_a_quarter_for_each_million_of_its_pixels(
+def test_a_helper_has_a_second_for_an_image_and_a_tenth_for_each_million_of_its_pixels(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Up to the pixels that an image may have, 52 million: a header may state any number."""
+    """Up to the pixels that an image may have, 40 million: a header may state any number."""
     given: list[float] = []
 
     def opened(data: bytes, kind: str, size: int, check: Check) -> Pixels:
@@ -308,10 +308,19 @@ def test_the_helper_has_a_second_for_an_image_and_a_quarter_for_each_million_of_
     monkeypatch.delenv(limits.MEGAPIXELS, raising=False)
     monkeypatch.setattr(helper, "decode_here", opened)
     monkeypatch.setattr(helper.signal, "setitimer", lambda which, seconds: given.append(seconds))
-    for pixels in (b"2000000", b"52000000", b"9999999999"):
+    for pixels in (b"2000000", b"40000000", b"9999999999"):
         helper._answered("decode", "tiff", 8, 1.0, pixels)
     helper._answered("decode", "tiff", 8, 0.5, b"2000000")
-    assert given == [1.0, 1.5, 1.0, 14.0, 1.0, 14.0, 0.5, 0.75]
+    assert given == pytest.approx([1.0, 1.2, 1.0, 5.0, 1.0, 5.0, 0.5, 0.6])
+
+
+def test_a_helper_has_a_quarter_of_a_second_for_each_million_pixels_of_a_heic(monkeypatch: pytest.MonkeyPatch):
+    given: list[float] = []
+    monkeypatch.setattr(helper, "decode_here", lambda data, kind, size, check: check(24 * 10**6))
+    monkeypatch.setattr(helper.signal, "setitimer", lambda which, seconds: given.append(seconds))
+    with pytest.raises(AttributeError):  # there are no pixels
+        helper._answered("decode", "heif", 8, 1.0, b"")
+    assert given == [1.0, 7.0]
 
 
 def test_two_of_the_largest_images_can_be_decoded_at_once():

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from skillmesh.data.helper import HELPER
+from skillmesh.data.helper import HELPERS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FOUND = Path(__file__).parents[1] / "fixtures" / "hostile"
@@ -26,7 +26,7 @@ FOUND = Path(__file__).parents[1] / "fixtures" / "hostile"
 @pytest.fixture(autouse=True)
 def _no_helper() -> None:
     """What the process that decodes images took is judged when it ends: not one that another test has started."""
-    HELPER.stop()
+    HELPERS.stop()
 
 
 @pytest.fixture(scope="module")

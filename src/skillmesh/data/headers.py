@@ -21,8 +21,8 @@ MOST_PARTS = 10_000
 """Chunks or segments of an ordinary file."""
 MOST_JPEG_PIXELS = 80 * 10**6
 """Pillow warns of larger ones; a second of decoding."""
-REFUSED_SCANS = 500
-"""Scans from which a JPEG is refused: programs write ten or so."""
+REFUSED_SCANS = 100
+"""Scans from which a JPEG is refused: programs write ten or so, and each walks through the whole picture."""
 MOST_JPEG_WORK = 320 * 10**6
 """Pixels times scans of an ordinary progressive JPEG: each scan walks through the whole picture."""
 

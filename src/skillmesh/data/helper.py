@@ -2,8 +2,9 @@
 
 Decoders allocate what a file tells them to, and some can be kept busy for ever. In a process of its own that ends
 in an error for this one image. The helper forks for each, which takes milliseconds, so whatever a decoder does to
-its process is gone with the image. One is decoded at a time, so one helper's memory is all that is added. It is
-started by the first such image, and ends when it has had nothing to do for a while or when this process does.
+its process is gone with the image. There are two helpers, so that two processors have work, and both together are
+the memory that is added; formats whose decoders need more have both turns to themselves. A helper is started by
+the first image that finds no other free, and ends when it has had nothing to do for a while or this process ends.
 """
 
 from __future__ import annotations
@@ -32,17 +33,26 @@ from skillmesh.data.limits import (
     LEAST_SHARE,
     MEGAPIXELS,
     SECONDS,
+    SEVERAL_COPIES,
+    Room,
     max_pixels,
 )
 
 IDLE = 60.0
 """Seconds without work after which the helper ends."""
 SPARE = 56 * 2**20
-"""Bytes beside the pixels that the helper may take: the file itself, a decoder's own tables."""
+"""Bytes beside the pixels that a helper may take: the file itself, a decoder's own tables."""
+AT_ONCE = 2
+"""Number of helpers, and of images that they decode at the same time."""
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from skillmesh.data import helper; helper.serve()"
 )
-_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+_ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # every image is decoded into fresh memory: fewer, larger pages
+}
 _FRAME = struct.Struct(">cQ")
 _NO_MEMORY = ("decoder error -9", "could not create decoder object")
 """What Pillow says where a decoder written in C gets no memory."""
@@ -55,7 +65,7 @@ class _EndedError(Exception):
 
 
 class Helper:
-    """The process, started where it does not run, and the line to it."""
+    """One such process, started where it does not run, and the line to it."""
 
     def __init__(self) -> None:
         self._alone = threading.Lock()
@@ -150,9 +160,34 @@ class Helper:
         self._process = None
 
 
-HELPER = Helper()
-"""The one of this process."""
-atexit.register(HELPER.stop)
+class Helpers:
+    """The helpers of this process. Threads may share them: who finds none free waits."""
+
+    def __init__(self) -> None:
+        self._all = [Helper() for _ in range(AT_ONCE)]
+        self._free = list(self._all)
+        self._turns = Room(AT_ONCE)
+
+    @property
+    def are_running(self) -> bool:
+        return any(helper.is_running for helper in self._all)
+
+    def run(self, verb: str, kind: str, size: int, data: bytes) -> bytes:
+        """Have an image decoded or hashed; `UnreadableImageError` whatever goes wrong."""
+        with self._turns.taken(AT_ONCE if kind in SEVERAL_COPIES else 1):
+            helper = self._free.pop()  # the one that was last in use: a second is started only where it has work
+            try:
+                return helper.run(verb, kind, size, data)
+            finally:
+                self._free.append(helper)
+
+    def stop(self) -> None:
+        for helper in self._all:
+            helper.stop()
+
+
+HELPERS = Helpers()
+atexit.register(HELPERS.stop)
 
 
 def _send(line: socket.socket, kind: bytes, data: bytes, deadline: float | None = None) -> None:
@@ -182,7 +217,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it belongs to whoever started it, and ends with them
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # whoever started it may ignore it
     line = socket.socket(fileno=0)
-    _bound_memory()
+    _prepare_pillow()
     with line.makefile("rb") as stream, contextlib.suppress(OSError, struct.error):  # nobody is there any more
         while any(select.select([line], [], [], IDLE)):
             request = stream.read(_FRAME.unpack(stream.read(_FRAME.size))[1])
@@ -190,6 +225,7 @@ def serve() -> None:
             if (child := os.fork()) == 0:
                 signal.alarm(int(SECONDS) + 5)  # whoever asked may be gone and stops nothing
                 verb, kind, size, share = json.loads(request)
+                _bound_memory(kind)
                 answer = _answered(verb, kind, size, share, data)
                 signal.setitimer(signal.ITIMER_PROF, 0)  # half an answer would be taken for part of the next
                 _send(line, *answer)
@@ -203,8 +239,8 @@ def serve() -> None:
     os._exit(0)
 
 
-def _bound_memory() -> None:
-    """Bound what is allocated from now on; Pillow's own limit on pixels gives way to ours."""
+def _prepare_pillow() -> None:
+    """Load what all images need before the first fork; Pillow's own limit on pixels gives way to ours."""
     import resource
 
     from PIL import Image
@@ -215,20 +251,26 @@ def _bound_memory() -> None:
         from PIL import AvifImagePlugin
 
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1
-    with contextlib.suppress(OSError, ValueError):  # not on every system
-        now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (now + _allowance(), now + _allowance()))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _allowance() -> int:
-    return SPARE + BYTES_A_PIXEL * max_pixels()
+def _bound_memory(kind: str) -> None:
+    """Bound what is allocated from now on to what a format may take."""
+    import resource
+
+    with contextlib.suppress(OSError, ValueError):  # not on every system
+        now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (now + _allowance(kind),) * 2)
+
+
+def _allowance(kind: str) -> int:
+    return SPARE + SEVERAL_COPIES.get(kind, BYTES_A_PIXEL) * max_pixels()
 
 
 def _too_large_jpeg(data: bytes, kind: str) -> bool:
     """Whether a JPEG failed for lack of memory, of which its decoder says only that the data is broken."""
     try:
-        return kind == "jpeg" and jpeg_coefficients(data) + len(data) > 0.9 * _allowance()
+        return kind == "jpeg" and jpeg_coefficients(data) + len(data) > 0.9 * _allowance(kind)
     except (struct.error, IndexError):  # cut off within the header
         return False
 
@@ -236,8 +278,10 @@ def _too_large_jpeg(data: bytes, kind: str) -> bool:
 def _answered(verb: str, kind: str, size: int, share: float, data: bytes) -> tuple[bytes, bytes]:
     """Decode or hash; the system ends this process where it takes more of a processor than the image is worth."""
 
+    each = A_MEGAPIXEL.get(kind, A_MEGAPIXEL["other"])
+
     def allow(pixels: int) -> None:
-        signal.setitimer(signal.ITIMER_PROF, share * (AN_IMAGE + A_MEGAPIXEL * min(pixels, max_pixels()) / 1e6))
+        signal.setitimer(signal.ITIMER_PROF, share * (AN_IMAGE + each * min(pixels, max_pixels()) / 1e6))
 
     allow(0)
     try:
@@ -250,7 +294,7 @@ def _answered(verb: str, kind: str, size: int, share: float, data: bytes) -> tup
     except MemoryError:
         pass
     reason = (
-        f"decoding it needs more than {_allowance() / 1e6:.0f} MB of memory; shrink the image, or set "
+        f"decoding it needs more than {_allowance(kind) / 1e6:.0f} MB of memory; shrink the image, or set "
         f"{MEGAPIXELS} to more than {max_pixels() // 10**6}"
     )
     return _REFUSED, reason.encode()

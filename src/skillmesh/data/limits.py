@@ -1,7 +1,7 @@
 """How much memory and time reading images may take, whoever made them.
 
 Three bounds hold for the whole process, however many threads read: on the bytes of files that are in memory, on
-the pixels that are decoded here, and on what the helper process takes that decodes unusual files (`helper.py`).
+the pixels that are decoded here, and on what the helper processes take that decode unusual files (`helper.py`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from contextlib import contextmanager
 from skillmesh.errors import DataError
 
 MEGAPIXELS = "SKILLMESH_MAX_MEGAPIXELS"
-DEFAULT_MEGAPIXELS = 52
-"""The largest photos of common phones have 50; JPEGs of several hundred are read too, as they decode smaller."""
+DEFAULT_MEGAPIXELS = 40
+"""A page scanned at 600 dpi has 35. Larger photos are JPEGs, which decode smaller: several hundred are read."""
 BYTES_A_PIXEL = 4
 """What Pillow takes for a pixel of most modes."""
+SEVERAL_COPIES = {"heif": 6, "webp": 6, "avif": 6, "jpeg": 6}
+"""Bytes for each allowed pixel that other decoders may take: they keep a picture several times, or all its
+coefficients, so what they read is smaller. HEIC photos of 24 million pixels, which phones make, need 5."""
 SECONDS = 25.0
-"""After so long the helper process is stopped, however busy the machine is."""
-AN_IMAGE, A_MEGAPIXEL = 1.0, 0.25
-"""Seconds of a processor that the helper may take for an image, and beside that for each million of its pixels:
-PNG, TIFF, WebP and AVIF take 0.02 to 0.06 of these, the finest HEIC 0.14."""
+"""After so long a helper process is stopped, however busy the machine is."""
+AN_IMAGE, A_MEGAPIXEL = 1.0, {"heif": 0.25, "avif": 0.25, "other": 0.1}
+"""Seconds of a processor that a helper may take for an image, and beside that for each million of its pixels, by
+format: PNG, TIFF and WebP take 0.02 to 0.06 of these, the finest HEIC 0.14."""
 LEAST_SHARE = 0.5
 """Each image that takes too long halves the time of the next, down to this; each that can be read doubles it."""
 FORGIVEN = 60.0
