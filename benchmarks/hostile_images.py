@@ -198,7 +198,7 @@ class Meter:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        while not self._idle.wait(0.005):
+        while not self._idle.wait(0.05):  # reading it stops the helper for a moment
             self._helper = max(self._helper, sum(map(_share, _children())))
 
     def row(self, case: str, verb: str, do: Callable[[], str]) -> Row:

@@ -245,13 +245,17 @@ def to_rgb(image: Image.Image, factors: tuple[int, int] = (1, 1)) -> Image.Image
 
     if factors == (1, 1) and _is_plain_rgb(image):
         return image
-    convert = _conversion(image)
+    convert, see_through = _conversion(image), _is_see_through(image)
     across, down = factors
     rgb = Image.new("RGB", (-(-image.width // across), -(-image.height // down)))
     top = 0
     for strip in _strips(image, down):
-        part = convert(strip)
-        part = part if factors == (1, 1) else part.reduce(factors)
+        if factors == (1, 1):
+            part = convert(strip)
+        elif see_through:  # averaged with colours weighed by how much they show, then set on white
+            part = _on_white(strip.convert("RGBA").convert("RGBa").reduce(factors).convert("RGBA"))
+        else:
+            part = convert(strip).reduce(factors)
         rgb.paste(part, (0, top))
         top += part.height
     return rgb
@@ -274,9 +278,13 @@ def _conversion(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
     if image.mode in ("I", "F"):
         low, high = _range(image)
         return lambda part: Image.fromarray(_scaled_to_8_bits(np.asarray(part), low, high)).convert("RGB")
-    if "A" in image.getbands() or "transparency" in image.info:
+    if _is_see_through(image):
         return _on_white
     return lambda part: part.convert("RGB")
+
+
+def _is_see_through(image: Image.Image) -> bool:
+    return "A" in image.getbands() or "transparency" in image.info
 
 
 def _on_white(part: Image.Image) -> Image.Image:

@@ -23,7 +23,7 @@ SEVERAL_COPIES = {"heif": 6, "webp": 6, "avif": 6, "jpeg": 6}
 coefficients, so what they read is smaller. HEIC photos of 24 million pixels, which phones make, need 5."""
 SECONDS = 25.0
 """After so long a helper process is stopped, however busy the machine is."""
-AN_IMAGE, A_MEGAPIXEL = 1.0, {"heif": 0.25, "avif": 0.25, "other": 0.1}
+AN_IMAGE, A_MEGAPIXEL = 0.5, {"heif": 0.25, "avif": 0.25, "other": 0.1}
 """Seconds of a processor that a helper may take for an image, and beside that for each million of its pixels, by
 format: PNG, TIFF and WebP take 0.02 to 0.06 of these, the finest HEIC 0.14."""
 LEAST_SHARE = 0.5
