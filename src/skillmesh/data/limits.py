@@ -20,7 +20,7 @@ BYTES_A_PIXEL = 4
 """What Pillow takes for a pixel of most modes."""
 SEVERAL_COPIES = {"heif": 5, "webp": 5, "avif": 5, "jpeg": 5}
 """Bytes for each allowed pixel that other decoders may take: they keep a picture several times, or all its
-coefficients, so what they read is smaller. HEIC photos of 24 million pixels, which phones make, need 4 to 5 of them."""
+coefficients, so what they read is smaller. HEIC photos of 24 million pixels, which phones make, need 4 to 5."""
 SECONDS = 25.0
 """After so long a helper process is stopped, however busy the machine is."""
 AN_IMAGE, A_MEGAPIXEL = 0.5, {"heif": 0.25, "avif": 0.25, "other": 0.1}
