@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.evaluation.provenance import provenance
 
@@ -36,7 +36,7 @@ def main() -> None:
         write_demo_tasks(place / "tasks", train=12, val=4, test=4, names=tasks)
         paths = [place / "tasks" / task for task in tasks]
         origin = provenance(" ".join(["python", "benchmarks/ask.py", *sys.argv[1:]]), paths, 0)
-        agent = Agent.open(place / "agent")
+        agent = Core.open(place / "agent")
         for path in paths:
             agent.learn(path)
         few = max(1, options.images // 10)

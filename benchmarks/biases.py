@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.toes import choose_toes, toe_features
-from skillmesh.data.folder import TaskFolder, find_tasks, open_task
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
+from skillmesh.data.folder import TaskImages, find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.biases import PAPER, train_biases
 from skillmesh.learning.head import Fit, Head, fit_head
@@ -58,14 +59,14 @@ class Row:
 class Bench:
     """One task, with what all methods share."""
 
-    def __init__(self, backbone: Backbone, folder: TaskFolder, work: Path, weights: Path | None) -> None:
+    def __init__(self, backbone: Backbone, folder: TaskImages, work: Path, weights: Path | None) -> None:
         self.backbone, self.folder, self.classes = backbone, folder, len(folder.classes)
         self.agents = {}
         for representation in ("features", "descriptor"):
             home = work / representation
             settings = {"representation": representation, "backbone": backbone.name, "weights": weights}
             create_home(home, name="bench", calibration=work / "calibration", **settings)
-            self.agents[representation] = Agent(home, cache_folder=work / "cache")
+            self.agents[representation] = Core(home, cache_folder=work / "cache")
             self.agents[representation]._backbone = backbone
         images = sum(len(folder.splits[part]) for part in PARTS[:2])
         self.pass_macs = backbone.network.forward_macs * images
@@ -73,7 +74,7 @@ class Bench:
     def learned(self, representation: str = "descriptor", **options: Any) -> Row:
         """What an agent makes of the task."""
         agent = self.agents[representation]
-        module, lesson = agent.learn(self.folder, replace=True, **options, warm_start="never")
+        module, lesson = agent.learn(self.folder, replace=True, **options, warm_start=WarmStart("never"))
         test = self.folder.splits["test"]
         x = agent.backbone.represent(agent.backbone.describe(test.files).raw, agent.config.representation)
         right = agent.head(module).logits(agent.seen_by(module, x, test.files)).argmax(axis=1) == test.labels
@@ -160,11 +161,11 @@ def by_the_paper(bench: Bench) -> Iterator[tuple[str, Row]]:
 LEARNED: dict[str, dict[str, Any]] = {
     "head on features": {"representation": "features"},
     "head on descriptor": {},
-    "biases, our way": {"biases": "always"},
-    "biases, our way, auto": {"biases": "auto"},
-    "biases, our way, last half": {"biases": "always", "layers": "last-half"},
-    "head2toe, from our biases": {"biases": "always", "adaptation": "head2toe"},
-    "reprogramming": {"biases": "always", "adaptation": "reprogramming"},
+    "biases, our way": {"adaptation": Adaptation("always")},
+    "biases, our way, auto": {"adaptation": Adaptation("auto")},
+    "biases, our way, last half": {"adaptation": Adaptation("always", layers="last-half")},
+    "head2toe, from our biases": {"adaptation": Adaptation("always", "head2toe")},
+    "reprogramming": {"adaptation": Adaptation("always", "reprogramming")},
 }
 """What agents are told."""
 PAPER_S = "the paper's"

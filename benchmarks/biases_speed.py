@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.agent import Agent
 from skillmesh.backbone.network import cpu_workers
+from skillmesh.common.choices import Adaptation, WarmStart
+from skillmesh.core import Core
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.inputs import as_image
 from skillmesh.evaluation.provenance import provenance
@@ -46,9 +47,13 @@ def measure(folder: Path) -> dict[str, Any]:
     names = LEARNED[:8]
     write_demo_tasks(folder / "tasks", train=6, val=3, test=8, names=list(names))
     create_home(folder / "home", name="speed")
-    agent = Agent(folder / "home", device="cpu", cache_folder=folder / "cache")
+    agent = Core(folder / "home", device="cpu", cache_folder=folder / "cache")
     for index, name in enumerate(names):
-        agent.learn(folder / "tasks" / name, biases="always" if index % 2 else "never", warm_start="never")
+        agent.learn(
+            folder / "tasks" / name,
+            adaptation=Adaptation(mode="always" if index % 2 else "none"),
+            warm_start=WarmStart("never"),
+        )
     agent.backbone.cache = None  # every image is described anew
     paths = sorted((folder / "tasks").glob("*/test/*/*.jpg"))
     chosen = [paths[i] for i in np.random.default_rng(0).permutation(len(paths))[:IMAGES]]

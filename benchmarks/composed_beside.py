@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.agent import Agent
 from skillmesh.answering.mapper import Mapper
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.head import Head
@@ -46,7 +47,7 @@ def random_picks(bank: Sequence[Module], rng: np.random.Generator, renamed: bool
     return list(chosen.values())
 
 
-def answers(modules: list[Module], agent: Agent, x: Floats) -> list[tuple[str, str]]:
+def answers(modules: list[Module], agent: Core, x: Floats) -> list[tuple[str, str]]:
     """Task and class of each image, as an agent with these modules says."""
     tasks = Mapper(modules, agent.config.mapper, agent.prior).map(x).task
     said: list[tuple[str, str]] = [("", "")] * len(x)
@@ -68,7 +69,7 @@ class World:
         for turn, path in enumerate(paths):
             task = open_task(path, hold_out=("val", "test"))
             agent = self.teachers[turn % 2]
-            module, _ = agent.learn(task, warm_start="never")
+            module, _ = agent.learn(task, warm_start=WarmStart("never"))
             self.composer.take(agent.bank.file_of(module))
             described = agent.backbone.describe(task.splits["test"].files)
             parts.append(agent.backbone.represent(described.raw, agent.config.representation))
@@ -78,9 +79,9 @@ class World:
         self.x = np.concatenate(parts)
         self.taught = [in_order(list(teacher.bank)) for teacher in self.teachers]
 
-    def _agent(self, home: Path) -> Agent:
+    def _agent(self, home: Path) -> Core:
         create_home(home, name=home.name)
-        return Agent(home, backbone=self.teachers[0].backbone if hasattr(self, "teachers") else None)
+        return Core(home, backbone=self.teachers[0].backbone if hasattr(self, "teachers") else None)
 
     def held(self, live: list[Module], newcomers: list[Module]) -> list[str]:
         """Whom the first teacher holds back."""

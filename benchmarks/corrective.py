@@ -19,9 +19,9 @@ from typing import Any
 
 from overlap_tasks import halves, opened, taught
 
-from skillmesh.agent import Agent
 from skillmesh.common.config import AgentConfig
-from skillmesh.data.folder import TaskFolder, find_tasks
+from skillmesh.core import Core
+from skillmesh.data.folder import TaskImages, find_tasks
 from skillmesh.evaluation.corrective import corrective
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.evaluation.provenance import provenance
@@ -40,11 +40,11 @@ KINDS: dict[str, dict[str, Any]] = {
 TWICE = ("sketch", "maha", "gmmc-floor")
 
 
-def measured(agent: Agent, folders: list[TaskFolder], encoder: Encoder) -> dict[str, Any]:
+def measured(agent: Core, folders: list[TaskImages], encoder: Encoder) -> dict[str, Any]:
     return corrective(evaluate(agent, folders, learn=False, keep_said=True).said, encoder)
 
 
-def banks(folders: list[TaskFolder], scratch: Path, encoder: Encoder) -> dict[str, Any]:
+def banks(folders: list[TaskImages], scratch: Path, encoder: Encoder) -> dict[str, Any]:
     """The tasks as they are."""
     found = {}
     for kind, settings in KINDS.items():
@@ -53,7 +53,7 @@ def banks(folders: list[TaskFolder], scratch: Path, encoder: Encoder) -> dict[st
     return found
 
 
-def twice_taught(folders: list[TaskFolder], scratch: Path, encoder: Encoder) -> dict[str, Any]:
+def twice_taught(folders: list[TaskImages], scratch: Path, encoder: Encoder) -> dict[str, Any]:
     """Every task twice; test images are asked once, as the first half's. Support by plain forms and by encoder."""
     pairs = [halves(folder) for folder in folders]
     found = {}
@@ -62,7 +62,7 @@ def twice_taught(folders: list[TaskFolder], scratch: Path, encoder: Encoder) -> 
         backbone = taught(home, (half for pair in pairs for half in pair), **KINDS[kind]).backbone
         asked = [first for first, _ in pairs]
         found[kind], encoded = (
-            measured(Agent(_set(home, support), backbone=backbone), asked, encoder)
+            measured(Core(_set(home, support), backbone=backbone), asked, encoder)
             for support in ("plain", "encoder")
         )
         found[kind]["support"]["by encoder"] = encoded["support"]["together"]
@@ -111,7 +111,7 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(row[part] for part in ("task", "label", "said_task", "said"))
 
 
-def overlapping(folders: list[TaskFolder], encoder: Encoder) -> list[str]:
+def overlapping(folders: list[TaskImages], encoder: Encoder) -> list[str]:
     """The tasks that share a class with another one, by name."""
     matches = ClassMatches(encoder)
     matches.add_all({folder.name: folder.classes for folder in folders})

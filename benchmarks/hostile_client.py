@@ -36,7 +36,7 @@ from typing import Any
 from mesh_answers import carrier
 from nodes import Namespace, environment, namespace, runs, start, taught_homes
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.errors import AgentError
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.mesh.calling import call
@@ -126,8 +126,8 @@ class Bench:
         self.folder = work / "hostile" / setting.name.replace(" ", "-").replace(",", "")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        self.teachers = {Agent(home).identity.public_key for home in homes}
-        self.modules = sum(len(Agent(home).bank) for home in homes)
+        self.teachers = {Core(home).identity.public_key for home in homes}
+        self.modules = sum(len(Core(home).bank) for home in homes)
         self.loot = self.folder / "loot"
         for authority in ("ours", "foreign") if setting.tls else ():
             create_ca(self.folder / authority)
@@ -207,10 +207,10 @@ class Bench:
             if listens:
                 chosen = {"network": "fixed", "listen": [place]}
             if certificate != "none":
-                key = Agent(home).identity.public_key
+                key = Core(home).identity.public_key
                 chosen["tls"] = issue(self.folder / certificate, key, home.name, home / "tls").model_dump()
         MeshSettings.of({"trust": self.setting.trust, "sync_seconds": 2.0, **chosen}).save(home)
-        agent = Agent(home)
+        agent = Core(home)
         if self.setting.trust == "listed":
             for key in self.teachers:
                 agent.ledger.trust(key)
@@ -246,12 +246,12 @@ class Bench:
 
     def _has_all(self, home: Path) -> bool:
         return sum(path.suffix == ".skill" for path in (home / "bank").iterdir()) >= self.modules and (
-            sum(module.card.teacher_key in self.teachers for module in Agent(home).bank) == self.modules
+            sum(module.card.teacher_key in self.teachers for module in Core(home).bank) == self.modules
         )
 
     def _foreign(self, home: Path) -> list[str]:
         """Tasks in a bank that no honest teacher taught."""
-        return [m.card.task for m in Agent(home).bank if m.card.teacher_key not in self.teachers]
+        return [m.card.task for m in Core(home).bank if m.card.teacher_key not in self.teachers]
 
 
 def paths() -> str:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.gather import gather
 from skillmesh.data.inputs import Unreadable
@@ -128,7 +128,7 @@ def measured_here() -> Iterator[Row]:
         place = Path(folder)
         tasks = list(LEARNED)[:2]
         write_demo_tasks(place / "tasks", train=6, val=2, test=2, names=tasks)
-        agent = Agent.open(place / "agent")
+        agent = Core.open(place / "agent")
         agent.learn(place / "tasks" / tasks[0])
         agent.learn(shutil.copytree(place / "tasks" / tasks[1], place / "new task"))
         ordinary = next((place / "tasks" / tasks[0]).glob("test/*/*"))
@@ -157,7 +157,7 @@ def made(name: str, folder: Path) -> Path:
     return (cases.PLACES | cases.ZIPS)[name](folder)
 
 
-def asked(agent: Agent, path: Path, ordinary: Path) -> str:
+def asked(agent: Core, path: Path, ordinary: Path) -> str:
     """Ask about it between two ordinary images, as the command does; those must be answered."""
     inputs = list(gather([str(ordinary), str(path), str(ordinary)]))
     readable = [each for each in inputs if not isinstance(each, Unreadable)]
@@ -170,7 +170,7 @@ def asked(agent: Agent, path: Path, ordinary: Path) -> str:
     return f"{read} read; {len(errors)} refused: {errors[0]}" if errors else "read"
 
 
-def learned(agent: Agent, path: Path, task: Path) -> str:
+def learned(agent: Core, path: Path, task: Path) -> str:
     """Learn a task that has it among its training images, or that it is."""
     if path.suffix == ".zip":
         try:

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.cache import default_folder
-from skillmesh.data.folder import TaskFolder, find_tasks
+from skillmesh.data.folder import TaskImages, find_tasks
 from skillmesh.evaluation.evaluate import open_measured
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.examine import Part, examine
@@ -29,7 +29,7 @@ from skillmesh.numerics.tensors import Floats
 SEED = 0
 
 
-def measured(folder: TaskFolder, backbone: Backbone) -> dict[str, Any]:
+def measured(folder: TaskImages, backbone: Backbone) -> dict[str, Any]:
     parts = [
         Part.of(name, split.files, split.labels, backbone.describe(split.files))
         for name, split in folder.splits.items()

@@ -24,9 +24,10 @@ import numpy as np
 from overlap_tasks import half_of
 from threadpoolctl import threadpool_limits
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.statistics import Statistics, merged
-from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
+from skillmesh.data.folder import Split, TaskImages, find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.module import Module
 from skillmesh.numerics.tensors import Floats
@@ -45,7 +46,7 @@ LEAST_CLASSES = 3
 class Asked:
     """A task's test images, described."""
 
-    folder: TaskFolder
+    folder: TaskImages
     x: Floats
     labels: np.ndarray
     images: Sequence[Any]
@@ -57,7 +58,7 @@ def cut(split: Split, seed: int) -> tuple[Split, Split]:
     return _rows(split, mine), _rows(split, ~mine)
 
 
-def by_images(task: TaskFolder, seed: int) -> tuple[TaskFolder, TaskFolder]:
+def by_images(task: TaskImages, seed: int) -> tuple[TaskImages, TaskImages]:
     train, val = cut(task.splits["train"], seed), cut(task.splits["val"], seed)
     first, second = (
         replace(task, splits=task.splits | {"train": t, "val": v}) for t, v in zip(train, val, strict=True)
@@ -65,7 +66,7 @@ def by_images(task: TaskFolder, seed: int) -> tuple[TaskFolder, TaskFolder]:
     return first, second
 
 
-def by_classes(task: TaskFolder) -> tuple[TaskFolder, TaskFolder]:
+def by_classes(task: TaskImages) -> tuple[TaskImages, TaskImages]:
     middle = max(2, len(task.classes) // 2)
     halves = []
     for kept in (range(middle), range(middle, len(task.classes))):
@@ -87,20 +88,20 @@ class Crew:
     def __init__(self, folder: Path) -> None:
         self._folder, self._backbone = folder, None
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str) -> Core:
         create_home(self._folder / name, name=name)
-        agent = Agent(self._folder / name, backbone=self._backbone)
+        agent = Core(self._folder / name, backbone=self._backbone)
         self._backbone = agent.backbone
         return agent
 
-    def taught(self, name: str, tasks: Sequence[TaskFolder]) -> Agent:
+    def taught(self, name: str, tasks: Sequence[TaskImages]) -> Core:
         agent = self.agent(name)
         for task in tasks:
-            agent.learn(task, warm_start="never")
+            agent.learn(task, warm_start=WarmStart("never"))
         print(f"{name} has learned {len(tasks)} tasks", flush=True)
         return agent
 
-    def student(self, name: str, files: Sequence[bytes], maker: Agent | None = None) -> Agent:
+    def student(self, name: str, files: Sequence[bytes], maker: Core | None = None) -> Core:
         agent = self.agent(name)
         if maker is not None:
             agent.ledger.trust(maker.identity.public_key, maker.name)
@@ -110,18 +111,18 @@ class Crew:
         return agent
 
 
-def files_of(*agents: Agent) -> list[bytes]:
+def files_of(*agents: Core) -> list[bytes]:
     return [agent.bank.file_of(module) for agent in agents for module in agent.bank]
 
 
-def asked(agent: Agent, task: TaskFolder) -> Asked:
+def asked(agent: Core, task: TaskImages) -> Asked:
     split = task.splits["test"]
     described = agent.backbone.describe(split.files)
     x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
     return Asked(task, x, split.labels[described.readable], [split.files[i] for i in described.readable])
 
 
-def final(agent: Agent, exams: Sequence[Asked]) -> dict[str, float]:
+def final(agent: Core, exams: Sequence[Asked]) -> dict[str, float]:
     """For each task how often task and class are right, in per cent."""
     found = {}
     for exam in exams:
@@ -137,7 +138,7 @@ def final(agent: Agent, exams: Sequence[Asked]) -> dict[str, float]:
 # 1. The sums themselves.
 
 
-def exactness(agent: Agent, tasks: Sequence[TaskFolder], seed: int) -> dict[str, float]:
+def exactness(agent: Core, tasks: Sequence[TaskImages], seed: int) -> dict[str, float]:
     """Unquantised statistics of two halves against those of the whole, relative to the largest number."""
     worst = {"mean": 0.0, "scatter": 0.0}
     for task in tasks:
@@ -152,7 +153,7 @@ def exactness(agent: Agent, tasks: Sequence[TaskFolder], seed: int) -> dict[str,
     return worst
 
 
-def _statistics(agent: Agent, task: TaskFolder) -> Statistics:
+def _statistics(agent: Core, task: TaskImages) -> Statistics:
     described = agent.backbone.describe(task.splits["train"].files)
     x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
     return Statistics.of(x, task.splits["train"].labels[described.readable], len(task.classes))
@@ -161,13 +162,13 @@ def _statistics(agent: Agent, task: TaskFolder) -> Statistics:
 # 2. Merged tasks.
 
 
-def linked(agent: Agent) -> Agent:
+def linked(agent: Core) -> Core:
     for task in sorted({module.card.task for module in agent.bank}):
         agent.merge([f"{task}@ann", f"{task}@bob"])
     return agent
 
 
-def any_order(crew: Crew, maker: Agent, files: list[bytes], exams: Sequence[Asked], seed: int) -> dict[str, Any]:
+def any_order(crew: Crew, maker: Core, files: list[bytes], exams: Sequence[Asked], seed: int) -> dict[str, Any]:
     """Three more agents take in the same in orders of their own."""
     rng, same = np.random.default_rng(seed), []
     said = [_bits(maker, exam) for exam in exams]
@@ -178,7 +179,7 @@ def any_order(crew: Crew, maker: Agent, files: list[bytes], exams: Sequence[Aske
     return {"agents": len(same), "bit_identical": sum(same), "images": sum(len(e.x) for e in exams)}
 
 
-def _bits(agent: Agent, exam: Asked) -> bytes:
+def _bits(agent: Core, exam: Asked) -> bytes:
     """Scores of the mapper and answers with raw confidences."""
     scores = agent.mapper()[1].map(exam.x)
     answers = agent.answer_described(exam.x, exam.images)
@@ -188,7 +189,7 @@ def _bits(agent: Agent, exam: Asked) -> bytes:
 # 3. Second teachers before quarantine.
 
 
-def second_teachers(first: Agent, second: Agent) -> dict[str, Any]:
+def second_teachers(first: Core, second: Core) -> dict[str, Any]:
     """Each task's second teacher before the first, who knows all tasks; then the same with names moved by one."""
     config = first.config
     background = background_of(first.calibration, config.representation, config.compact)
@@ -214,7 +215,7 @@ def second_teachers(first: Agent, second: Agent) -> dict[str, Any]:
     return found
 
 
-def _swapped(module: Module, teacher: Agent) -> Module:
+def _swapped(module: Module, teacher: Core) -> Module:
     """As if every class had been taught under the name of the next."""
     classes = (*module.card.classes[1:], module.card.classes[0])
     return Module.create(module.card.model_copy(update={"classes": classes}), module.tensors, teacher.identity)[0]
@@ -226,19 +227,19 @@ def _swapped(module: Module, teacher: Agent) -> Module:
 def gone_on(
     crew: Crew,
     name: str,
-    tasks: Sequence[TaskFolder],
-    halves: Callable[[TaskFolder], tuple[TaskFolder, TaskFolder]],
-) -> Agent:
+    tasks: Sequence[TaskImages],
+    halves: Callable[[TaskImages], tuple[TaskImages, TaskImages]],
+) -> Core:
     agent = crew.agent(name)
     for task in tasks:
         first, second = halves(task)
-        agent.learn(first, warm_start="never")
+        agent.learn(first, warm_start=WarmStart("never"))
         agent.continue_task(task.name, second)
     print(f"{name} has gone on with {len(tasks)} tasks", flush=True)
     return agent
 
 
-def measured(tasks: list[TaskFolder], scratch: Path, seed: int) -> dict[str, Any]:
+def measured(tasks: list[TaskImages], scratch: Path, seed: int) -> dict[str, Any]:
     crew = Crew(scratch)
     whole = crew.taught("whole", tasks)
     exams = [asked(whole, task) for task in tasks]

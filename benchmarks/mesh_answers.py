@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from nodes import fresh_copies, namespace, runs, start, status, taught_homes, until
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.mesh.calling import call
 from skillmesh.module.notice import announce
@@ -40,9 +40,9 @@ def carrier(homes: list[Path], into: Path) -> Path:
     shutil.rmtree(into, ignore_errors=True)
     create_home(into, name="carrier")
     MeshSettings.of({"trust": "open"}).save(into)
-    agent = Agent(into)
+    agent = Core(into)
     for home in homes:
-        teacher = Agent(home)
+        teacher = Core(home)
         for module in teacher.bank:
             data = teacher.bank.file_of(module)
             agent.ledger.merge([announce(module.card, module.id, data, teacher.identity)], "benchmark")

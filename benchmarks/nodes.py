@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.folder import open_task
 from skillmesh.mesh.calling import NotRunningError, call
@@ -41,13 +42,13 @@ def taught_homes(work: Path, count: int, tasks: int = 2) -> list[Path]:
             continue
         shutil.rmtree(home, ignore_errors=True)
         create_home(home, name=f"agent{index:03d}")
-        agent = Agent(home, cache_folder=work / "cache")
+        agent = Core(home, cache_folder=work / "cache")
         backbone = agent._backbone = backbone or agent.backbone
         for number in range(index * tasks, (index + 1) * tasks):
             kind = LEARNED[number % len(LEARNED)]
             drawn = work / "tasks" / str(number)
             write_demo_tasks(drawn, names=[kind], seed=number, **IMAGES)
-            agent.learn(open_task(drawn / kind, name=f"{kind} {number}"), warm_start="never")
+            agent.learn(open_task(drawn / kind, name=f"{kind} {number}"), warm_start=WarmStart("never"))
         (home / "done").touch()
     return homes
 
@@ -61,7 +62,7 @@ def fresh_copies(homes: list[Path], into: Path, **settings: object) -> list[Path
         shutil.copytree(home, copy)
         for left in copy.glob("ledger.sqlite*"):
             left.unlink()
-        repair(Agent(copy))
+        repair(Core(copy))
         MeshSettings.of({"trust": "open", **settings}).save(copy)
         copies.append(copy)
     return copies

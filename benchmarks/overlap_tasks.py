@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from skillmesh.agent import Agent
-from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
+from skillmesh.data.folder import Split, TaskImages, find_tasks, open_task
 from skillmesh.store.home import create_home
 
 
-def opened(tasks: Path, seed: int = 0) -> list[TaskFolder]:
+def opened(tasks: Path, seed: int = 0) -> list[TaskImages]:
     return [open_task(path, hold_out=("val", "test"), seed=seed) for path in find_tasks([tasks])]
 
 
@@ -25,7 +26,7 @@ def half_of(labels: np.ndarray, rng: np.random.Generator, larger: bool = True) -
     return mine
 
 
-def halves(folder: TaskFolder, seed: int = 0) -> tuple[TaskFolder, TaskFolder]:
+def halves(folder: TaskImages, seed: int = 0) -> tuple[TaskImages, TaskImages]:
     """The task twice, with no training or validation image in common; test images are the same."""
     rng = np.random.default_rng(seed)
     parts: tuple[dict[str, Split], dict[str, Split]] = ({}, {})
@@ -35,13 +36,13 @@ def halves(folder: TaskFolder, seed: int = 0) -> tuple[TaskFolder, TaskFolder]:
         for part, kept in zip(parts, (mine, ~mine), strict=True):
             part[name] = _kept(split, np.flatnonzero(kept))
     first, second = (
-        TaskFolder(f"{folder.name}-{letter}", folder.classes, part | {"test": folder.splits["test"]}, ())
+        TaskImages(f"{folder.name}-{letter}", folder.classes, part | {"test": folder.splits["test"]}, ())
         for letter, part in zip("ab", parts, strict=True)
     )
     return first, second
 
 
-def every_second_class(folder: TaskFolder) -> TaskFolder:
+def every_second_class(folder: TaskImages) -> TaskImages:
     """The task without half of its classes; one of fewer than four keeps all."""
     if len(folder.classes) < 4:
         return folder
@@ -50,21 +51,23 @@ def every_second_class(folder: TaskFolder) -> TaskFolder:
     for name, split in folder.splits.items():
         some = _kept(split, np.flatnonzero(np.isin(split.labels, kept)))
         splits[name] = Split(some.files, np.searchsorted(kept, some.labels))
-    return TaskFolder(folder.name, tuple(folder.classes[c] for c in kept), splits, ())
+    return TaskImages(folder.name, tuple(folder.classes[c] for c in kept), splits, ())
 
 
 def _kept(split: Split, rows: Sequence[int] | np.ndarray) -> Split:
     return Split(tuple(split.files[row] for row in rows), split.labels[rows])
 
 
-def taught(home: Path, folders: Iterable[TaskFolder], **settings: object) -> Agent:
+def taught(home: Path, folders: Iterable[TaskImages], **settings: object) -> Core:
     """An agent that has these tasks, each of a teacher of its own; a home that is there is taken as it is."""
     if not (home / "agent.json").exists():
         create_home(home, name="benchmark", **settings)
-        agent = Agent(home)
+        agent = Core(home)
         for number, folder in enumerate(folders):
             teacher = home.with_name(f"{home.name}-teachers") / str(number)
             create_home(teacher, name=f"teacher {number}", **settings)
-            module, _ = (there := Agent(teacher, backbone=agent.backbone)).learn(folder, warm_start="never")
+            module, _ = (there := Core(teacher, backbone=agent.backbone)).learn(
+                folder, warm_start=WarmStart("never")
+            )
             agent.take(there.bank.file_of(module))
-    return Agent(home)
+    return Core(home)

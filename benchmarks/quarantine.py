@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.answering.mapper import Mapper
 from skillmesh.backbone.cache import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
-from skillmesh.data.folder import Split, TaskFolder, find_tasks, open_task
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
+from skillmesh.data.folder import Split, TaskImages, find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import SHARES, probe_tensors
@@ -56,7 +57,7 @@ TEST_IMAGES = 40
 class World:
     """All tasks, learned, and what an agent tries newcomers with."""
 
-    agent: Agent
+    agent: Core
     own: list[OwnValidation]
     foreign: list[Module]
     """The same modules, signed by one other teacher: an agent has its own from `own`, all others from here."""
@@ -80,11 +81,11 @@ class World:
 
 def learned(paths: list[Path], home: Path, **settings: object) -> World:
     create_home(home, name="honest", **settings)
-    agent = Agent(home)
+    agent = Core(home)
     own, test = [], []
     for path in paths:
         folder = open_task(path, hold_out=("val", "test"), seed=0)
-        module, _ = agent.learn(folder, warm_start="never")
+        module, _ = agent.learn(folder, warm_start=WarmStart("never"))
         own += validation.load(home / validation.FOLDER, [module])
         split = folder.splits["test"]
         rows = np.linspace(0, len(split) - 1, min(len(split), TEST_IMAGES)).astype(int)
@@ -168,13 +169,13 @@ def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.
     teachers = []
     for half in range(2):
         create_home(home / str(half), name=f"half-{half}", **_settings(world.agent))
-        teachers.append(Agent(home / str(half)))
+        teachers.append(Core(home / str(half)))
     held: list[str] = []
     for index, path in enumerate(paths):
         folder = open_task(path, hold_out=("val", "test"), seed=0)
         kept = []
         for half, teacher in enumerate(teachers):
-            module, _ = teacher.learn(_half(folder, half), warm_start="never")
+            module, _ = teacher.learn(_half(folder, half), warm_start=WarmStart("never"))
             kept += validation.load(teacher.home / validation.FOLDER, [module])
         others = [world.foreign[i] for i in rng.permutation(len(paths))[: OTHERS[-1]] if i != index]
         quarantine = Quarantine(world.prior, world.agent.config.mapper, world.background, kept[:1])
@@ -182,12 +183,12 @@ def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.
     return {"tried": len(paths), "held": len(held), "reasons": held}
 
 
-def _half(folder: TaskFolder, half: int) -> TaskFolder:
+def _half(folder: TaskImages, half: int) -> TaskImages:
     splits = {name: Split(split.files[half::2], split.labels[half::2]) for name, split in folder.splits.items()}
     return replace(folder, splits=splits)
 
 
-def _settings(agent: Agent) -> dict[str, Any]:
+def _settings(agent: Core) -> dict[str, Any]:
     return agent.config.model_dump(include={"mapper", "representation", "compact", "variance_floor"})
 
 

@@ -19,7 +19,8 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image, ImageEnhance
 
-from skillmesh.agent import Agent
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks
 from skillmesh.data.images import Pixels, decode, open_rgb
 from skillmesh.data.inputs import AnyImage
@@ -94,9 +95,9 @@ def measure(
         return
     with TemporaryDirectory() as home:
         create_home(Path(home), name="robustness", **MAPPERS[name])
-        agent = Agent(Path(home))
+        agent = Core(Path(home))
         for path in paths:
-            agent.learn(path, warm_start="never")
+            agent.learn(path, warm_start=WarmStart("never"))
         for label, change in CHANGES.items():
             if label not in known:
                 apply = None if change is None else partial(ChangedImage, change=change)

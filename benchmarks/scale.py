@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from skillmesh.agent import Agent
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.store.home import create_home
@@ -20,10 +21,10 @@ from skillmesh_challenge.scale import ScalePlan
 from skillmesh_challenge.simulate import Half, Proof, prove, scaled
 
 
-def proved_before(agent: Agent, paths: list[Path], result: Path) -> Proof:
+def proved_before(agent: Core, paths: list[Path], result: Path) -> Proof:
     """Learn the tasks, and take over what halves of them have shown: how a mapper is built has no part in it."""
     for path in paths:
-        agent.learn(open_task(path, hold_out=("val", "test")), warm_start="never")
+        agent.learn(open_task(path, hold_out=("val", "test")), warm_start=WarmStart("never"))
     run = json.loads(result.read_text())["runs"][0]
     halves = tuple(Half(**{key: value for key, value in half.items() if key != "gap"}) for half in run["check"])
     return Proof(len(paths), run["reach"], halves)
@@ -44,7 +45,7 @@ def main() -> None:
         origin["remark"] += f"; the growing was proved at commit {earlier}"
     with TemporaryDirectory() as fresh:
         create_home(Path(fresh), name="scale")
-        agent = Agent(Path(fresh), device="cpu")
+        agent = Core(Path(fresh), device="cpu")
         proof = proved_before(agent, paths, options.proof) if options.proof else prove(agent, paths)
         runs = []
         for size in options.sizes:

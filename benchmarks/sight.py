@@ -27,7 +27,7 @@ from overlap_tasks import every_second_class, halves, opened, taught
 
 from skillmesh.answering.mapper import Mapper
 from skillmesh.common.choices import Support
-from skillmesh.data.folder import TaskFolder, find_tasks
+from skillmesh.data.folder import TaskImages, find_tasks
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.evaluation.shown import show
 from skillmesh.learning.class_names.encoders import Encoder
@@ -42,7 +42,7 @@ LEAST = (0.5, 0.6, 0.7, 0.8)
 Pair = tuple[str, str, str, str]
 
 
-def by_construction(folders: list[TaskFolder], home: Path, encoder: Encoder) -> dict[str, Any]:
+def by_construction(folders: list[TaskImages], home: Path, encoder: Encoder) -> dict[str, Any]:
     """Precision and recall of sight by the number of images and the share of them that must agree.
 
     Names are all right here, and lose what sight speaks against wrongly: by both, `kept` of the known remain.
@@ -66,7 +66,7 @@ def by_construction(folders: list[TaskFolder], home: Path, encoder: Encoder) -> 
     return {"known": len(known), "kept": kept, "by_share": rows}
 
 
-def in_the_wild(folders: list[TaskFolder], home: Path, encoder: Encoder) -> dict[str, Any]:
+def in_the_wild(folders: list[TaskImages], home: Path, encoder: Encoder) -> dict[str, Any]:
     """What each task's classes match in a bank of all others, by three ways."""
     agent = taught(home, folders)
     agent.rebuilds_itself = False
@@ -126,7 +126,7 @@ def _key(row: dict[str, Any]) -> Pair:
     return row["learned_task"], row["learned"], row["target_task"], row["target"]
 
 
-def answer_costs(folders: list[TaskFolder], home: Path) -> dict[str, float]:
+def answer_costs(folders: list[TaskImages], home: Path) -> dict[str, float]:
     """Milliseconds that an answer takes once the image is described, by the kind of support."""
     agent = taught(home, folders)
     folder = max(folders, key=lambda f: len(f.splits["test"]))

@@ -25,7 +25,6 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
@@ -33,6 +32,8 @@ from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.describe import describe
 from skillmesh.backbone.network import cpu_workers
 from skillmesh.backbone.weights import build
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import open_task
 from skillmesh.data.images import Pixels
@@ -136,13 +137,13 @@ def learning_rows(task: Path, rounds: int) -> list[Row]:
     folder = open_task(task)
     with TemporaryDirectory() as scratch:
         create_home(Path(scratch) / "home", name="speed")
-        agent = Agent(Path(scratch) / "home", device="cpu")
+        agent = Core(Path(scratch) / "home", device="cpu")
         agent.backbone.cache = None
         images = [*folder.splits["train"].files, *folder.splits["val"].files]
         pixels = [image.pixels(image.content(), agent.backbone.network.size) for image in images]
         bare = BareNetwork()
         plain = plain_timm(pixels)
-        learn = lambda: agent.learn(folder, replace=True, warm_start="never")  # noqa: E731
+        learn = lambda: agent.learn(folder, replace=True, warm_start=WarmStart("never"))  # noqa: E731
         learned, floor = in_turns(learn, lambda: bare.run(pixels), rounds)
         described, _ = in_turns(lambda: describe(agent.backbone.network, images), lambda: None, 1)
         stock, _ = in_turns(plain, lambda: None, 1)
@@ -169,7 +170,7 @@ def answering_row(rounds: int, tasks: int = 40, classes: int = 15) -> Row:
     rng = np.random.default_rng(0)
     with TemporaryDirectory() as scratch:
         create_home(Path(scratch) / "home", name="speed")
-        agent = Agent(Path(scratch) / "home", device="cpu")
+        agent = Core(Path(scratch) / "home", device="cpu")
         agent.backbone.cache = None
         for index in range(tasks):
             agent.bank.add(_made_up_module(agent, f"task {index}", classes, rng))
@@ -181,7 +182,7 @@ def answering_row(rounds: int, tasks: int = 40, classes: int = 15) -> Row:
     return Row(what, "answer", "bare forward pass", ours, floor, ours / floor, "≤ 1.1 × the floor")
 
 
-def _made_up_module(agent: Agent, task: str, classes: int, rng: np.random.Generator) -> bytes:
+def _made_up_module(agent: Core, task: str, classes: int, rng: np.random.Generator) -> bytes:
     dim = agent.backbone.network.width
     labels = np.repeat(np.arange(classes), 4)
     x = (rng.standard_normal((classes, dim))[labels] + 0.5 * rng.standard_normal((len(labels), dim))).astype(

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.agent import Agent
 from skillmesh.backbone.cache import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
+from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks, task_name
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.evaluation.provenance import provenance
@@ -46,7 +46,7 @@ def measure(network: Network, paths: list[Path], seed: int) -> dict[str, Any]:
         calibration = Path(scratch) / "calibration.safetensors"
         calibrate_on(network, learned, cache).save(calibration)
         create_home(Path(scratch) / "home", name="unknown", calibration=calibration)
-        agent = Agent(Path(scratch) / "home")
+        agent = Core(Path(scratch) / "home")
         summary = evaluate(agent, paths, hide=hidden).summary()
     result = {figure: summary[figure] for figure in FIGURES} | {"seed": seed, "hidden": summary["hidden"]}
     print(f"seed {seed}:", *(f"{figure} {result[figure]:.4f}" for figure in FIGURES), flush=True)

@@ -17,7 +17,7 @@ from running import LEARNED, Ran
 if TYPE_CHECKING:
     from meshes import Mesh
 
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
 
 # Before NumPy is loaded: test processes share the cores, and BLAS threads that wait for each other spin.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -103,21 +103,21 @@ def one_network() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def new_agent(one_network: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Agent]:
+def new_agent(one_network: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Core]:
     """Make agents in fresh homes; settings as `create_home` takes them."""
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.store.home import create_home
 
-    def make(name: str = "alice", **settings: object) -> Agent:
+    def make(name: str = "alice", **settings: object) -> Core:
         home = tmp_path_factory.mktemp("home")
         create_home(home, name=name, **settings)
-        return Agent(home)
+        return Core(home)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def taught(new_agent: Callable[..., Agent], demo_tasks: Path) -> Agent:
+def taught(new_agent: Callable[..., Core], demo_tasks: Path) -> Core:
     """An agent that learned shapes, dice, latin and greek. Many tests share it: none may change it."""
     agent = new_agent("alice")
     for name in LEARNED:
@@ -126,7 +126,7 @@ def taught(new_agent: Callable[..., Agent], demo_tasks: Path) -> Agent:
 
 
 @pytest.fixture(scope="session")
-def tiny_taught(new_agent: Callable[..., Agent], tiny_tasks: Path) -> Agent:
+def tiny_taught(new_agent: Callable[..., Core], tiny_tasks: Path) -> Core:
     """The same with tiny tasks."""
     agent = new_agent("tina")
     for name in LEARNED:
@@ -135,7 +135,7 @@ def tiny_taught(new_agent: Callable[..., Agent], tiny_tasks: Path) -> Agent:
 
 
 @pytest.fixture(scope="session")
-def skill_files(tiny_taught: Agent, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def skill_files(tiny_taught: Core, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The tiny tasks' modules as files, by name."""
     folder = tmp_path_factory.mktemp("skills")
     for name in LEARNED:
@@ -192,7 +192,7 @@ def command(
 
 
 @pytest.fixture(scope="session")
-def teachers(new_agent: Callable[..., Agent], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def teachers(new_agent: Callable[..., Core], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Homes of eight agents with two really learned tasks each, sixteen in all. Tests copy them."""
     from skillmesh.data.demo import HIDDEN, write_demo_tasks
     from skillmesh.data.demo import LEARNED as DRAWN

@@ -105,7 +105,7 @@ def build(files: Path) -> None:
     """Make the files and, in `start`, the home that tries begin with: alice, who knows bob, carol and dave."""
     import numpy as np
 
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.data.demo import write_demo_tasks
     from skillmesh.mesh.shelf import Shelf, distrust
     from skillmesh.store.home import create_home
@@ -118,8 +118,8 @@ def build(files: Path) -> None:
     start = files / "start"
     for name in ("alice", "bob", "carol", "dave", "stranger"):
         create_home(start / "home" if name == "alice" else files / name, name=name)
-    alice = Agent(start / "home")
-    others = {name: Agent(files / name) for name in ("bob", "carol", "dave", "stranger")}
+    alice = Core(start / "home")
+    others = {name: Core(files / name) for name in ("bob", "carol", "dave", "stranger")}
     keys = {name: agent.identity.public_key for name, agent in others.items()}
     (files / "keys.json").write_text(json.dumps(keys))
     taught = (
@@ -168,12 +168,12 @@ def facts_of(work: Path, files: Path, home: str, answered: dict[str, str] | None
     """
     import numpy as np
 
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.store.bank import Bank
 
     if not (work / home / "agent.json").exists():
         return {"agent": "none"} | _files(work, work / home, set())
-    agent = Agent(work / home)
+    agent = Core(work / home)
     found: dict[str, str] = {"agent": agent.name}
     found |= {
         f"{file}": _hash((agent.home / file).read_bytes())

@@ -38,8 +38,9 @@ from typing import Any
 from nodes import Namespace, environment, namespace
 
 from attacks.town import ENDS_WITH_US, Lines, Resident, in_order, over_and_over, started, stop, unseen, within
-from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.shelf import Shelf, distrust
@@ -191,16 +192,16 @@ class Town:
     def _make(self, home: Path) -> None:
         shutil.rmtree(home, ignore_errors=True)
         create_home(home, name=home.name)
-        agent = Agent(home, cache_folder=self._cache, backbone=self._backbone)
+        agent = Core(home, cache_folder=self._cache, backbone=self._backbone)
         self._backbone = agent.backbone
         for task in TASKS.get(home.name, ()):
-            agent.learn(self._kept / "tasks" / task, warm_start="never")
+            agent.learn(self._kept / "tasks" / task, warm_start=WarmStart("never"))
         agent.ledger.close()
         (home / "done").touch()
 
     def _trust_the_three(self, name: str) -> None:
         """Have one of the three trust the others, and nobody of a round that was stopped."""
-        agent = Agent(self._kept / "homes" / name)
+        agent = Core(self._kept / "homes" / name)
         shelf = Shelf(agent.home, agent.ledger)
         three = {self._keys[other] for other in TASKS}
         for other in TASKS:
@@ -316,7 +317,7 @@ class Town:
         """What the three announce now, and the files: what anyone on the mesh can get."""
         folder.mkdir()
         for name in TASKS:
-            agent = Agent(self._kept / "homes" / name)
+            agent = Core(self._kept / "homes" / name)
             for module in agent.bank:
                 if module.card.teacher_key == agent.identity.public_key:
                     data = agent.bank.file_of(module)
@@ -370,7 +371,7 @@ class Town:
 
     def _teach(self, teacher: str, task: str) -> str:
         """Have a teacher sign its task as a new version, as a command beside its node would."""
-        agent = Agent(self._kept / "homes" / teacher)
+        agent = Core(self._kept / "homes" / teacher)
         key = agent.identity.public_key
         old = next(m for m in agent.bank if (m.card.task, m.card.teacher_key) == (task, key))
         card = old.card.model_copy(update={"version": old.card.version + 1})

@@ -28,8 +28,9 @@ from typing import Any
 from nodes import Namespace, environment, namespace
 
 from attacks.town import Lines, Resident, in_order, over_and_over, started, stop, unseen, within
-from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
+from skillmesh.common.choices import WarmStart
+from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.certs import CA, CERTIFICATE, KEY, create_ca, issue
@@ -170,9 +171,9 @@ class Soak:
         agent.ledger.close()
         return [task for task in STAY[name] if task not in own]
 
-    def _agent(self, name: str) -> Agent:
+    def _agent(self, name: str) -> Core:
         """Open an agent's home as a command beside its node does; whoever opens it closes its ledger."""
-        agent = Agent(self._kept / "homes" / name, cache_folder=self._cache, backbone=self._backbone)
+        agent = Core(self._kept / "homes" / name, cache_folder=self._cache, backbone=self._backbone)
         self._backbone = agent.backbone
         return agent
 
@@ -239,7 +240,7 @@ class Soak:
             self._command("learn", self._kept / "tasks" / task, "--home", self._kept / "homes" / teacher)
         agent = self._agent(teacher)
         if self._cycle % COMMAND_EVERY != COMMAND_EVERY - 1:
-            agent.learn(self._kept / "tasks" / task, replace=True, warm_start="never")
+            agent.learn(self._kept / "tasks" / task, replace=True, warm_start=WarmStart("never"))
         module = _own(agent, task)
         agent.ledger.close()
         return module.id, Slot(module.card.teacher_key, task)
@@ -328,7 +329,7 @@ def _tasks(resident: Resident, image: Path) -> list[str]:
     return [guess["task"] for guess in answer["guesses"]]
 
 
-def _own(agent: Agent, task: str) -> Module:
+def _own(agent: Core, task: str) -> Module:
     return next(m for m in agent.bank if (m.card.task, m.card.teacher_key) == (task, agent.identity.public_key))
 
 

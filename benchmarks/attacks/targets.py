@@ -41,13 +41,13 @@ from attacks.mutators import (
     read_tensors,
     write_json,
 )
-from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.answering.mapper import Mapper
 from skillmesh.backbone.backbone import load_calibration
 from skillmesh.backbone.cache import DescriptorCache
 from skillmesh.backbone.calibration import SPACES
 from skillmesh.common.config import AgentConfig
+from skillmesh.core import Core
 from skillmesh.data.folder import open_task
 from skillmesh.data.formats import PILLOW_FORMATS
 from skillmesh.data.gather import gather
@@ -121,7 +121,7 @@ class ModuleKind(Kind):
         self.valid = set(self.files)
         home = place / "home"
         write_home(corpus, home)
-        self.agent = Agent(home)
+        self.agent = Core(home)
         self.agent.rebuilds_itself = False
         self.live = list(self.agent.bank)
         own = validation.load(
@@ -156,7 +156,7 @@ class ModuleKind(Kind):
         refuse_odd_answers(self.agent, self.background[:3])
 
 
-def refuse_odd_answers(agent: Agent, x: Any) -> None:
+def refuse_odd_answers(agent: Core, x: Any) -> None:
     images = [EncodedImage(f"image {index}", b"") for index in range(len(x))]
     for answer in agent.answer_described(x, images):
         numbers = [guess.confidence for guess in answer.guesses]
@@ -513,7 +513,7 @@ class HomeKind(Kind):
         shutil.rmtree(home, ignore_errors=True)
         write_home(self.corpus, home)
         (home / case.name).write_bytes(case.data)
-        agent = Agent(home)
+        agent = Core(home)
         try:
             tasks = agent.tasks()
             held = [kept.module for kept in Shelf(home, agent.ledger).held()]

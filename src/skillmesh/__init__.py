@@ -1,4 +1,11 @@
-"""Teach one agent, and every agent knows: shared knowledge lifelong learning for images."""
+"""Teach one agent, and every agent knows: shared knowledge lifelong learning for images.
+
+>>> from skillmesh import Agent
+>>> agent = Agent("my-agent")
+>>> result = agent.learn("photos/dice", replace=True)
+>>> agent.predict("basket.png").label
+'three'
+"""
 
 from __future__ import annotations
 
@@ -6,20 +13,57 @@ from typing import TYPE_CHECKING, Any
 
 from skillmesh.common.version import __version__
 
-__all__ = ["Agent", "Answer", "SkillmeshError", "__version__"]
+__all__ = [
+    "Adaptation",
+    "Agent",
+    "Answer",
+    "ArgumentError",
+    "Backbone",
+    "Card",
+    "DataError",
+    "Evaluation",
+    "Guess",
+    "LearnResult",
+    "Module",
+    "Node",
+    "SkillmeshError",
+    "WarmStart",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from skillmesh.agent import Agent
-    from skillmesh.answering.answer import Answer
-    from skillmesh.errors import SkillmeshError
+    from skillmesh.answering.answer import Answer, Guess
+    from skillmesh.backbone.backbone import Backbone
+    from skillmesh.common.choices import Adaptation, WarmStart
+    from skillmesh.errors import ArgumentError, DataError, SkillmeshError
+    from skillmesh.evaluation.evaluate import Evaluation
+    from skillmesh.learning.result import LearnResult
+    from skillmesh.mesh.node import Node
+    from skillmesh.module import Card, Module
 
-_HOMES = {"Agent": "skillmesh.agent", "Answer": "skillmesh.answering.answer", "SkillmeshError": "skillmesh.errors"}
+_PLACES = {
+    "skillmesh.agent": ("Agent",),
+    "skillmesh.answering.answer": ("Answer", "Guess"),
+    "skillmesh.backbone.backbone": ("Backbone",),
+    "skillmesh.common.choices": ("Adaptation", "WarmStart"),
+    "skillmesh.errors": ("ArgumentError", "DataError", "SkillmeshError"),
+    "skillmesh.evaluation.evaluate": ("Evaluation",),
+    "skillmesh.learning.result": ("LearnResult",),
+    "skillmesh.mesh.node": ("Node",),
+    "skillmesh.module": ("Card", "Module"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import the public names when they are first used, so that `import skillmesh` costs nothing."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'skillmesh' has no attribute {name!r}")
-    from importlib import import_module
+    for module, names in _PLACES.items():
+        if name in names:
+            from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'skillmesh' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

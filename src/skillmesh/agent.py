@@ -1,269 +1,198 @@
-"""The agent, in its four roles: it learns tasks, shares what it learned, receives, and answers.
+"""The public face of an agent.
 
-agent = Agent.open("my-agent")
+agent = Agent("my-agent")
 agent.learn("photos/mushrooms")
-agent.answer("basket.jpg").label
+agent.predict("basket.jpg").label
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import unicodedata
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from skillmesh import arguments
-from skillmesh.anchors import KINDS
-from skillmesh.answering.answer import Answer
-from skillmesh.answering.answering import Answering, refuse_empty
-from skillmesh.answering.mapper import Mapper
-from skillmesh.arguments import checked, path, task_images, text
-from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
-from skillmesh.backbone.cache import default_folder
-from skillmesh.common.choices import Adaptation, BiasMode, Refining, Support, WarmForm, WarmMode
-from skillmesh.common.config import FILE as CONFIG_FILE
-from skillmesh.common.config import AgentConfig
-from skillmesh.common.files import remove_abandoned, write_whole
-from skillmesh.common.progress import Progress, begin
-from skillmesh.data.folder import TaskFolder, open_task
-from skillmesh.data.inputs import AnyImage, as_image, as_images, is_image
-from skillmesh.data.windows import in_windows
-from skillmesh.errors import (
-    AgentError,
-    DataError,
-    SettingsMismatchError,
-    TensorError,
-    UnknownTaskError,
-    WithdrawnError,
-)
-from skillmesh.learning.adaptation import Biases
-from skillmesh.learning.class_names.remembered import remembered_minilm
-from skillmesh.learning.head import Head
-from skillmesh.learning.lesson import Lesson, anchor_settings, study
-from skillmesh.learning.trial import Adapting
-from skillmesh.learning.warm_start.start import WarmStart
-from skillmesh.module import Identity, Module, read_file
-from skillmesh.module.joint import MergedTask
-from skillmesh.module.notice import Link, Slot, Withdrawal, withdraw
-from skillmesh.module.teachers import Teachers
-from skillmesh.numerics.costs import counted
-from skillmesh.numerics.tensors import Floats
-from skillmesh.store import validation
-from skillmesh.store.bank import SUFFIX, Bank
-from skillmesh.store.home import KEY_FILE, create_home, home_folder, put_in_order
-from skillmesh.store.ledger import FILE as LEDGER_FILE
-from skillmesh.store.ledger import Ledger
-from skillmesh.store.mesh_settings import MeshSettings
-from skillmesh.store.signing import Signing, told
-from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
-from skillmesh.synergy.merging.arranging import Arranging
+from skillmesh.arguments import anything, checked, path, text
+from skillmesh.core import Core
+from skillmesh.data.datasets import task_of
+from skillmesh.data.inputs import as_images
+from skillmesh.errors import ArgumentError, DataError
+from skillmesh.learning.result import LearnResult
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL import Image
 
-    from skillmesh.backbone.calibration import Prior
-    from skillmesh.data.inputs import Unreadable
+    from skillmesh.answering.answer import Answer
+    from skillmesh.backbone.backbone import Backbone
+    from skillmesh.common.choices import Adaptation, Refining, WarmStart
+    from skillmesh.common.progress import Progress
+    from skillmesh.evaluation.evaluate import Evaluation
+    from skillmesh.mesh.node import Node
+    from skillmesh.module import Module
+    from skillmesh.module.notice import Link, Withdrawal
     from skillmesh.synergy.composition.picking import Pick
 
 
 class Agent:
-    """One agent: a home folder with settings, a key, a bank of modules and a ledger of what there is elsewhere.
+    """An agent that learns tasks from images, shares them, and says what any image shows.
 
-    The backbone is loaded when it is first needed; listing, exporting and importing modules never need it.
+    Parameters
+    ----------
+    home
+        Folder of the agent. It is made, with the usual settings, where there is none; `skillmesh init` makes one with
+        others. Without it: `SKILLMESH_HOME`, or the user's own agent.
+    device
+        Where the backbone runs, as PyTorch names it; by default a GPU if there is one.
+    cache_folder
+        Where descriptors of images are kept; by default `SKILLMESH_CACHE`, or the user's cache.
+    backbone
+        That of another agent in this process, to load it once only.
+
+    Examples
+    --------
+    >>> from skillmesh import Agent
+    >>> with Agent("my-agent") as agent:
+    ...     result = agent.learn("photos/dice")
+    ...     answer = agent.predict("basket.png")
+    >>> answer.label, answer.task, answer.unknown
+    ('three', 'dice', False)
     """
 
-    @checked(home=path)
+    @checked()
     def __init__(
         self,
-        home: str | Path,
+        home: str | Path | None = None,
+        *,
         device: str | None = None,
         cache_folder: str | Path | None = None,
         backbone: Backbone | None = None,
     ) -> None:
-        """Open the agent at `home`; agents of one process may share a backbone that is loaded already."""
-        self.home = home = Path(home)
-        self.config = AgentConfig.load(home)
-        self.identity = Identity.load(home / KEY_FILE)
-        self.calibration = load_calibration(self.config.backbone, self._calibration_file)
-        put_in_order(home)
-        bank = home / "bank"
-        taught = any(
-            bank.glob(f"*{SUFFIX}")
-        )  # before the ledger is looked for: it is made before the first module
-        self.ledger = Ledger(home / LEDGER_FILE, self.identity.public_key, _trusts_everyone(home), expected=taught)
-        self.bank = Bank(
-            bank, backbone_fingerprint(self.calibration), self._refuse_unusable, lambda: self.teachers
-        )
-        self._signing = Signing(home, self.config, self.identity, self.bank, self.ledger)
-        self._device = device
-        self._cache_folder = Path(cache_folder) if cache_folder else default_folder()
-        self._backbone = backbone
-        self._teachers: tuple[object, Teachers] | None = None
-        self._matches = BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
-        self.arranging = Arranging(
-            home, self.identity.public_key, lambda: self.prior, lambda signed: self.teachers.name(signed)
-        )
-        self._answering = Answering(
-            self.arranged, self.config, lambda: self.prior, lambda: self.backbone, lambda: self.teachers
-        )
+        self._core = Core.open(home, device=device, cache_folder=cache_folder, backbone=backbone)
 
-    @classmethod
-    @checked()
-    def open(cls, home: str | Path | None = None, **options: Any) -> Agent:
-        """Open the agent at `home`, or make one there with default settings."""
-        folder = home_folder(home)
-        if not (folder / CONFIG_FILE).exists():
-            create_home(folder)
-        return cls(folder, **options)
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        tasks = len(self._core.bank)
+        return f"Agent({str(self.home)!r}): {self.name}, {tasks} task{'' if tasks == 1 else 's'}"
+
+    def close(self) -> None:
+        """Close the agent's files. What it has learned is kept already."""
+        self._core.close()
+
+    @property
+    def home(self) -> Path:
+        """Folder of the agent."""
+        return self._core.home
 
     @property
     def name(self) -> str:
-        return self.identity.name
-
-    @property
-    def teachers(self) -> Teachers:
-        """How this agent calls teachers: by the names that its user gave them, or by what they claim and a key."""
-        trusted = self.ledger.view().trusted
-        if self._teachers is None or self._teachers[0] is not trusted:
-            self._teachers = trusted, Teachers({**trusted, self.identity.public_key: self.name})
-        return self._teachers[1]
-
-    @property
-    def _calibration_file(self) -> Path | None:
-        """The home's own calibration; its path is kept relative, so that a home may move."""
-        return None if self.config.calibration is None else self.home / self.config.calibration
+        """Name that the agent signs its modules with."""
+        return self._core.name
 
     @property
     def backbone(self) -> Backbone:
-        """The frozen network. Loading takes some seconds, once."""
-        if self._backbone is None:
-            self._backbone = Backbone.load(
-                self.config.backbone,
-                self.config.weights,
-                self._calibration_file,
-                device=self._device,
-                cache_folder=self._cache_folder,
-            )
-        return self._backbone
+        """The frozen network; it is loaded when it is first needed."""
+        return self._core.backbone
 
-    # 1. Learn.
+    # Learn.
 
-    @checked(task=task_images)
+    @checked(images=anything, labels=anything, name=anything, classes=anything)
     def learn(
         self,
-        task: str | Path | TaskFolder,
+        images: Any,
+        labels: Any = None,
         *,
         name: str | None = None,
+        classes: Sequence[str] | None = None,
         replace: bool = False,
         one_task: bool = False,
         licence: str | None = None,
         note: str | None = None,
         tags: Sequence[str] = (),
-        biases: BiasMode = "never",
-        adaptation: Adaptation = "biases",
-        layers: str = "all",
-        epochs: int | None = None,
-        mirrored: bool = False,
-        warm: bool = False,
-        warm_start: WarmMode = "auto",
-        warm_form: WarmForm = "prior",
+        adaptation: Adaptation | None = None,
+        warm_start: WarmStart | None = None,
         progress: Progress | None = None,
-    ) -> tuple[Module, Lesson]:
-        """Learn a task from a folder or zip of images and keep it as a module in the bank.
+    ) -> LearnResult:
+        """Learn a task and keep it as a small signed module.
 
         Parameters
         ----------
+        images, labels
+            A folder or zip with `class/image.jpg` or `train|val|test/class/image.jpg` inside; or images (paths,
+            Pillow images, arrays) with a label for each; or a dataset of torch, torchvision or Hugging Face; or any
+            iterable of (image, label). Datasets are read lazily.
+        name
+            The task's name; a folder's own by default.
+        classes
+            Names of the classes where labels are integers.
         replace
             Learn a task of this name again; the new version takes the old one's place.
         one_task
             Take a folder for one task that looks like a folder of tasks, and is refused as such otherwise.
-        tags
-            Words by which other agents can choose what to take.
-        biases
-            Whether biases for the backbone are trained: `auto` keeps them where validation images say that they
-            pay, `always` in any case. A training that was killed goes on where it was.
+        licence, note, tags
+            What the module's card says of the images; by tags other agents can choose what to take.
         adaptation
-            What is trained instead: biases and a head on the channels that they single out (`head2toe`), or a
-            pattern on the input (`reprogramming`).
-        layers
-            Behind which layers biases act: `all`, `last-half`, `last-10`, `after-norm` (those next to a norm) or
-            names with commas between, as `skillmesh backbone` lists them.
-        epochs, mirrored, warm
-            How an adaptation is trained: for how long, on images mirrored at random, and beginning with the plain
-            head instead of a random one.
+            Train what adapts the backbone to this task, too; `None`: don't.
         warm_start
-            `auto`: a class that the bank knows by name begins with its row there, where held-back images say that
-            this pays; the card tells. `never`: the bank has no part in the head.
-        warm_form
-            How rows are taken over: as the centre of a `prior`, or in the paper's way, epochs that begin with them
-            and have rows divided by their `infinity` or `two` norm.
-        """
-        self.ledger.refuse_unchangeable()
-        said = told(licence, note, tags)
-        folder = task
-        if not isinstance(folder, TaskFolder):
-            folder = open_task(folder, name=name, seed=self.config.seed, one_task=one_task)
-        if not replace:
-            self._signing.refuse_learned(folder.name)
-        self._signing.refuse_bad_names(folder, said)
-        images = len(folder.splits["train"]) + len(folder.splits["val"])
-        checkpoint = self.home / f"training-{hashlib.sha256(folder.name.encode()).hexdigest()[:16]}.pt"
-        with counted() as costs:
-            lesson = study(
-                folder,
-                self.backbone,
-                self.config,
-                begin(progress, folder.name, images),
-                Adapting(biases, adaptation, layers, epochs, mirrored, warm),
-                checkpoint,
-                lambda count: begin(progress, f"{folder.name} ({adaptation})", count),
-                WarmStart(
-                    self._known(folder.name) if warm_start == "auto" else (),
-                    warm_form,
-                    self._cache_folder,
-                    self.teachers.name,
-                ),
-            )
-        lesson = dataclasses.replace(lesson, costs=costs)
-        module = self._signing.keep(lesson, said, replace=replace)
-        checkpoint.unlink(missing_ok=True)
-        return module, lesson
+            How the head may start from classes that the agent knows; `None`: where that pays.
 
-    @checked()
-    def continue_task(
+        Examples
+        --------
+        >>> agent.learn("photos/shapes")
+        LearnResult: 'shapes', ... classes, ... images, validation accuracy ... %, ... KB
+        >>> agent.learn(["a.png", "b.png", "c.png", "d.png"], ["dark", "dark", "light", "light"], name="light")
+        LearnResult: 'light', 2 classes, 4 images, ... KB
+        """
+        options: dict[str, Any] = {"replace": replace, "licence": licence, "note": note, "tags": tags}
+        options |= {"adaptation": adaptation, "warm_start": warm_start, "progress": progress}
+        if _is_folder(images, labels, classes):
+            return LearnResult(*self._core.learn(images, name=name, one_task=one_task, **options))
+        with task_of(images, labels, name=_named(name), classes=classes, seed=self._core.config.seed) as task:
+            return LearnResult(*self._core.learn(task, **options))
+
+    @checked(task=text, images=anything, labels=anything, classes=anything)
+    def extend(
         self,
         task: str,
-        more: str | Path | TaskFolder,
+        images: Any,
+        labels: Any = None,
         *,
+        classes: Sequence[str] | None = None,
         one_task: bool = False,
         licence: str | None = None,
         note: str | None = None,
         tags: Sequence[str] = (),
         progress: Progress | None = None,
-    ) -> tuple[Module, Lesson]:
-        """Go on with a task of one's own: more images, more classes, without those that it was learned from.
+    ) -> LearnResult:
+        """Add images or classes to a task of the agent's own, without the images that it was learned from.
 
         The new version takes the old one's place, here and with everyone who hears of it.
+
+        Examples
+        --------
+        >>> agent.extend("dice", "photos/more dice").classes
+        ('five', 'four', 'one', 'six', 'three', 'two')
         """
-        from skillmesh.synergy.continuing.lesson import more_of, own_task, study_on, told_before
+        options = {"licence": licence, "note": note, "tags": tags, "progress": progress}
+        if _is_folder(images, labels, classes):
+            return LearnResult(*self._core.continue_task(task, images, one_task=one_task, **options))
+        seed = self._core.config.seed
+        with task_of(images, labels, name=task, classes=classes, seed=seed, fewest_classes=1) as more:
+            return LearnResult(*self._core.continue_task(task, more, **options))
 
-        self.ledger.refuse_unchangeable()
-        older = own_task(self, task)
-        said = told_before(older, **told(licence, note, tags))
-        with counted() as costs:
-            lesson = study_on(self, older, more_of(more, task, self.config.seed, one_task), progress)
-        lesson = dataclasses.replace(lesson, costs=costs)
-        return self._signing.keep(lesson, said, older=older), lesson
-
-    @checked(name=text)
     def compose(
         self,
         name: str,
         classes: Sequence[str | Pick],
         *,
-        images: str | Path | TaskFolder | None = None,
+        images: str | Path | None = None,
         form: Refining = "prior",
         epochs: int | None = None,
         replace: bool = False,
@@ -271,329 +200,189 @@ class Agent:
         note: str | None = None,
         tags: Sequence[str] = (),
         progress: Progress | None = None,
-    ) -> tuple[Module, Lesson]:
-        """Make a task of classes that the bank knows, own or received, without an image, and keep it as a module.
+    ) -> LearnResult:
+        """Make a task of classes that the agent knows, own or received, without an image.
 
         Parameters
         ----------
         classes
-            Each as `task:class`, `task:*` for all of a task, or `task:class=new name`; or a `Pick`.
+            Each as `task:class`, `task:*` for all of a task, or `task:class=new name`.
         images
-            A folder or zip of images of these classes, by their new names, to go on with. They must be new to
-            whoever taught the classes.
+            A folder or zip of images of these classes, by their new names, to refine the task with. They must be new
+            to whoever taught the classes.
         form, epochs
-            How to go on, and for how long: `prior` as far as it pays, the paper's `two` and `infinity` for 10
-            epochs, where nothing is said.
+            How to refine it, and for how long: by its `prior` as far as it pays, or in the paper's way with rows of
+            one `two` or `infinity` norm.
+
+        Examples
+        --------
+        >>> agent.compose("low", ["dice:one", "dice:two"]).classes
+        ('one', 'two')
         """
-        from skillmesh.synergy.composition.lesson import Further, lesson_of, lesson_with_images
-        from skillmesh.synergy.composition.picking import pick
-        from skillmesh.synergy.composition.task import composed_task
+        options: dict[str, Any] = {"images": images, "form": form, "epochs": epochs, "replace": replace}
+        options |= {"licence": licence, "note": note, "tags": tags, "progress": progress}
+        return LearnResult(*self._core.compose(name, classes, **options))
 
-        name = unicodedata.normalize("NFC", name)
-        if images is None and (form != "prior" or epochs is not None):
-            raise AgentError(
-                "form and epochs say how to go on with images, and there are none; name a folder of them with "
-                "--images, or leave --form and --epochs away"
-            )
-        self.ledger.refuse_unchangeable()
-        if not replace:
-            self._signing.refuse_composed(name)
-        said = {key: value for key, value in told(licence, note, tags).items() if value is not None}
-        with counted() as costs:
-            task = composed_task(
-                pick(self.bank, classes), self.config.mapper, self.prior, anchor_settings(self.config)
-            )
-            lesson = lesson_of(name, task, self.config.mapper)
-            self._signing.card(
-                lesson.facts | said, version=1
-            )  # a name that it refuses should not cost a forward pass
-            if images is not None:
-                further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
-                lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
-        lesson = dataclasses.replace(lesson, costs=costs)
-        return self._signing.keep(lesson, said, replace=replace), lesson
-
-    def _known(self, task: str) -> tuple[Module, ...]:
-        """Whose rows may help with a task: not those of its older version, which has seen its images."""
-        older = self._signing.own(task)
-        return tuple(module for module in self.bank if module is not older)
-
-    def sign(self, lesson: Lesson, **said: Any) -> tuple[Module, bytes]:
-        """Make a module of a lesson that was studied with this agent's settings, wherever that was.
-
-        What the agent keeps for itself of it, the validation images, is stored; the module is not in the bank yet.
-        """
-        return self._signing.sign(lesson, said)
-
-    # 2. Share.
-
-    @checked()
-    def export(self, task: str, path: str | Path) -> Path:
-        """Write a task's module to a file that any agent with this backbone can import, and return its path.
-
-        In a folder the file is named after the task. A link that lies there is replaced, never followed.
-        """
-        module = self.bank.find(task)
-        target = Path(path)
-        if target.is_dir():
-            target = target / f"{module.card.task}.skill"
-        try:
-            data = self.bank.file_of(module)
-        except OSError as error:
-            raise AgentError(
-                f"the file of {module.card.task!r} in the bank cannot be read: {error.strerror}; import the "
-                "task or learn it again"
-            ) from error
-        remove_abandoned(target.parent)
-        write_whole(target, data)
-        return target
-
-    @checked()
-    def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
-        """Take back a task of one's own, everywhere: whoever hears of it stops using and passing on the module."""
-        self.ledger.refuse_unchangeable()
-        known = {slot.task for slot in self.ledger.view().known if slot.teacher_key == self.identity.public_key}
-        own = self.identity.public_key
-        task = next((m.card.task for m in self.bank.taught(task) if m.card.teacher_key == own), task)
-        held = self.bank.held(task, own)
-        if task not in known and held is None:
-            taught = known | {m.card.task for m in self.bank if m.card.teacher_key == own}
-            raise UnknownTaskError(
-                f"this agent has taught no task {task!r}, and only a task's teacher can withdraw it; its own are: "
-                f"{', '.join(sorted(taught)) or 'none'}; to drop another's task here, use `skillmesh forget TASK`"
-            )
-        version = max(
-            held.card.version if held else 1, self.ledger.latest_version(Slot(self.identity.public_key, task))
-        )
-        notice = withdraw(task, version, self.identity, reason)
-        self.ledger.merge([notice], self.identity.public_key)
-        if held is not None:
-            self._remove(held)
-        return notice
-
-    @checked()
-    def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
-        """Say to everyone that tasks of several teachers are parts of one; they answer as one from now on."""
-        from skillmesh.synergy.merging.linking import make_link
-
-        return make_link(self, tasks, name)
-
-    @checked(name=text)
-    def unmerge(self, name: str, reason: str | None = None) -> Link:
-        """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
-        from skillmesh.synergy.merging.linking import unmake_link
-
-        return unmake_link(self, name, reason)
-
-    # 3. Receive.
-
-    @checked()
-    def receive(self, path: str | Path) -> Module:
-        """Check a module file and take it into the bank; nothing is stored unless all of it is sound."""
-        return self.take(read_file(path))
-
-    @checked()
-    def take(self, data: bytes) -> Module:
-        """Check a module and take it into the bank, unless its teacher has withdrawn it."""
-        self.ledger.refuse_unchangeable()
-        module = self.bank.check(data)
-        if self.ledger.withdrawn(slot_of(module), module.card.version):
-            raise WithdrawnError(
-                f"{self.teachers.name(module.card)} has withdrawn version {module.card.version} of "
-                f"{module.card.task!r}; ask for a newer one"
-            )
-        self.bank.add(data)
-        self.ledger.remember(slot_of(module))
-        return module
-
-    @checked()
-    def forget(self, task: str) -> Module:
-        """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
-        self.ledger.refuse_unchangeable()
-        module = self.bank.find(task)
-        self.ledger.forget(slot_of(module))
-        self.bank.refresh()  # a node may just have stored a newer version
-        self._remove(self.bank.held(module.card.task, module.card.teacher_key) or module)
-        return module
-
-    def _remove(self, module: Module) -> None:
-        # The images first: behind a module that is gone nobody would look for them after a kill.
-        validation.remove(self.home / validation.FOLDER, module.id)
-        self.bank.remove(module)
-
-    @checked()
-    def find(self, task: str) -> Module:
-        """What answers under this name: a merged task, or else a module, as `Bank.find` does.
-
-        Where `task@teacher` names a module to the letter, it is that, whatever merged tasks are called.
-        """
-        taught = self.bank.taught(task)
-        if len(taught) == 1:
-            return taught[0]
-        return next((joint for joint in self.merged() if joint.card.task == task), None) or self.bank.find(task)
-
-    def merged(self) -> list[MergedTask]:
-        """Return the tasks of several parts, by name."""
-        return sorted((m for m in self.arranged() if isinstance(m, MergedTask)), key=lambda m: (m.card.task, m.id))
-
-    def tasks(self) -> list[Module]:
-        """Return what the agent knows, by name."""
-        return sorted(self.bank, key=lambda m: (m.card.task, self.teachers.name(m.card)))
-
-    # 4. Answer.
+    # Answer.
 
     @overload
-    def answer(self, images: str | Path | bytes | Image.Image) -> Answer: ...
+    def predict(self, images: str | Path | bytes | Image.Image) -> Answer: ...
 
     @overload
-    def answer(self, images: list[Any] | tuple[Any, ...]) -> list[Answer]: ...
+    def predict(self, images: list[Any] | tuple[Any, ...]) -> list[Answer]: ...
 
     @overload
-    def answer(self, images: Any) -> Answer | list[Answer]: ...
+    def predict(self, images: Any) -> Answer | list[Answer]: ...
 
-    def answer(self, images: Any) -> Answer | list[Answer]:
+    def predict(self, images: Any) -> Answer | list[Answer]:
         """Say what images show, with nobody telling which task they are of.
 
-        An image is a path, encoded bytes, a Pillow image, an array or a tensor; a list of them or an array of
-        several may mix tasks. One image that cannot be read raises; among several it gets an answer whose `error`
-        says why.
-        """
-        inputs, single = as_images(images)
-        answers = list(self.answer_each(inputs))
-        if not single:
-            return answers
-        if answers[0].error is not None:
-            image, reason = answers[0].image, answers[0].error
-            raise DataError(reason if image and reason.startswith(image) else f"{image or 'the image'}: {reason}")
-        return answers[0]
+        An image is a path, encoded bytes, a Pillow image, an array or a tensor; a list of them, or an array of several,
+        may mix tasks. One image that cannot be read raises; among several it gets an answer whose `error` says why.
 
-    @checked(images=arguments.anything)
-    def answer_each(
+        Examples
+        --------
+        >>> [answer.label for answer in agent.predict(["basket.png", "nowhere.png"])]
+        ['three', None]
+        """
+        return self._core.answer(images)
+
+    def predict_each(
         self, images: Iterable[Any], progress: Progress | None = None, total: int | None = None
     ) -> Iterator[Answer]:
-        """Yield an answer for every image, in order and as they come: a few are taken at a time.
+        """Yield an answer for every image as they come: memory stays flat, however many there are.
 
         `progress` wants to know how many there are in `total`.
         """
-        if not isinstance(images, Iterator | list | tuple):
-            images, _ = as_images(images)
-        advance = begin(progress, "images", total) if total is not None else None
-        for window in in_windows(enumerate(images)):
-            inputs = [image if is_image(image) else as_image(image, index) for index, image in window]
-            refuse_empty(self.bank)
-            described = self.backbone.describe(inputs, advance)
-            readable = set(described.readable.tolist())
-            x = self.backbone.represent(described.raw, self.config.representation, self.config.compact)
-            answers = iter(self.answer_described(x, [inputs[i] for i in sorted(readable)]))
-            unreadable = iter(described.unreadable)
-            for index in range(len(inputs)):
-                yield next(answers) if index in readable else _failed(next(unreadable))
+        return self._core.answer_each(images, progress, total)
 
-    def answer_described(
-        self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
-    ) -> list[Answer]:
-        """Answer images that are described already; `support` is the agent's setting unless it is given."""
-        return self._answering.answer_described(x, images, support)
+    def describe(self, images: Any) -> NDArray[np.float32]:
+        """Return the descriptors of images, as the agent's heads see them: one row each.
 
-    def mapper(self) -> tuple[list[Module], Mapper]:
-        """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
-        return self._answering.mapper()
+        Examples
+        --------
+        >>> agent.describe(["a.png", "b.png"]).shape
+        (2, 2912)
+        """
+        inputs, _ = as_images(images)
+        described = self._core.backbone.describe(inputs)
+        if described.unreadable:
+            first = described.unreadable[0]
+            raise DataError(f"{first.name}: {first.reason}; there is no descriptor of it")
+        return self._core.represent(described.raw)
 
-    def arranged(self) -> list[Module]:
-        """The bank's tasks in their order: modules that a link joins are one task."""
-        from skillmesh.synergy.merging.linking import acting_links
+    @checked(images=anything, labels=anything, name=anything, classes=anything)
+    def evaluate(
+        self,
+        images: Any,
+        labels: Any = None,
+        *,
+        name: str | None = None,
+        classes: Sequence[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Evaluation:
+        """Measure the agent on images whose classes are known: a folder's test images, or all where it has none.
 
-        modules, links = list(self.bank), acting_links(self)
-        if not links or not KINDS[self.config.mapper].adds_up:
-            return modules
-        return self.arranging.tasks(modules, links)
+        Takes what `learn` takes. A task that the agent does not know counts as hidden: its images should be answered
+        "unknown".
 
-    def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
-        """Answer from these modules from now on; answers under way end with those that they began with."""
-        return self._answering.use(modules, mapper)
+        Examples
+        --------
+        >>> result = agent.evaluate("photos/dice")
+        >>> result
+        Evaluation: 'dice', ... test images; accuracy with the task given ... %, task found ... %, final ... %
+        >>> result.confusion_matrix("dice").shape
+        (6, 7)
+        """
+        from skillmesh.evaluation.evaluate import evaluate, open_measured
 
-    def use_nothing(self) -> None:
-        """Answer from no module for now: the bank is empty, or nobody asks and the mapper would only take room."""
-        self._answering.use_nothing()
+        if _is_folder(images, labels, classes):
+            task = open_measured(images, self._core.config.seed, learn=False, name=name)
+            return evaluate(self._core, [task], learn=False, progress=progress)
+        with task_of(images, labels, name=_named(name), classes=classes, hold_out=(), fewest_classes=1) as task:
+            return evaluate(self._core, [open_measured(task, learn=False)], learn=False, progress=progress)
 
-    @property
-    def rebuilds_itself(self) -> bool:
-        """Whether an answer waits for the mapper of a changed bank; a node builds it in the background instead."""
-        return self._answering.rebuilds_itself
+    # Share.
 
-    @rebuilds_itself.setter
-    def rebuilds_itself(self, does: bool) -> None:
-        self._answering.rebuilds_itself = does
+    def share(self, **settings: Any) -> AbstractContextManager[Node]:
+        """Share over the mesh while the context lasts: what is learned goes out, what others teach comes in.
 
-    @property
-    def outdated(self) -> bool:
-        """Whether answers come from other modules than the bank holds now."""
-        return self._answering.outdated
+        Settings are those of `skillmesh config` (docs/mesh.md): `network` ("machine", "lan", "fixed" or "client"),
+        `listen`, `connect`, `trust` ("listed" or "open"), `interests` and so on. What is not given is as the agent's
+        home has it.
 
-    @property
-    def live(self) -> int:
-        """From how many tasks the next answer chooses; of modules, where nobody has asked yet what links make of
-        them."""
-        return self._answering.live if self._answering.in_use() else len(self.bank)
+        Examples
+        --------
+        >>> with agent.share(network="machine") as node:
+        ...     node.peers.alive()
+        []
+        """
+        from skillmesh.mesh.service import sharing
 
-    @property
-    def was_asked(self) -> bool:
-        """Whether the backbone is loaded: someone has asked or taught this agent something since it was opened."""
-        return self._backbone is not None
+        return sharing(self._core, **settings)
 
-    def class_matches(self) -> ClassMatches:
-        """Which classes in the bank are one thing by their names, as of now; tasks go by their modules' ids."""
-        return self._matches.now()
+    def export(self, task: str, path: str | Path) -> Path:
+        """Write a task's module to a file that any agent with this backbone can import, and return its path.
 
-    def in_use(self) -> list[Module]:
-        """The modules that answers come from; a bank that has just changed may hold others."""
-        return self._answering.in_use()
+        Examples
+        --------
+        >>> agent.export("dice", "dice.skill").name
+        'dice.skill'
+        """
+        return self._core.export(task, path)
 
-    @property
-    def prior(self) -> Prior:
-        return self.calibration.prior(self.config.representation, self.config.compact)
+    def import_file(self, path: str | Path) -> Module:
+        """Check a module's file and take it into the bank; nothing is stored unless all of it is sound.
 
-    def head(self, module: Module) -> Head:
-        return self._answering.head(module)
+        Examples
+        --------
+        >>> Agent("another").import_file("dice.skill").card.task
+        'dice'
+        """
+        return self._core.receive(path)
 
-    def seen_by(self, module: Module, x: Floats, images: Sequence[AnyImage]) -> Floats:
-        """What a module's head looks at: the images as described already, or a second pass as it adapts them."""
-        return self._answering.seen_by(module, x, images)
+    def tasks(self) -> list[Module]:
+        """Return what the agent knows, by name.
 
-    def _refuse_unusable(self, module: Module) -> None:
-        """Let nothing into the bank that the mapper could not pool with the rest."""
-        card, config = module.card, self.config
-        theirs = (card.representation, card.compact, config.mapper in card.anchors)
-        if theirs != (config.representation, config.compact, True):
-            raise SettingsMismatchError(
-                f"the module {card.task!r} has {_settings(card.representation, card.compact)} and anchors "
-                f"{', '.join(card.anchors)}; this agent works with "
-                f"{_settings(config.representation, config.compact)} and {config.mapper} anchors; import it into "
-                "an agent of the same settings"
-            )
-        width = len(self.prior.centre)
-        if card.dim != width:
-            raise TensorError(
-                f"the module {card.task!r} has descriptors of {card.dim} numbers, expected {width}; ask its "
-                "teacher for it again"
-            )
-        KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
-        if card.biases is not None:
-            Biases.read(module.tensors, card.biases[0])
+        Examples
+        --------
+        >>> [module.card.task for module in agent.tasks()]
+        ['dice', ...]
+        """
+        return self._core.tasks()
 
+    def forget(self, task: str) -> Module:
+        """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
+        return self._core.forget(task)
 
-def _failed(image: Unreadable) -> Answer:
-    return Answer.failed(image.name, image.reason)
+    def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
+        """Take back a task of the agent's own, everywhere: who hears of it stops using and passing on the module."""
+        return self._core.withdraw(task, reason)
 
+    def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
+        """Tell everyone that tasks of several teachers are parts of one; they answer as one from now on."""
+        return self._core.merge(tasks, name)
 
-def slot_of(module: Module) -> Slot:
-    return Slot(module.card.teacher_key, module.card.task)
-
-
-def _trusts_everyone(home: Path) -> bool:
-    """What the home's settings say; a node may be told otherwise, and then sets its ledger so."""
-    return MeshSettings.load(home).trust == "open"
+    def unmerge(self, name: str, reason: str | None = None) -> Link:
+        """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
+        return self._core.unmerge(name, reason)
 
 
-def _settings(representation: str, compact: bool) -> str:
-    return f"the representation {representation}{' (compact)' if compact else ''}"
+def _is_folder(images: Any, labels: Any, classes: Any) -> bool:
+    """Whether a folder or zip was given, which says itself what is of which class."""
+    if not isinstance(images, str | os.PathLike) or labels is not None:
+        return False
+    if classes is not None:
+        raise ArgumentError(
+            "classes: found some for a folder or zip, expected none: its folders name the classes; leave classes out"
+        )
+    path("images", images)
+    return True
+
+
+def _named(name: str | None) -> str:
+    if name is None:
+        raise ArgumentError(
+            'name: found none; expected the name of the task, which images and datasets lack: name="…"'
+        )
+    return text("name", name)

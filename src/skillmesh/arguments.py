@@ -103,16 +103,15 @@ def path(name: str, value: Any) -> Any:
 
 def task_images(name: str, value: Any) -> Any:
     """Where the images of a task are: a path, or a folder that is opened already."""
-    from skillmesh.data.folder import TaskFolder
+    from skillmesh.data.folder import TaskImages
 
-    if isinstance(value, TaskFolder):
+    if isinstance(value, TaskImages):
         return value
     if not isinstance(value, str | os.PathLike):
         raise wrong(
             name,
             value,
-            "the path of a folder or zip with class/image.jpg inside, or what skillmesh.data.open_task returns; "
-            "save arrays as images first, in one folder per class",
+            "the path of a folder or zip with class/image.jpg inside, or images with labels",
         )
     return path(name, value)
 
@@ -179,6 +178,28 @@ def having(*methods: str) -> Check:
     return check
 
 
+def group(kind: type, fields: dict[str, Check]) -> Check:
+    """A group of options, each of which is checked."""
+
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise wrong(name, value, f"None or a skillmesh.{kind.__name__}, such as {kind()!r}")
+        for field, check_field in fields.items():
+            check_field(f"{name}.{field}", getattr(value, field))
+        return value
+
+    return check
+
+
+ADAPTATION: dict[str, Check] = {
+    "mode": one_of(names.AdaptMode),
+    "kind": one_of(names.AdaptationKind),
+    "layers": text,
+    "epochs": optional(count),
+    "mirrored": flag,
+    "from_plain_head": flag,
+}
+WARM_START: dict[str, Check] = {"mode": one_of(names.WarmMode), "form": one_of(names.WarmForm)}
 ARGUMENTS: dict[str, Check] = {
     "home": optional(path),
     "device": optional(text),
@@ -196,18 +217,13 @@ ARGUMENTS: dict[str, Check] = {
     "data": content,
     "replace": flag,
     "one_task": flag,
-    "mirrored": flag,
-    "warm": flag,
     "licence": optional(text),
     "note": optional(text),
     "reason": optional(text),
     "tags": texts,
-    "layers": text,
     "epochs": optional(count),
-    "biases": one_of(names.BiasMode),
-    "adaptation": one_of(names.Adaptation),
-    "warm_start": one_of(names.WarmMode),
-    "warm_form": one_of(names.WarmForm),
+    "adaptation": optional(group(names.Adaptation, ADAPTATION)),
+    "warm_start": optional(group(names.WarmStart, WARM_START)),
     "form": one_of(names.Refining),
 }
 """How the arguments of the public functions are checked, by their names."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.config import FILE as CONFIG_FILE
+from skillmesh.core import Core
 from skillmesh.evaluation.shown import Shown, show
 from skillmesh.module import Module
 from skillmesh.numerics.threads import cores
@@ -69,9 +69,9 @@ def _modules(stage: Stage) -> list[Module]:
     return [Module.load(stage.module_file(position), specs_for) for position in range(len(stage.tasks))]
 
 
-def _tester(stage: Stage, homes: dict[str, Path], backbone: Backbone) -> Agent:
+def _tester(stage: Stage, homes: dict[str, Path], backbone: Backbone) -> Core:
     """Any agent will do: with the same modules all answer the same."""
-    return Agent(next(iter(homes.values())), cache_folder=stage.cache_folder, backbone=backbone)
+    return Core(next(iter(homes.values())), cache_folder=stage.cache_folder, backbone=backbone)
 
 
 def usual_workers(assignment: Mapping[str, Sequence[str]]) -> int:

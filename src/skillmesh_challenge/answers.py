@@ -15,7 +15,7 @@ from skillmesh.evaluation.shown import Shown
 from skillmesh_challenge.record import ClassAnswers, Confused, Confusions, EntryAnswers, EntryTaskAnswers, Mistake
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.module import Module
     from skillmesh_challenge.stage import Stage
 
@@ -37,7 +37,7 @@ class FinalAnswers:
 
 
 def final_answers(
-    agent: Agent,
+    agent: Core,
     modules: Sequence[Module],
     live: Sequence[Module],
     shown: Sequence[Shown],

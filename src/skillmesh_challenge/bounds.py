@@ -24,7 +24,7 @@ from skillmesh_challenge.executors import worker_backbone
 from skillmesh_challenge.record import Bounds, TaskAtStep, read_record
 
 if TYPE_CHECKING:
-    from skillmesh.data.folder import TaskFolder
+    from skillmesh.data.folder import TaskImages
     from skillmesh_challenge.methods import SkillMethod
     from skillmesh_challenge.stage import Stage
 
@@ -84,7 +84,7 @@ def _pooled(method: SkillMethod, stage: Stage, split: str, starts: NDArray[np.in
 
 
 def _marked(
-    head: Head, test: Pooled, starts: NDArray[np.int64], folders: Sequence[TaskFolder]
+    head: Head, test: Pooled, starts: NDArray[np.int64], folders: Sequence[TaskImages]
 ) -> tuple[TaskAtStep, ...]:
     """Per task: the right class among its own, the task of the best class of all, the right class of all."""
     marked, begun = [], 0

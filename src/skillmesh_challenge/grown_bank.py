@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.core import Core
 from skillmesh.learning.probes import probe_tensors, read_probes
 from skillmesh.module import Card, Module
 from skillmesh.numerics.tensors import Floats, Tensors
 from skillmesh_challenge.growth import Grown, grow, related
 
 
-def grown_bank(agent: Agent, tasks: int, classes: int | None, reach: float, seed: int) -> list[Module]:
+def grown_bank(agent: Core, tasks: int, classes: int | None, reach: float, seed: int) -> list[Module]:
     """The agent's own modules, then grown ones up to so many tasks.
 
     Grown modules have every part of a real one, in memory of its own. The first is really signed and written, for
@@ -43,7 +43,7 @@ def _card(donor: Module, grown: Grown, number: int) -> Card:
     return donor.card.model_copy(update=changes)
 
 
-def _signable(card: Card, agent: Agent) -> Card:
+def _signable(card: Card, agent: Core) -> Card:
     return card.model_copy(update={"teacher_key": agent.identity.public_key, "teacher": agent.name})
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from skillmesh.common.choices import Adaptation
 from skillmesh.common.progress import begin
 from skillmesh.errors import RunError
 from skillmesh.learning.lesson import Lesson, study
-from skillmesh.learning.trial import Adapting
 from skillmesh.module import Module, now
 from skillmesh.numerics.costs import counted
 from skillmesh.store.parts import specs_for
@@ -26,9 +26,9 @@ from skillmesh_challenge.executors import BackboneRef, Workplace, open_place, wo
 from skillmesh_challenge.record import Learned, RunSettings, read_record
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
     from skillmesh.common.config import AgentConfig
-    from skillmesh.data.folder import TaskFolder
+    from skillmesh.core import Core
+    from skillmesh.data.folder import TaskImages
     from skillmesh_challenge.methods import SkillMethod
     from skillmesh_challenge.stage import Stage
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class Job:
     """One task to be learned: all that a worker needs."""
 
-    task: TaskFolder
+    task: TaskImages
     config: AgentConfig
     backbone: BackboneRef
-    adapting: Adapting
+    adaptation: Adaptation
     checkpoint: Path | None
 
 
@@ -60,7 +60,7 @@ def learn(job: Job) -> tuple[Lesson, TakenTime]:
             job.task,
             backbone,
             job.config,
-            adapting=job.adapting,
+            adaptation=job.adaptation,
             checkpoint=job.checkpoint,
         )
     taken = TakenTime(time.perf_counter() - wall, time.process_time() - cpu)
@@ -69,7 +69,7 @@ def learn(job: Job) -> tuple[Lesson, TakenTime]:
 
 def learn_missing(method: SkillMethod, stage: Stage, homes: dict[str, Path]) -> None:
     """Let the agents learn what the record lacks."""
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
 
     done = {learned.task for learned in stage.read().learned}
     done |= _taken_over(stage, homes, done)
@@ -79,7 +79,7 @@ def learn_missing(method: SkillMethod, stage: Stage, homes: dict[str, Path]) -> 
     }
     if not any(queues.values()):
         return
-    agents = {name: Agent(homes[name]) for name, queue in queues.items() if queue}
+    agents = {name: Core(homes[name]) for name, queue in queues.items() if queue}
     ref = _ref(method, stage)
     with open_place(ref, stage.workers, stage.threads, stage.cluster) as place:
         stage.keep_times(startup_seconds=place.startup_seconds)
@@ -95,7 +95,7 @@ def _ref(method: SkillMethod, stage: Stage) -> BackboneRef:
 
 
 def _learn_all(
-    method: SkillMethod, stage: Stage, place: Workplace, agents: dict[str, Agent], queues: dict[str, deque[str]]
+    method: SkillMethod, stage: Stage, place: Workplace, agents: dict[str, Core], queues: dict[str, deque[str]]
 ) -> None:
     """Keep every worker busy; an agent that has begun goes on before another one begins."""
     ready = deque(name for name, queue in queues.items() if queue)
@@ -131,18 +131,18 @@ def _result(future: Future[tuple[Lesson, TakenTime]], task: str) -> tuple[Lesson
         ) from error
 
 
-def _job(method: SkillMethod, stage: Stage, place: Workplace, agent: Agent, task: str) -> Job:
+def _job(method: SkillMethod, stage: Stage, place: Workplace, agent: Core, task: str) -> Job:
     name = f"training-{hashlib.sha256(task.encode()).hexdigest()[:16]}.pt"
     return Job(
         next(folder for folder in stage.tasks if folder.name == task),
         agent.config,
         _ref(method, stage),
-        Adapting(method.biases, method.adapts, method.layers, method.epochs),
+        Adaptation(method.adapt_mode, method.adapts, method.layers, method.epochs),
         agent.home.resolve() / name if place.shares_disk else None,
     )
 
 
-def _keep(stage: Stage, agent: Agent, task: str, lesson: Lesson, taken: TakenTime) -> None:
+def _keep(stage: Stage, agent: Core, task: str, lesson: Lesson, taken: TakenTime) -> None:
     module, data = agent.sign(lesson)
     learned = Learned(
         task=task,
@@ -185,7 +185,7 @@ def bytes_by_part(module: Module) -> dict[str, int]:
 
 def _taken_over(stage: Stage, homes: dict[str, Path], done: set[str]) -> set[str]:
     """Take from earlier runs what this one would learn just so, signed by the agent whose task it is here."""
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
 
     teachers = {task: name for name, tasks in stage.settings.assignment.items() for task in tasks}
     found: set[str] = set()
@@ -197,7 +197,7 @@ def _taken_over(stage: Stage, homes: dict[str, Path], done: set[str]) -> set[str
             if learned.task in done | found:
                 continue
             module = Module.load(earlier.module_file(learned.position), specs_for)
-            agent = Agent(homes[teachers[learned.task]])
+            agent = Core(homes[teachers[learned.task]])
             identity = agent.identity
             card = module.card.model_copy(
                 update={"teacher": agent.name, "teacher_key": identity.public_key, "created": now()}

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
-from skillmesh.common.choices import Adaptation, AnchorKind, BiasMode, Representation
+from skillmesh.common.choices import AdaptationKind, AdaptMode, AnchorKind, Representation
 from skillmesh.common.config import AgentConfig
 from skillmesh.errors import RunError
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from skillmesh_challenge.run import Plan
     from skillmesh_challenge.stage import Stage
 
+BiasMode = Literal["never", "auto", "always"]
+"""As records of runs have it; `Adaptation.mode` calls the first one `none`."""
 HeadKind = Literal["linear", "head2toe"]
 
 
@@ -86,7 +88,7 @@ class SkillMethod:
     kind = "skill"
 
     def __post_init__(self) -> None:
-        refuse_unknown_choices(self, {"head": HeadKind, "biases": BiasMode, "adaptation": Adaptation})
+        refuse_unknown_choices(self, {"head": HeadKind, "biases": BiasMode, "adaptation": AdaptationKind})
         if self.head == "head2toe" and self.biases == "never":
             raise RunError(
                 f"the method {self.name!r} has a head2toe head, which needs biases; set biases to auto or always"
@@ -97,7 +99,11 @@ class SkillMethod:
         return asdict(self) | {"kind": self.kind}
 
     @property
-    def adapts(self) -> Adaptation:
+    def adapt_mode(self) -> AdaptMode:
+        return "none" if self.biases == "never" else self.biases
+
+    @property
+    def adapts(self) -> AdaptationKind:
         return "head2toe" if self.head == "head2toe" else self.adaptation
 
     def config(self, agent: str, seed: int) -> AgentConfig:

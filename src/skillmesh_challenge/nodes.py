@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skillmesh.agent import Agent
 from skillmesh.common.progress import begin
+from skillmesh.core import Core
 from skillmesh.errors import RunError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.shelf import Shelf
@@ -63,7 +63,7 @@ class Served:
 
     def release(self) -> list[str]:
         """Let everything out of quarantine, and say what: the challenge's agents are known to be honest."""
-        agent = Agent(self.home)
+        agent = Core(self.home)
         shelf = Shelf(self.home, agent.ledger)
         tasks = [shelf.release(held, agent).card.task for held in shelf.held()]
         agent.ledger.close()

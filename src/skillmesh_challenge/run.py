@@ -15,7 +15,7 @@ import numpy as np
 
 from skillmesh.common.files import remove_abandoned
 from skillmesh.common.progress import Progress
-from skillmesh.data.folder import TaskFolder
+from skillmesh.data.folder import TaskImages
 from skillmesh.errors import CalibrationError, RunError, SkillmeshError
 from skillmesh.evaluation.evaluate import open_measured
 from skillmesh.evaluation.provenance import provenance
@@ -56,7 +56,7 @@ class Plan:
     seed: int = 0
     shuffle: bool = False
     """Learn the tasks in an order drawn by the seed."""
-    open: Callable[[int], Sequence[TaskFolder]] | None = None
+    open: Callable[[int], Sequence[TaskImages]] | None = None
     """Opens the tasks with a seed, where they are more than the folders and zips at `paths`."""
     bound: bool = True
     """Whether one classifier is trained on all data together."""
@@ -97,7 +97,7 @@ def run(plan: Plan) -> Record:
     return stage.read()
 
 
-def _in_order(plan: Plan) -> list[TaskFolder]:
+def _in_order(plan: Plan) -> list[TaskImages]:
     """Open all tasks, in the order in which they are learned."""
     if plan.open is None:
         opened = [open_measured(path.resolve(), plan.seed) for path in plan.paths]
@@ -108,7 +108,7 @@ def _in_order(plan: Plan) -> list[TaskFolder]:
     return [opened[i] for i in np.random.default_rng(plan.seed).permutation(len(opened))]
 
 
-def _settings(plan: Plan, folders: list[TaskFolder], data_hash: str) -> RunSettings:
+def _settings(plan: Plan, folders: list[TaskImages], data_hash: str) -> RunSettings:
     facts = tuple(
         TaskFacts(
             folder.name,
@@ -147,7 +147,7 @@ def _fingerprint(method: Method) -> str:
     )
 
 
-def _stage(plan: Plan, settings: RunSettings, folders: Sequence[TaskFolder]) -> Stage:
+def _stage(plan: Plan, settings: RunSettings, folders: Sequence[TaskImages]) -> Stage:
     from skillmesh.backbone.cache import default_folder
     from skillmesh.numerics.threads import cores
     from skillmesh_challenge.agents import usual_workers

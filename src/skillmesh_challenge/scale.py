@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from skillmesh.agent import Agent
 from skillmesh.answering.mapper import Mapper
 from skillmesh.backbone.allocator import hand_back
+from skillmesh.core import Core
 from skillmesh.data.folder import open_task
 from skillmesh.evaluation.evaluate import anchor_bytes
 from skillmesh.module import Module
@@ -40,7 +40,7 @@ class ScalePlan:
 
 def measure(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> dict[str, Any]:
     """Grow the bank of the agent at `home`, build its mapper, answer images."""
-    agent = Agent(home, device="cpu")
+    agent = Core(home, device="cpu")
     agent.backbone.network.noise()  # loaded before memory is looked at
     with threadpool_limits(1, "blas"):
         modules = grown_bank(agent, plan.tasks, plan.classes, reach, plan.seed)
@@ -78,7 +78,7 @@ def _memory(before: int | None, peak: int | None, after: int | None) -> dict[str
     }
 
 
-def _times(agent: Agent, mapper: Mapper, rounds: int) -> dict[str, float]:
+def _times(agent: Core, mapper: Mapper, rounds: int) -> dict[str, float]:
     """Medians, the three taking turns: a busy machine slows all alike. Nothing comes from the cache."""
     cache, agent.backbone.cache = agent.backbone.cache, None
     rng = np.random.default_rng(0)
@@ -115,7 +115,7 @@ def _bytes(modules: Sequence[Module], plan: ScalePlan) -> dict[str, float]:
     return {"module": module, "anchor": anchor, "per_agent": received, "all_agents": received * plan.agents}
 
 
-def _accuracy(agent: Agent, paths: Sequence[str], seed: int) -> dict[str, float]:
+def _accuracy(agent: Core, paths: Sequence[str], seed: int) -> dict[str, float]:
     """Of the real tasks' test images, with no task given, in the grown bank."""
     modules, mapper = agent.mapper()
     index_of = {m.card.task: index for index, m in enumerate(modules)}

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skillmesh.agent import Agent
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.progress import begin
+from skillmesh.core import Core
 from skillmesh.errors import RunError
 from skillmesh.module import Module, read_file
 from skillmesh_challenge.nodes import leave_nothing_received, share_over_mesh
@@ -42,7 +42,7 @@ def share(
             leave_nothing_received(homes.values())
         for name, home in homes.items():
             own = [p for p, module in enumerate(modules) if module.card.teacher == name]
-            _take(Agent(home), stage, modules, own)
+            _take(Core(home), stage, modules, own)
         if stage.settings.sharing == "mesh":
             sharing = share_over_mesh(stage, homes, len(modules))
         else:
@@ -56,7 +56,7 @@ def share(
     stage.log(f"shared by {sharing.how} in {seconds:.1f} s; {told}, asked about {asked} images each")
 
 
-def _take(agent: Agent, stage: Stage, modules: Sequence[Module], positions: Sequence[int]) -> None:
+def _take(agent: Core, stage: Stage, modules: Sequence[Module], positions: Sequence[int]) -> None:
     held = {module.id for module in agent.bank}
     for position in positions:
         if modules[position].id not in held:
@@ -67,7 +67,7 @@ def _hand_over(stage: Stage, homes: dict[str, Path], modules: Sequence[Module]) 
     received = {}
     advance = begin(stage.progress, "sharing (agents)", len(homes))
     for name, home in homes.items():
-        _take(Agent(home), stage, modules, range(len(modules)))
+        _take(Core(home), stage, modules, range(len(modules)))
         received[name] = sum(module.size for module in modules if module.card.teacher != name)
         if advance is not None:
             advance(1)
@@ -84,7 +84,7 @@ def _answers(
     found = {}
     advance = begin(stage.progress, "comparing answers (agents)", len(homes))
     for name, home in homes.items():
-        agent = Agent(home, cache_folder=stage.cache_folder, backbone=backbone)
+        agent = Core(home, cache_folder=stage.cache_folder, backbone=backbone)
         if sorted(module.id for module in agent.bank) != expected:
             raise RunError(
                 f"{name} holds {len(agent.bank)} modules after sharing, expected the {len(expected)} that were "

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.common.choices import WarmStart
 from skillmesh.common.progress import Progress, begin
-from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.core import Core
+from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import DataError, SkillmeshError
 from skillmesh.numerics.tensors import Floats
 from skillmesh_challenge.growth import fit_reach, grow, recognised, related
@@ -86,7 +87,7 @@ class Proof:
 
 
 def simulate(
-    agent: Agent, paths: Sequence[Path], plan: ScalePlan, halves: int = HALVES, progress: Progress | None = None
+    agent: Core, paths: Sequence[Path], plan: ScalePlan, halves: int = HALVES, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Learn the tasks into a fresh agent, prove the growing on halves of them, then grow and measure."""
     _refuse_plan(paths, plan)
@@ -94,7 +95,7 @@ def simulate(
 
 
 def prove(
-    agent: Agent, paths: Sequence[Path], halves: int = HALVES, seed: int = 0, progress: Progress | None = None
+    agent: Core, paths: Sequence[Path], halves: int = HALVES, seed: int = 0, progress: Progress | None = None
 ) -> Proof:
     """Learn the tasks, and see how near growing half of them comes to all of them."""
     folders = [open_task(path, hold_out=("val", "test"), seed=seed, one_task=True) for path in paths]
@@ -105,7 +106,7 @@ def prove(
         return Proof(len(paths), _fitted(agent, real, rng), tuple(checked))
 
 
-def scaled(agent: Agent, paths: Sequence[Path], plan: ScalePlan, proof: Proof) -> dict[str, Any]:
+def scaled(agent: Core, paths: Sequence[Path], plan: ScalePlan, proof: Proof) -> dict[str, Any]:
     """Grow what the agent has learned and measure; accuracy is left out where growing has not proved itself."""
     scale = measured_apart(agent.home, [str(path) for path in paths], plan, proof.reach)
     accuracy = {key: scale.pop(key) for key in ("task_accuracy", "final_accuracy", "known_unknown")}
@@ -145,7 +146,7 @@ def _measure_and_send(sender: Connection, *arguments: Any) -> None:
 
 
 def check_growth(
-    agent: Agent, real: Sequence[RealTask], halves: int, rng: np.random.Generator, progress: Progress | None = None
+    agent: Core, real: Sequence[RealTask], halves: int, rng: np.random.Generator, progress: Progress | None = None
 ) -> list[Half]:
     """Grow halves of the real tasks to all of them, with what the half alone can tell, and compare."""
     if len(real) < FEWEST_TASKS:
@@ -169,7 +170,7 @@ def check_growth(
     return found
 
 
-def _fitted(agent: Agent, real: Sequence[RealTask], rng: np.random.Generator) -> float:
+def _fitted(agent: Core, real: Sequence[RealTask], rng: np.random.Generator) -> float:
     """Fitted on validation images: test images only ever check."""
     seen = [task for task in real if len(task.validation)]
     if len(seen) < FEWEST_TASKS // 2:
@@ -177,9 +178,9 @@ def _fitted(agent: Agent, real: Sequence[RealTask], rng: np.random.Generator) ->
     return fit_reach([task.anchor for task in seen], agent.prior, [task.validation for task in seen], rng)
 
 
-def _learned(agent: Agent, folder: TaskFolder, progress: Progress | None) -> RealTask:
+def _learned(agent: Core, folder: TaskImages, progress: Progress | None) -> RealTask:
     # Cold: what is measured of a task must not depend on which were learned before it.
-    module, lesson = agent.learn(folder, warm_start="never", progress=progress)
+    module, lesson = agent.learn(folder, warm_start=WarmStart("never"), progress=progress)
     test = folder.splits["test"].files
     described = agent.backbone.describe(test, begin(progress, f"{folder.name} (test)", len(test)))
     if not len(described.raw):

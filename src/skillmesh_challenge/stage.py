@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.common.progress import Progress
-from skillmesh.data.folder import TaskFolder
+from skillmesh.data.folder import TaskImages
 from skillmesh_challenge import record, writing
 from skillmesh_challenge.record import Bounds, Confusions, EntryAnswers, Learned, RunSettings, Step
 
@@ -22,7 +22,7 @@ class Stage:
 
     folder: Path
     settings: RunSettings
-    tasks: Sequence[TaskFolder]
+    tasks: Sequence[TaskImages]
     """In the order in which they are to be learned."""
     cache_folder: Path
     workers: int = 1

@@ -24,12 +24,12 @@ from skillmesh_challenge.answers import answers_of, confusions_of, final_answers
 from skillmesh_challenge.record import Step, TaskAtStep
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.module import Module
     from skillmesh_challenge.stage import Stage
 
 
-def measure_steps(stage: Stage, agent: Agent, modules: Sequence[Module], shown: Sequence[Shown]) -> None:
+def measure_steps(stage: Stage, agent: Core, modules: Sequence[Module], shown: Sequence[Shown]) -> None:
     """Write every step that the record lacks, and the last one's answers and confusions."""
     done = {step.known for step in stage.read().steps}
     own = [
@@ -53,7 +53,7 @@ def measure_steps(stage: Stage, agent: Agent, modules: Sequence[Module], shown: 
 
 
 def _step(
-    agent: Agent, modules: Sequence[Module], shown: Sequence[Shown], right: Sequence[NDArray[np.bool_]]
+    agent: Core, modules: Sequence[Module], shown: Sequence[Shown], right: Sequence[NDArray[np.bool_]]
 ) -> tuple[Step, list[Module], list[Mapped]]:
     """Build the mapper of these modules as an agent would, and map all their test images."""
     live = in_order(modules)

@@ -13,7 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from skillmesh import Agent, Answer, SkillmeshError
+from skillmesh import Answer, SkillmeshError
+from skillmesh.core import Core
 from skillmesh.errors import (
     AgentError,
     BackboneMismatchError,
@@ -27,7 +28,7 @@ from skillmesh.errors import (
 from skillmesh.module.notice import Slot, Withdrawal, announce
 from skillmesh.store.home import create_home
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 class Counting:
@@ -72,20 +73,20 @@ def share_right(answers: list[Answer], paths: list[Path]) -> float:
 
 
 class TestAnswers:
-    def test_of_a_mixed_batch_are_right_with_no_task_label(self, taught: Agent, mixed: list[Path]):
+    def test_of_a_mixed_batch_are_right_with_no_task_label(self, taught: Core, mixed: list[Path]):
         answers = taught.answer(mixed)
         assert [a.image for a in answers] == [str(path) for path in mixed]
         assert share_right(answers, mixed) > 0.85
         assert {a.best.task for a in answers} == {"shapes", "dice", "latin", "greek"}
 
-    def test_say_label_task_teacher_and_confidence(self, taught: Agent, demo_tasks: Path):
+    def test_say_label_task_teacher_and_confidence(self, taught: Core, demo_tasks: Path):
         answer = taught.answer(demo_tasks / "shapes/train/star/0.jpg")
         assert (answer.label, answer.task, answer.teacher) == ("star", "shapes", "alice")
         assert not answer.unknown
         assert answer.novelty <= 1
         assert answer.confidence == answer.best.confidence > 0.5
 
-    def test_have_guesses_in_order_that_are_probabilities(self, taught: Agent, mixed: list[Path]):
+    def test_have_guesses_in_order_that_are_probabilities(self, taught: Core, mixed: list[Path]):
         for answer in taught.answer(mixed):
             others = [guess.confidence for guess in answer.alternatives]
             assert answer.guesses == (answer.best, *answer.alternatives)
@@ -95,13 +96,13 @@ class TestAnswers:
             assert answer.confidence + sum(others) <= 1 + 1e-5
             assert len({(g.task, g.label) for g in answer.guesses}) == 5
 
-    def test_are_oftener_unknown_for_a_task_never_learned(self, taught: Agent, mixed, strange):
+    def test_are_oftener_unknown_for_a_task_never_learned(self, taught: Core, mixed, strange):
         known, never = taught.answer(mixed), taught.answer(strange)
         assert np.mean([a.unknown for a in known]) < 0.06 < np.mean([a.unknown for a in never])
         # One in ten known images is as novel as the median of those of the other task, or fewer.
         assert np.quantile([a.novelty for a in known], 0.9) < np.median([a.novelty for a in never])
 
-    def test_that_are_unknown_have_no_label_but_a_best_guess(self, taught: Agent, strange: list[Path]):
+    def test_that_are_unknown_have_no_label_but_a_best_guess(self, taught: Core, strange: list[Path]):
         answer = next(a for a in taught.answer(strange) if a.unknown)
         assert (answer.label, answer.task, answer.teacher) == (None, None, None)
         assert answer.best.task in {"shapes", "dice", "latin", "greek"}
@@ -109,7 +110,7 @@ class TestAnswers:
         assert answer.as_dict()["label"] is None
         assert len(answer.as_dict()["guesses"]) == 5
 
-    def test_are_the_same_for_paths_bytes_pillow_and_arrays(self, taught: Agent, mixed: list[Path]):
+    def test_are_the_same_for_paths_bytes_pillow_and_arrays(self, taught: Core, mixed: list[Path]):
         path = mixed[0]
         with Image.open(path) as image:
             image.load()
@@ -119,7 +120,7 @@ class TestAnswers:
         names = [a.image for a in taught.answer(inputs)]
         assert names == [str(path), str(path), "image 2", "image 3", "image 4"]
 
-    def test_of_tensors_floats_and_batches_are_those_of_the_same_pixels(self, taught: Agent, mixed: list[Path]):
+    def test_of_tensors_floats_and_batches_are_those_of_the_same_pixels(self, taught: Core, mixed: list[Path]):
         with Image.open(mixed[0]) as image:
             pixels = np.asarray(image.convert("RGB"))
         expected = taught.answer(pixels).best
@@ -134,11 +135,11 @@ class TestAnswers:
         with pytest.raises(SkillmeshError, match="expected"):
             next(taught.answer_each(5))
 
-    def test_of_one_image_is_one_answer_and_of_none_an_empty_list(self, taught: Agent, mixed: list[Path]):
+    def test_of_one_image_is_one_answer_and_of_none_an_empty_list(self, taught: Core, mixed: list[Path]):
         assert replace(taught.answer(mixed[0]), novelty=0).image == str(mixed[0])
         assert taught.answer([]) == []
 
-    def test_of_one_unreadable_image_loses_no_other(self, taught: Agent, mixed: list[Path]):
+    def test_of_one_unreadable_image_loses_no_other(self, taught: Core, mixed: list[Path]):
         batch = [mixed[0], b"no image", mixed[1], "/nowhere.jpg"]
         answers = taught.answer(batch)
         assert [a.image for a in answers] == [str(mixed[0]), "image 1", str(mixed[1]), "/nowhere.jpg"]
@@ -235,7 +236,7 @@ class TestLearning:
 
 
 class TestForgetting:
-    def test_an_unknown_task_lists_the_known_ones(self, tiny_taught: Agent):
+    def test_an_unknown_task_lists_the_known_ones(self, tiny_taught: Core):
         with pytest.raises(UnknownTaskError, match=r"no task 'birds' .*: dice, greek, latin, shapes"):
             tiny_taught.forget("birds")
 
@@ -263,7 +264,7 @@ def test_answers_are_outdated_until_the_mapper_knows_what_the_bank_holds(
 
 
 class TestSharing:
-    def test_a_module_goes_out_and_in_byte_for_byte(self, new_agent: NewAgent, tiny_taught: Agent, tmp_path: Path):
+    def test_a_module_goes_out_and_in_byte_for_byte(self, new_agent: NewAgent, tiny_taught: Core, tmp_path: Path):
         bob = new_agent("bob")
         tiny_taught.export("dice", tmp_path / "first.skill")
         module = bob.receive(tmp_path / "first.skill")
@@ -273,7 +274,7 @@ class TestSharing:
         assert bob.receive(tmp_path / "second.skill") == module  # once more changes nothing
         assert len(bob.bank) == 1
 
-    def test_a_student_answers_as_its_teacher_does(self, new_agent: NewAgent, taught: Agent, mixed, tmp_path):
+    def test_a_student_answers_as_its_teacher_does(self, new_agent: NewAgent, taught: Core, mixed, tmp_path):
         student = new_agent("student")
         for module in taught.tasks():
             taught.export(module.card.task, tmp_path)
@@ -300,18 +301,18 @@ class TestSharing:
         assert agent.answer(mixed[0]).best.teacher.startswith("tina~")
 
     def test_needs_no_backbone(self, new_agent: NewAgent, skill_files, tmp_path, monkeypatch):
-        monkeypatch.setattr("skillmesh.agent.Backbone.load", lambda *_, **__: pytest.fail("loaded"))
+        monkeypatch.setattr("skillmesh.core.Backbone.load", lambda *_, **__: pytest.fail("loaded"))
         agent = new_agent()
         agent.receive(skill_files["dice"])
         agent.export("dice", tmp_path / "out.skill")
         assert [m.card.task for m in agent.tasks()] == ["dice"]
 
-    def test_to_a_folder_that_is_not_there_says_so(self, tiny_taught: Agent, tmp_path: Path):
+    def test_to_a_folder_that_is_not_there_says_so(self, tiny_taught: Core, tmp_path: Path):
         with pytest.raises(AgentError, match=r"cannot write .*no-folder.*name a file in a folder that exists"):
             tiny_taught.export("dice", tmp_path / "no-folder" / "dice.skill")
         assert list(tmp_path.iterdir()) == []
 
-    def test_export_puts_no_file_in_the_place_of_a_device_or_pipe(self, tiny_taught: Agent, tmp_path: Path):
+    def test_export_puts_no_file_in_the_place_of_a_device_or_pipe(self, tiny_taught: Core, tmp_path: Path):
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(AgentError, match="is a device or a pipe; expected the name of a file"):
             tiny_taught.export("dice", tmp_path / "pipe")
@@ -339,36 +340,36 @@ class TestMesh:
     """What an agent does with respect to others, without any there."""
 
     @pytest.fixture
-    def dora(self, new_agent: NewAgent, tiny_tasks: Path) -> Agent:
+    def dora(self, new_agent: NewAgent, tiny_tasks: Path) -> Core:
         """One who taught dice."""
         agent = new_agent("dora")
         agent.learn(tiny_tasks / "dice")
         return agent
 
-    def slot(self, agent: Agent, task: str = "dice") -> Slot:
+    def slot(self, agent: Core, task: str = "dice") -> Slot:
         return Slot(agent.identity.public_key, task)
 
-    def told_everyone(self, agent: Agent, task: str = "dice") -> None:
+    def told_everyone(self, agent: Core, task: str = "dice") -> None:
         """As a node does that runs."""
         module = agent.bank.find(task)
         notice = announce(module.card, module.id, agent.bank.file_of(module), agent.identity)
         agent.ledger.merge([notice], agent.identity.public_key)
 
-    def test_what_is_learned_is_announced_in_the_ledger(self, dora: Agent):
+    def test_what_is_learned_is_announced_in_the_ledger(self, dora: Core):
         (notice,) = dora.ledger.view().known.values()
         assert (notice.task, notice.version, notice.teacher) == ("dice", 1, "dora")
 
-    def test_what_was_kept_to_try_others_on_goes_with_the_task(self, dora: Agent):
+    def test_what_was_kept_to_try_others_on_goes_with_the_task(self, dora: Core):
         assert len(list((dora.home / "validation").iterdir())) == 1
         dora.forget("dice")
         assert list((dora.home / "validation").iterdir()) == []
 
-    def test_versions_count_on_after_forgetting(self, dora: Agent, tiny_tasks: Path):
+    def test_versions_count_on_after_forgetting(self, dora: Core, tiny_tasks: Path):
         dora.forget("dice")
         assert dora.learn(tiny_tasks / "dice")[0].card.version == 2
 
     @pytest.mark.parametrize("told", [True, False])
-    def test_versions_count_on_after_withdrawing(self, dora: Agent, tiny_tasks: Path, told: bool):
+    def test_versions_count_on_after_withdrawing(self, dora: Core, tiny_tasks: Path, told: bool):
         if told:
             self.told_everyone(dora)
         dora.withdraw("dice")
@@ -378,23 +379,23 @@ class TestMesh:
         dora.withdraw("dice")
         assert dora.ledger.latest_version(self.slot(dora)) == 2
 
-    def test_versions_count_on_in_another_process(self, dora: Agent, tiny_tasks: Path, one_network: None):
+    def test_versions_count_on_in_another_process(self, dora: Core, tiny_tasks: Path, one_network: None):
         dora.withdraw("dice")
-        assert Agent(dora.home).learn(tiny_tasks / "dice")[0].card.version == 2
+        assert Core(dora.home).learn(tiny_tasks / "dice")[0].card.version == 2
 
-    def test_a_withdrawn_task_leaves_the_bank_and_is_known_as_withdrawn(self, dora: Agent):
+    def test_a_withdrawn_task_leaves_the_bank_and_is_known_as_withdrawn(self, dora: Core):
         notice = dora.withdraw("dice", "mislabelled")
         assert (notice.task, notice.version, notice.reason) == ("dice", 1, "mislabelled")
-        assert dora.tasks() == Agent(dora.home).tasks() == []
+        assert dora.tasks() == Core(dora.home).tasks() == []
         assert dora.ledger.view().known == {self.slot(dora): notice}
 
-    def test_a_task_may_be_withdrawn_after_it_was_forgotten(self, dora: Agent):
+    def test_a_task_may_be_withdrawn_after_it_was_forgotten(self, dora: Core):
         self.told_everyone(dora)
         dora.forget("dice")
         assert dora.withdraw("dice").version == 1
         assert isinstance(dora.ledger.view().known[self.slot(dora)], Withdrawal)
 
-    def test_only_its_teacher_can_withdraw_a_task(self, dora: Agent, skill_files: dict[str, Path]):
+    def test_only_its_teacher_can_withdraw_a_task(self, dora: Core, skill_files: dict[str, Path]):
         dora.receive(skill_files["latin"])
         for task in ("latin", "no such task"):
             with pytest.raises(
@@ -404,15 +405,13 @@ class TestMesh:
         assert {m.card.task for m in dora.tasks()} == {"dice", "latin"}
         assert not any(isinstance(notice, Withdrawal) for notice in dora.ledger.view().known.values())
 
-    def test_a_withdrawal_with_an_impossible_reason_changes_nothing(self, dora: Agent):
+    def test_a_withdrawal_with_an_impossible_reason_changes_nothing(self, dora: Core):
         with pytest.raises(SkillmeshError, match="reason"):
             dora.withdraw("dice", "x" * 201)
         assert len(dora.tasks()) == 1
         assert not any(isinstance(notice, Withdrawal) for notice in dora.ledger.view().known.values())
 
-    def test_what_its_teacher_has_withdrawn_is_not_imported(
-        self, new_agent: NewAgent, dora: Agent, tmp_path: Path
-    ):
+    def test_what_its_teacher_has_withdrawn_is_not_imported(self, new_agent: NewAgent, dora: Core, tmp_path: Path):
         student = new_agent("student")
         dora.export("dice", tmp_path / "dice.skill")
         student.ledger.merge([dora.withdraw("dice")], "dora")  # heard, although Dora is not trusted
@@ -423,7 +422,7 @@ class TestMesh:
         assert student.tasks() == []
 
     def test_a_newer_version_than_the_withdrawn_one_is_imported(
-        self, new_agent: NewAgent, dora: Agent, tiny_tasks: Path, tmp_path: Path
+        self, new_agent: NewAgent, dora: Core, tiny_tasks: Path, tmp_path: Path
     ):
         student = new_agent("student")
         student.ledger.merge([dora.withdraw("dice")], "dora")
@@ -432,7 +431,7 @@ class TestMesh:
         assert student.receive(tmp_path / "dice.skill").card.version == 2
 
     def test_what_was_forgotten_is_marked_until_it_is_taken_or_learned_again(
-        self, dora: Agent, skill_files: dict[str, Path], tiny_tasks: Path
+        self, dora: Core, skill_files: dict[str, Path], tiny_tasks: Path
     ):
         latin = dora.receive(skill_files["latin"])
         dora.forget("latin")
@@ -440,9 +439,9 @@ class TestMesh:
         assert dora.ledger.view().forgotten == {self.slot(dora), Slot(latin.card.teacher_key, "latin")}
         dora.receive(skill_files["latin"])
         dora.learn(tiny_tasks / "dice")
-        assert Agent(dora.home).ledger.view().forgotten == frozenset()
+        assert Core(dora.home).ledger.view().forgotten == frozenset()
 
-    def test_what_is_unknown_cannot_be_forgotten(self, dora: Agent):
+    def test_what_is_unknown_cannot_be_forgotten(self, dora: Core):
         with pytest.raises(UnknownTaskError):
             dora.forget("latin")
         assert dora.ledger.view().forgotten == frozenset()
@@ -454,7 +453,7 @@ class TestMesh:
 
     @pytest.mark.parametrize("tags", [["Toys"], ["a b"], [""], [str(i) for i in range(17)]])
     def test_bad_tags_cost_no_learning(self, new_agent: NewAgent, tiny_tasks: Path, monkeypatch, tags: list[str]):
-        monkeypatch.setattr("skillmesh.agent.study", lambda *_: pytest.fail("too late"))
+        monkeypatch.setattr("skillmesh.core.study", lambda *_: pytest.fail("too late"))
         with pytest.raises(AgentError, match=r"a tag is .*, expected .*; choose another --tag"):
             new_agent().learn(tiny_tasks / "dice", tags=tags)
 
@@ -462,30 +461,30 @@ class TestMesh:
 class TestHome:
     def test_open_makes_an_agent_with_defaults(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("SKILLMESH_HOME", str(tmp_path / "new"))
-        agent = Agent.open()
+        agent = Core.open()
         assert agent.home == tmp_path / "new"
         config = agent.config
         assert (config.backbone, config.mapper, config.representation) == ("lite0", "sketch", "descriptor")
-        assert Agent.open().identity == agent.identity
+        assert Core.open().identity == agent.identity
         assert (agent.home / "key.pem").stat().st_mode & 0o077 == 0
 
-    def test_is_found_again_with_all_its_tasks(self, tiny_taught: Agent, mixed: list[Path], one_network):
-        again = Agent(tiny_taught.home)
+    def test_is_found_again_with_all_its_tasks(self, tiny_taught: Core, mixed: list[Path], one_network):
+        again = Core(tiny_taught.home)
         assert again.tasks() == tiny_taught.tasks()
         assert again.answer(mixed[:3]) == tiny_taught.answer(mixed[:3])
 
-    def test_is_not_made_twice(self, tiny_taught: Agent):
+    def test_is_not_made_twice(self, tiny_taught: Core):
         with pytest.raises(AgentError, match=r"there is an agent at .* already"):
             create_home(tiny_taught.home)
 
     def test_that_is_missing_or_damaged_says_what_to_do(self, tmp_path: Path):
         with pytest.raises(AgentError, match=r"no agent at .*; name another home, or make one.* `skillmesh init`"):
-            Agent(tmp_path)
+            Core(tmp_path)
         create_home(tmp_path, name="x")
         for text in ("{", '{"name": "x", "colour": "red"}', '{"name": "x", "mapper": "magic"}'):
             (tmp_path / "agent.json").write_text(text)
             with pytest.raises(AgentError, match=r"agent.json is damaged: .*; mend the file"):
-                Agent(tmp_path)
+                Core(tmp_path)
 
     @pytest.mark.parametrize(
         "settings",
@@ -497,7 +496,7 @@ class TestHome:
             create_home(tmp_path / "home", **settings)
         assert not (tmp_path / "home" / "agent.json").exists()
         create_home(tmp_path / "home", name="better")
-        assert Agent(tmp_path / "home").name == "better"
+        assert Core(tmp_path / "home").name == "better"
 
     def test_under_a_file_is_not_made(self, tmp_path: Path):
         (tmp_path / "file").write_text("in the way")
@@ -509,11 +508,11 @@ class TestHome:
         own = tmp_path / "mine.safetensors"
         shutil.copy(other_calibration, own)
         create_home(Path("here"), name="x", calibration=own)
-        fingerprint = Agent(Path("here")).bank.backbone
+        fingerprint = Core(Path("here")).bank.backbone
         own.unlink()
         (tmp_path / "here").rename(tmp_path / "there")
         monkeypatch.chdir("/")
-        assert Agent(tmp_path / "there").bank.backbone == fingerprint
+        assert Core(tmp_path / "there").bank.backbone == fingerprint
 
     def test_needs_a_calibration_that_is_one(self, tmp_path: Path):
         (tmp_path / "c.safetensors").write_bytes(b"no")

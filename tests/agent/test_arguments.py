@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillmesh import Agent
 from skillmesh.arguments import ARGUMENTS, checked, count, flag, texts
+from skillmesh.common.choices import Adaptation, WarmStart
+from skillmesh.core import Core
 from skillmesh.errors import ArgumentError, FolderOfTasksError, SkillmeshError
 from skillmesh.synergy.composition.picking import Pick
 
 X, Y = np.zeros((4, 8, 8, 3)), np.zeros(4)
-WRONG: dict[str, Callable[[Agent], Any]] = {
+WRONG: dict[str, Callable[[Core], Any]] = {
     "task: found tuple; expected the path of a folder or zip": lambda a: a.learn((X, Y)),
     "task: found 5 (int); expected the path": lambda a: a.learn(5),
     "task: found None; expected the path": lambda a: a.learn(None),
@@ -35,18 +36,35 @@ WRONG: dict[str, Callable[[Agent], Any]] = {
     "tags[1]: found 5 (int); expected a string": lambda a: a.learn("x", tags=["a", 5]),
     "licence: found 5 (int)": lambda a: a.learn("x", licence=5),
     "note: found list": lambda a: a.learn("x", note=["a"]),
-    "biases: found 'sometimes' (str); expected 'auto' or 'always' or 'never'": lambda a: a.learn(
-        "x", biases="sometimes"
+    "adaptation.mode: found 'sometimes' (str); expected 'none' or 'auto' or 'always'": lambda a: a.learn(
+        "x", adaptation=Adaptation(mode="sometimes")
     ),
-    "adaptation: found 'magic' (str); expected 'biases' or": lambda a: a.learn("x", adaptation="magic"),
-    "adaptation: found list; expected 'biases' or": lambda a: a.learn("x", adaptation=["biases"]),
-    "warm_start: found True (bool); expected 'auto' or 'never'": lambda a: a.learn("x", warm_start=True),
-    "warm_form: found None; expected 'prior' or": lambda a: a.learn("x", warm_form=None),
-    "layers: found 5 (int); expected a string": lambda a: a.learn("x", layers=5),
-    "epochs: found 0 (int); expected a whole number, 1 or more": lambda a: a.learn("x", epochs=0),
-    "epochs: found '3' (str); expected a whole number": lambda a: a.learn("x", epochs="3"),
-    "epochs: found True (bool); expected a whole number": lambda a: a.learn("x", epochs=True),
-    "epochs: found 2.5 (float); expected a whole number": lambda a: a.learn("x", epochs=2.5),
+    "adaptation.kind: found 'magic' (str); expected 'biases' or": lambda a: a.learn(
+        "x", adaptation=Adaptation(kind="magic")
+    ),
+    "adaptation.kind: found list; expected 'biases' or": lambda a: a.learn(
+        "x", adaptation=Adaptation(kind=["biases"])
+    ),
+    "warm_start.mode: found True (bool); expected 'auto' or 'never'": lambda a: a.learn(
+        "x", warm_start=WarmStart(True)
+    ),
+    "warm_start.form: found None; expected 'prior' or": lambda a: a.learn("x", warm_start=WarmStart(form=None)),
+    "adaptation.layers: found 5 (int); expected a string": lambda a: a.learn("x", adaptation=Adaptation(layers=5)),
+    "adaptation.epochs: found 0 (int); expected a whole number, 1 or more": lambda a: a.learn(
+        "x", adaptation=Adaptation(epochs=0)
+    ),
+    "adaptation.epochs: found '3' (str); expected a whole number": lambda a: a.learn(
+        "x", adaptation=Adaptation(epochs="3")
+    ),
+    "adaptation.epochs: found True (bool); expected a whole number": lambda a: a.learn(
+        "x", adaptation=Adaptation(epochs=True)
+    ),
+    "adaptation.epochs: found 2.5 (float); expected a whole number": lambda a: a.learn(
+        "x", adaptation=Adaptation(epochs=2.5)
+    ),
+    "adaptation: found 'always' (str); expected None or a skillmesh.Adaptation": lambda a: a.learn(
+        "x", adaptation="always"
+    ),
     "progress: found 'print' (str); expected an object with start() and advance()": lambda a: a.learn(
         "x", progress="print"
     ),
@@ -73,19 +91,19 @@ WRONG: dict[str, Callable[[Agent], Any]] = {
     "task: found 5.0 (float); expected a string": lambda a: a.find(5.0),
     "task: found list; expected a string": lambda a: a.withdraw(["dice"]),
     "reason: found list": lambda a: a.withdraw("dice", ["x"]),
-    "home: found 5 (int); expected a path": lambda a: Agent.open(5),  # type: ignore[arg-type]
-    "home: found list; expected a path": lambda a: Agent([]),  # type: ignore[arg-type]
-    "home: found None; expected a path": lambda a: Agent(None),  # type: ignore[arg-type]
-    "device: found 5 (int); expected a string": lambda a: Agent.open(a.home, device=5),
-    "cache_folder: found 5 (int); expected a path": lambda a: Agent.open(a.home, cache_folder=5),
-    "backbone: found 'lite0' (str); expected an object with describe()": lambda a: Agent.open(
+    "home: found 5 (int); expected a path": lambda a: Core.open(5),  # type: ignore[arg-type]
+    "home: found list; expected a path": lambda a: Core([]),  # type: ignore[arg-type]
+    "home: found None; expected a path": lambda a: Core(None),  # type: ignore[arg-type]
+    "device: found 5 (int); expected a string": lambda a: Core.open(a.home, device=5),
+    "cache_folder: found 5 (int); expected a path": lambda a: Core.open(a.home, cache_folder=5),
+    "backbone: found 'lite0' (str); expected an object with describe()": lambda a: Core.open(
         a.home, backbone="lite0"
     ),
 }
 
 
 @pytest.mark.parametrize("expected", WRONG)
-def test_a_wrong_argument_is_named(expected: str, tiny_taught: Agent):
+def test_a_wrong_argument_is_named(expected: str, tiny_taught: Core):
     with pytest.raises(ArgumentError) as refusal:
         WRONG[expected](tiny_taught)
     assert str(refusal.value).startswith(expected)
@@ -102,7 +120,7 @@ def test_every_public_method_that_takes_arguments_checks_them():
             "sign",
         ),  # of images, or of our own objects
     }
-    for name, method in inspect.getmembers(Agent, inspect.isroutine):
+    for name, method in inspect.getmembers(Core, inspect.isroutine):
         takes = len(inspect.signature(method).parameters) > 1 if not name.startswith("_") else name == "__init__"
         if takes and name not in unchecked:
             assert hasattr(method, "__wrapped__"), name
@@ -120,7 +138,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_values_give_our_error(data: st.DataObject, tiny_taught: Agent):
+def test_any_values_give_our_error(data: st.DataObject, tiny_taught: Core):
     """Whatever a method is called with: nothing is there by these names, so our error it must be."""
     name = data.draw(
         st.sampled_from(("export", "forget", "find", "withdraw", "merge", "unmerge", "receive", "take"))
@@ -133,9 +151,9 @@ def test_any_values_give_our_error(data: st.DataObject, tiny_taught: Agent):
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    option=st.sampled_from(sorted(set(ARGUMENTS) & set(inspect.signature(Agent.learn).parameters))), value=VALUES
+    option=st.sampled_from(sorted(set(ARGUMENTS) & set(inspect.signature(Core.learn).parameters))), value=VALUES
 )
-def test_any_option_of_learn_gives_our_error(option: str, value: Any, tiny_taught: Agent):
+def test_any_option_of_learn_gives_our_error(option: str, value: Any, tiny_taught: Core):
     words: dict[str, Any] = {"task": "no-such-folder"} | {option: value}
     with pytest.raises(SkillmeshError):
         tiny_taught.learn(**words)
@@ -150,14 +168,14 @@ class TestAccepted:
         for value in (["a"], ("a",), {"a"}, iter("a"), {"a": 1}.keys()):
             assert texts("tags", value) == ("a",)
 
-    def test_homes_and_caches_as_strings(self, tiny_taught: Agent, tmp_path: Path):
-        agent = Agent(str(tiny_taught.home), cache_folder=str(tmp_path))
+    def test_homes_and_caches_as_strings(self, tiny_taught: Core, tmp_path: Path):
+        agent = Core(str(tiny_taught.home), cache_folder=str(tmp_path))
         assert agent.home == tiny_taught.home
         assert [m.card.task for m in agent.tasks()] == [m.card.task for m in tiny_taught.tasks()]
 
 
 class TestChecked:
-    def test_missing_and_unknown_arguments_are_pythons_own_error(self, tiny_taught: Agent):
+    def test_missing_and_unknown_arguments_are_pythons_own_error(self, tiny_taught: Core):
         with pytest.raises(TypeError, match=r"learn\(\) missing 1 required positional argument: 'task'"):
             tiny_taught.learn()  # type: ignore[call-arg]
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'epoch'"):
@@ -168,12 +186,12 @@ class TestChecked:
             checked()(lambda odd: odd)
 
     def test_signature_and_words_stay(self):
-        assert list(inspect.signature(Agent.export).parameters) == ["self", "task", "path"]
-        assert Agent.export.__doc__ is not None
+        assert list(inspect.signature(Core.export).parameters) == ["self", "task", "path"]
+        assert Core.export.__doc__ is not None
 
 
 def test_a_folder_of_tasks_is_refused_before_the_backbone_is_loaded(tiny_tasks: Path, tmp_path: Path):
-    agent = Agent.open(tmp_path / "new")
+    agent = Core.open(tmp_path / "new")
     with pytest.raises(FolderOfTasksError) as refusal:
         agent.learn(tiny_tasks)
     assert "dice" in refusal.value.tasks

@@ -16,10 +16,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from skillmesh import Agent
 from skillmesh.answering.answer import Answer, Guess
 from skillmesh.cli import show
 from skillmesh.cli.answers import AnswerLines
+from skillmesh.core import Core
 from skillmesh.data.windows import WINDOW
 
 Command = Callable[..., Any]
@@ -43,7 +43,7 @@ def photo(tiny_tasks: Path) -> Path:
 
 
 @pytest.fixture
-def ask(command: Command, tiny_taught: Agent) -> Command:
+def ask(command: Command, tiny_taught: Core) -> Command:
     return lambda *words: command("ask", *words, "--home", tiny_taught.home)
 
 
@@ -134,7 +134,7 @@ class TestForPrograms:
         assert 0 < float(confidence) <= 1
         assert (ran.code, ran.err) == (0, "")
 
-    def test_unknown_is_a_label(self, command: Command, taught: Agent, strange: list[Path]):
+    def test_unknown_is_a_label(self, command: Command, taught: Core, strange: list[Path]):
         lines = [line.split("\t") for line in command("ask", *strange, "--home", taught.home).out.splitlines()]
         assert ["unknown", "", "", ""] in [line[1:] for line in lines]
 
@@ -144,7 +144,7 @@ class TestForPrograms:
         (line,) = ask(odd).out.splitlines()
         assert line.count("\t") == 4
 
-    def test_json_has_every_figure(self, command: Command, taught: Agent, photo: Path, strange: list[Path]):
+    def test_json_has_every_figure(self, command: Command, taught: Core, photo: Path, strange: list[Path]):
         said = command("ask", photo, *strange, "--json", "--home", taught.home).json
         assert said.keys() == {"answers", "unreadable"}
         first = said["answers"][0]
@@ -161,7 +161,7 @@ class TestForPrograms:
         assert said["answers"][0]["image"] == str(odd)
 
     def test_json_is_valid_whatever_happens(
-        self, command: Command, photo: Path, tmp_path: Path, tiny_taught: Agent
+        self, command: Command, photo: Path, tmp_path: Path, tiny_taught: Core
     ):
         empty = command("ask", photo, "--json", "--home", tmp_path / "new")
         assert empty.code == 1
@@ -199,7 +199,7 @@ class TestInputs:
     def test_what_is_no_image_is_said_before_the_backbone_is_loaded(
         self, ask: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("skillmesh.agent.Backbone.load", lambda *_, **__: pytest.fail("loaded"))
+        monkeypatch.setattr("skillmesh.core.Backbone.load", lambda *_, **__: pytest.fail("loaded"))
         monkeypatch.setattr("skillmesh.cli.answers.open_agent", lambda *_, **__: pytest.fail("opened"))
         (tmp_path / "notes.txt").write_text("milk, bread")
         ran = ask(tmp_path / "notes.txt")
@@ -229,7 +229,7 @@ class TestInputs:
 
 
 class TestManyImages:
-    def test_are_taken_a_few_at_a_time(self, tiny_taught: Agent, photo: Path):
+    def test_are_taken_a_few_at_a_time(self, tiny_taught: Core, photo: Path):
         taken = 0
 
         def images() -> Iterator[Path]:
@@ -244,12 +244,12 @@ class TestManyImages:
         assert len(list(answers)) == 3 * WINDOW - 1
 
     def test_are_written_as_they_come(
-        self, ask: Command, photo: Path, monkeypatch: pytest.MonkeyPatch, tiny_taught: Agent
+        self, ask: Command, photo: Path, monkeypatch: pytest.MonkeyPatch, tiny_taught: Core
     ):
         """What was answered before a failure is out already, and JSON is whole."""
-        answer_each = Agent.answer_each
+        answer_each = Core.answer_each
 
-        def breaks(self: Agent, *args: Any, **options: Any) -> Iterator[Answer]:
+        def breaks(self: Core, *args: Any, **options: Any) -> Iterator[Answer]:
             for number, answer in enumerate(answer_each(self, *args, **options)):
                 if number == 2:
                     raise_on_purpose()
@@ -260,7 +260,7 @@ class TestManyImages:
 
             raise BackboneError("the weights are gone")
 
-        monkeypatch.setattr(Agent, "answer_each", breaks)
+        monkeypatch.setattr(Core, "answer_each", breaks)
         ran = ask(*[photo] * 4)
         assert (ran.code, ran.out.count("\n")) == (1, 2)
         assert "the weights are gone" in ran.err

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from skillmesh import Agent
+from skillmesh.core import Core
 
 RELEASE = Path(__file__).parents[1] / "fixtures" / "release-0.1"
 ANSWERS = json.loads((RELEASE / "answers.json").read_text())
 
 
 @pytest.fixture
-def old(tmp_path: Path, one_network: None) -> Agent:
+def old(tmp_path: Path, one_network: None) -> Core:
     home = shutil.copytree(RELEASE / "home", tmp_path / "home")
-    return Agent(home)
+    return Core(home)
 
 
-def answers_as_before(agent: Agent, task: str | None = None) -> None:
+def answers_as_before(agent: Core, task: str | None = None) -> None:
     for name, before in ANSWERS.items():
         if task in (None, before["task"]):
             answer = agent.answer(RELEASE / "images" / name)
@@ -38,19 +38,19 @@ def answers_as_before(agent: Agent, task: str | None = None) -> None:
             assert answer.confidence == pytest.approx(before["confidence"], abs=1e-3)
 
 
-def test_a_home_of_an_earlier_release_answers_as_it_did(old: Agent) -> None:
+def test_a_home_of_an_earlier_release_answers_as_it_did(old: Core) -> None:
     assert {module.card.task for module in old.bank} == {"shapes", "dice"}
     assert old.bank.find("dice").card.note == "from the release before"
     answers_as_before(old)
 
 
-def test_a_home_of_an_earlier_release_goes_on_learning(old: Agent, tiny_tasks: Path) -> None:
+def test_a_home_of_an_earlier_release_goes_on_learning(old: Core, tiny_tasks: Path) -> None:
     old.learn(tiny_tasks / "latin")
     assert {module.card.task for module in old.tasks()} == {"shapes", "dice", "latin"}
     assert old.forget("shapes").card.task == "shapes"
 
 
-def test_a_module_of_an_earlier_release_is_imported_and_answers(new_agent: Callable[..., Agent]) -> None:
+def test_a_module_of_an_earlier_release_is_imported_and_answers(new_agent: Callable[..., Core]) -> None:
     agent = new_agent("bob")
     assert agent.receive(RELEASE / "dice.skill").card.teacher == "home"
     answers_as_before(agent, "dice")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.store.bank import Bank
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 # A process that starts once, then forks children one by one; each works in a loop until it is killed: so many
 # seconds after it is ready, or (if they are negative) after it begins to write. A child says what it is about to
@@ -48,10 +48,10 @@ for delay in json.loads(sys.argv[1]):
 
 IMPORT = """
 from pathlib import Path
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 home, files = Path(sys.argv[2]), sys.argv[3:]
 def work(say):
-    agent = Agent(home)
+    agent = Core(home)
     say("ready")
     while True:
         for file in files:
@@ -70,13 +70,13 @@ def work(say):
 LEARN = """
 from pathlib import Path
 from types import SimpleNamespace
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.backbone import describe
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.cache import DescriptorCache, default_folder
 home, folder = Path(sys.argv[2]), sys.argv[3]
 def work(say):
-    agent = Agent(home)
+    agent = Core(home)
     known = agent.calibration
     network = SimpleNamespace(fingerprint=known.network, size=0, width=len(known.mean), forward_macs=0)
     agent._backbone = Backbone(network, known, DescriptorCache(default_folder(), known.network))
@@ -123,7 +123,7 @@ def delays(count: int, longest: float) -> list[float]:
     return [rng.uniform(0, longest) for _ in range(count)]
 
 
-def opened(home: Path, agent: Agent) -> Bank:
+def opened(home: Path, agent: Core) -> Bank:
     """The bank, after checking that it is whole: all that lies there is listed and valid."""
     bank = Bank(home / "bank", agent.bank.backbone)
     assert bank.damaged == []
@@ -148,10 +148,10 @@ def test_import_and_forget_killed_anywhere_leave_a_whole_bank(new_agent, tiny_ta
             assert held.isdisjoint({task for task, word in state.items() if word == "out"})
             for path in others:  # the next child imports all of them: what was interrupted can be done again
                 if path.stem in held:
-                    Agent(agent.home).forget(path.stem)
+                    Core(agent.home).forget(path.stem)
             killer.go_on()
     assert middle > 5, "most kills should come in the middle of something"
-    whole = Agent(agent.home)
+    whole = Core(agent.home)
     for path in others:
         whole.receive(path)
     assert [a.shared() for a in whole.answer(mixed[:8])] == [a.shared() for a in tiny_taught.answer(mixed[:8])]
@@ -175,7 +175,7 @@ def test_learning_killed_anywhere_leaves_one_whole_version(new_agent: NewAgent, 
             version = bank.find("dice").card.version
             killer.go_on()
     assert middle > 0, "some kills should come in the middle of writing"
-    survivor = Agent(agent.home)
+    survivor = Core(agent.home)
     assert survivor.learn(tiny_tasks / "dice", replace=True)[0].card.version == version + 1
     assert all(a.best.task in ("shapes", "dice") for a in survivor.answer(mixed))
 

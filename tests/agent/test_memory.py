@@ -8,30 +8,30 @@ import sys
 import numpy as np
 import pytest
 
-from skillmesh import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
+from skillmesh.core import Core
 from skillmesh.numerics.lowrank import COLUMNS, LowRank, both_in_single, invert_in_place, lower_inverse
 
 CARRY = """
 import sys
 from pathlib import Path
-from skillmesh.agent import Agent
-agent = Agent(Path(sys.argv[1]))
+from skillmesh.core import Core
+agent = Core(Path(sys.argv[1]))
 agent.mapper()
 print(len(agent.bank), *sorted({"torch", "scipy", "sklearn", "PIL"} & set(sys.modules)))
 """
 
 
-def test_modules_are_carried_and_judged_without_what_learning_needs(tiny_taught: Agent):
+def test_modules_are_carried_and_judged_without_what_learning_needs(tiny_taught: Core):
     ran = subprocess.run(
         [sys.executable, "-c", CARRY, tiny_taught.home], capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == ["4"]
 
 
-def test_a_calibration_is_unpacked_only_where_it_is_used(tiny_taught: Agent):
-    agent = Agent(tiny_taught.home)
+def test_a_calibration_is_unpacked_only_where_it_is_used(tiny_taught: Core):
+    agent = Core(tiny_taught.home)
     agent.mapper()
     assert "basis" not in vars(agent.calibration)
     assert list(agent.calibration.priors._unpacked) == ["descriptor"]

@@ -16,21 +16,22 @@ import numpy as np
 import pytest
 from running import LEARNED
 
-from skillmesh import Agent, Answer
+from skillmesh import Answer
+from skillmesh.core import Core
 from skillmesh.data.inputs import as_image
 from skillmesh.module import Module
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
-def described(agent: Agent, images: list) -> np.ndarray:
+def described(agent: Core, images: list) -> np.ndarray:
     raw = agent.backbone.describe([as_image(image, i) for i, image in enumerate(images)]).raw
     return agent.backbone.represent(raw, agent.config.representation, agent.config.compact)
 
 
-def outputs(agent: Agent, task: str, x: np.ndarray) -> bytes:
+def outputs(agent: Core, task: str, x: np.ndarray) -> bytes:
     return (
-        Agent(agent.home).head(agent.bank.find(task)).logits(x).tobytes()
+        Core(agent.home).head(agent.bank.find(task)).logits(x).tobytes()
         + agent.head(agent.bank.find(task)).logits(x).tobytes()
     )
 
@@ -39,7 +40,7 @@ def bits(module: Module) -> dict[str, bytes]:
     return {name: tensor.tobytes() for name, tensor in module.tensors.items()}
 
 
-def give(giver: Agent, taker: Agent, names: list[str], folder: Path) -> None:
+def give(giver: Core, taker: Core, names: list[str], folder: Path) -> None:
     """Hand over modules as files, in this order."""
     for name in names:
         giver.export(name, folder / "given.skill")
@@ -66,11 +67,11 @@ def test_the_order_in_which_modules_came_does_not_matter(new_agent: NewAgent, ta
     for order in (LEARNED[::-1], ("latin", "shapes", "greek", "dice")):
         student = new_agent()
         give(taught, student, list(order), tmp_path)
-        for agent in (student, Agent(student.home)):
+        for agent in (student, Core(student.home)):
             assert [answer.shared() for answer in agent.answer(batch)] == expected  # every field, every bit
 
 
-def test_a_forgotten_task_leaves_no_trace(new_agent: NewAgent, taught: Agent, mixed, strange, tmp_path):
+def test_a_forgotten_task_leaves_no_trace(new_agent: NewAgent, taught: Core, mixed, strange, tmp_path):
     never, forgetful = new_agent(), new_agent()
     give(taught, never, ["shapes", "latin", "greek"], tmp_path)
     give(taught, forgetful, ["latin", "dice", "greek", "shapes"], tmp_path)
@@ -112,7 +113,7 @@ def test_test_images_and_their_labels_change_no_tensor(new_agent: NewAgent, taug
         assert module.card.validation_accuracy == taught.bank.find("dice").card.validation_accuracy
 
 
-def test_labels_are_equal_for_any_batch(taught: Agent, mixed: list[Path], strange: list[Path]):
+def test_labels_are_equal_for_any_batch(taught: Core, mixed: list[Path], strange: list[Path]):
     batch = [*mixed, *strange]
     together = taught.answer(batch)
     alone = [taught.answer(image) for image in batch]
@@ -124,14 +125,14 @@ def test_labels_are_equal_for_any_batch(taught: Agent, mixed: list[Path], strang
 
 THREADS = """
 import json, sys
-from skillmesh import Agent
+from skillmesh.core import Core
 from pathlib import Path
-agent = Agent(Path(sys.argv[1]), cache_folder=Path(sys.argv[2]))
+agent = Core(Path(sys.argv[1]), cache_folder=Path(sys.argv[2]))
 print(json.dumps([(a.label, a.task, a.unknown, a.best.label) for a in agent.answer(sys.argv[3:])]))
 """
 
 
-def test_labels_are_equal_for_one_and_two_threads(taught: Agent, mixed: list[Path], strange, tmp_path):
+def test_labels_are_equal_for_one_and_two_threads(taught: Core, mixed: list[Path], strange, tmp_path):
     batch = [*mixed[:24], *strange[:8]]
     said = {}
     for threads in ("1", "2"):
@@ -166,7 +167,7 @@ CACHE = os.environ.get("SKILLMESH_CACHE_REAL")
 
 
 @pytest.fixture(scope="module")
-def real(real_tasks: Path, new_agent: NewAgent) -> tuple[Agent, list[Path]]:
+def real(real_tasks: Path, new_agent: NewAgent) -> tuple[Core, list[Path]]:
     """An agent that learned real tasks one after the other, and these tasks: all where their descriptors are
     cached, else the twelve of fewest images, which take a minute or two."""
     paths = sorted(real_tasks.glob("*.zip"), key=lambda path: len(images_of(path, "train")))
@@ -177,8 +178,8 @@ def real(real_tasks: Path, new_agent: NewAgent) -> tuple[Agent, list[Path]]:
     return agent, paths
 
 
-def fresh(new_agent: NewAgent) -> Agent:
-    return Agent(new_agent().home, cache_folder=Path(CACHE) if CACHE else None)
+def fresh(new_agent: NewAgent) -> Core:
+    return Core(new_agent().home, cache_folder=Path(CACHE) if CACHE else None)
 
 
 def images_of(path: Path, split: str) -> list[str]:
@@ -187,7 +188,7 @@ def images_of(path: Path, split: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def real_batch(real: tuple[Agent, list[Path]]) -> list[bytes]:
+def real_batch(real: tuple[Core, list[Path]]) -> list[bytes]:
     """Four test images of each task."""
     rng, batch = random.Random(0), []
     for path in real[1]:

@@ -10,21 +10,21 @@ import pytest
 from halves import dealt, renamed
 from vetted import quarantine_of
 
-from skillmesh.agent import Agent
-from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.core import Core
+from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.module import Module
 from skillmesh.vetting.quarantine import Verdict
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture(scope="session")
-def shapes(demo_tasks: Path) -> TaskFolder:
+def shapes(demo_tasks: Path) -> TaskImages:
     return open_task(demo_tasks / "shapes")
 
 
 @pytest.fixture(scope="session")
-def first(new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path) -> Agent:
+def first(new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path) -> Core:
     """A teacher of half of the images of shapes, who knows dice too."""
     agent = new_agent("first")
     agent.learn(dealt(shapes, 2)[0])
@@ -32,16 +32,16 @@ def first(new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path) -> Agent:
     return agent
 
 
-def second(new_agent: NewAgent, task: TaskFolder) -> Module:
+def second(new_agent: NewAgent, task: TaskImages) -> Module:
     return new_agent("second").learn(task)[0]
 
 
-def judged(agent: Agent, newcomer: Module, own: bool = True) -> Verdict:
+def judged(agent: Core, newcomer: Module, own: bool = True) -> Verdict:
     live = list(agent.bank)
     return quarantine_of(agent, live if own else []).judge(live, [newcomer])
 
 
-def takes(agent: Agent, newcomer: Module) -> int:
+def takes(agent: Core, newcomer: Module) -> int:
     """How many of the first teacher's own images the newcomer answers, once it is in."""
     examiner = quarantine_of(agent, list(agent.bank))._examiner
     sitting = examiner.sit([*agent.bank, newcomer])
@@ -57,7 +57,7 @@ def takes(agent: Agent, newcomer: Module) -> int:
 )
 @pytest.mark.parametrize("own", [True, False], ids=["own images", "probes"])
 def test_an_honest_second_teacher_that_spells_names_its_own_way_is_let_in(
-    spelled: Callable[[str], str], own: bool, new_agent: NewAgent, first: Agent, shapes: TaskFolder
+    spelled: Callable[[str], str], own: bool, new_agent: NewAgent, first: Core, shapes: TaskImages
 ) -> None:
     newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], spelled, backwards=True))
     assert takes(first, newcomer) >= 3
@@ -65,7 +65,7 @@ def test_an_honest_second_teacher_that_spells_names_its_own_way_is_let_in(
 
 
 def test_a_dishonest_second_teacher_with_swapped_labels_is_held(
-    new_agent: NewAgent, first: Agent, shapes: TaskFolder
+    new_agent: NewAgent, first: Core, shapes: TaskImages
 ) -> None:
     """It really learned from images, each class under the name of the next."""
     swapped = {name: shapes.classes[i - 1] for i, name in enumerate(shapes.classes)}
@@ -75,7 +75,7 @@ def test_a_dishonest_second_teacher_with_swapped_labels_is_held(
 
 
 def test_swapped_labels_are_held_where_errors_prove_nothing(
-    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path
+    new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
     """A first teacher whose own head is wrong half of the time by its card excuses many errors of a second."""
     agent = new_agent("first")
@@ -90,7 +90,7 @@ def test_swapped_labels_are_held_where_errors_prove_nothing(
 
 
 def test_one_who_calls_the_same_images_something_else_is_held(
-    new_agent: NewAgent, first: Agent, shapes: TaskFolder
+    new_agent: NewAgent, first: Core, shapes: TaskImages
 ) -> None:
     newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], lambda name: f"no {name}"))
     assert judged(first, newcomer).held

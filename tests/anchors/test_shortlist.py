@@ -12,12 +12,12 @@ import pytest
 import scipy.linalg
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.shortlist import CLOSE, ShortlistScorer
 from skillmesh.anchors.sketch import SketchAnchor, SketchScorer
 from skillmesh.answering.mapper import Mapper
 from skillmesh.backbone.calibration import Prior
+from skillmesh.core import Core
 from skillmesh.numerics.lowrank import LowRank
 
 DIM, TASKS, CLASSES = 96, 30, 7
@@ -93,7 +93,7 @@ def test_means_are_kept_as_the_module_holds_them_and_never_stale(bank):
     np.testing.assert_allclose(values * scale[:, None], moved.means, atol=scale.max())
 
 
-def test_of_many_modules_some_are_asked_and_all_can_be(tiny_taught: Agent, monkeypatch):
+def test_of_many_modules_some_are_asked_and_all_can_be(tiny_taught: Core, monkeypatch):
     modules, whole = tiny_taught.mapper()
     monkeypatch.setattr("skillmesh.answering.mapper.ASKED_MODULES", 2)
     monkeypatch.setattr("skillmesh.answering.mapper.PROBES_AT_ONCE", 4)

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skillmesh import Agent
 from skillmesh.answering.answering import _relative
 from skillmesh.answering.mapper import Mapper, _threshold
+from skillmesh.core import Core
 from skillmesh.learning.probes import read_probes
 from skillmesh.module import Module
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture(scope="module")
-def described(taught: Agent, mixed: list[Path], strange: list[Path]) -> np.ndarray:
+def described(taught: Core, mixed: list[Path], strange: list[Path]) -> np.ndarray:
     """Known images first, then as many strange ones as there are."""
     from skillmesh.data.inputs import as_image
 
@@ -28,7 +28,7 @@ def described(taught: Agent, mixed: list[Path], strange: list[Path]) -> np.ndarr
     return taught.backbone.represent(raw, "descriptor")
 
 
-def mapper_of(agent: Agent, modules: list[Module]) -> Mapper:
+def mapper_of(agent: Core, modules: list[Module]) -> Mapper:
     return Mapper(modules, "sketch", agent.calibration.prior("descriptor", compact=False))
 
 
@@ -56,7 +56,7 @@ def test_posteriors_are_shares_and_unknown_is_novelty_over_the_threshold(
 
 
 @pytest.mark.parametrize("threshold", [-5.0, 0.0, 1.2, float("inf")])
-def test_an_answers_novelty_is_over_one_where_it_is_unknown(tiny_taught: Agent, mixed, monkeypatch, threshold):
+def test_an_answers_novelty_is_over_one_where_it_is_unknown(tiny_taught: Core, mixed, monkeypatch, threshold):
     """Below zero too: gmmc's novelty is a log-likelihood."""
     monkeypatch.setattr(tiny_taught.mapper()[1], "threshold", threshold)
     answers = tiny_taught.answer(mixed)
@@ -64,7 +64,7 @@ def test_an_answers_novelty_is_over_one_where_it_is_unknown(tiny_taught: Agent, 
     assert all(np.isfinite(a.novelty) for a in answers)
 
 
-def test_threshold_and_temperature_come_from_probes_and_anchors_alone(taught: Agent, described: np.ndarray):
+def test_threshold_and_temperature_come_from_probes_and_anchors_alone(taught: Core, described: np.ndarray):
     modules, mapper = taught.mapper()
     bare = []
     for module in modules:
@@ -76,7 +76,7 @@ def test_threshold_and_temperature_come_from_probes_and_anchors_alone(taught: Ag
     assert same.map(described).posterior.tobytes() == mapper.map(described).posterior.tobytes()
 
 
-def test_far_probes_raise_the_threshold_and_foreign_ones_the_doubt(taught: Agent, described: np.ndarray):
+def test_far_probes_raise_the_threshold_and_foreign_ones_the_doubt(taught: Core, described: np.ndarray):
     modules, mapper = taught.mapper()
     first, second, *rest = modules
     far = changed(first, probe_scale=first.tensors["probe.scale"] * 5)
@@ -111,7 +111,7 @@ def test_a_bank_without_probes_takes_the_usual_threshold(
     assert not any(a.unknown for a in agent.answer(sorted(tmp_path.glob("*/*/0.jpg"))))
 
 
-def test_most_probes_are_known_and_strange_images_lie_beyond(taught: Agent, described: np.ndarray, strange):
+def test_most_probes_are_known_and_strange_images_lie_beyond(taught: Core, described: np.ndarray, strange):
     modules, mapper = taught.mapper()
     probes = np.concatenate([read_probes(m.tensors, m.card.dim) for m in modules])
     assert mapper.map(probes).unknown.mean() < 0.1
@@ -152,7 +152,7 @@ def log_odds(mapper: Mapper, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("temperature", [200.0, 400.0])
 def test_log_odds_are_differences_of_scores_over_the_temperature(
-    taught: Agent, described: np.ndarray, monkeypatch, temperature
+    taught: Core, described: np.ndarray, monkeypatch, temperature
 ):
     mapper = mapper_of(taught, taught.mapper()[0])
     scores = mapper._scorer.score(described).task
@@ -163,7 +163,7 @@ def test_log_odds_are_differences_of_scores_over_the_temperature(
     np.testing.assert_allclose(log_odds(mapper, described)[near], expected[near], rtol=1e-3, atol=1e-3)
 
 
-def test_the_temperature_is_the_one_that_fits_the_probes_best(taught: Agent):
+def test_the_temperature_is_the_one_that_fits_the_probes_best(taught: Core):
     """Images of the bank's own tasks must not be stated with more doubt at it than at twice or half of it."""
     modules, mapper = taught.mapper()
     owners = np.repeat(np.arange(len(modules)), [len(read_probes(m.tensors, m.card.dim)) for m in modules])
@@ -216,12 +216,12 @@ def test_a_threshold_of_zero_still_parts_known_from_unknown():
     assert _relative(1e-3, 0.0) > 1 > _relative(-1e-3, 0.0)
 
 
-def test_where_no_task_stands_back_it_is_the_same_on_trial(tiny_taught: Agent):
+def test_where_no_task_stands_back_it_is_the_same_on_trial(tiny_taught: Core):
     mapper = tiny_taught.mapper()[1]
     assert not mapper.steps_back.any()
     assert mapper.on_trial() is mapper
 
 
-def test_a_small_bank_looks_closely_at_all_tasks(tiny_taught: Agent):
+def test_a_small_bank_looks_closely_at_all_tasks(tiny_taught: Core):
     modules, mapper = tiny_taught.mapper()
     assert mapper.shortlist_agreement(read_probes(modules[0].tensors, modules[0].card.dim)) == 1.0

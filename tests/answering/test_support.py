@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 from meshes import Mesh, Node, answers, eventually
 
-from skillmesh import Agent, Answer
+from skillmesh import Answer
 from skillmesh.answering import support
 from skillmesh.answering.answer import Guess
 from skillmesh.answering.support import ByEncoder, Heard, equal_forms, sameness, supported
+from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError, EncoderError
 from skillmesh.learning.class_names.encoders import Letters
 from skillmesh.synergy.matching.bank_matches import BankMatches
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 def heard(*said: tuple[int, str, float], keys: str | None = None) -> list[Heard]:
@@ -144,7 +145,7 @@ class TestAnswers:
         assert Answer.from_dict(json.loads(json.dumps(answer.as_dict()))) == answer
         assert answer.supported_by[0].task == "task 1"
 
-    def test_of_banks_with_unique_names_are_bit_identical(self, taught: Agent, mixed: list[Path]):
+    def test_of_banks_with_unique_names_are_bit_identical(self, taught: Core, mixed: list[Path]):
         images = _images(mixed)
         x = taught.backbone.represent(taught.backbone.describe(images).raw, taught.config.representation)
         assert taught.answer_described(x, images, "plain") == taught.answer_described(x, images, "never")
@@ -172,7 +173,7 @@ def two_dice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def twice(new_agent: NewAgent, two_dice: tuple[Path, Path]) -> Agent:
+def twice(new_agent: NewAgent, two_dice: tuple[Path, Path]) -> Core:
     """An agent that has both from teachers of their own."""
     agent = new_agent("both")
     for name, folder in zip(("dora", "carl"), two_dice, strict=True):
@@ -182,7 +183,7 @@ def twice(new_agent: NewAgent, two_dice: tuple[Path, Path]) -> Agent:
     return agent
 
 
-def test_two_teachers_of_one_thing_are_surer_together(twice: Agent, two_dice: tuple[Path, Path]):
+def test_two_teachers_of_one_thing_are_surer_together(twice: Core, two_dice: tuple[Path, Path]):
     paths = sorted((two_dice[0] / "test").glob("*/*"))
     images = _images(paths)
     x = twice.backbone.represent(twice.backbone.describe(images).raw, twice.config.representation)
@@ -217,7 +218,7 @@ def test_one_teacher_of_one_thing_in_many_tasks_is_as_sure_as_with_one(new_agent
 
 
 def test_the_command_says_who_supports_an_answer(
-    twice: Agent, two_dice: tuple[Path, Path], command, tmp_path: Path
+    twice: Core, two_dice: tuple[Path, Path], command, tmp_path: Path
 ):
     found = command("ask", two_dice[0] / "test", "--home", twice.home, "--json").json["answers"]
     support = [guess for answer in found for guess in answer["guesses"][0].get("supported_by", ())]
@@ -225,7 +226,7 @@ def test_the_command_says_who_supports_an_answer(
 
 
 def test_support_is_a_setting(
-    two_dice: tuple[Path, Path], twice: Agent, new_agent: NewAgent, command, tmp_path: Path
+    two_dice: tuple[Path, Path], twice: Core, new_agent: NewAgent, command, tmp_path: Path
 ):
     silent = new_agent("silent", support="never")
     for name in ("dice", "cubes"):
@@ -237,7 +238,7 @@ def test_support_is_a_setting(
     with pytest.raises(AgentError, match="support"):
         new_agent(support="sometimes")
     assert command("init", "--home", tmp_path / "new", "--support", "never").code == 0
-    assert Agent(tmp_path / "new").config.support == "never"
+    assert Core(tmp_path / "new").config.support == "never"
 
 
 def test_agents_of_older_releases_are_opened(new_agent: NewAgent):
@@ -245,17 +246,17 @@ def test_agents_of_older_releases_are_opened(new_agent: NewAgent):
     settings = json.loads((home / "agent.json").read_text())
     del settings["support"]
     (home / "agent.json").write_text(json.dumps(settings))
-    assert Agent(home).config.support == "plain"
+    assert Core(home).config.support == "plain"
 
 
 @pytest.mark.slow
 def test_answers_are_supported_once_both_teachers_modules_have_arrived(
-    mesh: Mesh, twice: Agent, two_dice: tuple[Path, Path]
+    mesh: Mesh, twice: Core, two_dice: tuple[Path, Path]
 ) -> None:
     nodes = []
     for name, folder in zip(("anna", "bert"), two_dice, strict=True):
         home = mesh.home(name=name)
-        Agent(home).learn(folder)
+        Core(home).learn(folder)
         nodes.append(Node(home))
     mesh.nodes += nodes
     student = mesh.node(name="student")
@@ -272,6 +273,6 @@ def test_answers_are_supported_once_both_teachers_modules_have_arrived(
     teachers = {tuple(guess.teacher.partition("~")[0] for guess in guesses) for guesses in named}
     assert teachers <= {("anna", "bert"), ("bert", "anna")}
     assert sum(bool(a.supported_by) for a in after) > len(images) / 2
-    matches = BankMatches(lambda: Agent(student.home).bank, Letters).now()
+    matches = BankMatches(lambda: Core(student.home).bank, Letters).now()
     classes = len(list((two_dice[0] / "test").iterdir()))
     assert [m.score for m in matches if equal_forms(m.learned, m.target)] == [1.0] * classes

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skillmesh.agent import Agent
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
+from skillmesh.common.choices import Adaptation
+from skillmesh.core import Core
 from skillmesh.store.home import create_home
 
 COLOURS = {
@@ -47,14 +48,14 @@ def test_xception_learns_and_answers_on_random_weights(tmp_path: Path) -> None:
     assert (network.features, network.width) == (2048, 4400)
     calibrate_on(network, tasks).save(calibration)
     create_home(tmp_path / "home", name="alice", backbone="xception", weights=weights, calibration=calibration)
-    agent = Agent(tmp_path / "home", device="cpu", cache_folder=tmp_path / "cache")
+    agent = Core(tmp_path / "home", device="cpu", cache_folder=tmp_path / "cache")
     for task in tasks:
         agent.learn(task)
     asked = [path for task in tasks for path in sorted(task.glob("*/0.png"))]
     found = [(a.best.task, a.best.label) for a in agent.answer(list(asked))]
     assert found == [(path.parent.parent.name, path.parent.name) for path in asked]
     plain = agent.bank.find("lights").size
-    module, _ = agent.learn(tasks[0], replace=True, biases="always", layers="last-4")
+    module, _ = agent.learn(tasks[0], replace=True, adaptation=Adaptation(mode="always", layers="last-4"))
     assert module.card.biases is not None
     assert module.card.biases[0] == 50_312
     assert plain < module.size <= plain + 45_000

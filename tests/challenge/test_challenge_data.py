@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from skillmesh.data.folder import ImageFile, Split, TaskFolder, open_task
+from skillmesh.data.folder import ImageFile, Split, TaskImages, open_task
 from skillmesh.data.sources import FolderSource
 from skillmesh.errors import DataError
 from skillmesh.evaluation.evaluate import evaluate
@@ -252,7 +252,7 @@ class TestTwins:
             assert task.twins_in_other_tasks == sum(number in other for _, number in mine)
 
 
-def made_up(classes: int, images: dict[str, int], big: int = 0) -> TaskFolder:
+def made_up(classes: int, images: dict[str, int], big: int = 0) -> TaskImages:
     """A task of file names alone: subsampling opens none. The first class has `big` images more in each split."""
     source = FolderSource(Path("nowhere"))
     splits = {}
@@ -260,7 +260,7 @@ def made_up(classes: int, images: dict[str, int], big: int = 0) -> TaskFolder:
         labels = [label for label in range(classes) for _ in range(count + (big if label == 0 else 0))]
         files = tuple(ImageFile(source, f"{split}/{label}/{i}.png") for i, label in enumerate(labels))
         splits[split] = Split(files, np.array(labels, dtype=np.int64))
-    return TaskFolder("made up", tuple(f"c{label:04}" for label in range(classes)), splits, ())
+    return TaskImages("made up", tuple(f"c{label:04}" for label in range(classes)), splits, ())
 
 
 class TestSubsample:

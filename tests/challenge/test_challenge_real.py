@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh_challenge.methods import METHODS, SkillMethod
@@ -25,7 +25,7 @@ def paths(real_tasks: Path) -> list[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sketch", "gmmc", "maha"])
 def test_real_tasks_give_the_macro_averages_of_eval_and_half_of_n_in_speedup(
-    name: str, paths: list[Path], new_agent: Callable[..., Agent], tmp_path: Path
+    name: str, paths: list[Path], new_agent: Callable[..., Core], tmp_path: Path
 ):
     method = METHODS[name]
     assert isinstance(method, SkillMethod)

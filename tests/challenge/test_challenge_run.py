@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 from running import LEARNED, Ran
 
-from skillmesh.agent import Agent
 from skillmesh.backbone import network
 from skillmesh.cli import show
+from skillmesh.core import Core
 from skillmesh.errors import RunError, SkillmeshError
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.module import Module
@@ -62,7 +62,7 @@ def made(plan: Plan) -> Record:
 
 @pytest.mark.parametrize("name", ["sketch", "sketch-compact", "gmmc-floored", "maha"])
 def test_macro_averages_are_those_of_eval_to_the_last_digit(
-    name: str, plan: Plan, made: Record, new_agent: Callable[..., Agent], paths: list[Path], tmp_path: Path
+    name: str, plan: Plan, made: Record, new_agent: Callable[..., Core], paths: list[Path], tmp_path: Path
 ):
     method = METHODS[name]
     assert isinstance(method, SkillMethod)
@@ -75,7 +75,7 @@ def test_macro_averages_are_those_of_eval_to_the_last_digit(
 
 
 def test_every_step_is_what_an_agent_with_just_these_tasks_answers(
-    made: Record, new_agent: Callable[..., Agent], paths: list[Path]
+    made: Record, new_agent: Callable[..., Core], paths: list[Path]
 ):
     for step in made.steps:
         agent = new_agent("fresh")
@@ -122,7 +122,7 @@ def test_confusions_count_every_test_image(made: Record):
 def test_agents_have_keys_of_their_own_and_end_with_equal_banks(made: Record):
     homes = sorted((made.folder / "agents").iterdir())
     assert [home.name for home in homes] == ["a001", "a002"]
-    agents = [Agent(home) for home in homes]
+    agents = [Core(home) for home in homes]
     assert agents[0].identity.public_key != agents[1].identity.public_key
     assert [m.id for m in agents[0].bank] == [m.id for m in agents[1].bank]
     teachers = {module.card.task: module.card.teacher for module in agents[0].bank}
@@ -285,7 +285,7 @@ def test_a_sweep_takes_over_what_was_learned_and_accuracy_does_not_depend_on_age
     assert find_records([tmp_path]) == [record.folder for record in records]
     empty = [name for name, tasks in records[2].settings.assignment.items() if not tasks]
     assert len(empty) == 1
-    assert len(Agent(records[2].folder / "agents" / empty[0]).bank) == 4
+    assert len(Core(records[2].folder / "agents" / empty[0]).bank) == 4
 
 
 def test_what_is_learned_depends_neither_on_the_number_of_agents_nor_on_who_learns_it(

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
+from skillmesh.core import Core
 from skillmesh.errors import SkillmeshError
 from skillmesh.numerics.lowrank import LowRank
 from skillmesh_challenge import simulate as simulation
@@ -115,7 +115,7 @@ def test_the_reach_is_where_accuracies_cross():
     assert crossing(lambda _: 0.99, 0.95) == pytest.approx(0.3, rel=0.1)  # never as hard: as near as may be
 
 
-def test_a_grown_bank_holds_whole_modules_that_an_agent_answers_from(tiny_taught: Agent, mixed):
+def test_a_grown_bank_holds_whole_modules_that_an_agent_answers_from(tiny_taught: Core, mixed):
     bank = grown_bank(tiny_taught, 9, 6, 1.0, seed=0)
     real, grown = bank[:4], bank[4:]
     assert real == list(tiny_taught.bank)

@@ -14,14 +14,14 @@ import pytest
 from PIL import Image
 from running import Ran
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.errors import DataError
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh_challenge.paper.inputs import IMAGE_BYTES
 from skillmesh_challenge.studies import STUDIES, Findings, StudySettings, clusters, difficulty, images, run_study
 from skillmesh_challenge.studies.difficulty import CHANCE, HEAD, NET, NetSettings, relation
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 MEASURED = ("clusters", "images-per-class", "difficulty")
 NAMES = ("dice", "greek", "latin")

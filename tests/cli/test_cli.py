@@ -15,8 +15,9 @@ import pytest
 from PIL import Image
 from running import LEARNED, Ran, failed
 
-from skillmesh import Agent, __version__
+from skillmesh import __version__
 from skillmesh.cli import show
+from skillmesh.core import Core
 
 Command = Callable[..., Ran]
 
@@ -28,7 +29,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def home(tiny_taught: Agent, tmp_path: Path) -> Path:
+def home(tiny_taught: Core, tmp_path: Path) -> Path:
     """An agent that knows the four tiny tasks, free to be changed."""
     shutil.copytree(tiny_taught.home, tmp_path / "home")
     return tmp_path / "home"
@@ -89,7 +90,7 @@ class TestInit:
             *("--representation", "sqrt-features", "--variance-floor", 0.01),
         )
         assert ran.code == 0
-        agent = Agent(tmp_path / "a")
+        agent = Core(tmp_path / "a")
         assert "agent 'bob' at" in ran.out
         assert agent.identity.public_key in ran.out
         config = agent.config
@@ -113,7 +114,7 @@ class TestLearn:
         ran = command("learn", tiny_tasks / "dice", "--home", tmp_path / "new", "--name", "cubes")
         assert (ran.code, ran.err) == (0, f"made a new agent 'new' at {tmp_path / 'new'}\n")
         assert ran.out.startswith("learned 'cubes': 2 classes, 8 images (6 training, 2 validation)\n  validation ")
-        assert [m.card.task for m in Agent(tmp_path / "new").tasks()] == ["cubes"]
+        assert [m.card.task for m in Core(tmp_path / "new").tasks()] == ["cubes"]
 
     def test_reads_a_zip_and_prints_json(self, command: Command, tmp_path: Path, tiny_tasks: Path):
         with zipfile.ZipFile(tmp_path / "dice.zip", "w") as archive:
@@ -128,7 +129,7 @@ class TestLearn:
         assert [u["name"] for u in facts["unreadable"]] == ["dice/train/five/broken.jpg"]
         assert len(facts["notes"]) == 1
         assert facts["seconds"] > 0
-        assert facts["bytes"] == Agent(tmp_path / "new").bank.find("dice").size
+        assert facts["bytes"] == Core(tmp_path / "new").bank.find("dice").size
 
     def test_lists_what_was_left_out(self, command: Command, tmp_path: Path, tiny_tasks: Path):
         shutil.copytree(tiny_tasks / "dice", tmp_path / "dice")
@@ -143,7 +144,7 @@ class TestLearn:
     def test_again_needs_replace(self, command: Command, home: Path, tiny_tasks: Path):
         failed(command("learn", tiny_tasks / "dice", "--home", home), "'dice' is learned already", "--replace")
         assert command("learn", tiny_tasks / "dice", "--replace", "--home", home).code == 0
-        assert Agent(home).bank.find("dice").card.version == 2
+        assert Core(home).bank.find("dice").card.version == 2
 
     def test_of_no_task_is_an_error(self, command: Command, home: Path, tmp_path: Path):
         (tmp_path / "empty").mkdir()
@@ -179,7 +180,7 @@ class TestTasksAndShow:
 
     def test_show_tells_all(self, command: Command, home: Path):
         facts = command("show", "dice", "--json", "--home", home).json
-        module = Agent(home).bank.find("dice")
+        module = Core(home).bank.find("dice")
         assert facts["id"] == module.id
         assert facts["classes"] == dict.fromkeys(module.card.classes, 3)
         assert facts["tensors"].keys() == module.tensors.keys()
@@ -199,9 +200,9 @@ class TestSharing:
         file, other = tmp_path / "dice.skill", tmp_path / "other"
         assert command("export", "dice", file, "--home", home).out.startswith(f"wrote {file}, ")
         assert command("import", file, "--home", other).out.startswith("imported 'dice' (2 classes) by tina~")
-        assert Agent(other).bank.find("dice").size == file.stat().st_size
+        assert Core(other).bank.find("dice").size == file.stat().st_size
         assert command("forget", "dice", "--home", other).out.startswith("forgot 'dice' by tina~")
-        assert Agent(other).tasks() == []
+        assert Core(other).tasks() == []
 
     def test_import_takes_the_good_and_names_the_bad(self, command: Command, skill_files, tmp_path: Path):
         (tmp_path / "bad.skill").write_bytes(b"")
@@ -213,7 +214,7 @@ class TestSharing:
             (str(files[1]), "NotASkillFileError"),
             (str(files[3]), "ModuleError"),
         ]
-        assert [m.card.task for m in Agent(tmp_path / "new").tasks()] == ["dice", "latin"]
+        assert [m.card.task for m in Core(tmp_path / "new").tasks()] == ["dice", "latin"]
 
     def test_export_to_nowhere_is_an_error(self, command: Command, home: Path, tmp_path: Path):
         failed(command("export", "dice", tmp_path / "no/dice.skill", "--home", home), "cannot write")
@@ -262,7 +263,7 @@ class TestEval:
         table = command("--home", home, "eval", tiny_tasks, "--no-learn").out
         assert "snowflakes (never learned)" in table
 
-    def test_of_never_learned_tasks_alone(self, command: Command, taught: Agent, demo_tasks: Path):
+    def test_of_never_learned_tasks_alone(self, command: Command, taught: Core, demo_tasks: Path):
         words = ("eval", demo_tasks / "snowflakes", "--no-learn", "--home", taught.home)
         ran = command(*words, "--json")
         assert ran.json["final_accuracy"] is None
@@ -331,7 +332,7 @@ class TestEnds:
         def interrupt(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("skillmesh.agent.Agent.answer_each", interrupt)
+        monkeypatch.setattr("skillmesh.core.Core.answer_each", interrupt)
         ran = command("ask", photo, "--home", home)
         assert ran.code == 130
         assert "Traceback" not in ran.err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 
 Command = Callable[..., Any]
 
@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def tasks(home: Path) -> list[str]:
-    return [module.card.task for module in Agent(home).tasks()]
+    return [module.card.task for module in Core(home).tasks()]
 
 
 def test_is_refused_with_two_commands_that_work(command: Command, shelf: Path, home: Path):
@@ -45,7 +45,7 @@ def test_is_refused_with_two_commands_that_work(command: Command, shelf: Path, h
     assert tasks(home) == ["dice", "latin"]
     assert command(*shlex.split(one)[1:]).code == 0
     assert tasks(home) == ["dice", "latin", "my shelf"]
-    assert Agent(home).find("my shelf").card.classes == ("dice", "latin")
+    assert Core(home).find("my shelf").card.classes == ("dice", "latin")
 
 
 def test_each_folder_goes_on_after_a_failure(command: Command, shelf: Path, home: Path):

@@ -12,8 +12,8 @@ from cryptography import x509
 from notices import ALICE, BOB, announced
 from running import LEARNED, Ran, failed
 
-from skillmesh import Agent
 from skillmesh.cli import show
+from skillmesh.core import Core
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module import Module
 from skillmesh.module.notice import Slot, Withdrawal, withdraw
@@ -30,14 +30,14 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def home(tiny_taught: Agent, tmp_path: Path) -> Path:
+def home(tiny_taught: Core, tmp_path: Path) -> Path:
     """Tina's, who taught the four tiny tasks; free to be changed."""
     shutil.copytree(tiny_taught.home, tmp_path / "home")
     return tmp_path / "home"
 
 
 @pytest.fixture
-def student(new_agent: Callable[..., Agent], skill_files: dict[str, Path]) -> Agent:
+def student(new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Core:
     """One who imported two of Tina's modules."""
     agent = new_agent("student")
     for name in ("dice", "latin"):
@@ -46,12 +46,12 @@ def student(new_agent: Callable[..., Agent], skill_files: dict[str, Path]) -> Ag
 
 
 @pytest.fixture
-def tina(tiny_taught: Agent) -> str:
+def tina(tiny_taught: Core) -> str:
     return tiny_taught.identity.public_key
 
 
 @pytest.fixture
-def dice(student: Agent, skill_files: dict[str, Path]) -> Module:
+def dice(student: Core, skill_files: dict[str, Path]) -> Module:
     """Tina's dice, in the student's quarantine instead of its bank."""
     module = student.bank.find("dice")
     Shelf(student.home, student.ledger).hold(module.id, skill_files["dice"].read_bytes(), "it claims everything")
@@ -60,7 +60,7 @@ def dice(student: Agent, skill_files: dict[str, Path]) -> Module:
 
 
 def tasks(home: Path) -> list[str]:
-    return [module.card.task for module in Agent(home).tasks()]
+    return [module.card.task for module in Core(home).tasks()]
 
 
 class TestTrust:
@@ -78,21 +78,21 @@ class TestTrust:
     def test_without_a_name_a_teacher_is_called_as_it_calls_itself_with_its_key(
         self, command: Command, home: Path
     ):
-        Agent(home).ledger.merge([announced(BOB)], "bob")
+        Core(home).ledger.merge([announced(BOB)], "bob")
         ran = command("trust", "add", BOB.public_key, "--home", home)
         assert f"trusts bob~{BOB.public_key[:8]} (" in ran.out
         assert f"trust add {BOB.public_key} --name NAME`" in ran.out
-        assert Slot(BOB.public_key, "dice") in Agent(home).ledger.view().known
+        assert Slot(BOB.public_key, "dice") in Core(home).ledger.view().known
         assert f"trusts {ALICE.public_key[:12]} (" in command("trust", "add", ALICE.public_key, "--home", home).out
 
     @pytest.mark.parametrize("key", ["alice", "ab" * 31, "AB" * 32, "ab" * 33])
     def test_of_what_is_no_key_is_refused(self, command: Command, home: Path, key: str):
         failed(command("trust", "add", key, "--home", home), f"{key!r} is no public key; expected 64 hex digits")
-        assert Agent(home).ledger.view().trusted == {}
+        assert Core(home).ledger.view().trusted == {}
 
     @pytest.mark.parametrize("by", ["key", "name", "beginning"])
     def test_removed_moves_modules_to_quarantine_and_added_again_brings_them_back(
-        self, command: Command, student: Agent, tina: str, by: str
+        self, command: Command, student: Core, tina: str, by: str
     ):
         home = student.home
         command("trust", "add", tina, "--name", "tina", "--home", home)
@@ -113,7 +113,7 @@ class TestTrust:
 
 
 class TestQuarantine:
-    def test_lists_what_is_held_and_why(self, command: Command, student: Agent, dice: Module):
+    def test_lists_what_is_held_and_why(self, command: Command, student: Core, dice: Module):
         text = command("quarantine", "list", "--home", student.home).out
         first, why, release, drop = text.splitlines()
         assert first.startswith(f"dice by {claimed(dice.card)}, since 20")
@@ -125,13 +125,13 @@ class TestQuarantine:
         assert facts.items() <= said.items()
 
     @pytest.mark.parametrize("by", ["dice", "dice@tina", "id"])
-    def test_release_lets_it_answer(self, command: Command, student: Agent, dice: Module, by: str):
+    def test_release_lets_it_answer(self, command: Command, student: Core, dice: Module, by: str):
         ran = command("quarantine", "release", dice.id if by == "id" else by, "--home", student.home)
         assert ran == (0, f"released 'dice' by {claimed(dice.card)}\n", "")
         assert tasks(student.home) == ["dice", "latin"]
         assert command("quarantine", "list", "--home", student.home).out == "nothing is held back\n"
 
-    def test_drop_throws_it_away(self, command: Command, student: Agent, dice: Module):
+    def test_drop_throws_it_away(self, command: Command, student: Core, dice: Module):
         ran = command("quarantine", "drop", "dice", "--home", student.home)
         assert ran == (0, f"dropped 'dice' by {claimed(dice.card)}\n", "")
         assert tasks(student.home) == ["latin"]
@@ -139,7 +139,7 @@ class TestQuarantine:
         status = command("status", "--json", "--home", student.home).json
         assert [r["id"] for r in status["refused"]] == [dice.id]
 
-    def test_of_what_is_not_there_lists_what_is(self, command: Command, student: Agent, dice: Module):
+    def test_of_what_is_not_there_lists_what_is(self, command: Command, student: Core, dice: Module):
         for verb in ("release", "drop"):
             ran = command("quarantine", verb, "birds", "--home", student.home)
             failed(ran, "no module in quarantine for 'birds'", f"dice@{claimed(dice.card)} ({dice.id[:12]})")
@@ -151,11 +151,11 @@ class TestWithdraw:
         assert ran.code == 0
         assert ran.out.startswith("withdrew 'dice' up to version 1; ")
         assert "dice" not in tasks(home)
-        notice = Agent(home).ledger.view().known[Slot(tina, "dice")]
+        notice = Core(home).ledger.view().known[Slot(tina, "dice")]
         assert isinstance(notice, Withdrawal)
         assert notice.reason == "mislabelled"
 
-    def test_of_anothers_is_refused(self, command: Command, student: Agent):
+    def test_of_anothers_is_refused(self, command: Command, student: Core):
         failed(
             command("withdraw", "dice", "--home", student.home),
             "has taught no task 'dice'",
@@ -163,7 +163,7 @@ class TestWithdraw:
         )
         assert tasks(student.home) == ["dice", "latin"]
 
-    def test_is_obeyed_by_import(self, command: Command, student: Agent, tiny_taught: Agent, skill_files):
+    def test_is_obeyed_by_import(self, command: Command, student: Core, tiny_taught: Core, skill_files):
         command("forget", "dice", "--home", student.home)
         student.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
         ran = command("import", skill_files["dice"], "--home", student.home)
@@ -174,7 +174,7 @@ class TestWithdraw:
 
 
 class TestForgetAndRemember:
-    def test_what_is_forgotten_can_be_remembered(self, command: Command, student: Agent, tina: str):
+    def test_what_is_forgotten_can_be_remembered(self, command: Command, student: Core, tina: str):
         assert command("forget", "dice", "--home", student.home).out == f"forgot 'dice' by tina~{tina[:8]}\n"
         status = command("status", "--json", "--home", student.home).json
         assert status["forgotten"] == [{"task": "dice", "teacher_key": tina}]
@@ -182,7 +182,7 @@ class TestForgetAndRemember:
         assert ran == (0, "'dice' comes back at the next sync\n", "")
         assert student.ledger.view().forgotten == frozenset()
 
-    def test_of_two_teachers_one_must_be_named(self, command: Command, student: Agent, tina: str):
+    def test_of_two_teachers_one_must_be_named(self, command: Command, student: Core, tina: str):
         student.forget("dice")
         student.ledger.forget(Slot(BOB.public_key, "dice"))
         ran = command("remember", "dice", "--home", student.home)
@@ -190,7 +190,7 @@ class TestForgetAndRemember:
         assert command("remember", f"dice@tina~{tina[:8]}", "--home", student.home).code == 0
         assert student.ledger.view().forgotten == {Slot(BOB.public_key, "dice")}
 
-    def test_of_what_was_not_forgotten_says_what_was(self, command: Command, student: Agent):
+    def test_of_what_was_not_forgotten_says_what_was(self, command: Command, student: Core):
         ran = command("remember", "dice", "--home", student.home)
         failed(ran, "no task 'dice' was forgotten here; forgotten are: none")
 
@@ -303,7 +303,7 @@ class TestStatus:
         assert second.startswith("  4 tasks here, ")
         assert "root " not in ran.out
 
-    def test_tells_all_as_json(self, command: Command, student: Agent, dice: Module):
+    def test_tells_all_as_json(self, command: Command, student: Core, dice: Module):
         ledger = student.ledger
         ledger.merge([announced(ALICE), withdraw("old", 3, ALICE), announced(BOB)], "alice")
         ledger.trust(ALICE.public_key, "alice")
@@ -333,7 +333,7 @@ class TestStatus:
         ]
         assert said["bans"] == [{"agent": BOB.public_key, "reason": "lied"}]
 
-    def test_tells_all_as_text(self, command: Command, student: Agent, dice: Module):
+    def test_tells_all_as_text(self, command: Command, student: Core, dice: Module):
         student.ledger.merge([announced(BOB, f"task {i}") for i in range(7)], "bob")
         student.ledger.choose("ab" * 32, "refused", "bad signature")
         student.ledger.ban(BOB.public_key, "lied")
@@ -352,7 +352,7 @@ class TestStatus:
         assert ran.out.count("it claims everything") == 1
         assert f"damaged: {latin.name}: " in ran.err
 
-    def test_with_open_trust_counts_everyones(self, command: Command, student: Agent):
+    def test_with_open_trust_counts_everyones(self, command: Command, student: Core):
         student.ledger.merge([announced(BOB)], "bob")
         command("config", "trust=open", "--home", student.home)
         said = command("status", "--json", "--home", student.home).json
@@ -366,7 +366,7 @@ class TestPeers:
         assert command("peers", "--json", "--home", home).json == {"error": text}
 
     def test_a_banned_one_can_be_forgiven(self, command: Command, home: Path):
-        agent = Agent(home)
+        agent = Core(home)
         for identity in (ALICE, BOB):
             agent.ledger.ban(identity.public_key, "lied")
         failed(
@@ -383,7 +383,7 @@ class TestLearn:
         words = ("learn", tiny_tasks / "dice", "--home", tmp_path / "new")
         said = command(*words, "--tag", "toys", "--tag", "games", "--json").json
         assert said["tags"] == ["games", "toys"]
-        assert Agent(tmp_path / "new").bank.find("dice").card.tags == ("games", "toys")
+        assert Core(tmp_path / "new").bank.find("dice").card.tags == ("games", "toys")
 
     def test_refuses_bad_tags(self, command: Command, home: Path, tiny_tasks: Path):
         ran = command("learn", tiny_tasks / "dice", "--name", "new", "--tag", "No Tag", "--home", home)

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 import skillmesh
-from skillmesh import Agent
 from skillmesh.cli import show
 from skillmesh.cli.outlet import TRACE, Guarded, LogFormatter
 from skillmesh.cli.show import Screen, table
 from skillmesh.common.text import hidden, safe_html
+from skillmesh.core import Core
 from skillmesh.errors import FolderOfTasksError
 
 ROOT = Path(skillmesh.__file__).parents[1]
@@ -175,7 +175,7 @@ class TestCommands:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def home(cls, new_agent: Callable[..., Agent], skill_files: dict[str, Path]) -> Path:
+    def home(cls, new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Path:
         agent = new_agent("student")
         agent.receive(skill_files["dice"])
         return agent.home

@@ -152,7 +152,7 @@ class TestPages:
     def test_a_page_that_cannot_be_written_is_refused_before_the_work(
         self, command: Command, tiny_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("skillmesh.agent.Agent.learn", lambda *_, **__: pytest.fail("too late"))
+        monkeypatch.setattr("skillmesh.core.Core.learn", lambda *_, **__: pytest.fail("too late"))
         for words in (["learn", "--home", tmp_path / "new"], ["eval"]):
             for target in (tmp_path / "no/page.html", tmp_path):
                 ran = command(words[0], tiny_tasks / "dice", *words[1:], "--report", target)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skillmesh import Agent
+from skillmesh.common.choices import Adaptation
+from skillmesh.core import Core
 from skillmesh.data.checks import UNBALANCED, _plain, check_balance, check_names, some
 from skillmesh.data.folder import open_task
 from skillmesh.data.images import MIN_SIDE, UnreadableImageError, decode, pixel_hash
@@ -23,7 +24,7 @@ from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.learning import examine
 from skillmesh.learning.examine import Part
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ class TestMeasuring:
         result = evaluate(new_agent(), [dice])
         assert (result.tasks[0].test_images, result.tasks[0].left_out) == (23, 2)
 
-    def test_an_agent_as_it_is_is_not_measured_on_files_it_learned_from(self, taught: Agent, dice: Path):
+    def test_an_agent_as_it_is_is_not_measured_on_files_it_learned_from(self, taught: Core, dice: Path):
         shutil.copy(dice / "train/one/0.jpg", dice / "test/one/again.jpg")
         result = evaluate(taught, [dice], learn=False)
         assert (result.tasks[0].test_images, result.tasks[0].left_out) == (24, 1)
@@ -208,7 +209,7 @@ class TestNearTwins:
                     with pytest.raises(UnreadableImageError, match=f"{size[0]} × {size[1]} pixels are too few"):
                         read(file.getvalue())
 
-    def test_blocks_find_what_one_block_finds(self, taught: Agent, demo_tasks: Path, monkeypatch):
+    def test_blocks_find_what_one_block_finds(self, taught: Core, demo_tasks: Path, monkeypatch):
         task = open_task(demo_tasks / "latin")
         parts = [
             Part.of(name, split.files, split.labels, taught.backbone.describe(split.files))
@@ -221,7 +222,7 @@ class TestNearTwins:
         monkeypatch.setattr(examine, "BLOCK", 7)
         assert examine.find_twins(parts, task.classes, taught.backbone) == whole
 
-    def test_drawn_tasks_have_none(self, taught: Agent, demo_tasks: Path):
+    def test_drawn_tasks_have_none(self, taught: Core, demo_tasks: Path):
         for folder in sorted(demo_tasks.iterdir()):
             task = open_task(folder)
             parts = [
@@ -230,7 +231,7 @@ class TestNearTwins:
             ]
             assert examine.examine(parts, task.classes, taught.backbone).findings == ()
 
-    def test_equal_files_have_equal_keys(self, taught: Agent, demo_tasks: Path):
+    def test_equal_files_have_equal_keys(self, taught: Core, demo_tasks: Path):
         files = open_task(demo_tasks / "dice").splits["train"].files[:3]
         described = taught.backbone.describe([*files, files[0]])
         assert len(set(described.keys)) == 3
@@ -238,14 +239,14 @@ class TestNearTwins:
 
 
 def test_adapting_is_refused_where_no_validation_image_is_left(
-    new_agent: Callable[..., Agent], tiny_tasks, tmp_path
+    new_agent: Callable[..., Core], tiny_tasks, tmp_path
 ):
     task = tmp_path / "dice"
     shutil.copytree(tiny_tasks / "dice", task)
     shutil.rmtree(task / "val")
     shutil.copytree(task / "train", task / "val")
     with pytest.raises(DataError, match="the task has no validation images"):
-        new_agent().learn(task, biases="always")
+        new_agent().learn(task, adaptation=Adaptation(mode="always"))
 
 
 def test_names_that_differ_in_blanks_dashes_and_case_are_alike():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from skillmesh.data import sources
-from skillmesh.data.folder import TaskFolder, find_tasks, folders_to_learn, open_task, survey_task
+from skillmesh.data.folder import TaskImages, find_tasks, folders_to_learn, open_task, survey_task
 from skillmesh.data.images import UnreadableImageError
 from skillmesh.errors import DataError, FolderOfTasksError
 
@@ -38,11 +38,11 @@ def make_zip(path: Path, names: Iterable[str]) -> Path:
     return path
 
 
-def names_of(task: TaskFolder, split: str) -> list[str]:
+def names_of(task: TaskImages, split: str) -> list[str]:
     return [file.name for file in task.splits[split].files]
 
 
-def labelled(task: TaskFolder, split: str) -> set[tuple[str, str]]:
+def labelled(task: TaskImages, split: str) -> set[tuple[str, str]]:
     """(class, last two parts of the name) of every image of a split."""
     part = task.splits[split]
     return {

@@ -27,7 +27,7 @@ import pytest
 from meshes import eventually
 from PIL import Image
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.data import helper, images, inputs, limits, sources
 from skillmesh.data.gather import gather
 from skillmesh.data.headers import jpeg_coefficients, jpeg_scans, ordinary
@@ -580,7 +580,7 @@ def test_a_file_that_becomes_a_pipe_while_it_is_looked_at_blocks_nobody(
     assert len(list(Path("/dev/fd").iterdir())) == opened
 
 
-def test_the_others_are_answered(tiny_taught: Agent, tiny_tasks: Path, tmp_path: Path):
+def test_the_others_are_answered(tiny_taught: Core, tiny_tasks: Path, tmp_path: Path):
     good = next(tiny_tasks.glob("*/test/*/*"))
     bad = [cases.pipe(tmp_path), cases.link_to("/dev/zero")(tmp_path), cases.sparse(tmp_path)]
     answers = tiny_taught.answer([str(good), *map(str, bad), str(good)])

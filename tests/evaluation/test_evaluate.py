@@ -11,18 +11,18 @@ import pytest
 from PIL import Image
 from running import LEARNED
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.data.demo import HIDDEN, write_demo_tasks
 from skillmesh.data.demo import LEARNED as DRAWN
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import DataError, UnknownTaskError
 from skillmesh.evaluation.evaluate import Evaluation, evaluate
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture(scope="module")
-def result(taught: Agent, demo_tasks: Path) -> Evaluation:
+def result(taught: Core, demo_tasks: Path) -> Evaluation:
     return evaluate(taught, [demo_tasks / name for name in (*LEARNED, "snowflakes")], learn=False)
 
 
@@ -38,7 +38,7 @@ def unsplit(demo_tasks: Path, tmp_path: Path) -> Path:
     return tmp_path / "dice"
 
 
-def test_figures_are_those_of_asking_image_by_image(taught: Agent, new_agent, result, demo_tasks, tmp_path):
+def test_figures_are_those_of_asking_image_by_image(taught: Core, new_agent, result, demo_tasks, tmp_path):
     for figures in result.tasks:
         paths = sorted((demo_tasks / figures.task / "test").glob("*/*"))
         truth = [path.parent.name for path in paths]
@@ -65,7 +65,7 @@ def test_figures_are_those_of_asking_image_by_image(taught: Agent, new_agent, re
     assert hidden.unknown == np.mean([a.unknown for a in snow])
 
 
-def test_stated_confidence_is_the_answers(taught: Agent, result: Evaluation, demo_tasks: Path):
+def test_stated_confidence_is_the_answers(taught: Core, result: Evaluation, demo_tasks: Path):
     answers = taught.answer(sorted((demo_tasks / "shapes/test").glob("*/*")))
     index = [t.task for t in result.tasks].index("shapes")
     assert np.allclose(result.confidence[index][0], [a.confidence for a in answers], atol=1e-5)
@@ -117,19 +117,19 @@ def test_a_folder_without_splits_gets_a_seeded_test_split(new_agent: NewAgent, u
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_all_of_an_unsplit_folder_is_asked_where_nothing_is_learned(taught: Agent, unsplit: Path):
+def test_all_of_an_unsplit_folder_is_asked_where_nothing_is_learned(taught: Core, unsplit: Path):
     result = evaluate(taught, [unsplit], learn=False)
     assert result.tasks[0].test_images == 30
 
 
-def test_a_class_without_test_images_is_fine(taught: Agent, demo_tasks: Path, tmp_path: Path):
+def test_a_class_without_test_images_is_fine(taught: Core, demo_tasks: Path, tmp_path: Path):
     shutil.copytree(demo_tasks / "dice", tmp_path / "dice")
     shutil.rmtree(tmp_path / "dice/test/one")
     found = evaluate(taught, [tmp_path / "dice"], learn=False).tasks[0]
     assert (found.classes, found.test_images) == (6, 20)
 
 
-def test_classes_are_matched_by_name(taught: Agent, unsplit: Path):
+def test_classes_are_matched_by_name(taught: Core, unsplit: Path):
     before = evaluate(taught, [unsplit], learn=False).tasks[0]
     assert before.oracle_accuracy > 0.8  # three of six classes, so the folder's indices are not the module's
     (unsplit / "one").rename(unsplit / "eleven")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from skillmesh.data.folder import Split, TaskFolder
+from skillmesh.data.folder import Split, TaskImages
 
 
-def dealt(task: TaskFolder, parts: int) -> list[TaskFolder]:
+def dealt(task: TaskImages, parts: int) -> list[TaskImages]:
     """Every class's training and validation images, dealt out in turn; test images stay."""
     return [
         replace(task, splits={name: _share(s, name, part, parts) for name, s in task.splits.items()})
@@ -18,14 +18,14 @@ def dealt(task: TaskFolder, parts: int) -> list[TaskFolder]:
     ]
 
 
-def only(task: TaskFolder, classes: Sequence[str]) -> TaskFolder:
+def only(task: TaskImages, classes: Sequence[str]) -> TaskImages:
     """The task with some of its classes, in the order given."""
     return replace(
         task, classes=tuple(classes), splits={n: _chosen(s, task, classes) for n, s in task.splits.items()}
     )
 
 
-def renamed(task: TaskFolder, name: Callable[[str], str], backwards: bool = False) -> TaskFolder:
+def renamed(task: TaskImages, name: Callable[[str], str], backwards: bool = False) -> TaskImages:
     """The task with other names for its classes, in their order or the other way round."""
     order = task.classes[::-1] if backwards else task.classes
     return replace(only(task, order), classes=tuple(map(name, order)))
@@ -39,7 +39,7 @@ def _share(split: Split, name: str, part: int, parts: int) -> Split:
     return Split(tuple(split.files[i] for i in rows), split.labels[rows])
 
 
-def _chosen(split: Split, task: TaskFolder, classes: Sequence[str]) -> Split:
+def _chosen(split: Split, task: TaskImages, classes: Sequence[str]) -> Split:
     files, labels = [], []
     for number, name in enumerate(classes):
         rows = np.flatnonzero(split.labels == task.classes.index(name))

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import zenoh
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.core import Core
 from skillmesh.learning.head import Head
 from skillmesh.mesh.protocol import (
     DIGEST,
@@ -764,9 +764,9 @@ def _offer(attacker: Attacker, name: str, classes: int, order: int) -> None:
     attacker.tell()
 
 
-def _victim(attacker: Attacker) -> Agent:
+def _victim(attacker: Attacker) -> Core:
     assert attacker.knows is not None
-    return Agent(attacker.knows)
+    return Core(attacker.knows)
 
 
 def _own_module(attacker: Attacker) -> tuple[Announcement, bytes]:
@@ -788,7 +788,7 @@ def _signed(
 
 def steal(home: Path, folder: Path) -> Path:
     """Put into a folder what the teacher in this home announces, and its files."""
-    agent = Agent(home)
+    agent = Core(home)
     folder.mkdir(parents=True, exist_ok=True)
     for module in agent.bank:
         if module.card.teacher_key == agent.identity.public_key:

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from skillmesh.agent import Agent
 from skillmesh.answering.answer import Answer
+from skillmesh.core import Core
 from skillmesh.mesh.calling import NotRunningError, call
 from skillmesh.mesh.report import status as report
 from skillmesh.store.mesh_settings import MeshSettings
@@ -112,11 +112,11 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """What `skillmesh status --json` says."""
-        return report(Agent(self.home))
+        return report(Core(self.home))
 
     def live(self) -> set[str]:
         """The tasks that lie in the bank."""
-        return {module.card.task for module in Agent(self.home).bank}
+        return {module.card.task for module in Core(self.home).bank}
 
     def root(self) -> str:
         return str(self.status()["root"])
@@ -297,9 +297,9 @@ def ip(*words: str, namespace: str | None = None) -> None:
 
 def files_of(home: Path) -> dict[str, bytes]:
     """The files of a bank that is whole: all that lies there is listed and valid."""
-    folder = Agent(home).bank.folder
+    folder = Core(home).bank.folder
     on_disk = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
-    bank = Agent(home).bank  # opened after the look: a running node may have added some since
+    bank = Core(home).bank  # opened after the look: a running node may have added some since
     assert bank.damaged == []
     assert on_disk.keys() <= {f"{module.id}.skill" for module in bank}
     return on_disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.module import Identity, Module
 from skillmesh.numerics.tensors import Tensors
 from skillmesh.store import validation
@@ -13,7 +13,7 @@ from skillmesh.vetting.quarantine import Quarantine, background_of
 LIAR = Identity.create("liar")
 
 
-def quarantine_of(agent: Agent, own: list[Module]) -> Quarantine:
+def quarantine_of(agent: Core, own: list[Module]) -> Quarantine:
     config = agent.config
     background = background_of(agent.calibration, config.representation, config.compact)
     prior = agent.calibration.prior(config.representation, config.compact)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from meshes import Mesh, answers, eventually
 from PIL import Image
 
-from skillmesh import Agent
 from skillmesh.answering.mapper import Mapper
+from skillmesh.common.choices import Adaptation
+from skillmesh.core import Core
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import BackboneError, DataError, SkillmeshError, TensorError
 from skillmesh.learning import trial
@@ -62,15 +63,15 @@ def test_values_and_channels_that_do_not_match_are_refused():
 
 
 @pytest.fixture(scope="module")
-def biased(new_agent: Callable[..., Agent], demo_tasks: Path) -> Agent:
+def biased(new_agent: Callable[..., Core], demo_tasks: Path) -> Core:
     """An agent that learned dice with biases, and shapes without."""
     agent = new_agent("alice")
-    agent.learn(demo_tasks / "dice", biases="always")
+    agent.learn(demo_tasks / "dice", adaptation=Adaptation(mode="always"))
     agent.learn(demo_tasks / "shapes")
     return agent
 
 
-def test_a_module_says_what_was_tried_and_is_little_larger(biased: Agent, taught: Agent):
+def test_a_module_says_what_was_tried_and_is_little_larger(biased: Core, taught: Core):
     module, plain = biased.bank.find("dice"), taught.bank.find("dice")
     assert module.card.biases is not None
     assert module.card.biases[0] == LITE0 >= module.card.biases[1] == len(module.tensors["bias.value"])
@@ -81,10 +82,12 @@ def test_a_module_says_what_was_tried_and_is_little_larger(biased: Agent, taught
 
 
 def test_biases_that_validation_does_not_miss_are_left_out_and_others_are_where_they_were_asked_for(
-    new_agent: Callable[..., Agent], demo_tasks: Path
+    new_agent: Callable[..., Core], demo_tasks: Path
 ):
     agent = new_agent()
-    module, lesson = agent.learn(demo_tasks / "dice", biases="always", layers="blocks.6,conv_head")
+    module, lesson = agent.learn(
+        demo_tasks / "dice", adaptation=Adaptation(mode="always", layers="blocks.6,conv_head")
+    )
     biases = Biases.read(module.tensors, LITE0)
     start = next(place.start for place in agent.backbone.network.places if place.path.startswith("blocks.6"))
     assert biases.added.any()
@@ -96,12 +99,12 @@ def test_biases_that_validation_does_not_miss_are_left_out_and_others_are_where_
 
 
 def test_as_many_biases_are_left_out_as_validation_does_not_miss(
-    new_agent: Callable[..., Agent], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
+    new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ):
     kept = []
     for missed in (-1.0, 1e9):  # it misses the least; it misses nothing
         monkeypatch.setattr(trial, "MISSED", missed)
-        module, _ = new_agent().learn(tiny_tasks / "shapes", biases="always", layers="last-2")
+        module, _ = new_agent().learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="always", layers="last-2"))
         kept.append(module.card.biases[1])
     assert kept[0] > 800
     assert kept[1] == pytest.approx(kept[0] / 8, rel=0.1)
@@ -109,13 +112,15 @@ def test_as_many_biases_are_left_out_as_validation_does_not_miss(
 
 @pytest.mark.parametrize("better", [True, False])
 def test_auto_keeps_what_validation_calls_better_and_else_the_module_is_the_plain_one(
-    new_agent: Callable[..., Agent], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, better: bool
+    new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, better: bool
 ):
     monkeypatch.setattr(trial, "_better", lambda *_: better)
     monkeypatch.setattr(warm, "fit_head", lambda *args: replace(fit_head(*args), accuracy=0.5))
     agent = new_agent()
     plain, _ = agent.learn(tiny_tasks / "shapes")
-    tried, _ = agent.learn(tiny_tasks / "shapes", biases="auto", layers="last-2", replace=True)
+    tried, _ = agent.learn(
+        tiny_tasks / "shapes", adaptation=Adaptation(mode="auto", layers="last-2"), replace=True
+    )
     assert (tried.card.biases is not None) is better
     assert tried.card.trial.endswith("; kept" if better else "; not kept")
     same = all(np.array_equal(tried.tensors[name], tensor) for name, tensor in plain.tensors.items())
@@ -130,7 +135,7 @@ def test_auto_keeps_what_validation_calls_better_and_else_the_module_is_the_plai
     ],
 )
 def test_what_cannot_be_trained_is_said_before_any_image_is_opened(
-    new_agent: Callable[..., Agent],
+    new_agent: Callable[..., Core],
     tiny_tasks: Path,
     monkeypatch: pytest.MonkeyPatch,
     asked: dict[str, str],
@@ -139,30 +144,33 @@ def test_what_cannot_be_trained_is_said_before_any_image_is_opened(
     agent = new_agent()
     monkeypatch.setattr(agent.backbone, "describe", lambda *_: pytest.fail("images were opened"))
     with pytest.raises(SkillmeshError, match=words):
-        agent.learn(tiny_tasks / "shapes", biases="auto", **asked)
+        agent.learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="auto"), **asked)
 
 
 def test_always_needs_validation_images_and_auto_says_that_there_are_none(
-    new_agent: Callable[..., Agent], tmp_path: Path
+    new_agent: Callable[..., Core], tmp_path: Path
 ):
     for name, shade in (("dark", 20), ("light", 220)):
         (tmp_path / "shades" / name).mkdir(parents=True)
         Image.new("RGB", (32, 32), (shade,) * 3).save(tmp_path / "shades" / name / "only.png")
     agent = new_agent()
     with pytest.raises(DataError, match="no validation images"):
-        agent.learn(tmp_path / "shades", biases="always")
-    module, _ = agent.learn(tmp_path / "shades", biases="auto")
+        agent.learn(tmp_path / "shades", adaptation=Adaptation(mode="always"))
+    module, _ = agent.learn(tmp_path / "shades", adaptation=Adaptation(mode="auto"))
     assert module.card.trial.startswith("biases: not tried, since all 0 validation images")
 
 
 def test_epochs_mirrors_and_a_warm_head_reach_the_training(
-    new_agent: Callable[..., Agent], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
+    new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from skillmesh.learning import biases
 
     asked, train = [], biases.train_biases
     monkeypatch.setattr(biases, "train_biases", lambda *args: asked.append(args[5]) or train(*args))
-    new_agent().learn(tiny_tasks / "shapes", biases="always", layers="last-2", epochs=2, mirrored=True, warm=True)
+    new_agent().learn(
+        tiny_tasks / "shapes",
+        adaptation=Adaptation(mode="always", layers="last-2", epochs=2, mirrored=True, from_plain_head=True),
+    )
     assert [(s.epochs, s.flips, s.warm) for s in asked] == [(2, True, True)]
 
 
@@ -173,15 +181,15 @@ def test_the_room_for_biases_is_kept_to_in_huge_networks_too(channels: int):
 
 
 def test_layers_that_are_not_there_are_refused_and_nothing_is_lost(
-    new_agent: Callable[..., Agent], demo_tasks: Path
+    new_agent: Callable[..., Core], demo_tasks: Path
 ):
     agent = new_agent()
     with pytest.raises(BackboneError, match="there are no layers 'first'"):
-        agent.learn(demo_tasks / "dice", biases="always", layers="first")
+        agent.learn(demo_tasks / "dice", adaptation=Adaptation(mode="always", layers="first"))
     assert len(agent.bank) == 0
 
 
-def test_images_of_a_task_with_biases_are_named_by_the_head_that_sees_them_so(biased: Agent, mixed: list[Path]):
+def test_images_of_a_task_with_biases_are_named_by_the_head_that_sees_them_so(biased: Core, mixed: list[Path]):
     images = [as_image(path) for path in mixed if path.parts[-4] in ("dice", "shapes")]
     x = biased.backbone.represent(biased.backbone.describe(images).raw, "descriptor")
     module = biased.bank.find("dice")
@@ -195,8 +203,8 @@ def test_images_of_a_task_with_biases_are_named_by_the_head_that_sees_them_so(bi
     assert np.mean([found[index].best.label == Path(found[index].image).parent.name for index in mine]) > 0.5
 
 
-def test_auto_trains_nothing_where_nothing_is_left_to_gain(new_agent: Callable[..., Agent], tiny_tasks: Path):
-    module, _ = new_agent().learn(tiny_tasks / "shapes", biases="auto")
+def test_auto_trains_nothing_where_nothing_is_left_to_gain(new_agent: Callable[..., Core], tiny_tasks: Path):
+    module, _ = new_agent().learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="auto"))
     assert module.card.biases is None
     assert module.card.trial == "biases: not tried, since all 2 validation images are right without"
 
@@ -224,7 +232,7 @@ def test_auto_keeps_what_names_more_images_rightly_beyond_noise(before, after, k
 
 
 def test_a_student_that_never_saw_the_images_answers_as_the_teacher_does(
-    biased: Agent, new_agent: Callable[..., Agent], mixed: list[Path], tmp_path: Path
+    biased: Core, new_agent: Callable[..., Core], mixed: list[Path], tmp_path: Path
 ):
     student = new_agent("bob")
     for task in ("dice", "shapes"):
@@ -235,7 +243,7 @@ def test_a_student_that_never_saw_the_images_answers_as_the_teacher_does(
 
 @pytest.mark.parametrize("order", [("dice", "shapes"), ("shapes", "dice")], ids="-".join)
 def test_one_that_adapts_is_not_heard_on_images_of_others_and_those_beside_it_are(
-    biased: Agent, demo_tasks: Path, order: tuple[str, str]
+    biased: Core, demo_tasks: Path, order: tuple[str, str]
 ):
     modules = [biased.bank.find(task) for task in order]
     biased.rebuilds_itself = False
@@ -258,16 +266,16 @@ def test_one_that_adapts_is_not_heard_on_images_of_others_and_those_beside_it_ar
     ],
 )
 def test_other_adaptations_travel_too(
-    new_agent: Callable[..., Agent],
+    new_agent: Callable[..., Core],
     tiny_tasks: Path,
-    tiny_taught: Agent,
+    tiny_taught: Core,
     tmp_path: Path,
     adaptation: str,
     parts: set[str],
     largest: int,
 ):
     teacher, student = new_agent("alice"), new_agent("bob")
-    module, _ = teacher.learn(tiny_tasks / "shapes", biases="always", adaptation=adaptation)
+    module, _ = teacher.learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="always", kind=adaptation))
     teacher.learn(tiny_tasks / "greek")
     assert module.tensors.keys() - tiny_taught.bank.find("shapes").tensors.keys() == parts
     assert module.size < tiny_taught.bank.find("shapes").size + largest + 45_000
@@ -289,7 +297,7 @@ def test_other_adaptations_travel_too(
 
 @pytest.mark.parametrize("changes", [{"biases": (40, 12)}, {"biases": (LITE0, 12), "toes": (3, 2, 5)}])
 def test_a_module_for_no_network_that_there_is_spoils_only_its_own_answers(
-    biased: Agent, new_agent: Callable[..., Agent], mixed: list[Path], changes: dict[str, tuple[int, ...]]
+    biased: Core, new_agent: Callable[..., Core], mixed: list[Path], changes: dict[str, tuple[int, ...]]
 ):
     from skillmesh.module import Module
 
@@ -311,7 +319,7 @@ def test_a_module_for_no_network_that_there_is_spoils_only_its_own_answers(
 
 
 def test_biases_that_contradict_themselves_are_not_let_in(
-    biased: Agent, new_agent: Callable[..., Agent], tmp_path: Path
+    biased: Core, new_agent: Callable[..., Core], tmp_path: Path
 ):
     from skillmesh.module import Module
 
@@ -324,10 +332,10 @@ def test_biases_that_contradict_themselves_are_not_let_in(
         new_agent().receive(tmp_path / "bad.skill")
 
 
-def test_adapted_modules_travel_over_the_mesh(new_agent: Callable[..., Agent], tiny_tasks: Path, tmp_path: Path):
+def test_adapted_modules_travel_over_the_mesh(new_agent: Callable[..., Core], tiny_tasks: Path, tmp_path: Path):
     teacher = new_agent("alice")
     for task, adaptation in (("shapes", "biases"), ("latin", "head2toe"), ("greek", "reprogramming")):
-        teacher.learn(tiny_tasks / task, biases="always", adaptation=adaptation)
+        teacher.learn(tiny_tasks / task, adaptation=Adaptation(mode="always", kind=adaptation))
     images = [
         path for task in ("shapes", "latin", "greek") for path in sorted((tiny_tasks / task).glob("test/*/*"))
     ]
@@ -345,7 +353,7 @@ def test_adapted_modules_travel_over_the_mesh(new_agent: Callable[..., Agent], t
 
 
 def test_a_training_that_found_nothing_adds_nothing(
-    new_agent: Callable[..., Agent], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
+    new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from skillmesh.learning import biases
 
@@ -356,6 +364,6 @@ def test_a_training_that_found_nothing_adds_nothing(
             "train_biases",
             lambda *args, value=value: replace(trained := train(*args), values=trained.values * 0 + value),
         )
-        module, _ = new_agent().learn(tiny_tasks / "shapes", biases="always")
+        module, _ = new_agent().learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="always"))
         assert module.card.biases is None
         assert module.card.trial.endswith("; not kept")

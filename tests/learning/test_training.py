@@ -20,7 +20,7 @@ from skillmesh.backbone.calibration import Calibration
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.pass_costs import first_of, pass_costs
 from skillmesh.backbone.representation import Raw, represent
-from skillmesh.common.choices import Representation
+from skillmesh.common.choices import Adaptation, Representation
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import Split, open_task
 from skillmesh.learning.biases import train_biases
@@ -424,7 +424,7 @@ def test_an_agent_says_what_learning_cost(new_agent, tiny_tasks: Path, mapper: s
     assert plain.costs.spent.keys() == kinds
     assert plain.costs.spent["forward"] == 8 * pass_costs(agent.backbone.network).forward  # 6 images and 2
     assert again.costs.spent == plain.costs.spent  # whether or not they were in the cache
-    _, biased = agent.learn(tiny_tasks / "greek", biases="always")
+    _, biased = agent.learn(tiny_tasks / "greek", adaptation=Adaptation(mode="always"))
     assert biased.costs.spent.keys() == kinds | {"backward"}
     assert biased.costs.total > 5 * plain.costs.total
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from meshes import Mesh, eventually
 
-from skillmesh import Agent
+from skillmesh.common.choices import Adaptation, WarmStart
+from skillmesh.core import Core
 from skillmesh.errors import CardError, EncoderError
 from skillmesh.learning.class_names import remembered
 from skillmesh.learning.class_names.encoders import Letters
@@ -26,7 +27,7 @@ from skillmesh.learning.warm_start.start import choose, fit_epochs, fit_from
 from skillmesh.module import Card, Module
 from skillmesh.store import validation
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 def part(task: Path, target: Path, images: slice, splits: tuple[str, ...] = (), renamed: Any = str) -> Path:
@@ -63,7 +64,7 @@ def parts(demo_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 @pytest.fixture(scope="module")
-def taught(new_agent: NewAgent, parts: dict[str, Path]) -> Agent:
+def taught(new_agent: NewAgent, parts: dict[str, Path]) -> Core:
     """Knows dice; tests take copies."""
     agent = new_agent("tessa")
     agent.learn(parts["old"])
@@ -71,7 +72,7 @@ def taught(new_agent: NewAgent, parts: dict[str, Path]) -> Agent:
 
 
 @pytest.fixture
-def agent(taught: Agent, new_agent: NewAgent, tmp_path: Path) -> Agent:
+def agent(taught: Core, new_agent: NewAgent, tmp_path: Path) -> Core:
     """Somebody who received the dice."""
     student = new_agent("sam")
     taught.export("old dice", tmp_path / "dice.skill")
@@ -79,7 +80,7 @@ def agent(taught: Agent, new_agent: NewAgent, tmp_path: Path) -> Agent:
     return student
 
 
-def right(agent: Agent, module: Module, demo_tasks: Path) -> float:
+def right(agent: Core, module: Module, demo_tasks: Path) -> float:
     """Accuracy on the test images, the task given."""
     paths = sorted((demo_tasks / "dice" / "test").glob("*/*"))
     names = [name.lower() for name in module.card.classes]
@@ -99,7 +100,7 @@ def same_tensors(one: Module, other: Module) -> bool:
 
 class TestLearning:
     def test_from_one_image_per_class_is_much_better_if_another_taught_them(self, agent, parts, demo_tasks):
-        cold, quiet = agent.learn(parts["new"], name="cold", warm_start="never")
+        cold, quiet = agent.learn(parts["new"], name="cold", warm_start=WarmStart("never"))
         agent.forget("cold")
         warm, told = agent.learn(parts["new"], name="warm")
         assert right(agent, warm, demo_tasks) > right(agent, cold, demo_tasks) + 0.3
@@ -122,19 +123,19 @@ class TestLearning:
         auto, lesson = agent.learn(parts["greek"])
         assert auto.card.warm_start is None
         assert not lesson.notes
-        assert same_tensors(agent.learn(parts["greek"], replace=True, warm_start="never")[0], auto)
+        assert same_tensors(agent.learn(parts["greek"], replace=True, warm_start=WarmStart("never"))[0], auto)
 
     def test_of_the_very_images_that_taught_the_bank_takes_nothing(self, agent, parts):
         """Whoever saw them would praise its own rows."""
         module, lesson = agent.learn(parts["old"], name="the same dice")
         assert module.card.warm_start is None
         assert any("taught with images of this very task" in note for note in lesson.notes)
-        assert same_tensors(module, agent.learn(parts["old"], name="again", warm_start="never")[0])
+        assert same_tensors(module, agent.learn(parts["old"], name="again", warm_start=WarmStart("never"))[0])
 
     def test_of_images_that_taught_many_tasks_says_so_once(self, new_agent, parts):
         agent = new_agent()
         for number in range(5):
-            agent.learn(parts["old"], name=f"dice {number}", warm_start="never")
+            agent.learn(parts["old"], name=f"dice {number}", warm_start=WarmStart("never"))
         _, lesson = agent.learn(parts["old"], name="once more")
         (note,) = [note for note in lesson.notes if note.startswith("warm start")]
         assert note.count("'dice ") == 3
@@ -162,15 +163,15 @@ class TestLearning:
         auto, lesson = agent.learn(folder)
         assert auto.card.warm_start is None
         assert any("no surer help" in note for note in lesson.notes)
-        assert same_tensors(auto, agent.learn(folder, replace=True, warm_start="never")[0])
+        assert same_tensors(auto, agent.learn(folder, replace=True, warm_start=WarmStart("never"))[0])
 
     @pytest.mark.parametrize("form", ["infinity", "two"])
     def test_in_the_papers_forms_is_told_in_the_card(self, agent, parts, demo_tasks, form):
-        warm, _ = agent.learn(parts["rest"], warm_form=form)
+        warm, _ = agent.learn(parts["rest"], warm_start=WarmStart(form=form))
         assert warm.card.warm_start.form == form
         assert len(warm.card.warm_start.rows) == 6
         assert not warm.tensors["head.bias"].any()
-        cold, lesson = agent.learn(parts["rest"], replace=True, warm_form=form, warm_start="never")
+        cold, lesson = agent.learn(parts["rest"], replace=True, warm_start=WarmStart(form=form, mode="never"))
         assert cold.card.warm_start.rows == cold.card.warm_start.sources == ()
         assert not lesson.notes
         assert right(agent, warm, demo_tasks) > right(agent, cold, demo_tasks)
@@ -183,18 +184,22 @@ class TestLearning:
 )
 def test_rows_of_adapted_heads_are_refused_with_the_reason(new_agent, parts, tiny_tasks, adaptation, reason):
     agent = new_agent()
-    adapted, _ = agent.learn(tiny_tasks / "dice", biases="always", adaptation=adaptation, layers="all", epochs=1)
+    adapted, _ = agent.learn(
+        tiny_tasks / "dice", adaptation=Adaptation(mode="always", kind=adaptation, layers="all", epochs=1)
+    )
     assert adapted.card.adapted
     module, lesson = agent.learn(parts["new"])
     assert module.card.warm_start is None
     assert any(reason in note and "cannot be used in another head" in note for note in lesson.notes)
-    assert same_tensors(module, agent.learn(parts["new"], replace=True, warm_start="never")[0])
+    assert same_tensors(module, agent.learn(parts["new"], replace=True, warm_start=WarmStart("never"))[0])
 
 
 def test_a_head_on_an_adapted_backbone_takes_nothing(agent, parts):
     plain, _ = agent.learn(parts["rest"])
     assert plain.card.warm_start is not None
-    module, _ = agent.learn(parts["rest"], replace=True, biases="always", layers="last-2", epochs=1)
+    module, _ = agent.learn(
+        parts["rest"], replace=True, adaptation=Adaptation(mode="always", layers="last-2", epochs=1)
+    )
     assert module.card.biases is not None
     assert module.card.warm_start is None
 
@@ -215,7 +220,7 @@ def test_the_commands_take_and_show_it(agent, parts, command):
 
 
 @pytest.fixture
-def two_nodes(taught: Agent, tmp_path: Path) -> Iterator[Mesh]:
+def two_nodes(taught: Core, tmp_path: Path) -> Iterator[Mesh]:
     made = Mesh(tmp_path, [taught.home])
     yield made
     made.stop()
@@ -230,8 +235,8 @@ def test_over_the_mesh_one_teaches_and_another_learns_warm(two_nodes: Mesh, part
     found = json.loads(ran.stdout)["warm_start"]
     assert (found["sources"][0][0], len(found["rows"])) == ("old dice", 6)
     eventually(lambda: teacher.live() == {"old dice", "new dice"})  # and its record travels back
-    held = Agent(teacher.home).bank.find("new dice")
-    assert held.card.warm_start.sources[0][1] == Agent(teacher.home).bank.find("old dice").id
+    held = Core(teacher.home).bank.find("new dice")
+    assert held.card.warm_start.sources[0][1] == Core(teacher.home).bank.find("old dice").id
 
 
 class TestSources:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from notices import BOB, EVE, announced
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.mesh.adopter import Adopter, Arrival
 from skillmesh.mesh.intake import Intake
 from skillmesh.mesh.partial import Partial
@@ -118,7 +118,7 @@ def test_it_goes_on_where_a_refusal_cannot_be_written_down(new_agent, tmp_path: 
 
 @pytest.mark.parametrize("held", [False, True])
 def test_what_came_piece_by_piece_is_kept_once_in_the_bank_or_in_quarantine(
-    new_agent: Callable[..., Agent], tiny_taught: Agent, monkeypatch: pytest.MonkeyPatch, held: bool
+    new_agent: Callable[..., Core], tiny_taught: Core, monkeypatch: pytest.MonkeyPatch, held: bool
 ):
     agent, dice = new_agent("student"), tiny_taught.bank.find("dice")
     agent.ledger.trust(dice.card.teacher_key, "tina")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from notices import ALICE, announced
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.mesh.library import Library
 from skillmesh.mesh.protocol import ask_piece, read_piece
 from skillmesh.mesh.shelf import Shelf
@@ -16,7 +16,7 @@ from skillmesh.module.notice import LEAF, Announcement, announce, withdraw
 
 
 @pytest.fixture
-def agent(new_agent: Callable[..., Agent], tiny_taught: Agent) -> Agent:
+def agent(new_agent: Callable[..., Core], tiny_taught: Core) -> Core:
     """A student that trusts Tina and has heard of her dice."""
     agent = new_agent("student")
     agent.ledger.trust(tiny_taught.identity.public_key, "tina")
@@ -29,7 +29,7 @@ def dice(skill_files: dict[str, Path]) -> bytes:
     return skill_files["dice"].read_bytes()
 
 
-def dice_of(teacher: Agent) -> Announcement:
+def dice_of(teacher: Core) -> Announcement:
     module = teacher.bank.find("dice")
     return announce(module.card, module.id, teacher.bank.file_of(module), teacher.identity)
 
@@ -42,7 +42,7 @@ def lent(library: Library, announcement: Announcement, offset: int, length: int)
 
 @pytest.mark.parametrize("where", ["bank", "quarantine"])
 def test_a_file_comes_in_pieces_from_the_bank_and_from_quarantine(
-    agent: Agent, tiny_taught: Agent, dice: bytes, where: str
+    agent: Core, tiny_taught: Core, dice: bytes, where: str
 ) -> None:
     shelf = Shelf(agent.home, agent.ledger)
     if where == "bank":
@@ -59,7 +59,7 @@ def test_a_file_comes_in_pieces_from_the_bank_and_from_quarantine(
     assert library.bytes_sent == len(dice)
 
 
-def test_what_is_not_there_or_makes_no_sense_is_not_lent(agent: Agent, tiny_taught: Agent, dice: bytes) -> None:
+def test_what_is_not_there_or_makes_no_sense_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
     assert lent(library, announcement, 0, LEAF) is None  # it is announced, and nobody has brought it
     module = agent.take(dice)
@@ -74,7 +74,7 @@ def test_what_is_not_there_or_makes_no_sense_is_not_lent(agent: Agent, tiny_taug
     assert library.bytes_sent == LEAF
 
 
-def test_a_file_that_the_disk_has_changed_is_not_lent(agent: Agent, tiny_taught: Agent, dice: bytes) -> None:
+def test_a_file_that_the_disk_has_changed_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
     path = agent.bank._path(agent.take(dice).id)
     path.write_bytes(dice[:LEAF] + bytes([dice[LEAF] ^ 1]) + dice[LEAF + 1 :])
@@ -83,7 +83,7 @@ def test_a_file_that_the_disk_has_changed_is_not_lent(agent: Agent, tiny_taught:
     assert lent(library, announcement, 0, 2 * LEAF) is None
 
 
-def test_what_was_withdrawn_is_not_lent(agent: Agent, tiny_taught: Agent, dice: bytes) -> None:
+def test_what_was_withdrawn_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
     agent.take(dice)
     assert lent(library, announcement, 0, LEAF) == dice[:LEAF]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from meshes import SKILLMESH, Mesh, Node, environment, eventually, files_of
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module import Card, Module
@@ -33,9 +33,9 @@ class Crew:
     def __init__(self, mesh: Mesh) -> None:
         self.first, self.second = mesh.node(0), mesh.node(1)
         self.student = mesh.node(name="student", trust="listed")
-        self.keys = [Agent(node.home).identity.public_key for node in (self.first, self.second)]
+        self.keys = [Core(node.home).identity.public_key for node in (self.first, self.second)]
         for name, key in zip(("teacher0", "teacher1"), self.keys, strict=True):
-            Agent(self.student.home).ledger.trust(key, name)
+            Core(self.student.home).ledger.trust(key, name)
         self.all = (self.first, self.second, self.student)
         for node in self.all:
             node.start(wait=False)
@@ -45,7 +45,7 @@ class Crew:
 
     def own_task(self, node: Node) -> str:
         """A task that this node has taught."""
-        agent = Agent(node.home)
+        agent = Core(node.home)
         return min(m.card.task for m in agent.bank if m.card.teacher_key == agent.identity.public_key)
 
 
@@ -62,7 +62,7 @@ def crew(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
 def in_step(node: Node) -> bool:
     """Whether the node answers from just what lies in its bank."""
     status = call(node.home, "status")
-    return bool(status["in_use"] == len(Agent(node.home).bank) and status["trouble"] is None)
+    return bool(status["in_use"] == len(Core(node.home).bank) and status["trouble"] is None)
 
 
 # Learn, forget, remember, import, export, withdraw.
@@ -78,8 +78,8 @@ def test_what_is_learned_beside_a_node_reaches_everyone_and_is_withdrawn_everywh
     print(f"at everyone {time.monotonic() - began:.1f} s after it was learned")
     again = command(*words, "--replace").json
     assert (learned["version"], again["version"]) == (1, 2)
-    eventually(lambda: all(Agent(node.home).bank.get(again["id"]) for node in crew.all))
-    assert all(Agent(node.home).bank.get(learned["id"]) is None for node in crew.all)
+    eventually(lambda: all(Core(node.home).bank.get(again["id"]) for node in crew.all))
+    assert all(Core(node.home).bank.get(learned["id"]) is None for node in crew.all)
     assert command("withdraw", "beside", "--home", crew.first.home).code == 0
     eventually(lambda: all("beside" not in node.live() for node in crew.all))
     assert command(*words).json["version"] == 3, "after a withdrawal versions count on"
@@ -202,7 +202,7 @@ def test_an_image_that_is_given_twice_or_by_links_is_answered_each_time(
 def test_trust_is_taken_away_and_given_back_while_the_node_runs(crew: Crew, command: Command) -> None:
     home, key = crew.student.home, crew.keys[0]
     before = files_of(home)
-    taught = {m.card.task for m in Agent(home).bank if m.card.teacher_key == key}
+    taught = {m.card.task for m in Core(home).bank if m.card.teacher_key == key}
     assert command("trust", "remove", key, "--home", home).code == 0
     assert not taught & crew.student.live()
     assert {held["task"] for held in crew.student.status()["held"]} == taught
@@ -219,7 +219,7 @@ def test_trust_is_taken_away_and_given_back_while_the_node_runs(crew: Crew, comm
 def test_quarantine_is_released_or_dropped_while_the_node_runs(crew: Crew, command: Command) -> None:
     home = crew.student.home
     before = files_of(home)
-    agent = Agent(home)
+    agent = Core(home)
     tasks = [crew.own_task(crew.first), crew.own_task(crew.second)]
     for task in tasks:
         module = agent.bank.find(task)
@@ -234,7 +234,7 @@ def test_quarantine_is_released_or_dropped_while_the_node_runs(crew: Crew, comma
     assert tasks[1] not in crew.student.live()
     assert in_step(crew.student)
     assert "dropped by the user" in crew.student.status()["refused"][0]["reason"]
-    agent = Agent(home)
+    agent = Core(home)
     for module_id, chosen in agent.ledger.view().choices.items():  # as it was before
         agent.ledger.unchoose(module_id, chosen.choice)
     eventually(lambda: files_of(home) == before)
@@ -242,7 +242,7 @@ def test_quarantine_is_released_or_dropped_while_the_node_runs(crew: Crew, comma
 
 def test_a_ban_is_lifted_while_the_node_runs(crew: Crew, command: Command, tiny_tasks: Path) -> None:
     home = crew.student.home
-    ledger = Agent(home).ledger
+    ledger = Core(home).ledger
     for key in crew.keys:
         ledger.ban(key, "a test bans it")
     words = ("learn", tiny_tasks / "snowflakes", "--name", "banned", "--home", crew.first.home)
@@ -269,7 +269,7 @@ def test_sync_once_goes_through_a_node_that_runs_and_does_without_one(mesh: Mesh
     assert json.loads(through.stdout)["pid"] == (student.process and student.process.pid)
     assert student.live() == teacher.live()
     student.stop()
-    agent = Agent(student.home)
+    agent = Core(student.home)
     task = min(student.live())
     agent.ledger.remember(Slot(agent.bank.find(task).card.teacher_key, agent.forget(task).card.task))
     alone = student.run("sync", "--once", "--json")
@@ -281,7 +281,7 @@ def test_sync_once_goes_through_a_node_that_runs_and_does_without_one(mesh: Mesh
 def test_sync_once_does_not_wait_for_what_nobody_has(mesh: Mesh) -> None:
     """A teacher forgets a task of its own: everyone hears of it, and nobody can give it."""
     teacher = mesh.node(0)
-    gone = Agent(teacher.home).forget(min(m.card.task for m in Agent(teacher.home).bank)).card.task
+    gone = Core(teacher.home).forget(min(m.card.task for m in Core(teacher.home).bank)).card.task
     teacher.start()
     student = mesh.node(name="student")
     caught_up = student.run("sync", "--once", "--json")
@@ -289,7 +289,7 @@ def test_sync_once_does_not_wait_for_what_nobody_has(mesh: Mesh) -> None:
     found = json.loads(caught_up.stdout)
     assert found["settled"]
     assert found["gained"] == 1
-    assert gone not in {module.card.task for module in Agent(student.home).bank}
+    assert gone not in {module.card.task for module in Core(student.home).bank}
 
 
 @pytest.mark.slow
@@ -316,7 +316,7 @@ def test_two_modules_of_one_version_end_as_one_everywhere(mesh: Mesh) -> None:
     """Two commands that learn one task at once make the same version twice; all agents keep the same one."""
     teacher, student = mesh.serve(0), mesh.node(name="student").start()
     eventually(lambda: mesh.converged(tasks=2))
-    agent = Agent(teacher.home)
+    agent = Core(teacher.home)
     template = next(iter(agent.bank))
     made = [twin(template.card, {"task": "twins", "note": note}, template, agent) for note in ("one", "other")]
     for _, data in sorted(made, key=lambda pair: pair[0].id):
@@ -324,12 +324,12 @@ def test_two_modules_of_one_version_end_as_one_everywhere(mesh: Mesh) -> None:
         eventually(lambda: student.live() >= {"twins"})
         time.sleep(ROUNDS / 2)
     last = max(module.id for module, _ in made)
-    assert Agent(teacher.home).bank.find("twins").id == last
-    eventually(lambda: Agent(student.home).bank.find("twins").id == last, why="the student has the one that stays")
+    assert Core(teacher.home).bank.find("twins").id == last
+    eventually(lambda: Core(student.home).bank.find("twins").id == last, why="the student has the one that stays")
     eventually(lambda: mesh.converged(tasks=3))
 
 
-def twin(card: Card, changes: dict[str, Any], module: Module, agent: Agent) -> tuple[Module, bytes]:
+def twin(card: Card, changes: dict[str, Any], module: Module, agent: Core) -> tuple[Module, bytes]:
     return Module.create(card.model_copy(update=changes), module.tensors, agent.identity)
 
 
@@ -341,7 +341,7 @@ def test_many_commands_at_once_leave_a_sound_bank(
     mesh.serve(0)
     node = mesh.node(1).start()
     eventually(lambda: mesh.converged(tasks=4))
-    received = sorted(m.card.task for m in Agent(node.home).bank if m.card.teacher == "teacher0")
+    received = sorted(m.card.task for m in Core(node.home).bank if m.card.teacher == "teacher0")
     commands = [
         ("learn", tiny_tasks / "snowflakes", "--name", "one"),
         ("learn", tiny_tasks / "snowflakes", "--name", "one"),
@@ -374,13 +374,13 @@ def test_many_commands_at_once_leave_a_sound_bank(
     assert 0 in {ended[6][2], ended[7][2]}
     eventually(lambda: in_step(node))
     files_of(node.home)
-    tina = {(m.card.task, m.card.teacher) for m in Agent(node.home).bank if m.card.teacher == "tina"}
+    tina = {(m.card.task, m.card.teacher) for m in Core(node.home).bank if m.card.teacher == "tina"}
     assert tina == {("dice", "tina"), ("latin", "tina"), ("greek", "tina")}
-    assert not [m for m in Agent(node.home).bank if m.card.teacher == "teacher0"]
+    assert not [m for m in Core(node.home).bank if m.card.teacher == "teacher0"]
     assert {"one", "two"} <= node.live()
     other = mesh.nodes[0]
     eventually(lambda: {"one", "two"} <= other.live())
-    own = {m.id for m in Agent(node.home).bank if m.card.teacher == "teacher1"}
-    eventually(lambda: {m.id for m in Agent(other.home).bank if m.card.teacher == "teacher1"} == own)
-    sound = Bank(node.home / "bank", Agent(node.home).bank.backbone)
+    own = {m.id for m in Core(node.home).bank if m.card.teacher == "teacher1"}
+    eventually(lambda: {m.id for m in Core(other.home).bank if m.card.teacher == "teacher1"} == own)
+    sound = Bank(node.home / "bank", Core(node.home).bank.backbone)
     assert sound.damaged == []

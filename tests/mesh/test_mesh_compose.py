@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from meshes import Mesh, Node, answers, eventually
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 
 
 def taught_by(node: Node) -> list[str]:
-    agent = Agent(node.home)
+    agent = Core(node.home)
     return sorted(m.card.task for m in agent.bank if m.card.teacher_key == agent.identity.public_key)
 
 
@@ -24,15 +24,15 @@ def test_a_composed_task_reaches_all_answers_outlasts_a_restart_and_is_withdrawn
     composer = mesh.node(name="composer").start()
     eventually(lambda: mesh.converged(tasks=4))
     ours, theirs = taught_by(first)[0], taught_by(second)[0]
-    bank = Agent(composer.home).bank
+    bank = Core(composer.home).bank
     label, other = bank.find(ours).card.classes[0], bank.find(theirs).card.classes[1]
 
     done = composer.run("compose", "mixed", f"{ours}:{label}=first of all", f"{theirs}:*")
     assert done.returncode == 0, done.stderr
     eventually(lambda: mesh.converged(tasks=5), why="everyone has it, and nobody holds it back")
     assert all("mixed" in node.live() for node in mesh.nodes)
-    received = Agent(first.home).bank.find("mixed")
-    assert received.card.teacher == Agent(composer.home).name
+    received = Core(first.home).bank.find("mixed")
+    assert received.card.teacher == Core(composer.home).name
     assert received.card.origins[0] == (bank.find(ours).id, label)
 
     write_demo_tasks(tmp_path / "drawn", train=1, val=1, test=3, names=[ours, theirs])

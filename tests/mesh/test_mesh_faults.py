@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from meshes import SKILLMESH, Mesh, Node, environment, eventually, files_of, namespaces, skillmesh
 
-from skillmesh.agent import Agent, slot_of
+from skillmesh.core import Core, slot_of
 from skillmesh.mesh.calling import FILE as SOCKET
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.certs import create_ca, issue
@@ -32,7 +32,7 @@ from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import LEAF, Announcement, announce
 from skillmesh.store.mesh_settings import MeshSettings
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 OVERHEAD = 60_000
 """Bytes on the line beside the pieces: discovery, signs of life, digests, acknowledgements."""
@@ -66,7 +66,7 @@ def library(teachers: list[Path], new_agent: NewAgent) -> Path:
     """The home of an agent that holds all sixteen modules and their announcements. Tests copy it."""
     agent = new_agent("library")
     for home in teachers:
-        teacher = Agent(home)
+        teacher = Core(home)
         for module in teacher.bank:
             data = teacher.bank.file_of(module)
             agent.take(data)
@@ -92,7 +92,7 @@ def ask(node: Node, verb: str = "status") -> Any:
 
 
 def announcement_of(home: Path, task: str) -> Announcement:
-    agent = Agent(home)
+    agent = Core(home)
     agent.ledger.open_trust = True
     (found,) = [notice for slot, notice in agent.ledger.view().known.items() if slot.task == task]
     assert isinstance(found, Announcement)
@@ -100,7 +100,7 @@ def announcement_of(home: Path, task: str) -> Announcement:
 
 
 def received_from(node: Node, other: Node) -> int:
-    key = Agent(other.home).identity.public_key
+    key = Core(other.home).identity.public_key
     (found,) = [peer["bytes_received"] for peer in ask(node, "peers") if peer["agent"] == key]
     return int(found)
 
@@ -245,7 +245,7 @@ def moves_on(node: Node, before: dict[str, int]) -> bool:
 
 def take_away(node: Node, tasks: Sequence[str]) -> None:
     """Have an agent forget tasks and want them again, so that there is something to fetch."""
-    agent = Agent(node.home)
+    agent = Core(node.home)
     for task in tasks:
         agent.ledger.remember(slot_of(agent.forget(task)))
 
@@ -322,7 +322,7 @@ def test_a_notice_that_a_full_disk_kept_away_comes_later_and_the_trouble_ends(me
         eventually(lambda: mesh.converged(tasks=2))
         task = min(teacher.live())
         ballast = fill(disk, leave=0)
-        Agent(teacher.home).withdraw(task)
+        Core(teacher.home).withdraw(task)
         trouble = eventually(lambda: ask(receiver)["trouble"])
         assert "full" in trouble
         assert "nothing in it was changed" in trouble
@@ -390,7 +390,7 @@ def test_clocks_wrong_by_a_day_change_nothing(mesh: Mesh, tiny_tasks: Path, tmp_
     create_ca(tmp_path / "ca")
     nodes = [mesh.node(0), mesh.node(1), mesh.node(name="right")]
     for node, clock in zip(nodes, (behind, ahead, []), strict=True):
-        agent = Agent(node.home)
+        agent = Core(node.home)
         files = issue(tmp_path / "ca", agent.identity.public_key, agent.name, node.home / "tls")
         MeshSettings.load(node.home).with_(tls=files).save(node.home)
         node.under = clock
@@ -400,16 +400,16 @@ def test_clocks_wrong_by_a_day_change_nothing(mesh: Mesh, tiny_tasks: Path, tmp_
     assert ask(right)["listening"][0].startswith("tls/")
     # The next version is made before the one that it replaces, by the clock.
     run = [*behind, sys.executable, "-m", "skillmesh", "learn", str(tiny_tasks / "dice"), "--home"]
-    task = min(m.card.task for m in Agent(early.home).bank if m.card.teacher == "teacher0")
+    task = min(m.card.task for m in Core(early.home).bank if m.card.teacher == "teacher0")
     words = [*run, str(early.home), "--name", task, "--replace", "--json"]
     learned = subprocess.run(words, capture_output=True, check=True, env=environment())
     card = json.loads(learned.stdout)
     assert card["version"] == 2
     assert datetime.fromisoformat(card["created"]) < datetime.now(UTC) - timedelta(hours=20)
-    eventually(lambda: all(card["id"] in {m.id for m in Agent(node.home).bank} for node in nodes))
+    eventually(lambda: all(card["id"] in {m.id for m in Core(node.home).bank} for node in nodes))
     assert all(len(node.live()) == 4 for node in nodes)
     # And what is withdrawn tomorrow is withdrawn today.
-    gone = min({m.card.task for m in Agent(late.home).bank if m.card.teacher == "teacher1"})
+    gone = min({m.card.task for m in Core(late.home).bank if m.card.teacher == "teacher1"})
     words = [*ahead, sys.executable, "-m", "skillmesh", "withdraw", gone, "--home", str(late.home)]
     subprocess.run(words, check=True, capture_output=True, env=environment())
     eventually(lambda: mesh.converged(tasks=3))
@@ -439,13 +439,13 @@ def test_the_second_node_on_a_home_is_refused_and_the_first_unharmed(mesh: Mesh)
 
 def test_a_killed_node_is_no_obstacle_and_everything_it_had_is_there(mesh: Mesh) -> None:
     teachers = [mesh.serve(index) for index in range(2)]
-    keys = [Agent(teacher.home).identity.public_key for teacher in teachers]
+    keys = [Core(teacher.home).identity.public_key for teacher in teachers]
     student = mesh.node(name="student", trust="listed")
     for key, name in zip(keys, ("teacher0", "teacher1"), strict=True):
-        Agent(student.home).ledger.trust(key, name)
+        Core(student.home).ledger.trust(key, name)
     student.start()
     eventually(lambda: len(student.live()) == 4)
-    agent = Agent(student.home)
+    agent = Core(student.home)
     forgotten, held = sorted(student.live())[:2]
     agent.forget(forgotten)
     module = agent.bank.find(held)
@@ -464,7 +464,7 @@ def test_a_killed_node_is_no_obstacle_and_everything_it_had_is_there(mesh: Mesh)
     time.sleep(5)  # two rounds of exchanges: what was put away does not come back
     after = student.status()
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
-    assert set(Agent(student.home).ledger.view().trusted) == set(keys)
+    assert set(Core(student.home).ledger.view().trusted) == set(keys)
     assert ask(student)["bytes_fetched"] == 0
     student.signal(signal.SIGTERM)
     assert student.process is not None

@@ -20,7 +20,7 @@ import pytest
 from hostile import CROWD, FLOOD_FILE, GHOSTS, MADE_FILE, steal
 from meshes import Mesh, Node, answers, environment, eventually
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.mesh.calling import call
 from skillmesh.module import Module
 from skillmesh.module.identity import Identity
@@ -100,7 +100,7 @@ def town(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def teach(node: Node) -> str:
     """Have a teacher learn one of its tasks again, as a command beside its node would; returns the module's id."""
-    agent = Agent(node.home)
+    agent = Core(node.home)
     old = next(m for m in agent.tasks() if m.card.teacher_key == agent.identity.public_key)
     card = old.card.model_copy(update={"version": old.card.version + 1})
     module, data = Module.create(card, old.tensors, agent.identity)
@@ -117,12 +117,12 @@ def bans(node: Node) -> dict[str, str]:
 
 
 def keys(nodes: list[Node]) -> set[str]:
-    return {Agent(node.home).identity.public_key for node in nodes}
+    return {Core(node.home).identity.public_key for node in nodes}
 
 
 def foreign(node: Node, nodes: list[Node]) -> list[str]:
     """Tasks in a node's bank that no honest teacher taught."""
-    return [m.card.task for m in Agent(node.home).bank if m.card.teacher_key not in keys(nodes)]
+    return [m.card.task for m in Core(node.home).bank if m.card.teacher_key not in keys(nodes)]
 
 
 def survives(mesh: Mesh) -> None:
@@ -208,7 +208,7 @@ def test_the_honest_teacher_whose_module_was_forged_is_believed(market: Mesh, fo
     teacher = market.serve(0)
     eventually(lambda: market.converged(tasks=2))
     for node in market.nodes:
-        assert Agent(teacher.home).identity.public_key not in bans(node)
+        assert Core(teacher.home).identity.public_key not in bans(node)
 
 
 # Teachers who contradict themselves.
@@ -290,15 +290,15 @@ def test_what_was_replaced_or_withdrawn_does_not_come_back(mesh: Mesh, attack: A
     attack(mesh, "replay")
     eventually(lambda: student.runs() and len(student.live()) == 2, why="the student takes what is genuine")
     teacher = mesh.node(0)
-    withdrawn = Agent(teacher.home).tasks()[1].card.task
+    withdrawn = Core(teacher.home).tasks()[1].card.task
     newer = teach(teacher)
-    Agent(teacher.home).withdraw(withdrawn)
+    Core(teacher.home).withdraw(withdrawn)
     teacher.start()
     eventually(lambda: mesh.converged(tasks=1))
     time.sleep(2)
     assert mesh.converged(tasks=1)
     for node in (student, other):
-        assert [module.id for module in Agent(node.home).bank] == [newer]
+        assert [module.id for module in Core(node.home).bank] == [newer]
         assert bans(node) == {}
 
 
@@ -327,7 +327,7 @@ def test_nobody_is_cut_off_by_one_who_speaks_in_its_name(town: Mesh, attack: Att
 
 def reaches_all(mesh: Mesh) -> bool:
     """Whether every node holds what the teachers in this mesh taught, in the version that stands."""
-    own = [[m.id for m in Agent(n.home).bank if m.card.teacher_key in keys([n])] for n in mesh.nodes]
+    own = [[m.id for m in Core(n.home).bank if m.card.teacher_key in keys([n])] for n in mesh.nodes]
     return all(reaches(module_id, mesh.nodes) for ids in own for module_id in ids)
 
 
@@ -378,8 +378,8 @@ def test_who_keeps_others_waiting_does_not_keep_them_from_the_honest(
 def library(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """A node that carries twelve modules of six teachers, none of whom is there."""
     mesh = Mesh(tmp_path_factory.mktemp("library"), teachers)
-    carrier = Agent(mesh.home(name="carrier"))
-    for teacher in map(Agent, teachers[:6]):
+    carrier = Core(mesh.home(name="carrier"))
+    for teacher in map(Core, teachers[:6]):
         for module in teacher.bank:
             data = teacher.bank.file_of(module)
             carrier.ledger.merge([announce(module.card, module.id, data, teacher.identity)], "a test")
@@ -422,7 +422,7 @@ def test_a_million_announcements_fill_neither_memory_nor_disk(mesh: Mesh, attack
     nodes = [mesh.serve(0, trust=trust), mesh.serve(1, trust=trust)]
     for node in nodes:
         for key in keys(nodes):
-            Agent(node.home).ledger.trust(key, "honest")
+            Core(node.home).ledger.trust(key, "honest")
     eventually(lambda: all(len(node.live()) == 4 for node in nodes))
     before = [resident_megabytes(node) for node in nodes]
     flooding = attack(mesh, "flood")
@@ -500,7 +500,7 @@ def right(node: Node, images: list[Path]) -> list[bool]:
 
 
 def test_who_knows_all_that_modules_are_tried_on_takes_no_more_than_is_tolerated(
-    taught: Agent, demo_tasks: Path, mixed: list[Path], attack: Attacks, tmp_path: Path, record_property: Any
+    taught: Core, demo_tasks: Path, mixed: list[Path], attack: Attacks, tmp_path: Path, record_property: Any
 ) -> None:
     """A module that is tuned to stay just under the threshold does get in; this is what it can still do."""
     mesh = Mesh(tmp_path / "mesh", [taught.home])

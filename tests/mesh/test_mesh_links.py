@@ -10,14 +10,14 @@ import pytest
 from halves import dealt
 from meshes import Mesh, Node, answers, eventually
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.data.folder import open_task
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 def merged(node: Node) -> list[tuple[str, int]]:
-    agent = Agent(node.home)
+    agent = Core(node.home)
     return [(joint.card.task, len(joint.parts)) for joint in agent.merged()]
 
 
@@ -31,8 +31,8 @@ def test_two_teach_a_third_links_and_all_answer_the_same(
 ) -> None:
     nodes = [mesh.node(name=name) for name in ("ann", "bob", "cyd")]
     for node, half in zip(nodes, dealt(open_task(demo_tasks / "shapes"), 2), strict=False):
-        Agent(node.home).learn(half)
-    Agent(nodes[2].home).learn(demo_tasks / "dice")
+        Core(node.home).learn(half)
+    Core(nodes[2].home).learn(demo_tasks / "dice")
     for node in nodes:
         node.start()
     eventually(lambda: mesh.converged(tasks=3))
@@ -61,7 +61,7 @@ def test_two_teach_a_third_links_and_all_answer_the_same(
 @pytest.mark.slow
 def test_a_task_that_goes_on_replaces_its_older_version_on_every_agent(mesh: Mesh, demo_tasks: Path) -> None:
     ann, bob = mesh.node(name="ann"), mesh.node(name="bob")
-    agent = Agent(ann.home)
+    agent = Core(ann.home)
     agent.learn(demo_tasks / "dice")
     for node in (ann, bob):
         node.start()
@@ -69,8 +69,8 @@ def test_a_task_that_goes_on_replaces_its_older_version_on_every_agent(mesh: Mes
     assert ann.run("learn", demo_tasks / "latin", "--continue", "dice").returncode == 0
 
     def held() -> list[tuple[int, int]]:
-        return [(m.card.version, len(m.card.classes)) for m in Agent(bob.home).bank]
+        return [(m.card.version, len(m.card.classes)) for m in Core(bob.home).bank]
 
-    (module,) = Agent(ann.home).bank
+    (module,) = Core(ann.home).bank
     eventually(lambda: held() == [(2, len(module.card.classes))])
     assert mesh.converged(tasks=1)

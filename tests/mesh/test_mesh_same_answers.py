@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from meshes import Mesh, Node, answers, eventually
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.data.demo import draw
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture(scope="session")
@@ -33,13 +33,13 @@ def images(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> li
     folder = tmp_path_factory.mktemp("images")
     found = []
     for home in teachers:
-        for card in (module.card for module in Agent(home).bank):
+        for card in (module.card for module in Core(home).bank):
             found.append(folder / f"{card.task}.png")
             draw(card.task, card.classes[0], seed=77).save(found[-1])
     return found
 
 
-def told(agent: Agent, images: Sequence[Path]) -> str:
+def told(agent: Core, images: Sequence[Path]) -> str:
     """What an agent says, every bit of it: guesses with raw confidences."""
     return json.dumps([answer.shared() for answer in agent.answer(images)])
 
@@ -61,8 +61,8 @@ def test_equal_live_sets_answer_alike_whatever_order_things_came_in(
         forwards.receive(path)
     said = told(forwards, images)
     for path in random.Random(5).sample(all_files, len(all_files)):
-        Agent(mixed.home).receive(path)  # as after a restart each time
-    mixed = Agent(mixed.home)
+        Core(mixed.home).receive(path)  # as after a restart each time
+    mixed = Core(mixed.home)
     assert told(mixed, images) == said
     for path in all_files[3:6]:
         mixed.forget(path_task(mixed, path))
@@ -76,11 +76,11 @@ def test_equal_live_sets_answer_alike_whatever_order_things_came_in(
     eventually(receiver.live)
     receiver.kill()
     for path in all_files[:10:-1]:  # some of them may come over the mesh too
-        Agent(receiver.home).receive(path)
+        Core(receiver.home).receive(path)
     receiver.start()
     told_by(receiver, images)  # from now on it has a mapper, which follows the bank
     for path in all_files[10::-1]:
-        Agent(receiver.home).receive(path)
+        Core(receiver.home).receive(path)
     eventually(lambda: receiver.status()["in_use"] == 16)
     assert told_by(receiver, images) == said
     task = min(teachers[0].live())
@@ -92,7 +92,7 @@ def test_equal_live_sets_answer_alike_whatever_order_things_came_in(
     assert told_by(receiver, images) == said
 
 
-def path_task(agent: Agent, path: Path) -> str:
+def path_task(agent: Core, path: Path) -> str:
     module = agent.bank.get(path.stem)
     assert module is not None
     return f"{module.card.task}@{module.card.teacher_key}"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from meshes import free_port
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.errors import AgentError
 from skillmesh.mesh import service
 from skillmesh.mesh.node import Node
@@ -44,7 +44,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize(("limit", "least", "most"), [(1.0, 1.0, 2.9), (16.0, 4.0, 12.0)])
 def test_alone_it_waits_a_quarter_of_its_time_and_never_more_than_all(
-    new_agent: Callable[..., Agent],
+    new_agent: Callable[..., Core],
     settings: MeshSettings,
     waited: list[float],
     limit: float,
@@ -56,14 +56,14 @@ def test_alone_it_waits_a_quarter_of_its_time_and_never_more_than_all(
 
 
 def test_alone_it_waits_for_a_few_seconds_at_least(
-    new_agent: Callable[..., Agent], settings: MeshSettings, waited: list[float]
+    new_agent: Callable[..., Core], settings: MeshSettings, waited: list[float]
 ):
     catch_up(new_agent(), settings, 11.0)
     assert 11.0 / 4 < service.MEETING <= waited[0] < 9.0
 
 
 def test_with_another_it_takes_all_and_leaves_when_nothing_happens_any_more(
-    new_agent: Callable[..., Agent], tiny_tasks: Path, settings: MeshSettings, waited: list[float]
+    new_agent: Callable[..., Core], tiny_tasks: Path, settings: MeshSettings, waited: list[float]
 ):
     teacher, student = new_agent("teacher"), new_agent("student")
     module, _ = teacher.learn(tiny_tasks / "dice")
@@ -123,7 +123,7 @@ def test_a_node_that_is_asked_about_too_many_images_at_once_says_so(monkeypatch:
 
 
 def test_lessons_are_learned_in_order_each_once_and_a_bad_one_does_not_stop_the_rest(
-    new_agent: Callable[..., Agent], tiny_tasks: Path, tmp_path: Path
+    new_agent: Callable[..., Core], tiny_tasks: Path, tmp_path: Path
 ):
     agent = new_agent()
     (tmp_path / "empty").mkdir()
@@ -137,7 +137,7 @@ def test_lessons_are_learned_in_order_each_once_and_a_bad_one_does_not_stop_the_
 SERVES = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.backbone.allocator import keep_freed_memory
 from skillmesh.mesh import service
 from skillmesh.store.mesh_settings import MeshSettings
@@ -161,13 +161,13 @@ def work(node):
     os.kill(os.getpid(), signal.SIGTERM)
 
 settings = MeshSettings(discovery_port=int(sys.argv[2]))
-service.serve(Agent(sys.argv[1]), settings, (), lambda node: threading.Thread(target=work, args=[node]).start())
+service.serve(Core(sys.argv[1]), settings, (), lambda node: threading.Thread(target=work, args=[node]).start())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory a process has")
 def test_a_node_gives_back_what_it_has_freed_between_things_that_stay(
-    new_agent: Callable[..., Agent], settings: MeshSettings
+    new_agent: Callable[..., Core], settings: MeshSettings
 ):
     command = [sys.executable, "-c", SERVES, str(new_agent().home), str(settings.discovery_port)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)

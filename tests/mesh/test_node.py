@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from notices import BOB, EVE, announced
 
-from skillmesh import Agent
-from skillmesh.agent import slot_of
+from skillmesh.core import Core, slot_of
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.report import _links, node_status
 from skillmesh.module import Module
@@ -19,7 +18,7 @@ from skillmesh.store.mesh_settings import MeshSettings
 
 
 @pytest.fixture
-def node(new_agent: Callable[..., Agent], tiny_taught: Agent) -> Node:
+def node(new_agent: Callable[..., Core], tiny_taught: Core) -> Node:
     """That of a student who trusts Tina and holds her dice as she announced it."""
     agent = new_agent("student")
     agent.ledger.trust(tiny_taught.identity.public_key, "tina")
@@ -31,12 +30,12 @@ def node(new_agent: Callable[..., Agent], tiny_taught: Agent) -> Node:
 
 
 @pytest.fixture
-def newcomer(new_agent: Callable[..., Agent]) -> Node:
+def newcomer(new_agent: Callable[..., Core]) -> Node:
     """A node that holds nothing."""
     return Node(new_agent("newcomer"), MeshSettings.of({"modules_per_hour": 3}))
 
 
-def learned(agent: Agent, like: Module, **card: Any) -> Module:
+def learned(agent: Core, like: Module, **card: Any) -> Module:
     """Put a module of its own into an agent's bank, as a command does that is killed before it announces it."""
     fields = {"teacher": agent.name, "teacher_key": agent.identity.public_key} | card
     module, data = Module.create(like.card.model_copy(update=fields), like.tensors, agent.identity)
@@ -73,14 +72,14 @@ class TestItsOwnModules:
 
 
 class TestWithdrawals:
-    def test_end_what_they_are_about(self, node: Node, tiny_taught: Agent):
+    def test_end_what_they_are_about(self, node: Node, tiny_taught: Core):
         node._look()
         assert tasks(node) == {"dice"}  # its announcement is no withdrawal
         node.agent.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
         node._look()
         assert tasks(node) == set()
 
-    def test_leave_newer_versions_alone(self, node: Node, tiny_taught: Agent):
+    def test_leave_newer_versions_alone(self, node: Node, tiny_taught: Core):
         dice = node.agent.bank.find("dice")
         newer, data = Module.create(
             dice.card.model_copy(update={"version": 3}), dice.tensors, tiny_taught.identity

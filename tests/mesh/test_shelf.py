@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from notices import ALICE, announced
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.errors import AgentError, UnknownTaskError, WithdrawnError
 from skillmesh.mesh.shelf import Shelf, distrust, trust
 from skillmesh.module import Module
@@ -17,12 +17,12 @@ from skillmesh.module.notice import Announcement, announce, withdraw
 
 
 @pytest.fixture
-def agent(new_agent: Callable[..., Agent]) -> Agent:
+def agent(new_agent: Callable[..., Core]) -> Core:
     return new_agent("student")
 
 
 @pytest.fixture
-def shelf(agent: Agent) -> Shelf:
+def shelf(agent: Core) -> Shelf:
     return Shelf(agent.home, agent.ledger)
 
 
@@ -32,19 +32,19 @@ def files(skill_files: dict[str, Path]) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def tina(tiny_taught: Agent) -> str:
+def tina(tiny_taught: Core) -> str:
     return tiny_taught.identity.public_key
 
 
 @pytest.fixture
-def held(agent: Agent, shelf: Shelf, files: dict[str, bytes]) -> Module:
+def held(agent: Core, shelf: Shelf, files: dict[str, bytes]) -> Module:
     """Tina's dice, in quarantine."""
     module = agent.bank.check(files["dice"])
     shelf.hold(module.id, files["dice"], "it lies")
     return module
 
 
-def announced_by(teacher: Agent, task: str) -> Announcement:
+def announced_by(teacher: Core, task: str) -> Announcement:
     module = teacher.bank.find(task)
     return announce(module.card, module.id, teacher.bank.file_of(module), teacher.identity)
 
@@ -54,8 +54,8 @@ def on_disk(folder: Path) -> list[str]:
 
 
 class TestHolding:
-    def test_keeps_file_and_reason_for_another_process_too(self, agent: Agent, shelf: Shelf, held: Module, files):
-        for there in (shelf, Shelf(agent.home, Agent(agent.home).ledger)):
+    def test_keeps_file_and_reason_for_another_process_too(self, agent: Core, shelf: Shelf, held: Module, files):
+        for there in (shelf, Shelf(agent.home, Core(agent.home).ledger)):
             (found,) = there.held()
             assert (found.module, found.reason) == (held, "it lies")
             assert there.file_of(held.id) == files["dice"]
@@ -63,7 +63,7 @@ class TestHolding:
         assert shelf.size == len(files["dice"])
         assert agent.tasks() == []
 
-    def test_on_a_full_disk_decides_nothing_and_says_so(self, agent: Agent, shelf: Shelf, files, monkeypatch):
+    def test_on_a_full_disk_decides_nothing_and_says_so(self, agent: Core, shelf: Shelf, files, monkeypatch):
         def fail(self: Path, target: Path) -> Path:
             raise OSError(28, "No space left on device")
 
@@ -73,7 +73,7 @@ class TestHolding:
         assert on_disk(shelf.quarantine) == []
         assert agent.ledger.view().choices == {}
 
-    def test_a_damaged_file_hides_no_other(self, agent: Agent, shelf: Shelf, held: Module, files):
+    def test_a_damaged_file_hides_no_other(self, agent: Core, shelf: Shelf, held: Module, files):
         other = agent.bank.check(files["latin"])
         shelf.hold(other.id, files["latin"], "odd")
         (shelf.quarantine / f"{held.id}.skill").write_bytes(files["dice"][:100])
@@ -88,17 +88,17 @@ class TestHolding:
 
 class TestFinding:
     @pytest.mark.parametrize("name", ["dice", "dice@tina", 8, 64])
-    def test_by_task_teacher_or_id(self, agent: Agent, shelf: Shelf, held: Module, name: str | int):
+    def test_by_task_teacher_or_id(self, agent: Core, shelf: Shelf, held: Module, name: str | int):
         assert shelf.find(held.id[:name] if isinstance(name, int) else name, agent.teachers).module == held
 
     @pytest.mark.parametrize("name", ["latin", "dice@eve", "", "d", 7])
-    def test_what_is_not_there_lists_what_is(self, agent: Agent, shelf: Shelf, held: Module, name: str | int):
+    def test_what_is_not_there_lists_what_is(self, agent: Core, shelf: Shelf, held: Module, name: str | int):
         with pytest.raises(
             UnknownTaskError, match=rf"no module in quarantine for .*: dice@tina~\w+ \({held.id[:12]}\)"
         ):
             shelf.find(held.id[:name] if isinstance(name, int) else name, agent.teachers)
 
-    def test_what_fits_twice_must_be_named_by_id(self, agent: Agent, shelf: Shelf, held: Module, new_agent):
+    def test_what_fits_twice_must_be_named_by_id(self, agent: Core, shelf: Shelf, held: Module, new_agent):
         eve = new_agent("eve")
         card = held.card.model_copy(update={"teacher": "eve", "teacher_key": eve.identity.public_key})
         module, data = Module.create(card, held.tensors, eve.identity)
@@ -110,7 +110,7 @@ class TestFinding:
 
 
 class TestDeciding:
-    def test_release_puts_it_into_the_bank_for_good(self, agent: Agent, shelf: Shelf, held: Module):
+    def test_release_puts_it_into_the_bank_for_good(self, agent: Core, shelf: Shelf, held: Module):
         assert shelf.release(shelf.find("dice", agent.teachers), agent) == held
         assert agent.tasks() == [held]
         assert agent.ledger.view().choices[held.id].choice == "released"
@@ -123,13 +123,13 @@ class TestDeciding:
         assert agent.tasks() == []
         assert [h.module for h in shelf.held()] == [held]
 
-    def test_drop_throws_it_away_for_good(self, agent: Agent, shelf: Shelf, held: Module):
+    def test_drop_throws_it_away_for_good(self, agent: Core, shelf: Shelf, held: Module):
         shelf.drop(shelf.find("dice", agent.teachers))
         assert (shelf.held(), on_disk(shelf.quarantine), agent.tasks()) == ([], [], [])
         chosen = agent.ledger.view().choices[held.id]
         assert chosen[:2] == ("refused", "dropped by the user; it was held: it lies")
 
-    def test_try_again_makes_it_an_arrival(self, agent: Agent, shelf: Shelf, held: Module, files, tiny_taught):
+    def test_try_again_makes_it_an_arrival(self, agent: Core, shelf: Shelf, held: Module, files, tiny_taught):
         announcement = announced_by(tiny_taught, "dice")
         shelf.try_again(shelf.find("dice", agent.teachers), announcement)
         assert (shelf.partial / announcement.digest).read_bytes() == files["dice"]
@@ -137,14 +137,14 @@ class TestDeciding:
         assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
         assert shelf.come() == {announcement.digest: len(files["dice"])}
 
-    def test_let_go_leaves_no_trace(self, agent: Agent, shelf: Shelf, held: Module):
+    def test_let_go_leaves_no_trace(self, agent: Core, shelf: Shelf, held: Module):
         shelf.let_go(held.id)
         assert agent.ledger.view().choices == {}
         assert on_disk(shelf.quarantine) == []
 
 
 class TestTidying:
-    def test_keeps_what_stands(self, agent: Agent, shelf: Shelf, held: Module, tiny_taught: Agent, tina: str):
+    def test_keeps_what_stands(self, agent: Core, shelf: Shelf, held: Module, tiny_taught: Core, tina: str):
         notices = [announced_by(tiny_taught, task) for task in ("dice", "latin")]
         agent.ledger.trust(tina, "tina")
         agent.ledger.merge(notices, "tina")
@@ -153,7 +153,7 @@ class TestTidying:
         assert [h.module for h in shelf.held()] == [held]
         assert on_disk(shelf.partial) == [notices[1].digest]
 
-    def test_removes_what_is_on_its_way_and_no_longer_stands(self, agent: Agent, shelf: Shelf):
+    def test_removes_what_is_on_its_way_and_no_longer_stands(self, agent: Core, shelf: Shelf):
         first, second = announced(ALICE, data=b"1"), announced(ALICE, version=2, data=b"2")
         agent.ledger.open_trust = True
         for notice in (first, second):
@@ -175,7 +175,7 @@ class TestTidying:
         assert agent.ledger.view().choices == {}
 
     def test_keeps_what_is_held_in_a_later_version_than_was_announced(
-        self, agent: Agent, shelf: Shelf, tiny_taught: Agent, files
+        self, agent: Core, shelf: Shelf, tiny_taught: Core, files
     ):
         module = agent.bank.check(files["dice"])
         card = module.card.model_copy(update={"version": 3})
@@ -185,7 +185,7 @@ class TestTidying:
         shelf.tidy(agent.ledger.view())
         assert [h.module for h in shelf.held()] == [later]
 
-    def test_removes_the_file_that_a_killed_drop_has_left(self, agent: Agent, shelf: Shelf, held: Module):
+    def test_removes_the_file_that_a_killed_drop_has_left(self, agent: Core, shelf: Shelf, held: Module):
         agent.ledger.choose(held.id, "refused", "dropped by the user")
         shelf.tidy(agent.ledger.view())
         (path,) = shelf.quarantine.iterdir()  # somebody may be about to hold it again
@@ -196,7 +196,7 @@ class TestTidying:
 
 class TestTrust:
     @pytest.fixture
-    def believing(self, agent: Agent, files: dict[str, bytes], tina: str) -> Agent:
+    def believing(self, agent: Core, files: dict[str, bytes], tina: str) -> Core:
         """One who trusts Tina and holds two of her modules; dice was announced, latin came as a file."""
         agent.ledger.trust(tina, "tina")
         for task in ("dice", "latin"):
@@ -237,9 +237,9 @@ class TestTrust:
         assert len(distrust(believing, shelf, tina)) == 2
         assert believing.tasks() == []
 
-    def test_in_oneself_stays(self, agent: Agent, shelf: Shelf):
+    def test_in_oneself_stays(self, agent: Core, shelf: Shelf):
         with pytest.raises(AgentError, match="it always trusts itself"):
             distrust(agent, shelf, agent.identity.public_key)
 
-    def test_in_a_stranger_can_be_taken_away_although_there_is_none(self, agent: Agent, shelf: Shelf):
+    def test_in_a_stranger_can_be_taken_away_although_there_is_none(self, agent: Core, shelf: Shelf):
         assert distrust(agent, shelf, ALICE.public_key) == []

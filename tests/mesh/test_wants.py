@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from notices import ALICE, BOB, announced
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.mesh import wants as wants_module
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.mesh.wants import HOUR, Chooser, Wants
@@ -20,14 +20,14 @@ Announce = Callable[..., Announcement]
 
 
 @pytest.fixture
-def agent(new_agent: Callable[..., Agent]) -> Agent:
+def agent(new_agent: Callable[..., Core]) -> Core:
     made = new_agent("student")
     made.ledger.open_trust = True
     return made
 
 
 @pytest.fixture
-def announce(agent: Agent) -> Announce:
+def announce(agent: Core) -> Announce:
     """Announce something that this agent could use, to it; each task is another module of 1,000 bytes."""
 
     def make(task: str = "dice", identity: Identity = ALICE, version: int = 1, size: int = 1000, **changed: Any):
@@ -39,11 +39,11 @@ def announce(agent: Agent) -> Announce:
     return make
 
 
-def chooser(agent: Agent, **settings: Any) -> Chooser:
+def chooser(agent: Core, **settings: Any) -> Chooser:
     return Chooser(agent, MeshSettings.of(settings), Shelf(agent.home, agent.ledger))
 
 
-def choose(agent: Agent, **settings: Any) -> Wants:
+def choose(agent: Core, **settings: Any) -> Wants:
     return chooser(agent, **settings).choose(agent.ledger.view())
 
 
@@ -52,12 +52,12 @@ def wanted(wants: Wants) -> list[str]:
 
 
 class TestEverything:
-    def test_is_wanted_by_default(self, agent: Agent, announce: Announce):
+    def test_is_wanted_by_default(self, agent: Core, announce: Announce):
         notices = [announce("dice"), announce("latin"), announce("dice", BOB)]
         assert {a.id for a in choose(agent).wanted} == {a.id for a in notices}
         assert choose(agent).declined == {}
 
-    def test_but_not_of_untrusted_teachers_nor_what_was_withdrawn(self, agent: Agent, announce: Announce):
+    def test_but_not_of_untrusted_teachers_nor_what_was_withdrawn(self, agent: Core, announce: Announce):
         announce("dice")
         agent.ledger.merge([withdraw("latin", 1, BOB)], "somebody")
         agent.ledger.open_trust = False
@@ -79,7 +79,7 @@ class TestInterests:
         ],
     )
     def test_are_patterns_of_names_or_tags(
-        self, agent: Agent, announce: Announce, interests: list[str], expected: list[str]
+        self, agent: Core, announce: Announce, interests: list[str], expected: list[str]
     ):
         for task in ("birds-eu", "birds of prey", "dice"):
             announce(task, tags=("other",))
@@ -91,21 +91,21 @@ class TestInterests:
 
 
 class TestLimits:
-    def test_a_module_may_be_so_large(self, agent: Agent, announce: Announce):
+    def test_a_module_may_be_so_large(self, agent: Core, announce: Announce):
         large = announce(size=1001)
         announce("latin", size=1000)
         found = choose(agent, max_module_bytes=1000)
         assert wanted(found) == ["latin"]
         assert found.declined == {large.digest: "1,001 bytes, more than max_module_bytes = 1,000"}
 
-    def test_all_modules_may_be_so_large(self, agent: Agent, announce: Announce):
+    def test_all_modules_may_be_so_large(self, agent: Core, announce: Announce):
         for number in range(5):
             announce(f"task {number}")
         found = choose(agent, quota_bytes=3500)
         assert len(found.wanted) == 3
         assert set(found.declined.values()) == {"the quota of 3,500 bytes is used up; raise quota_bytes"}
 
-    def test_what_lies_in_bank_and_quarantine_counts(self, agent: Agent, announce: Announce, skill_files):
+    def test_what_lies_in_bank_and_quarantine_counts(self, agent: Core, announce: Announce, skill_files):
         module = agent.receive(skill_files["dice"])
         (agent.home / "quarantine").mkdir()
         (agent.home / "quarantine" / "x.skill").write_bytes(bytes(500))
@@ -113,7 +113,7 @@ class TestLimits:
         assert wanted(choose(agent, quota_bytes=module.size + 1500)) == ["latin"]
         assert wanted(choose(agent, quota_bytes=module.size + 1499)) == []
 
-    def test_what_has_come_of_a_module_does_not_stand_in_its_own_way(self, agent: Agent, announce: Announce):
+    def test_what_has_come_of_a_module_does_not_stand_in_its_own_way(self, agent: Core, announce: Announce):
         notice, other = announce("dice"), announce("latin", size=200)
         (agent.home / "partial").mkdir()
         (agent.home / "partial" / notice.digest).write_bytes(bytes(900))
@@ -121,7 +121,7 @@ class TestLimits:
         assert wanted(choose(agent, quota_bytes=1200)) == ["dice", "latin"]
         assert other.digest in choose(agent, quota_bytes=1000).declined
 
-    def test_a_teacher_may_send_so_many_in_an_hour(self, agent: Agent, announce: Announce, monkeypatch):
+    def test_a_teacher_may_send_so_many_in_an_hour(self, agent: Core, announce: Announce, monkeypatch):
         clock = [1000.0]
         monkeypatch.setattr(wants_module.time, "monotonic", lambda: clock[0])
         for number in range(3):
@@ -139,7 +139,7 @@ class TestLimits:
         clock[0] += HOUR + 1
         assert len(chooses.choose(agent.ledger.view()).wanted) == 1
 
-    def test_trying_again_does_not_use_up_the_hour(self, agent: Agent, announce: Announce):
+    def test_trying_again_does_not_use_up_the_hour(self, agent: Core, announce: Announce):
         """A module that nobody has now is looked for every second."""
         notice = announce("dice")
         chooses = chooser(agent, modules_per_hour=2)
@@ -154,7 +154,7 @@ class TestLimits:
 
 
 class TestFit:
-    def test_a_module_of_another_backbone_is_declined(self, agent: Agent, announce: Announce):
+    def test_a_module_of_another_backbone_is_declined(self, agent: Core, announce: Announce):
         notice = announce(backbone="e" * 64)
         assert (
             choose(agent)
@@ -168,20 +168,20 @@ class TestFit:
         ids=str,
     )
     def test_a_module_of_other_settings_is_declined(
-        self, agent: Agent, announce: Announce, change: dict[str, object]
+        self, agent: Core, announce: Announce, change: dict[str, object]
     ):
         notice = announce(**change)
         assert choose(agent).declined == {
             notice.digest: "made with other settings (representation, compact or mapper) than this agent's"
         }
 
-    def test_a_module_with_more_anchors_than_needed_fits(self, agent: Agent, announce: Announce):
+    def test_a_module_with_more_anchors_than_needed_fits(self, agent: Core, announce: Announce):
         announce(anchors=("maha", "sketch"))
         assert wanted(choose(agent)) == ["dice"]
 
 
 class TestDecisions:
-    def test_what_was_forgotten_is_not_taken_again_in_any_version(self, agent: Agent, announce: Announce):
+    def test_what_was_forgotten_is_not_taken_again_in_any_version(self, agent: Core, announce: Announce):
         agent.ledger.forget(announce().slot)
         newer = announce(version=2)
         announce("dice", BOB)  # another teacher's is another task
@@ -193,7 +193,7 @@ class TestDecisions:
 
     @pytest.mark.parametrize("choice", ["refused", "held"])
     def test_what_was_refused_or_held_is_not_fetched_again_but_a_newer_version_is(
-        self, agent: Agent, announce: Announce, choice: Any
+        self, agent: Core, announce: Announce, choice: Any
     ):
         notice = announce()
         agent.ledger.choose(notice.id, choice, "it lies")
@@ -202,7 +202,7 @@ class TestDecisions:
         newer = announce(version=2)
         assert choose(agent) == Wants([newer], {})
 
-    def test_what_the_user_released_is_fetched(self, agent: Agent, announce: Announce):
+    def test_what_the_user_released_is_fetched(self, agent: Core, announce: Announce):
         notice = announce()
         agent.ledger.choose(notice.id, "held", "it lies")
         agent.ledger.choose(notice.id, "released", "by the user")
@@ -211,15 +211,15 @@ class TestDecisions:
 
 class TestVersions:
     @pytest.fixture
-    def tina(self, tiny_taught: Agent) -> Identity:
+    def tina(self, tiny_taught: Core) -> Identity:
         return tiny_taught.identity
 
-    def test_a_newer_one_is_wanted(self, agent: Agent, announce: Announce, skill_files, tina: Identity):
+    def test_a_newer_one_is_wanted(self, agent: Core, announce: Announce, skill_files, tina: Identity):
         agent.receive(skill_files["dice"])
         newer = announce("dice", tina, version=2)
         assert choose(agent) == Wants([newer], {})
 
-    def test_an_older_one_is_not(self, agent: Agent, announce: Announce, skill_files, tina: Identity):
+    def test_an_older_one_is_not(self, agent: Core, announce: Announce, skill_files, tina: Identity):
         module = agent.bank.check(skill_files["dice"].read_bytes())
         _, data = Module.create(module.card.model_copy(update={"version": 2}), module.tensors, tina)
         agent.take(data)
@@ -228,12 +228,12 @@ class TestVersions:
 
     @pytest.mark.parametrize(("other", "count"), [(None, 0), ("0" * 64, 0), ("f" * 64, 1)])
     def test_of_two_of_one_version_the_one_that_every_bank_keeps_is_wanted(
-        self, agent: Agent, announce: Announce, skill_files, tina: Identity, other: str | None, count: int
+        self, agent: Core, announce: Announce, skill_files, tina: Identity, other: str | None, count: int
     ):
         module = agent.receive(skill_files["dice"])
         announce("dice", tina, id=other or module.id)
         assert len(choose(agent).wanted) == count
 
 
-def refused(agent: Agent, announcement: Announcement) -> None:
+def refused(agent: Core, announcement: Announcement) -> None:
     agent.ledger.choose(announcement.id, "refused", "bad")

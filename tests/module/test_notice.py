@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from notices import ALICE, BOB, announced
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.errors import ModuleError, NoticeError
 from skillmesh.module.canonical import dumps
 from skillmesh.module.card import MAX_CLASSES
@@ -62,7 +62,7 @@ def signed_anyhow(notice: Notice, **changed: Any) -> bytes:
 
 
 class TestWhatATeacherSays:
-    def test_an_announcement_describes_its_module(self, tiny_taught: Agent):
+    def test_an_announcement_describes_its_module(self, tiny_taught: Core):
         module = tiny_taught.bank.find("dice")
         data = tiny_taught.bank.file_of(module)
         notice = announce(module.card, module.id, data, tiny_taught.identity)

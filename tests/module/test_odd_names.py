@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from notices import ALICE, announced
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.errors import AgentError, CardError, OddNameError, UnknownTaskError
 from skillmesh.mesh.adopter import Adopter, Arrival
 from skillmesh.mesh.partial import Partial
@@ -24,7 +24,7 @@ from skillmesh.module.teachers import fits, odd_task
 from skillmesh.store.mesh_settings import MeshSettings
 from skillmesh.synergy.merging.linking import acting_links
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 Command = Callable[..., Any]
 KEY = "3f9a2c1e" + "0b" * 28
 ODD_TASKS = [
@@ -66,35 +66,35 @@ def signed_as(module: Module, identity: Identity, **changes: Any) -> tuple[Modul
     return Module.create(module.card.model_copy(update=who | changes), module.tensors, identity)
 
 
-def put_into_bank(agent: Agent, module: Module, data: bytes) -> Agent:
+def put_into_bank(agent: Core, module: Module, data: bytes) -> Core:
     """Have a module in a home from before its name was refused; returns the agent as it opens now."""
     (agent.home / "bank" / f"{module.id}.skill").write_bytes(data)
-    return Agent(agent.home)
+    return Core(agent.home)
 
 
 @pytest.fixture(scope="module")
-def dice(tiny_taught: Agent) -> Module:
+def dice(tiny_taught: Core) -> Module:
     return tiny_taught.bank.find("dice")
 
 
 @pytest.fixture(scope="module")
-def student(new_agent: NewAgent) -> Agent:
+def student(new_agent: NewAgent) -> Core:
     """An agent that is asked to take odd names, and takes none."""
     return new_agent("student")
 
 
 @odd_tasks
 class TestATaskWithAnOddName:
-    def test_is_not_learned(self, odd: str, student: Agent, tiny_tasks: Path):
+    def test_is_not_learned(self, odd: str, student: Core, tiny_tasks: Path):
         with pytest.raises(AgentError, match=r"the task's name is .*give it another with --name"):
             student.learn(tiny_tasks / "dice", name=odd)
         assert not len(student.bank)
 
-    def test_is_not_composed(self, odd: str, tiny_taught: Agent):
+    def test_is_not_composed(self, odd: str, tiny_taught: Core):
         with pytest.raises(AgentError, match="the task's name is "):
             tiny_taught.compose(odd, ["dice:*"])
 
-    def test_is_not_imported(self, odd: str, student: Agent, dice: Module, tmp_path: Path):
+    def test_is_not_imported(self, odd: str, student: Core, dice: Module, tmp_path: Path):
         (tmp_path / "odd.skill").write_bytes(signed_as(dice, ALICE, task=odd)[1])
         with pytest.raises(OddNameError, match="card field 'task': found"):
             student.receive(tmp_path / "odd.skill")
@@ -108,7 +108,7 @@ class TestATaskWithAnOddName:
         assert not wants.wanted
         assert [reason[:20] for reason in wants.declined.values()] == ["the name of the task"]
 
-    def test_merges_nothing(self, odd: str, new_agent: NewAgent, tiny_taught: Agent):
+    def test_merges_nothing(self, odd: str, new_agent: NewAgent, tiny_taught: Core):
         agent = new_agent("student")
         agent.ledger.open_trust = True
         agent.ledger.merge([link(odd, 1, ["1" * 64, "2" * 64], ALICE)], "somebody")
@@ -137,7 +137,7 @@ class TestAModuleThatABankHasFromBefore:
     """Opening a bank never loses a module because of its name."""
 
     @pytest.fixture
-    def agent(self, new_agent: NewAgent, dice: Module) -> tuple[Agent, Identity, Module]:
+    def agent(self, new_agent: NewAgent, dice: Module) -> tuple[Core, Identity, Module]:
         """An agent with ada's dice, and a module by mallory that is called like a selector of it."""
         student, ada, mallory = new_agent("student"), Identity.create("ada"), Identity.create("mallory")
         student.take(signed_as(dice, ada)[1])
@@ -173,7 +173,7 @@ class TestAModuleThatABankHasFromBefore:
         student.forget(f"{odd.card.task}@{odd.card.teacher_key}")
         student.forget("dice")
         assert command("remember", f"dice@{ada.public_key}", "--home", student.home).code == 0
-        assert Agent(student.home).ledger.view().forgotten == {Slot(odd.card.teacher_key, odd.card.task)}
+        assert Core(student.home).ledger.view().forgotten == {Slot(odd.card.teacher_key, odd.card.task)}
 
     def test_of_ones_own_is_withdrawn_by_its_whole_name(self, new_agent: NewAgent, dice: Module):
         student = new_agent("student")
@@ -185,11 +185,11 @@ class TestAModuleThatABankHasFromBefore:
 
 
 class TestClasses:
-    def test_with_an_emoji_are_fine(self, student: Agent, dice: Module):
+    def test_with_an_emoji_are_fine(self, student: Core, dice: Module):
         names = ("❤\ufe0f", *dice.card.classes[1:])
         assert student.bank.check(signed_as(dice, ALICE, classes=names)[1]).card.classes == names
 
-    def test_that_hide_something_are_refused(self, student: Agent, dice: Module):
+    def test_that_hide_something_are_refused(self, student: Core, dice: Module):
         names = (dice.card.classes[0] + "\u3164", *dice.card.classes[1:])
         with pytest.raises(OddNameError, match="card field 'classes'"):
             student.bank.check(signed_as(dice, ALICE, classes=names)[1])
@@ -199,13 +199,13 @@ class TestClasses:
     "name", ["me@home", f"ada~{KEY[:8]}", KEY, KEY[:8], "ada\ufe0f", "a\u034fda", "ada\u3164"], ids=range(7)
 )
 class TestAnAgentWithAnOddName:
-    def test_is_not_made_or_trusted_under_it(self, name: str, student: Agent, tmp_path: Path, new_agent: NewAgent):
+    def test_is_not_made_or_trusted_under_it(self, name: str, student: Core, tmp_path: Path, new_agent: NewAgent):
         with pytest.raises(AgentError, match="cannot be an agent's name"):
             new_agent(name)
         with pytest.raises(AgentError, match="cannot be an agent's name"):
             trust(student, Shelf(student.home, student.ledger), ALICE.public_key, name)
 
-    def test_has_its_modules_refused(self, name: str, student: Agent, dice: Module):
+    def test_has_its_modules_refused(self, name: str, student: Core, dice: Module):
         with pytest.raises(OddNameError, match="card field 'teacher'"):
             student.bank.check(signed_as(dice, Identity.create(name))[1])
 
@@ -215,7 +215,7 @@ class TestAnAgentWithAnOddName:
         agent = new_agent("plain")
         key = agent.home / "key.pem"
         key.write_text(key.read_text("utf-8").replace("skillmesh-name: plain", f"skillmesh-name: {name}"), "utf-8")
-        old = Agent(agent.home)
+        old = Core(agent.home)
         assert old.tasks() == []
         with pytest.raises(
             AgentError, match=r"the agent's name is .*write another into the first line of key\.pem"
@@ -239,37 +239,37 @@ class TestALookAlike:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def student(cls, new_agent: NewAgent, dice: Module) -> Agent:
+    def student(cls, new_agent: NewAgent, dice: Module) -> Core:
         student, ada, eve = new_agent("student"), Identity.create("ada"), Identity.create(cls.TEACHER)
         trust(student, Shelf(student.home, student.ledger), ada.public_key, "ada")
         student.take(signed_as(dice, ada)[1])
         student.take(signed_as(dice, eve, task=cls.TASK)[1])
         return student
 
-    def test_among_tasks(self, student: Agent, command: Command):
+    def test_among_tasks(self, student: Core, command: Command):
         rows = command("tasks", "--home", student.home).out.splitlines()
         assert sum(row.startswith("dice\t") and "\tada\t" in row for row in rows) == 1
         (marked,) = (row for row in rows if f"{self.TASK} (cyrillic es)\t" in row)
         assert f"\t{self.TEACHER} (cyrillic a)~" in marked
 
-    def test_in_json(self, student: Agent, command: Command):
+    def test_in_json(self, student: Core, command: Command):
         tasks = json.loads(command("tasks", "--json", "--home", student.home).out)["tasks"]
         odd = {task["task"]: task["odd_letters"] for task in tasks}
         assert odd["dice"] == {"task": [], "teacher": []}
         assert odd[self.TASK] == {"task": ["cyrillic es"], "teacher": ["cyrillic a"]}
 
-    def test_among_answers(self, student: Agent, tiny_tasks: Path, command: Command):
+    def test_among_answers(self, student: Core, tiny_tasks: Path, command: Command):
         answer = student.answer(next((tiny_tasks / "dice" / "test").glob("*/*")))
         odd = {guess.task: guess.odd_letters for guess in answer.guesses}
         assert odd == {"dice": (), self.TASK: ("cyrillic es",)}
         assert type(answer).from_dict(answer.as_dict()).guesses[1].odd_letters == answer.guesses[1].odd_letters
 
-    def test_among_peers(self, student: Agent):
+    def test_among_peers(self, student: Core):
         shown = student.teachers.called("ab" * 32, self.TEACHER)
         assert shown == f"{self.TEACHER} (cyrillic a)~abababab"
         assert student.teachers.odd_letters("ab" * 32, self.TEACHER) == ["cyrillic a"]
 
-    def test_can_be_named_as_it_is_shown(self, student: Agent):
+    def test_can_be_named_as_it_is_shown(self, student: Core):
         odd = next(module for module in student.bank if module.card.task == self.TASK)
         assert student.find(f"{self.TASK}@{student.teachers.of(odd)}") == odd
 

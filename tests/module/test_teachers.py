@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.errors import AgentError, UnknownTaskError
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module import Identity
 from skillmesh.module.teachers import Teachers
 from skillmesh.store.home import create_home, default_name
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 Command = Callable[..., Any]
 ANNA, MALLORY = Identity.create("anna"), Identity.create("anna")
 
@@ -89,7 +89,7 @@ class TestNames:
 
 
 @pytest.fixture(scope="module")
-def two_annas(new_agent: NewAgent, tiny_tasks: Path) -> tuple[Agent, Agent, Agent]:
+def two_annas(new_agent: NewAgent, tiny_tasks: Path) -> tuple[Core, Core, Core]:
     """A student, anna whom its user has named so, and mallory who calls herself anna."""
     student, anna, mallory = new_agent("student"), new_agent("anna"), new_agent("anna")
     for teacher, task in ((anna, "dice"), (mallory, "shapes")):
@@ -100,7 +100,7 @@ def two_annas(new_agent: NewAgent, tiny_tasks: Path) -> tuple[Agent, Agent, Agen
 
 class TestImpersonation:
     @pytest.fixture(autouse=True)
-    def known(self, two_annas: tuple[Agent, Agent, Agent]) -> None:
+    def known(self, two_annas: tuple[Core, Core, Core]) -> None:
         student, anna, mallory = two_annas
         student.ledger.trust(anna.identity.public_key, "anna")
         student.ledger.trust(mallory.identity.public_key, "mallory")
@@ -181,4 +181,4 @@ def test_an_agent_is_named_after_its_home_or_its_user_not_the_machine_alone(
     assert default_name(tmp_path / "usual") == "laptop"
     for home in ("ada", "bo"):
         create_home(tmp_path / home)
-    assert [Agent(tmp_path / home).name for home in ("ada", "bo")] == ["ada", "bo"]
+    assert [Core(tmp_path / home).name for home in ("ada", "bo")] == ["ada", "bo"]

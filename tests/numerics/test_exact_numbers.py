@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from skillmesh import Agent
 from skillmesh.anchors import AnchorSettings
 from skillmesh.anchors.maha import MahaAnchor
 from skillmesh.anchors.shortlist import ShortlistScorer
@@ -25,6 +24,7 @@ from skillmesh.answering.answering import RIVAL_TASKS, _likely_tasks, longest
 from skillmesh.answering.mapper import Mapper
 from skillmesh.answering.support import LEAST
 from skillmesh.backbone.calibration import Prior
+from skillmesh.core import Core
 from skillmesh.data import helper, limits
 from skillmesh.data.images import Check, Pixels
 from skillmesh.data.inputs import as_image
@@ -235,7 +235,7 @@ def test_half_of_the_evidence_is_half_of_the_weight():
 # Answers.
 
 
-def test_a_confidence_is_the_tasks_share_times_the_classs(taught: Agent, mixed: list[Path]):
+def test_a_confidence_is_the_tasks_share_times_the_classs(taught: Core, mixed: list[Path]):
     modules, mapper = taught.mapper()
     images = mixed[:12]
     raw = taught.backbone.describe([as_image(path) for path in images]).raw
@@ -265,7 +265,7 @@ def test_likely_tasks_are_the_best_five_and_whoever_is_probable_enough():
     assert likely[1].tolist() == list(range(RIVAL_TASKS + 2))
 
 
-def test_the_longest_names_set_the_width_of_a_table(tiny_taught: Agent):
+def test_the_longest_names_set_the_width_of_a_table(tiny_taught: Core):
     modules = list(tiny_taught.bank)
     found = longest(modules, tiny_taught.teachers)
     assert found["task"] == max(len(m.card.task) for m in modules)
@@ -274,7 +274,7 @@ def test_the_longest_names_set_the_width_of_a_table(tiny_taught: Agent):
     assert longest([], tiny_taught.teachers) == {"label": 0, "task": 0, "teacher": 0}
 
 
-def test_probes_are_asked_of_evenly_spaced_modules(tiny_taught: Agent, monkeypatch: pytest.MonkeyPatch):
+def test_probes_are_asked_of_evenly_spaced_modules(tiny_taught: Core, monkeypatch: pytest.MonkeyPatch):
     """Of four modules two are asked: the first and the third; with room for all, all."""
     modules, whole = tiny_taught.mapper()
     monkeypatch.setattr("skillmesh.answering.mapper.ASKED_MODULES", 2)

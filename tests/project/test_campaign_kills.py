@@ -30,12 +30,12 @@ pathlib.Path.replace = replace
 NEVER_SYNCS = "import os; os.fsync = lambda _: None"
 REPORTS_TOO_EARLY = """
 import typer
-from skillmesh.agent import Agent
-forget = Agent.forget
+from skillmesh.core import Core
+forget = Core.forget
 def early(self, task):
     typer.echo("forgot it")
     return forget(self, task)
-Agent.forget = early
+Core.forget = early
 """
 LEAVES_LITTER = """
 import os

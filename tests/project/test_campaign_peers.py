@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hostile import ATTACKS
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 IN_PEACE = {"rss": 500.0, "fds": 30, "threads": 60, "disk": 10**6}
@@ -73,7 +73,7 @@ def test_figures_add_up_over_rounds_and_say_how_to_repeat_a_failure(peers: Any) 
     ]
 
 
-def test_a_module_of_a_stranger_in_a_bank_is_found(peers: Any, tmp_path: Path, tiny_taught: Agent) -> None:
+def test_a_module_of_a_stranger_in_a_bank_is_found(peers: Any, tmp_path: Path, tiny_taught: Core) -> None:
     """What an agent taught itself is foreign to one that trusts another key alone."""
     town = peers.Town(tmp_path, 0, None, peers.Lines(tmp_path / "samples.jsonl"), print)
     key = tiny_taught.identity.public_key

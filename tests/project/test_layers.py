@@ -35,8 +35,8 @@ def test_each_folder_imports_only_from_those_below_it(copy: Path) -> None:
     "line",
     [
         "from skillmesh.mesh.wire import Wire",
-        "def later() -> None:\n    from skillmesh.agent import Agent",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from skillmesh.agent import Agent",
+        "def later() -> None:\n    from skillmesh.core import Core",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from skillmesh.core import Core",
         "from skillmesh_challenge.run import run",
     ],
     ids=["above", "in a function", "for a type", "the challenge"],

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.errors import (
     AgentError,
     ModuleError,
@@ -30,7 +30,7 @@ from skillmesh.numerics.tensors import Array
 from skillmesh.store.bank import Bank
 from skillmesh.store.parts import specs_for
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def dice(skill_files: dict[str, Path]) -> bytes:
 
 
 @pytest.fixture
-def bank(tmp_path: Path, tiny_taught: Agent, skill_files: dict[str, Path]) -> Bank:
+def bank(tmp_path: Path, tiny_taught: Core, skill_files: dict[str, Path]) -> Bank:
     """A bank of latin and greek."""
     bank = Bank(tmp_path / "bank", tiny_taught.bank.backbone)
     for name in ("latin", "greek"):
@@ -59,7 +59,7 @@ def names(bank: Bank) -> set[str]:
     return {module.card.task for module in bank}
 
 
-def signed(agent: Agent, data: bytes, tensors: dict[str, Array] | None = None, **fields: Any) -> bytes:
+def signed(agent: Core, data: bytes, tensors: dict[str, Array] | None = None, **fields: Any) -> bytes:
     """The module signed anew by its own teacher, with other tensors or another card."""
     module = agent.bank.check(data)
     card = module.card.model_copy(update=fields)
@@ -107,14 +107,14 @@ class TestAdding:
         bank.add(dice)
         assert seen == [(".partial", bank.folder, dice, False)]
 
-    def test_a_newer_version_takes_the_place_of_the_older(self, bank: Bank, dice: bytes, tiny_taught: Agent):
+    def test_a_newer_version_takes_the_place_of_the_older(self, bank: Bank, dice: bytes, tiny_taught: Core):
         bank.add(dice)
         newer = bank.add(signed(tiny_taught, dice, version=2))
         assert [m.card.version for m in bank if m.card.task == "dice"] == [2]
         assert len(listing(bank.folder)) == 3
         assert again(bank).find("dice") == newer
 
-    def test_an_older_version_is_refused(self, bank: Bank, dice: bytes, tiny_taught: Agent):
+    def test_an_older_version_is_refused(self, bank: Bank, dice: bytes, tiny_taught: Core):
         newer = bank.add(signed(tiny_taught, dice, version=3))
         before = listing(bank.folder)
         for data in (dice, signed(tiny_taught, dice, version=2, note="as new")):
@@ -125,7 +125,7 @@ class TestAdding:
         assert bank.add(dice).card.version == 1
 
     def test_an_older_version_than_another_process_has_stored_meanwhile_is_refused(
-        self, bank: Bank, dice: bytes, tiny_taught: Agent
+        self, bank: Bank, dice: bytes, tiny_taught: Core
     ):
         newer = again(bank).add(signed(tiny_taught, dice, version=3))
         with pytest.raises(TaskExistsError, match="'dice' is here in version 3; this file is version 1"):
@@ -133,7 +133,7 @@ class TestAdding:
         assert bank.find("dice") == newer
 
     def test_of_two_modules_signed_as_one_version_every_bank_keeps_the_same(
-        self, bank: Bank, dice: bytes, tiny_taught: Agent
+        self, bank: Bank, dice: bytes, tiny_taught: Core
     ):
         other = signed(tiny_taught, dice, note="the same version")
         low, high = sorted((dice, other), key=lambda data: bank.check(data).id)
@@ -179,7 +179,7 @@ class TestOpening:
         agent = new_agent(mapper="maha")
         for path in bank.folder.glob("*.skill"):  # copied in by hand
             shutil.copy(path, agent.bank.folder)
-        opened = Agent(agent.home)
+        opened = Core(agent.home)
         assert opened.tasks() == []
         assert {type(d.error) for d in opened.bank.damaged} == {SettingsMismatchError}
 
@@ -196,7 +196,7 @@ class TestOpening:
         assert names(opened) == {"latin", "greek"}
         assert [damaged.path.name for damaged in opened.damaged] == ["astray.skill"]
 
-    def test_keeps_the_newest_of_two_versions(self, bank: Bank, dice: bytes, tiny_taught: Agent):
+    def test_keeps_the_newest_of_two_versions(self, bank: Bank, dice: bytes, tiny_taught: Core):
         files = [signed(tiny_taught, dice, version=version) for version in (2, 9, 10, 1)]
         for data in files:  # as a kill between writing the new and removing the old leaves them
             module = tiny_taught.bank.check(data)
@@ -216,7 +216,7 @@ class TestOpening:
         assert bank.find("dice@eve").content_id == bank.find("dice@tina").content_id
 
 
-def test_iteration_does_not_depend_on_the_order_of_arrival(tmp_path, tiny_taught: Agent, skill_files):
+def test_iteration_does_not_depend_on_the_order_of_arrival(tmp_path, tiny_taught: Core, skill_files):
     orders = set()
     for number, order in enumerate(itertools.permutations(skill_files.values())):
         bank = Bank(tmp_path / str(number), tiny_taught.bank.backbone)
@@ -240,19 +240,19 @@ def test_removing_leaves_nothing_behind(bank: Bank):
 # --- hostile files, through the command
 
 
-def _attacks() -> Iterator[tuple[str, str, Callable[[Agent, bytes], bytes]]]:
+def _attacks() -> Iterator[tuple[str, str, Callable[[Core, bytes], bytes]]]:
     """Name of the attack, error, and how the file is made from a good one."""
 
-    def flip(where: int) -> Callable[[Agent, bytes], bytes]:
+    def flip(where: int) -> Callable[[Core, bytes], bytes]:
         return lambda _, data: data[:where] + bytes([data[where] ^ 1]) + data[where + 1 :]
 
-    def nan(agent: Agent, data: bytes) -> bytes:
+    def nan(agent: Core, data: bytes) -> bytes:
         return signed(agent, data, {"head.bias": np.array([np.nan, 0], np.float32)})
 
-    def count(agent: Agent, data: bytes) -> bytes:
+    def count(agent: Core, data: bytes) -> bytes:
         return signed(agent, data, {"head.bias": np.zeros(3, np.float32)})
 
-    def forged(agent: Agent, data: bytes) -> bytes:
+    def forged(agent: Core, data: bytes) -> bytes:
         return data.replace(json.dumps("tina").encode()[1:-1], b"anna")
 
     yield "empty", "NotASkillFileError", lambda _, data: b""
@@ -276,7 +276,7 @@ def _attacks() -> Iterator[tuple[str, str, Callable[[Agent, bytes], bytes]]]:
 
 @pytest.mark.parametrize(("error", "attack"), [pytest.param(e, a, id=name) for name, e, a in _attacks()])
 def test_a_hostile_file_changes_nothing(
-    tmp_path, bank: Bank, tiny_taught: Agent, dice: bytes, command, error: str, attack
+    tmp_path, bank: Bank, tiny_taught: Core, dice: bytes, command, error: str, attack
 ):
     home = tmp_path / "home"
     shutil.copytree(tiny_taught.home, home, ignore=shutil.ignore_patterns("bank"))
@@ -306,7 +306,7 @@ def test_no_flipped_bit_is_taken_in(bank: Bank, dice: bytes):
     assert listing(bank.folder) == before
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path, tiny_taught: Agent):
+def test_a_file_that_is_not_there_is_refused(tmp_path, tiny_taught: Core):
     for path in (tmp_path / "nothing.skill", tmp_path):
         with pytest.raises(ModuleError, match=r"expected a \.skill file"):
             tiny_taught.receive(path)

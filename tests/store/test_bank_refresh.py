@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.store.bank import TICK_NS, Bank
 
 LONG_AGO = 10**18
 
 
 @pytest.fixture
-def bank(tmp_path: Path, tiny_taught: Agent, skill_files: dict[str, Path]) -> Bank:
+def bank(tmp_path: Path, tiny_taught: Core, skill_files: dict[str, Path]) -> Bank:
     """A bank of latin and greek that was last changed long ago."""
     bank = Bank(tmp_path / "bank", tiny_taught.bank.backbone)
     for name in ("latin", "greek"):
@@ -33,7 +33,7 @@ def names(bank: Bank) -> set[str]:
     return {module.card.task for module in bank}
 
 
-def put(bank: Bank, agent: Agent, name: str) -> Path:
+def put(bank: Bank, agent: Core, name: str) -> Path:
     """As another process stores it."""
     module = agent.bank.find(name)
     return Path(shutil.copy(agent.bank._path(module.id), bank.folder))
@@ -46,7 +46,7 @@ def test_nothing_new_is_no_news(bank: Bank):
     assert not bank.refresh()
 
 
-def test_what_another_process_stores_or_removes_is_news_once(bank: Bank, tiny_taught: Agent):
+def test_what_another_process_stores_or_removes_is_news_once(bank: Bank, tiny_taught: Core):
     put(bank, tiny_taught, "dice")
     assert bank.refresh()
     assert names(bank) == {"latin", "greek", "dice"}
@@ -57,7 +57,7 @@ def test_what_another_process_stores_or_removes_is_news_once(bank: Bank, tiny_ta
     assert not bank.refresh()
 
 
-def test_an_unchanged_folder_is_not_read_again(bank: Bank, tiny_taught: Agent):
+def test_an_unchanged_folder_is_not_read_again(bank: Bank, tiny_taught: Core):
     put(bank, tiny_taught, "dice")
     changed_at(bank, LONG_AGO)  # so the folder looks as it did
     assert not bank.refresh()
@@ -65,7 +65,7 @@ def test_an_unchanged_folder_is_not_read_again(bank: Bank, tiny_taught: Agent):
 
 @pytest.mark.parametrize("drift", [0, -TICK_NS // 2, TICK_NS // 2])
 def test_of_two_changes_in_one_tick_of_the_clock_the_second_is_noticed_too(
-    bank: Bank, tiny_taught: Agent, monkeypatch: pytest.MonkeyPatch, drift: int
+    bank: Bank, tiny_taught: Core, monkeypatch: pytest.MonkeyPatch, drift: int
 ):
     """The folder's time is the same after both; what tells is that it is too recent to be believed."""
     tick = LONG_AGO + 100 * TICK_NS

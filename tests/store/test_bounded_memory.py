@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from notices import EVE, announced
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.mesh import node as node_module
 from skillmesh.mesh import sync as sync_module
 from skillmesh.mesh.node import Node
@@ -85,7 +85,7 @@ def test_what_was_refused_stays_refused_while_its_notice_stands(
 def node(tmp_path: Path) -> Node:
     """A node that trusts everybody and was never started."""
     create_home(tmp_path / "home", name="ann")
-    return Node(Agent(tmp_path / "home"), MeshSettings(trust="open"))
+    return Node(Core(tmp_path / "home"), MeshSettings(trust="open"))
 
 
 def test_announcements_are_counted_of_so_many_teachers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,10 @@ from typing import Any
 import pytest
 from notices import BOB, EVE, announced
 
-from skillmesh import Agent
 from skillmesh import agent as agent_module
 from skillmesh.common import files
 from skillmesh.common.files import write_whole
+from skillmesh.core import Core
 from skillmesh.errors import AgentError, LedgerDamagedError, TaskExistsError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.control import Control
@@ -46,10 +46,10 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def home(tiny_taught: Agent, tmp_path: Path) -> Path:
+def home(tiny_taught: Core, tmp_path: Path) -> Path:
     """The home of an agent that knows four tasks, trusts Bob and has decided some things; free to be changed."""
     shutil.copytree(tiny_taught.home, tmp_path / "home")
-    agent = Agent(tmp_path / "home")
+    agent = Core(tmp_path / "home")
     agent.ledger.trust(BOB.public_key, "bob")
     agent.ledger.ban(EVE.public_key, "it lied")
     agent.ledger.forget(Slot(BOB.public_key, "cards"))
@@ -189,7 +189,7 @@ class TestDamagedLedger:
 
     def test_no_node_runs_without(self, damaged):
         with pytest.raises(LedgerDamagedError):
-            Node(Agent(damaged), MeshSettings.of({})).start()
+            Node(Core(damaged), MeshSettings.of({})).start()
 
 
 def test_the_real_command_says_so_in_one_line(home: Path):
@@ -217,7 +217,7 @@ class TestRepair:
         assert set(ran.json["announced"]) == {"shapes", "dice", "latin", "greek"}
         if old is not None and b"colour" not in old:  # what is a database, SQLite opens
             assert Path(ran.json["aside"]).read_bytes() == old
-        agent = Agent(damaged)
+        agent = Core(damaged)
         assert agent.ledger.damage is None
         own = {n.task for n in agent.ledger.view().known.values() if n.teacher_key == agent.identity.public_key}
         assert own == {"shapes", "dice", "latin", "greek"}
@@ -231,7 +231,7 @@ class TestRepair:
         said = command("repair", "--home", home).out
         for text in ("kept as", "nobody is trusted until", "may come back", "are banned", "merged", "sync"):
             assert text in said
-        view = Agent(home).ledger.view()
+        view = Core(home).ledger.view()
         assert (view.trusted, view.bans, view.seen) == ({}, {}, {})
 
     def test_keeps_decisions_that_can_still_be_read(self, home, command):
@@ -239,43 +239,43 @@ class TestRepair:
         spoil_a_notice(home)
         ran = command("repair", "--json", "--home", home)
         assert ran.json["lost"] == ["notices"]
-        view = Agent(home).ledger.view()
+        view = Core(home).ledger.view()
         assert view.trusted == {BOB.public_key: "bob"}
         assert view.bans == {EVE.public_key: "it lied"}
         assert view.forgotten == {Slot(BOB.public_key, "cards")}
         assert view.choices["ab" * 32].choice == "refused"
         assert view.at(Slot(BOB.public_key, "chess")) is None
         assert view.at(Slot(BOB.public_key, "go")).version == 3
-        assert Agent(home).ledger.withdrawn(Slot(BOB.public_key, "go"), 3)
+        assert Core(home).ledger.withdrawn(Slot(BOB.public_key, "go"), 3)
 
     def test_reads_on_where_one_table_cannot_be(self, home, command):
         one_page(home / "ledger.sqlite")
         ran = command("repair", "--json", "--home", home)
         assert ran.json["lost"] == ["trusted"]
-        assert Agent(home).ledger.view().bans == {EVE.public_key: "it lied"}
-        assert Agent(home).ledger.view().trusted == {}
+        assert Core(home).ledger.view().bans == {EVE.public_key: "it lied"}
+        assert Core(home).ledger.view().trusted == {}
 
     def test_a_withdrawn_task_of_ones_own_is_not_announced_again(self, home, command):
         """A kill came between the withdrawal and the module's removal, and then the ledger was damaged."""
-        agent = Agent(home)
+        agent = Core(home)
         agent.ledger.merge([withdraw("dice", 1, agent.identity)], agent.identity.public_key)
         agent.ledger.close()
         one_page(home / "ledger.sqlite")
         assert "dice" not in command("repair", "--json", "--home", home).json["announced"]
-        assert Agent(home).ledger.withdrawn(Slot(agent.identity.public_key, "dice"), 1)
+        assert Core(home).ledger.withdrawn(Slot(agent.identity.public_key, "dice"), 1)
 
     def test_leaves_in_quarantine_what_is_there(self, home, skill_files):
-        agent = Agent(home)
+        agent = Core(home)
         module = agent.bank.find("dice")
         shelf = Shelf(home, agent.ledger)
         shelf.hold(module.id, skill_files["dice"].read_bytes(), "it lies")
         agent.bank.remove(module)
         agent.ledger.close()
         garbage(home / "ledger.sqlite")
-        assert repair(Agent(home)).held == 1
-        (held,) = Shelf(home, Agent(home).ledger).held()
+        assert repair(Core(home)).held == 1
+        (held,) = Shelf(home, Core(home).ledger).held()
         assert (held.module.id, held.reason) == (module.id, WHY_UNKNOWN)
-        assert [m.card.task for m in Agent(home).tasks()] == ["greek", "latin", "shapes"]
+        assert [m.card.task for m in Core(home).tasks()] == ["greek", "latin", "shapes"]
 
     def test_takes_no_log_of_the_damaged_file_into_the_new_one(self, home):
         """SQLite would read changes of the old file that lie beside it as changes of the new one."""
@@ -286,11 +286,11 @@ class TestRepair:
             log_of_changes = (home / "ledger.sqlite-wal").read_bytes()
         garbage(home / "ledger.sqlite")
         (home / "ledger.sqlite-wal").write_bytes(log_of_changes)
-        aside = repair(Agent(home)).aside
+        aside = repair(Core(home)).aside
         assert aside is not None
         assert aside.with_name(f"{aside.name}-wal").read_bytes() == log_of_changes
         assert not (home / "ledger.sqlite-wal").exists()
-        assert Agent(home).ledger.damage is None
+        assert Core(home).ledger.damage is None
 
     @pytest.mark.parametrize("bank", ["full", "empty"])
     @pytest.mark.parametrize("step", range(5))
@@ -315,15 +315,15 @@ class TestRepair:
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", stop)
             with pytest.raises(KeyboardInterrupt):
-                repair(Agent(home))
-        left = Agent(home).ledger
+                repair(Core(home))
+        left = Core(home).ledger
         left.view()
         assert left.damage is not None, "nobody takes what is left for a new agent's ledger"
-        done = repair(Agent(home))
+        done = repair(Core(home))
         assert done.lost == ("notices",)
         assert done.aside is not None
         assert done.aside.exists()
-        agent = Agent(home)
+        agent = Core(home)
         assert agent.ledger.damage is None
         assert agent.ledger.view().trusted == {BOB.public_key: "bob"}
         assert agent.ledger.view().bans == {EVE.public_key: "it lied"}
@@ -341,15 +341,15 @@ class TestRepair:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return begin(folder, mode)
 
-        agent, before, begin = Agent(home), contents(home)["ledger.sqlite"], files._begin
+        agent, before, begin = Core(home), contents(home)["ledger.sqlite"], files._begin
         with monkeypatch.context() as patch:
             patch.setattr(files, "_begin", full_at_home)
             with pytest.raises(AgentError, match="make room"):
                 repair(agent)
         assert contents(home)["ledger.sqlite"] == before
-        assert repair(Agent(home)).kept["trusted"] == 1
-        assert Agent(home).ledger.view().trusted == {BOB.public_key: "bob"}
-        assert Agent(home).ledger.view().bans == {EVE.public_key: "it lied"}
+        assert repair(Core(home)).kept["trusted"] == 1
+        assert Core(home).ledger.view().trusted == {BOB.public_key: "bob"}
+        assert Core(home).ledger.view().bans == {EVE.public_key: "it lied"}
 
     def test_an_error_that_passes_is_no_damage(self, home):
         """With no file to be opened nothing of a sound ledger can be read, and nothing of it may be given up."""
@@ -363,7 +363,7 @@ class TestRepair:
 
         garbage(home / "ledger.sqlite")
         with FileLock(home / LOCK), pytest.raises(AgentError, match=r"a node runs on .*; stop it first"):
-            repair(Agent(home))
+            repair(Core(home))
 
 
 # Without permission, and without room.
@@ -394,7 +394,7 @@ def test_a_home_on_a_read_only_disk_lists_shows_asks_and_exports(
     home, mounted, command, photo, tmp_path, ended, caplog
 ):
     disk = mounted("size=20m")
-    agent = Agent(home)
+    agent = Core(home)
     if ended != "in order":  # what was changed last lies in the log beside the ledger
         agent.ledger.trust("cd" * 32, "carl")
     else:
@@ -433,11 +433,11 @@ def test_on_a_full_disk_nothing_half_written_is_left(new_agent, mounted, skill_f
     disk = mounted("size=1m")
     home = disk / "home"
     create_home(home, name="alice")
-    Agent(home).receive(skill_files["dice"])
+    Core(home).receive(skill_files["dice"])
     room = os.statvfs(disk)
     (disk / "ballast").write_bytes(bytes((room.f_bavail - 3) * room.f_bsize))
     before = contents(home)
-    agent = Agent(home)
+    agent = Core(home)
     with pytest.raises(AgentError, match="make room"):
         [agent.receive(skill_files[name]) for name in ("shapes", "latin", "greek")]
     left = {name for name in contents(home) if name not in before and "ledger" not in name}
@@ -449,8 +449,8 @@ def test_on_a_full_disk_nothing_half_written_is_left(new_agent, mounted, skill_f
         assert command(*words, "--home", home).code == 0
     (disk / "ballast").unlink()
     for name in ("shapes", "latin", "greek"):
-        Agent(home).receive(skill_files[name])
-    assert len(Agent(home).bank) == 4
+        Core(home).receive(skill_files[name])
+    assert len(Core(home).bank) == 4
 
 
 def test_a_full_disk_while_learning_leaves_no_validation_images(new_agent, tiny_tasks, monkeypatch):
@@ -482,14 +482,14 @@ def test_a_ledger_that_fails_after_the_module_is_stored_says_that_it_is(new_agen
     assert "the task 'dice' is stored and can be used, but is not announced" in str(caught.value)
     assert "nothing was changed" not in str(caught.value)
     assert "make room" in str(caught.value)
-    assert [module.card.task for module in Agent(agent.home).bank] == ["dice"]
+    assert [module.card.task for module in Core(agent.home).bank] == ["dice"]
 
 
 def test_a_module_that_cannot_be_used_keeps_its_validation_images(home, tiny_tasks):
     """Put back from a copy, or with the settings as they were, it is tried on them again."""
     kept = validation_of(home)
     (home / "bank" / f"{kept[0]}.skill").write_bytes(b"damaged")
-    module, _ = Agent(home).learn(tiny_tasks / "snowflakes")
+    module, _ = Core(home).learn(tiny_tasks / "snowflakes")
     assert validation_of(home) == sorted([*kept, module.id])
 
 
@@ -510,7 +510,7 @@ def test_only_a_full_disk_is_told_to_make_room(home, command, monkeypatch, numbe
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Agent, "tasks", fail)
+    monkeypatch.setattr(Core, "tasks", fail)
     ran = command("tasks", "--home", home)
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert advice in ran.err
@@ -523,7 +523,7 @@ def test_what_killed_commands_left_goes_when_the_home_is_opened(home):
     for path in (*abandoned, old):
         path.write_bytes(b"half")
     os.utime(old, (0, time.time() - 7200))
-    Agent(home)
+    Core(home)
     assert [path for path in (*abandoned, old) if path.exists()] == []
 
 
@@ -531,7 +531,7 @@ def test_what_killed_commands_left_goes_when_the_home_is_opened(home):
 
 
 def learned_at_once(
-    monkeypatch: pytest.MonkeyPatch, home: Path, *ways: Callable[[Agent], tuple[Any, Any]]
+    monkeypatch: pytest.MonkeyPatch, home: Path, *ways: Callable[[Core], tuple[Any, Any]]
 ) -> list[Any]:
     """Let several agents on one home study, and store what they learned only when all have studied."""
     studied = threading.Barrier(len(ways))
@@ -547,7 +547,7 @@ def learned_at_once(
 
     def run(number: int) -> None:
         try:
-            results[number] = ways[number](Agent(home))[0]
+            results[number] = ways[number](Core(home))[0]
         except AgentError as error:
             results[number] = error
 
@@ -572,7 +572,7 @@ class TestTwoAtOnce:
         (module,) = [result for result in results if not isinstance(result, Exception)]
         assert isinstance(error, TaskExistsError)
         assert "another command has learned the task 'game' meanwhile" in str(error)
-        agent = Agent(home)
+        agent = Core(home)
         assert [m.id for m in agent.bank] == validation_of(home) == [module.id]
         (notice,) = agent.ledger.view().known.values()
         assert (notice.id, notice.version) == (module.id, 1)
@@ -586,7 +586,7 @@ class TestTwoAtOnce:
         results = learned_at_once(monkeypatch, home, *ways)
         assert sorted(module.card.version for module in results) == [1, 2, 3]
         last = max(results, key=lambda module: module.card.version)
-        assert [m.id for m in Agent(home).bank] == validation_of(home) == [last.id]
+        assert [m.id for m in Core(home).bank] == validation_of(home) == [last.id]
 
     def test_whoever_goes_on_with_a_task_that_was_changed_meanwhile_is_told(
         self, new_agent, tiny_tasks, monkeypatch
@@ -599,30 +599,30 @@ class TestTwoAtOnce:
 
         def late(*arguments: Any) -> Any:
             lesson = study_on(*arguments)
-            Agent(agent.home).learn(tiny_tasks / "latin", name="dice", replace=True)
+            Core(agent.home).learn(tiny_tasks / "latin", name="dice", replace=True)
             return lesson
 
         monkeypatch.setattr(continuing, "study_on", late)
         with pytest.raises(TaskExistsError, match="was changed by another command meanwhile; nothing was stored"):
             agent.continue_task("dice", tiny_tasks / "dice")
-        (module,) = Agent(agent.home).bank
+        (module,) = Core(agent.home).bank
         assert (module.card.version, validation_of(agent.home)) == (2, [module.id])
 
 
-def test_rows_that_sqlite_has_no_memory_for_are_damage_and_cost_no_others(new_agent: Callable[..., Agent]) -> None:
+def test_rows_that_sqlite_has_no_memory_for_are_damage_and_cost_no_others(new_agent: Callable[..., Core]) -> None:
     """The campaign found such a file; it takes no memory at all to say so."""
     home = new_agent("student").home
     found = Path(__file__).parents[1] / "fixtures/hostile/ledger/no-memory-for-a-row.gz"
     (home / "ledger.sqlite").write_bytes(gzip.decompress(found.read_bytes()))
     with pytest.raises(LedgerDamagedError, match="a row of it cannot be read"):
-        Agent(home).ledger.trust("ab" * 32, "ada")
-    done = repair(Agent(home))
+        Core(home).ledger.trust("ab" * 32, "ada")
+    done = repair(Core(home))
     assert (done.kept["notices"], done.kept["trusted"], done.lost) == (3, 1, ("notices",))
-    assert Agent(home).ledger.damage is None
+    assert Core(home).ledger.damage is None
 
 
 def test_where_the_machine_has_no_memory_no_ledger_is_said_to_be_damaged(
-    new_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+    new_agent: Callable[..., Core], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = new_agent("student").ledger
 
@@ -711,7 +711,7 @@ def readable(paths: list[Path], socket_file: Path) -> list[str]:
 
 def test_another_user_can_read_nothing_of_a_home(public, no_umask, one_network, tiny_tasks, skill_files):
     home = public / "home"
-    agent = Agent.open(home)
+    agent = Core.open(home)
     agent.learn(tiny_tasks / "dice")
     agent.receive(skill_files["latin"])
     Shelf(home, agent.ledger).hold("ab" * 32, skill_files["greek"].read_bytes(), "it lies")
@@ -739,7 +739,7 @@ def test_nothing_is_readable_by_others_even_for_a_moment(public, no_umask, one_n
         monkeypatch.setattr(os, name, lambda *_, **__: None, raising=False)
     monkeypatch.setattr(Path, "chmod", lambda *_, **__: None)
     home = public / "home"
-    agent = Agent.open(home)
+    agent = Core.open(home)
     agent.learn(tiny_tasks / "dice")
     Shelf(home, agent.ledger).hold("ab" * 32, b"a module", "it lies")
     MeshSettings.of({}).save(home)
@@ -754,7 +754,7 @@ def test_a_home_of_an_earlier_release_is_closed_and_its_user_told(home, caplog):
     home.chmod(0o755)
     (home / "bank").chmod(0o755)
     (home / "ledger.sqlite").chmod(0o644)
-    Agent(home)
+    Core(home)
     assert [record.message for record in caplog.records] == [
         f"{home} could be read by other users of this machine; it is closed to them now"
     ]
@@ -762,7 +762,7 @@ def test_a_home_of_an_earlier_release_is_closed_and_its_user_told(home, caplog):
         (home.name, *(path.name for path in home.iterdir())), 0
     )
     caplog.clear()
-    Agent(home)
+    Core(home)
     assert caplog.records == []
 
 
@@ -770,7 +770,7 @@ def test_a_folder_that_holds_other_things_too_stays_as_open_as_it_is(tmp_path, o
     """Whoever says `--home /srv/photos` has not said that nobody else may look at the photos."""
     (tmp_path / "photos").mkdir()
     tmp_path.chmod(0o755)
-    agent = Agent.open(tmp_path)
+    agent = Core.open(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "photos").stat().st_mode & 0o777 == 0o755
     own = ["agent.json", "key.pem", "ledger.sqlite", "bank"]
@@ -784,10 +784,10 @@ def test_a_home_without_write_permission_is_read_by_its_owner(public, home, tmp_
     for path in paths:
         os.chown(path, NOBODY, NOBODY)
         path.chmod(0o500 if path.is_dir() else 0o400)
-    Agent(home).tasks()  # so that all is imported: another user may not read this one's Python
+    Core(home).tasks()  # so that all is imported: another user may not read this one's Python
 
     def look() -> object:
-        agent = Agent(public / "home")
+        agent = Core(public / "home")
         return sorted(m.card.task for m in agent.tasks()), agent.teachers.called(BOB.public_key, None)
 
     assert as_nobody(look) == (["dice", "greek", "latin", "shapes"], "bob")

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.learning.class_names.encoders import Letters
 from skillmesh.learning.class_names.pairs import match_classes
 from skillmesh.learning.class_names.plain import plain
 from skillmesh.learning.class_names.remembered import Remembered, remembered_minilm
 from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 class Counting(Letters):
@@ -32,7 +32,7 @@ class Counting(Letters):
         return super().encode(texts)
 
 
-def test_nothing_is_encoded_until_someone_asks_and_then_once(tiny_taught: Agent) -> None:
+def test_nothing_is_encoded_until_someone_asks_and_then_once(tiny_taught: Core) -> None:
     encoder = Counting()
     matches = BankMatches(lambda: tiny_taught.bank, lambda: encoder)
     assert encoder.seen == []
@@ -43,7 +43,7 @@ def test_nothing_is_encoded_until_someone_asks_and_then_once(tiny_taught: Agent)
     assert len(encoder.seen) == count
 
 
-def test_what_was_handed_out_stays_while_the_bank_goes_on(tiny_taught: Agent) -> None:
+def test_what_was_handed_out_stays_while_the_bank_goes_on(tiny_taught: Core) -> None:
     encoder, held = Counting(), list(tiny_taught.bank)
     matches = BankMatches(lambda: held, lambda: encoder)
     before = matches.now()
@@ -58,7 +58,7 @@ def test_what_was_handed_out_stays_while_the_bank_goes_on(tiny_taught: Agent) ->
     assert set(again_encoded) <= {plain(name) for name in held[0].card.classes}, "only what came back is new"
 
 
-def test_readers_in_many_threads_all_see_a_whole_bank(tiny_taught: Agent) -> None:
+def test_readers_in_many_threads_all_see_a_whole_bank(tiny_taught: Core) -> None:
     """The bank is another one each time that somebody looks."""
     whole, turn = list(tiny_taught.bank), itertools.count()
     matches = BankMatches(lambda: whole[next(turn) % 2 :], Letters)

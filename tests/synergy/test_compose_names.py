@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from skillmesh.agent import Agent
+from skillmesh.common.choices import Adaptation
+from skillmesh.core import Core
 from skillmesh.errors import (
     AgentError,
     AmbiguousTaskError,
@@ -107,14 +108,14 @@ def test_one_class_is_no_task() -> None:
 
 
 @pytest.fixture(scope="module")
-def tina(new_agent: Callable[..., Agent], skill_files: dict[str, Path]) -> Agent:
+def tina(new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Core:
     agent = new_agent("tom")
     for path in skill_files.values():
         agent.receive(path)
     return agent
 
 
-def test_tasks_and_classes_with_signs_are_composed(tina: Agent, tiny_tasks: Path, tmp_path: Path) -> None:
+def test_tasks_and_classes_with_signs_are_composed(tina: Core, tiny_tasks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "signs"
     for split in ("train", "val"):
         for old, new in zip(sorted((tiny_tasks / "snowflakes" / split).iterdir()), ("a:b", "c=d"), strict=True):
@@ -126,7 +127,7 @@ def test_tasks_and_classes_with_signs_are_composed(tina: Agent, tiny_tasks: Path
     assert [label for _, label in module.card.origins] == ["a:b", "c=d", dice]
 
 
-def test_a_name_that_is_taken_needs_replace(tina: Agent) -> None:
+def test_a_name_that_is_taken_needs_replace(tina: Core) -> None:
     first, _ = tina.compose("twice", ["dice:*", "greek:*"])
     with pytest.raises(TaskExistsError, match=r"another name, or .* --replace") as refused:
         tina.compose("twice", ["dice:*", "greek:*"])
@@ -137,15 +138,15 @@ def test_a_name_that_is_taken_needs_replace(tina: Agent) -> None:
 
 
 @pytest.mark.parametrize("option", [("--epochs", "3"), ("--form", "two")])
-def test_how_to_go_on_is_refused_without_images(command, tina: Agent, option: tuple[str, str]) -> None:
+def test_how_to_go_on_is_refused_without_images(command, tina: Core, option: tuple[str, str]) -> None:
     ran = command("compose", "lone", "dice:*", "greek:*", *option, "--home", tina.home)
     assert ran.code == 1
     assert "--images" in ran.err
-    assert "lone" not in {module.card.task for module in Agent(tina.home).tasks()}
+    assert "lone" not in {module.card.task for module in Core(tina.home).tasks()}
 
 
 def test_two_teachers_of_one_name_must_be_told_apart(
-    new_agent: Callable[..., Agent], skill_files: dict[str, Path], tiny_tasks: Path
+    new_agent: Callable[..., Core], skill_files: dict[str, Path], tiny_tasks: Path
 ) -> None:
     agent = new_agent("theo")
     agent.receive(skill_files["dice"])
@@ -156,29 +157,29 @@ def test_two_teachers_of_one_name_must_be_told_apart(
     assert {source for source, _ in module.card.origins} == {agent.bank.held("dice", agent.identity.public_key).id}
 
 
-def test_a_bad_name_is_refused(tina: Agent) -> None:
+def test_a_bad_name_is_refused(tina: Core) -> None:
     with pytest.raises(ValueError, match=r"the task's name is .*, expected .*; give it another with --name"):
         tina.compose("a/b", ["dice:*"])
 
 
 def test_adapted_heads_are_refused_with_the_reason(
-    new_agent: Callable[..., Agent], skill_files: dict[str, Path], tiny_tasks: Path
+    new_agent: Callable[..., Core], skill_files: dict[str, Path], tiny_tasks: Path
 ) -> None:
     agent = new_agent("ben")
     agent.receive(skill_files["dice"])
-    agent.learn(tiny_tasks / "shapes", biases="always", epochs=1)
+    agent.learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="always", epochs=1))
     with pytest.raises(SettingsMismatchError, match=r"'shapes' cannot be used in another head.*biases"):
         agent.compose("mixed", ["shapes:*", "dice:*"])
 
 
-def test_clusters_of_whole_tasks_are_refused(new_agent: Callable[..., Agent], tiny_tasks: Path) -> None:
+def test_clusters_of_whole_tasks_are_refused(new_agent: Callable[..., Core], tiny_tasks: Path) -> None:
     agent = new_agent("gus", mapper="gmmc", clusters=2)
     agent.learn(tiny_tasks / "dice")
     with pytest.raises(SettingsMismatchError, match="gmmc anchors"):
         agent.compose("mixed", ["dice:*"])
 
 
-def test_samples_of_classes_are_composed(new_agent: Callable[..., Agent], demo_tasks: Path) -> None:
+def test_samples_of_classes_are_composed(new_agent: Callable[..., Core], demo_tasks: Path) -> None:
     agent = new_agent("mia", mapper="maha")
     for task in ("dice", "shapes"):
         agent.learn(demo_tasks / task)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.core import Core
 from skillmesh.errors import AgentError, CardError
 from skillmesh.learning.head import Head
 from skillmesh.learning.probes import read_probes
@@ -23,13 +23,13 @@ MIXED = ["shapes:*", "dice:one", "greek:omega=last letter"]
 
 
 @pytest.fixture(scope="session")
-def known(taught: Agent) -> list[bytes]:
+def known(taught: Core) -> list[bytes]:
     """The modules of a teacher: shapes, dice, latin and greek."""
     return [taught.bank.file_of(module) for module in taught.bank]
 
 
 @pytest.fixture
-def student(new_agent: Callable[..., Agent], known: list[bytes]) -> Agent:
+def student(new_agent: Callable[..., Core], known: list[bytes]) -> Core:
     """An agent that was taught nothing and holds another's modules."""
     agent = new_agent("sam")
     for data in known:
@@ -38,7 +38,7 @@ def student(new_agent: Callable[..., Agent], known: list[bytes]) -> Agent:
 
 
 @pytest.fixture(scope="module")
-def tiny_student(new_agent: Callable[..., Agent], skill_files: dict[str, Path]) -> Agent:
+def tiny_student(new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Core:
     agent = new_agent("tim")
     for path in skill_files.values():
         agent.receive(path)
@@ -55,7 +55,7 @@ def shapes(folder: Path) -> list[str]:
     return sorted(p.name for p in (folder / "shapes" / "test").iterdir())
 
 
-def test_classes_of_three_received_tasks_become_one_that_answers(student: Agent, demo_tasks: Path) -> None:
+def test_classes_of_three_received_tasks_become_one_that_answers(student: Core, demo_tasks: Path) -> None:
     module, lesson = student.compose("mixed", MIXED, tags=["toys"])
     assert module.card.classes == (*shapes(demo_tasks), "one", "last letter")
     assert module.card.teacher_key == student.identity.public_key
@@ -63,7 +63,7 @@ def test_classes_of_three_received_tasks_become_one_that_answers(student: Agent,
     assert lesson.fresh == 0
     for task in ("shapes", "dice", "latin", "greek"):
         student.forget(task)
-    again = Agent(student.home)  # as read back from disk
+    again = Core(student.home)  # as read back from disk
     paths = images_of(demo_tasks, {"shapes": shapes(demo_tasks), "dice": ["one"], "greek": ["omega"]})
     answers = again.answer(list(paths))
     expected = ["last letter" if path.parent.name == "omega" else path.parent.name for path in paths]
@@ -73,7 +73,7 @@ def test_classes_of_three_received_tasks_become_one_that_answers(student: Agent,
     assert np.mean([a.unknown for a in answers]) < 0.1
 
 
-def test_it_is_as_sure_as_it_is_right(student: Agent, demo_tasks: Path) -> None:
+def test_it_is_as_sure_as_it_is_right(student: Core, demo_tasks: Path) -> None:
     student.compose("mixed", MIXED)
     for task in ("shapes", "dice", "latin", "greek"):
         student.forget(task)
@@ -81,7 +81,7 @@ def test_it_is_as_sure_as_it_is_right(student: Agent, demo_tasks: Path) -> None:
     assert np.mean([a.best.confidence for a in answers]) > 0.7
 
 
-def test_the_card_says_what_it_was_composed_of(student: Agent) -> None:
+def test_the_card_says_what_it_was_composed_of(student: Core) -> None:
     module, _ = student.compose("mixed", MIXED)
     dice, greek = student.bank.find("dice"), student.bank.find("greek")
     assert module.card.origins[-2:] == ((dice.id, "one"), (greek.id, "omega"))
@@ -97,7 +97,7 @@ def test_the_card_says_what_it_was_composed_of(student: Agent) -> None:
         ((ORIGIN, ORIGIN, ORIGIN), "composed: found 3, expected 2, one per class"),
     ],
 )
-def test_a_record_that_does_not_fit_is_refused(student: Agent, composed: tuple[str, ...], reason: str) -> None:
+def test_a_record_that_does_not_fit_is_refused(student: Core, composed: tuple[str, ...], reason: str) -> None:
     card = student.bank.find("dice").card.model_dump()
     fields = card | {"format": 2, "classes": ("a", "b"), "counts": (1, 1)}
     assert Card(**(fields | {"composed": (ORIGIN, ORIGIN)})).origins == (("ab" * 32, "one"),) * 2
@@ -105,13 +105,13 @@ def test_a_record_that_does_not_fit_is_refused(student: Agent, composed: tuple[s
         Card(**(fields | {"composed": composed}))
 
 
-def test_modules_without_the_record_are_as_they_were(student: Agent) -> None:
+def test_modules_without_the_record_are_as_they_were(student: Core) -> None:
     card = student.bank.find("dice").card
     assert b"composed" not in card.canonical()
     assert card.origins == ()
 
 
-def test_means_stay_and_scatter_is_that_of_the_sources(student: Agent) -> None:
+def test_means_stay_and_scatter_is_that_of_the_sources(student: Core) -> None:
     module, _ = student.compose("mixed", ["shapes:*", "dice:one", "dice:two", "dice:six"])
     made = SketchAnchor.read(module.tensors)
     parts = {name: SketchAnchor.read(student.bank.find(name).tensors) for name in ("shapes", "dice")}
@@ -125,7 +125,7 @@ def test_means_stay_and_scatter_is_that_of_the_sources(student: Agent) -> None:
     assert np.corrcoef(made.scatter.variances, expected)[0, 1] > 0.99
 
 
-def test_probes_show_chosen_classes_only(student: Agent) -> None:
+def test_probes_show_chosen_classes_only(student: Core) -> None:
     module, _ = student.compose("mixed", ["shapes:star", "shapes:heart", "greek:*"])
     probes = read_probes(module.tensors, module.card.dim)
     assert len(probes)
@@ -138,7 +138,7 @@ def test_probes_show_chosen_classes_only(student: Agent) -> None:
         assert sources[of[0]].card.classes[label] in (*sources["greek"].card.classes, "star", "heart")
 
 
-def test_the_order_in_which_classes_are_named_changes_their_order_alone(student: Agent) -> None:
+def test_the_order_in_which_classes_are_named_changes_their_order_alone(student: Core) -> None:
     forth, _ = student.compose("forth", ["dice:one", "greek:xi", "dice:two"])
     back, _ = student.compose("back", ["dice:two", "greek:xi", "dice:one"])
     assert forth.card.classes == back.card.classes[::-1]
@@ -149,7 +149,7 @@ def test_the_order_in_which_classes_are_named_changes_their_order_alone(student:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_choice_of_classes_gives_a_valid_module(tiny_student: Agent, data: st.DataObject) -> None:
+def test_any_choice_of_classes_gives_a_valid_module(tiny_student: Core, data: st.DataObject) -> None:
     known = [(m.card.task, c) for m in tiny_student.bank if m.card.task != "any" for c in m.card.classes]
     chosen = data.draw(st.lists(st.sampled_from(known), min_size=2, max_size=len(known), unique=True))
     renamed = data.draw(st.booleans())

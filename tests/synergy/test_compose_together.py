@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from vetted import forged, quarantine_of
 
-from skillmesh.agent import Agent
 from skillmesh.answering.mapper import YIELD, YIELD_TO_ALL, Mapper
+from skillmesh.core import Core
 from skillmesh.errors import DataError, SkillmeshError
 from skillmesh.learning.probes import read_probes
 from skillmesh.module import Module
@@ -25,7 +25,7 @@ PLAIN = [word.partition("=")[0] for word in RENAMED]
 
 
 @pytest.fixture
-def sam(new_agent: Callable[..., Agent], taught: Agent) -> Agent:
+def sam(new_agent: Callable[..., Core], taught: Core) -> Core:
     """An agent with another's modules."""
     agent = new_agent("sam")
     for module in taught.bank:
@@ -34,7 +34,7 @@ def sam(new_agent: Callable[..., Agent], taught: Agent) -> Agent:
 
 
 @pytest.mark.parametrize("words", [PLAIN, RENAMED])
-def test_composing_changes_nobodys_answers(sam: Agent, mixed: list[Path], words: list[str]) -> None:
+def test_composing_changes_nobodys_answers(sam: Core, mixed: list[Path], words: list[str]) -> None:
     before = sam.answer(list(mixed))
     sam.compose("mixed", words)
     after = sam.answer(list(mixed))
@@ -46,7 +46,7 @@ def test_composing_changes_nobodys_answers(sam: Agent, mixed: list[Path], words:
 
 @pytest.mark.parametrize("words", [PLAIN, RENAMED, ["shapes:*", "dice:*"]])
 def test_agents_that_hold_the_same_answer_the_same_in_whatever_order_it_came(
-    sam: Agent, new_agent: Callable[..., Agent], mixed: list[Path], words: list[str]
+    sam: Core, new_agent: Callable[..., Core], mixed: list[Path], words: list[str]
 ) -> None:
     sam.compose("mixed", words)
     other = new_agent("olga")
@@ -59,7 +59,7 @@ def test_agents_that_hold_the_same_answer_the_same_in_whatever_order_it_came(
 @pytest.mark.parametrize(
     "words", [PLAIN, RENAMED, ["greek:*"], [f"greek:{c}=my {c}" for c in ("psi", "xi", "omega")]]
 )
-def test_it_is_let_in_before_with_and_after_its_sources(sam: Agent, taught: Agent, words: list[str]) -> None:
+def test_it_is_let_in_before_with_and_after_its_sources(sam: Core, taught: Core, words: list[str]) -> None:
     composed, _ = sam.compose("mixed", words)
     modules = {module.card.task: module for module in taught.bank}
     own = [modules["shapes"], modules["dice"]]
@@ -72,7 +72,7 @@ def test_it_is_let_in_before_with_and_after_its_sources(sam: Agent, taught: Agen
     assert not quarantine_of(taught, own).judge(own, [composed, modules["greek"], modules["latin"]]).held
 
 
-def test_a_newer_version_of_a_source_is_let_in_beside_it(sam: Agent, taught: Agent) -> None:
+def test_a_newer_version_of_a_source_is_let_in_beside_it(sam: Core, taught: Core) -> None:
     """Its probes are the source's own images: whoever knows them by their first names does no harm."""
     composed, _ = sam.compose("mixed", [f"greek:{c}=my {c}" for c in taught.bank.find("greek").card.classes])
     modules = {module.card.task: module for module in taught.bank}
@@ -83,7 +83,7 @@ def test_a_newer_version_of_a_source_is_let_in_beside_it(sam: Agent, taught: Age
     assert verdict.accepted == (newer,)
 
 
-def test_only_its_own_teacher_examines_it(new_agent: Callable[..., Agent], tiny_taught: Agent) -> None:
+def test_only_its_own_teacher_examines_it(new_agent: Callable[..., Core], tiny_taught: Core) -> None:
     """Its probes are its sources' images, which it may call by other names."""
     agent = new_agent("sue")
     for module in tiny_taught.bank:
@@ -118,7 +118,7 @@ NAMES = {word.partition("=")[0]: word.partition("=")[2] for word in RENAMED}
 
 
 @pytest.mark.parametrize("form", ["prior", "two", "infinity"])
-def test_images_take_it_further_and_never_back(sam: Agent, demo_tasks: Path, tmp_path: Path, form: str) -> None:
+def test_images_take_it_further_and_never_back(sam: Core, demo_tasks: Path, tmp_path: Path, form: str) -> None:
     folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=2, val=2)
     module, lesson = sam.compose("mixed", RENAMED, images=folder, form=form, epochs=2)
     assert module.card.counts == (10,) * 5
@@ -133,7 +133,7 @@ def test_images_take_it_further_and_never_back(sam: Agent, demo_tasks: Path, tmp
     assert sorted(kept.labels) == sorted([*range(5)] * 2)
 
 
-def test_images_mend_what_names_promised_wrongly(sam: Agent, demo_tasks: Path, tmp_path: Path) -> None:
+def test_images_mend_what_names_promised_wrongly(sam: Core, demo_tasks: Path, tmp_path: Path) -> None:
     """What is called an ace here are sixes, and the other way round."""
     swapped = NAMES | {"dice:one": "best", "dice:six": "ace"}
     folder = new_images(demo_tasks, tmp_path / "new", swapped, train=2, val=1)
@@ -147,7 +147,7 @@ def test_images_mend_what_names_promised_wrongly(sam: Agent, demo_tasks: Path, t
     assert sam.answer(path).best.label == "ace"
 
 
-def test_one_image_of_a_class_changes_no_head(sam: Agent, demo_tasks: Path, tmp_path: Path) -> None:
+def test_one_image_of_a_class_changes_no_head(sam: Core, demo_tasks: Path, tmp_path: Path) -> None:
     folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=1)
     plain, _ = sam.compose("plain", RENAMED)
     grown, _ = sam.compose("grown", RENAMED, images=folder)
@@ -159,7 +159,7 @@ def test_one_image_of_a_class_changes_no_head(sam: Agent, demo_tasks: Path, tmp_
 
 @pytest.mark.parametrize("form", ["two", "infinity"])
 def test_the_papers_forms_are_not_tried_where_nothing_judges_them(
-    sam: Agent, demo_tasks: Path, tmp_path: Path, form: str
+    sam: Core, demo_tasks: Path, tmp_path: Path, form: str
 ) -> None:
     folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=2)
     module, _ = sam.compose("grown", RENAMED, images=folder, form=form)
@@ -205,7 +205,7 @@ def test_the_anchor_of_old_and_new_images_is_that_of_all_together(
     np.testing.assert_allclose(made.scatter.variances, whole.scatter.variances, rtol=0.1)
 
 
-def test_images_of_other_classes_are_refused(sam: Agent, demo_tasks: Path, tmp_path: Path) -> None:
+def test_images_of_other_classes_are_refused(sam: Core, demo_tasks: Path, tmp_path: Path) -> None:
     folder = new_images(demo_tasks, tmp_path / "new", {"dice:one": "ace", "dice:two": "two"}, train=1)
     with pytest.raises(DataError, match="'best', 'end', 'love', 'sun' missing, 'two' unexpected"):
         sam.compose("mixed", RENAMED, images=folder)
@@ -215,7 +215,7 @@ def test_images_of_other_classes_are_refused(sam: Agent, demo_tasks: Path, tmp_p
 
 
 def test_the_command_composes_shows_and_shares(
-    sam: Agent, command: Callable, new_agent: Callable[..., Agent], tmp_path: Path
+    sam: Core, command: Callable, new_agent: Callable[..., Core], tmp_path: Path
 ) -> None:
     ran = command("compose", "mixed", *RENAMED, "--tag", "toys", "--home", sam.home)
     assert ran.code == 0, ran.err
@@ -227,7 +227,7 @@ def test_the_command_composes_shows_and_shares(
     other = new_agent("olga")
     assert other.receive(tmp_path / "mixed.skill").card.classes == ("sun", "love", "ace", "best", "end")
     assert command("withdraw", "mixed", "--home", sam.home).code == 0
-    assert "mixed" not in {module.card.task for module in Agent(sam.home).bank}
+    assert "mixed" not in {module.card.task for module in Core(sam.home).bank}
     failed = command("compose", "wrong", "dice:seven", "dice:one", "--home", sam.home)
     assert failed.code == 1
     assert "has no class 'seven'" in failed.err
@@ -237,7 +237,7 @@ def test_the_command_composes_shows_and_shares(
 
 
 @pytest.mark.parametrize("words", [PLAIN, RENAMED])
-def test_composing_changes_neither_temperature_nor_threshold(sam: Agent, words: list[str]) -> None:
+def test_composing_changes_neither_temperature_nor_threshold(sam: Core, words: list[str]) -> None:
     before = sam.mapper()[1]
     sam.compose("mixed", words)
     after = sam.mapper()[1]
@@ -245,7 +245,7 @@ def test_composing_changes_neither_temperature_nor_threshold(sam: Agent, words: 
     assert (after.temperature, after.threshold) == (before.temperature, before.threshold)
 
 
-def test_who_says_composed_and_is_not_does_not_step_back_and_is_held(taught: Agent) -> None:
+def test_who_says_composed_and_is_not_does_not_step_back_and_is_held(taught: Core) -> None:
     """It would stand behind a source that is nothing like it, until that is withdrawn."""
     modules = {module.card.task: module for module in taught.bank}
     shapes, greek = modules["shapes"], modules["greek"]
@@ -261,7 +261,7 @@ def test_who_says_composed_and_is_not_does_not_step_back_and_is_held(taught: Age
         assert quarantine_of(taught, [shapes]).judge([shapes, greek], [newcomer]).held
 
 
-def test_on_trial_a_composed_task_does_not_hide_behind_its_sources(sam: Agent) -> None:
+def test_on_trial_a_composed_task_does_not_hide_behind_its_sources(sam: Core) -> None:
     sam.compose("mixed", PLAIN)
     mapper = sam.mapper()[1]
     assert mapper._yields.max() == YIELD_TO_ALL

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from halves import dealt, only, renamed
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.core import Core
+from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
 from skillmesh.module.notice import Announcement
 from skillmesh.store import validation
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture(scope="session")
-def shapes(demo_tasks: Path) -> TaskFolder:
+def shapes(demo_tasks: Path) -> TaskImages:
     return open_task(demo_tasks / "shapes")
 
 
@@ -30,14 +30,14 @@ def images(demo_tasks: Path) -> list[Path]:
     return sorted((demo_tasks / "shapes" / "test").glob("*/*"))
 
 
-def right(agent: Agent, images: list[Path], classes: tuple[str, ...] = ()) -> float:
+def right(agent: Core, images: list[Path], classes: tuple[str, ...] = ()) -> float:
     """How often the class is right, of images of these classes or all."""
     some = [path for path in images if not classes or path.parent.name in classes]
     answers = agent.answer(some)
     return float(np.mean([a.best.label == path.parent.name for a, path in zip(answers, some, strict=True)]))
 
 
-def whole(new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path) -> Agent:
+def whole(new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path) -> Core:
     agent = new_agent("whole")
     agent.learn(shapes)
     agent.learn(demo_tasks / "dice")
@@ -45,7 +45,7 @@ def whole(new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path) -> Agent:
 
 
 def test_more_images_make_a_new_version_that_is_about_as_good_as_all_at_once(
-    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path, images: list[Path]
+    new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, images: list[Path]
 ) -> None:
     agent, halves = new_agent("ann"), dealt(shapes, 2)
     agent.learn(halves[0])
@@ -65,7 +65,7 @@ def test_more_images_make_a_new_version_that_is_about_as_good_as_all_at_once(
 
 
 def test_new_classes_are_learned_and_old_ones_not_forgotten(
-    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path, images: list[Path]
+    new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, images: list[Path]
 ) -> None:
     agent, (old, new) = new_agent("ann"), (shapes.classes[:5], shapes.classes[5:])
     agent.learn(only(shapes, old))
@@ -78,7 +78,7 @@ def test_new_classes_are_learned_and_old_ones_not_forgotten(
 
 
 def test_one_new_class_alone_is_enough_and_old_names_stay(
-    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path
+    new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
     agent = new_agent("ann")
     agent.learn(only(shapes, shapes.classes[:4]))
@@ -92,7 +92,7 @@ def test_one_new_class_alone_is_enough_and_old_names_stay(
 
 
 def test_the_new_anchor_is_that_of_all_images_but_for_rounding(
-    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path
+    new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
     agent, halves = new_agent("ann"), dealt(shapes, 2)
     agent.learn(halves[0])
@@ -105,7 +105,7 @@ def test_the_new_anchor_is_that_of_all_images_but_for_rounding(
 
 
 def test_only_ones_own_plain_tasks_can_be_gone_on_with(
-    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path, tmp_path: Path
+    new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, tmp_path: Path
 ) -> None:
     ann, bob = new_agent("ann"), new_agent("bob")
     ann.learn(shapes)
@@ -123,7 +123,7 @@ def test_only_ones_own_plain_tasks_can_be_gone_on_with(
 
 
 def test_the_new_version_is_announced_and_replaces_the_old_one_elsewhere(
-    new_agent: NewAgent, shapes: TaskFolder, tmp_path: Path
+    new_agent: NewAgent, shapes: TaskImages, tmp_path: Path
 ) -> None:
     ann, bob = new_agent("ann"), new_agent("bob")
     for folder in dealt(shapes, 2):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from halves import dealt, only, renamed
 
-from skillmesh.agent import Agent
 from skillmesh.anchors import sketch
-from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.core import Core
+from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import NoticeError, SettingsMismatchError, UnknownTaskError
 from skillmesh.module import Module
 from skillmesh.module.joint import MergedTask
@@ -25,16 +25,16 @@ from skillmesh.store.ledger import Ledger
 from skillmesh.synergy.merging.fitting import misfit
 from skillmesh.synergy.merging.joining import MOST_EVIDENCE, arranged
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture(scope="session")
-def shapes(demo_tasks: Path) -> TaskFolder:
+def shapes(demo_tasks: Path) -> TaskImages:
     return open_task(demo_tasks / "shapes")
 
 
 @pytest.fixture(scope="session")
-def trio(new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path) -> dict[str, Agent]:
+def trio(new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path) -> dict[str, Core]:
     """Three teachers of shapes with images of their own; Cyd orders and spells the classes another way.
 
     Each knows a task besides. Many tests share them: none may change them.
@@ -50,7 +50,7 @@ def trio(new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path) -> dict[str,
 
 
 @pytest.fixture
-def files(trio: dict[str, Agent], tmp_path: Path) -> list[Path]:
+def files(trio: dict[str, Core], tmp_path: Path) -> list[Path]:
     """All six modules as files."""
     found = []
     for name, agent in trio.items():
@@ -60,7 +60,7 @@ def files(trio: dict[str, Agent], tmp_path: Path) -> list[Path]:
     return found
 
 
-def student(new_agent: NewAgent, files: Sequence[Path], *trusted: Agent, name: str = "stu") -> Agent:
+def student(new_agent: NewAgent, files: Sequence[Path], *trusted: Core, name: str = "stu") -> Core:
     agent = new_agent(name)
     for file in files:
         agent.receive(file)
@@ -69,7 +69,7 @@ def student(new_agent: NewAgent, files: Sequence[Path], *trusted: Agent, name: s
     return agent
 
 
-def told(agent: Agent, images: Sequence[Path]) -> str:
+def told(agent: Core, images: Sequence[Path]) -> str:
     return json.dumps([answer.shared() for answer in agent.answer(images)])
 
 
@@ -104,7 +104,7 @@ def test_parts_answer_as_one_task_and_name_all_teachers(
 
 
 def test_three_agents_that_heard_things_in_any_order_have_bit_identical_tasks(
-    new_agent: NewAgent, files: list[Path], trio: dict[str, Agent], mixed: list[Path]
+    new_agent: NewAgent, files: list[Path], trio: dict[str, Core], mixed: list[Path]
 ) -> None:
     maker = student(new_agent, files)
     pair = maker.merge(ALL[:2], "figures")
@@ -120,8 +120,8 @@ def test_three_agents_that_heard_things_in_any_order_have_bit_identical_tasks(
         agent.ledger.trust(maker.identity.public_key, maker.name)
         agent.ledger.merge(links[:1], "someone")
         for file in order:
-            Agent(agent.home).receive(file)
-        agent = Agent(agent.home)
+            Core(agent.home).receive(file)
+        agent = Core(agent.home)
         agent.ledger.merge(links, "someone")
         assert np.array_equal(agent.mapper()[1]._scorer.score(x).task, maker.mapper()[1]._scorer.score(x).task)
         assert np.array_equal(agent.mapper()[1].map(x).posterior, scores.posterior)
@@ -129,7 +129,7 @@ def test_three_agents_that_heard_things_in_any_order_have_bit_identical_tasks(
 
 
 def test_a_part_that_comes_later_joins_and_one_that_goes_leaves(
-    new_agent: NewAgent, files: list[Path], trio: dict[str, Agent]
+    new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     maker = student(new_agent, files)
     made = maker.merge(ALL)
@@ -187,7 +187,7 @@ def test_tasks_are_joined_once_for_each_change(new_agent: NewAgent, files: list[
 
 
 def test_the_union_of_classes_may_be_larger_than_each_part(
-    new_agent: NewAgent, shapes: TaskFolder, demo_tasks: Path
+    new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
     """One teaches six shapes, the other six of which two are the same: ten in all."""
     agents = [new_agent("ann"), new_agent("bob")]
@@ -246,7 +246,7 @@ def test_tasks_without_a_common_class_are_not_joined_even_by_the_trusted(
 
 
 def test_classes_of_one_name_that_look_unlike_are_not_joined(
-    new_agent: NewAgent, files: list[Path], shapes: TaskFolder
+    new_agent: NewAgent, files: list[Path], shapes: TaskImages
 ) -> None:
     """A second teacher whose labels are swapped, however it came into the bank."""
     liar = new_agent("liar")
@@ -261,7 +261,7 @@ def test_classes_of_one_name_that_look_unlike_are_not_joined(
 
 
 def test_of_links_that_want_the_same_the_one_by_a_teacher_of_it_stands(
-    new_agent: NewAgent, files: list[Path], trio: dict[str, Agent]
+    new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     maker = student(new_agent, files)
     agent = student(new_agent, files, maker, trio["ann"])
@@ -272,7 +272,7 @@ def test_of_links_that_want_the_same_the_one_by_a_teacher_of_it_stands(
 
 
 def test_no_teacher_has_all_the_say_by_claiming_many_images(
-    new_agent: NewAgent, files: list[Path], trio: dict[str, Agent]
+    new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     agent = student(new_agent, files)
     ann, bob = (agent.bank.find(task) for task in ALL[:2])
@@ -291,7 +291,7 @@ def test_no_teacher_has_all_the_say_by_claiming_many_images(
 
 
 def test_what_adapts_the_backbone_is_refused_with_the_reason(
-    new_agent: NewAgent, files: list[Path], trio: dict[str, Agent]
+    new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     agent = student(new_agent, files)
     ann, bob = (agent.bank.find(task) for task in ALL[:2])
@@ -302,7 +302,7 @@ def test_what_adapts_the_backbone_is_refused_with_the_reason(
 # The record itself.
 
 
-def test_a_link_is_signed_and_cannot_stand_for_anything_else(trio: dict[str, Agent]) -> None:
+def test_a_link_is_signed_and_cannot_stand_for_anything_else(trio: dict[str, Core]) -> None:
     ann = trio["ann"].identity
     made = link("figures", 1, ["a" * 64, "b" * 64], ann)
     assert decode(made.encode()) == made
@@ -312,12 +312,12 @@ def test_a_link_is_signed_and_cannot_stand_for_anything_else(trio: dict[str, Age
 
 
 @pytest.mark.parametrize("parts", [["a" * 64], [f"{i:064x}" for i in range(17)], ["no id", "b" * 64]])
-def test_a_link_has_no_parts_or_two_to_sixteen(parts: list[str], trio: dict[str, Agent]) -> None:
+def test_a_link_has_no_parts_or_two_to_sixteen(parts: list[str], trio: dict[str, Core]) -> None:
     with pytest.raises(NoticeError, match="mend it"):
         link("figures", 1, parts, trio["ann"].identity)
 
 
-def test_of_two_links_the_later_stands_whatever_came_first(tmp_path: Path, trio: dict[str, Agent]) -> None:
+def test_of_two_links_the_later_stands_whatever_came_first(tmp_path: Path, trio: dict[str, Core]) -> None:
     ann = trio["ann"].identity
     ids = ["a" * 64, "b" * 64]
     notices = [link("figures", version, parts, ann) for version, parts in ((1, ids), (2, ids), (2, ()), (3, ids))]
@@ -330,7 +330,7 @@ def test_of_two_links_the_later_stands_whatever_came_first(tmp_path: Path, trio:
 
 
 def test_a_link_and_a_task_of_one_name_share_no_slot_and_old_releases_see_the_same_root(
-    new_agent: NewAgent, files: list[Path], trio: dict[str, Agent]
+    new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     agent = student(new_agent, files)
     root = agent.ledger.view().root

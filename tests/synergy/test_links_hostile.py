@@ -13,10 +13,10 @@ import pytest
 from halves import dealt
 from vetted import quarantine_of
 
-from skillmesh.agent import Agent
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.answering.origins import is_copy
-from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.core import Core
+from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import AgentError
 from skillmesh.learning.head import Head
 from skillmesh.mesh.node import Node
@@ -30,17 +30,17 @@ from skillmesh.synergy.merging.fitting import misfit
 from skillmesh.synergy.merging.joining import MISFITS, MOST_EVIDENCE, arranged, joint
 from skillmesh.vetting.agreement import disagreement
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 LIARS = [Identity.create(f"liar{i}") for i in range(8)]
 
 
 @pytest.fixture(scope="module")
-def shapes(demo_tasks: Path) -> list[TaskFolder]:
+def shapes(demo_tasks: Path) -> list[TaskImages]:
     return dealt(open_task(demo_tasks / "shapes"), 2)
 
 
 @pytest.fixture(scope="module")
-def victim(new_agent: NewAgent, shapes: list[TaskFolder], demo_tasks: Path) -> Agent:
+def victim(new_agent: NewAgent, shapes: list[TaskImages], demo_tasks: Path) -> Core:
     """Knows half of the shapes' images, and dice. Many tests share it: none may change it."""
     agent = new_agent("victim")
     agent.learn(shapes[0])
@@ -49,7 +49,7 @@ def victim(new_agent: NewAgent, shapes: list[TaskFolder], demo_tasks: Path) -> A
 
 
 @pytest.fixture(scope="module")
-def honest(new_agent: NewAgent, shapes: list[TaskFolder]) -> Module:
+def honest(new_agent: NewAgent, shapes: list[TaskImages]) -> Module:
     """The other half."""
     return new_agent("second").learn(shapes[1])[0]
 
@@ -67,7 +67,7 @@ def turned(classes: tuple[str, ...], count: int) -> tuple[str, ...]:
 # Who is outvoted.
 
 
-def test_seven_who_lie_alike_do_not_outvote_one_teacher(victim: Agent, honest: Module) -> None:
+def test_seven_who_lie_alike_do_not_outvote_one_teacher(victim: Core, honest: Module) -> None:
     own = victim.bank.find("shapes")
     names = turned(honest.card.classes, 10)
     liars = [forged(honest, who, classes=names)[0] for who in LIARS[:7]]
@@ -76,7 +76,7 @@ def test_seven_who_lie_alike_do_not_outvote_one_teacher(victim: Agent, honest: M
     assert disagreement([own, *liars], victim.prior) == pytest.approx(disagreement([own, liars[0]], victim.prior))
 
 
-def test_a_teacher_has_one_part_in_a_task(victim: Agent, honest: Module) -> None:
+def test_a_teacher_has_one_part_in_a_task(victim: Core, honest: Module) -> None:
     own = victim.bank.find("shapes")
     two = [forged(honest, LIARS[0], task=f"shapes {i}")[0] for i in range(2)]
     assert misfit([own, two[0]], victim.prior) is None
@@ -94,7 +94,7 @@ def grown(module: Module) -> Tensors:
     return {name: np.concatenate([module.tensors[name], module.tensors[name][:1]]) for name in names}
 
 
-def test_a_class_that_only_a_boaster_has_does_not_give_it_the_scatter(victim: Agent, honest: Module) -> None:
+def test_a_class_that_only_a_boaster_has_does_not_give_it_the_scatter(victim: Core, honest: Module) -> None:
     own = victim.bank.find("shapes")
     classes, wide = (*honest.card.classes, "zzz"), grown(honest)
     few, many = (
@@ -109,7 +109,7 @@ def test_a_class_that_only_a_boaster_has_does_not_give_it_the_scatter(victim: Ag
     np.testing.assert_allclose(scatters[0].scatter.variances, scatters[1].scatter.variances, rtol=1e-6)
 
 
-def test_who_claims_one_image_does_not_take_the_say_of_two_others(victim: Agent, honest: Module) -> None:
+def test_who_claims_one_image_does_not_take_the_say_of_two_others(victim: Core, honest: Module) -> None:
     classes = len(honest.card.classes)
     parts = [
         forged(honest, who, counts=(count,) * classes)[0] for who, count in zip(LIARS, (40, 30, 1), strict=False)
@@ -118,7 +118,7 @@ def test_who_claims_one_image_does_not_take_the_say_of_two_others(victim: Agent,
     assert SketchAnchor.read(made.tensors).freedom == (40 + 30 + 1) * classes - classes
 
 
-def test_a_joint_is_as_sure_as_its_heads_however_faint_these_are(victim: Agent, honest: Module) -> None:
+def test_a_joint_is_as_sure_as_its_heads_however_faint_these_are(victim: Core, honest: Module) -> None:
     """Heads of a tenth with a temperature of a tenth say the same, and so does what they make."""
     own = victim.bank.find("shapes")
     tenth = np.float32(0.1)
@@ -139,7 +139,7 @@ def test_a_joint_is_as_sure_as_its_heads_however_faint_these_are(victim: Agent, 
 # What many links cost.
 
 
-def test_what_came_of_a_link_is_remembered(victim: Agent, honest: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_of_a_link_is_remembered(victim: Core, honest: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     own = victim.bank.find("shapes")
     dice, good = victim.bank.find("dice"), forged(honest, LIARS[1])[0]
     links = [link("bad", 1, [own.id, dice.id], LIARS[0]), link("good", 1, [own.id, good.id], LIARS[1])]
@@ -162,7 +162,7 @@ def _looked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_a_maker_of_many_links_that_join_nothing_is_not_looked_at_for_ever(
-    victim: Agent, honest: Module, monkeypatch: pytest.MonkeyPatch
+    victim: Core, honest: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, dice = victim.bank.find("shapes"), victim.bank.find("dice")
     other, third = (forged(honest, who)[0] for who in LIARS[1:3])
@@ -177,7 +177,7 @@ def test_a_maker_of_many_links_that_join_nothing_is_not_looked_at_for_ever(
 # What an agent's own images say.
 
 
-def taught_anew(new_agent: NewAgent, victim: Agent, name: str) -> Agent:
+def taught_anew(new_agent: NewAgent, victim: Core, name: str) -> Core:
     """An agent with the victim's modules that is not their teacher: it has no images of its own."""
     agent = new_agent(name)
     for module in victim.bank:
@@ -185,7 +185,7 @@ def taught_anew(new_agent: NewAgent, victim: Agent, name: str) -> Agent:
     return agent
 
 
-def accuracy(agent: Agent, images: list[Path]) -> float:
+def accuracy(agent: Core, images: list[Path]) -> float:
     return float(
         np.mean([a.best.label == p.parent.name for a, p in zip(agent.answer(images), images, strict=True)])
     )
@@ -193,7 +193,7 @@ def accuracy(agent: Agent, images: list[Path]) -> float:
 
 def test_a_joint_that_harms_an_agents_own_images_does_not_act_there(
     new_agent: NewAgent,
-    shapes: list[TaskFolder],
+    shapes: list[TaskImages],
     demo_tasks: Path,
     honest: Module,
     caplog: pytest.LogCaptureFixture,
@@ -221,7 +221,7 @@ def test_a_joint_that_harms_an_agents_own_images_does_not_act_there(
 
 
 def test_status_says_why_a_link_does_not_act(
-    command: Callable[..., Any], new_agent: NewAgent, victim: Agent, honest: Module
+    command: Callable[..., Any], new_agent: NewAgent, victim: Core, honest: Module
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     liar, data = forged(honest, LIARS[0], classes=turned(honest.card.classes, 10))
@@ -236,22 +236,22 @@ def test_status_says_why_a_link_does_not_act(
 
 
 def test_a_node_that_trusts_listed_teachers_obeys_no_stranger_whatever_its_settings_said(
-    new_agent: NewAgent, victim: Agent, honest: Module
+    new_agent: NewAgent, victim: Core, honest: Module
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     second, data = forged(honest, LIARS[0])
     agent.take(data)
     MeshSettings(trust="open").save(agent.home)
     made = link("strangers", 1, [agent.bank.find("shapes@victim").id, second.id], LIARS[0])
-    Agent(agent.home).ledger.merge([made], "liar0")
-    assert [joint.card.task for joint in Agent(agent.home).merged()] == ["strangers"]
-    listed = Agent(agent.home)
+    Core(agent.home).ledger.merge([made], "liar0")
+    assert [joint.card.task for joint in Core(agent.home).merged()] == ["strangers"]
+    listed = Core(agent.home)
     Node(listed, MeshSettings.load(agent.home).with_(trust="listed"))
     assert listed.merged() == []
 
 
 def test_a_link_that_another_takes_precedence_over_is_refused_before_it_is_published(
-    command: Callable[..., Any], new_agent: NewAgent, victim: Agent, honest: Module
+    command: Callable[..., Any], new_agent: NewAgent, victim: Core, honest: Module
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     second, data = forged(honest, LIARS[0])
@@ -261,12 +261,12 @@ def test_a_link_that_another_takes_precedence_over_is_refused_before_it_is_publi
     done = command("merge", "--home", agent.home, "shapes@victim", "shapes@liar0", "--name", "mine")
     assert done.code == 1
     assert "parts of 'theirs' already, as a link by liar0 says" in done.err
-    assert [found.task for found in Agent(agent.home).ledger.view().links.values()] == ["theirs"]
+    assert [found.task for found in Core(agent.home).ledger.view().links.values()] == ["theirs"]
     assert [joint.card.task for joint in agent.merged()] == ["theirs"]
 
 
 def test_no_merged_task_is_called_like_a_module_of_a_teacher(
-    new_agent: NewAgent, victim: Agent, honest: Module
+    new_agent: NewAgent, victim: Core, honest: Module
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     second, data = forged(honest, LIARS[0])
@@ -279,12 +279,12 @@ def test_no_merged_task_is_called_like_a_module_of_a_teacher(
 
 
 def test_threads_that_ask_at_once_arrange_once_and_a_node_that_nobody_asked_not_at_all(
-    new_agent: NewAgent, victim: Agent, honest: Module, monkeypatch: pytest.MonkeyPatch
+    new_agent: NewAgent, victim: Core, honest: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     agent.take(forged(honest, LIARS[0])[1])
     agent.merge(["shapes@victim", "shapes@liar0"])
-    agent = Agent(agent.home)
+    agent = Core(agent.home)
     looked = _looked(monkeypatch)
     assert agent.live == 3
     assert looked == []
@@ -314,7 +314,7 @@ def test_limits_of_threads_do_not_overlap() -> None:
 # What stands behind another.
 
 
-def test_a_copy_that_would_harm_once_its_source_is_withdrawn_is_held(victim: Agent, honest: Module) -> None:
+def test_a_copy_that_would_harm_once_its_source_is_withdrawn_is_held(victim: Core, honest: Module) -> None:
     """A liar sends an honest second module of a task, and a copy of it with other names."""
     own = list(victim.bank)
     source = forged(honest, LIARS[0], task="source")[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skillmesh import Agent
+from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import survey_task
 from skillmesh.errors import DataError
@@ -18,7 +18,7 @@ from skillmesh.learning.class_names.encoders import Letters
 from skillmesh.module.teachers import claimed
 from skillmesh.synergy.matching.by_sight import FEWEST, BankView, by_both, by_sight
 
-NewAgent = Callable[..., Agent]
+NewAgent = Callable[..., Core]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def view(taught: Agent, renamed: Path) -> BankView:
+def view(taught: Core, renamed: Path) -> BankView:
     return BankView.of(taught, survey_task(renamed, hold_out=()))
 
 
@@ -64,7 +64,7 @@ def test_a_share_is_of_all_images_and_must_be_exceeded(view: BankView) -> None:
     assert by_sight(view, least=1.0) == []
 
 
-def test_too_few_images_say_nothing(taught: Agent, renamed: Path) -> None:
+def test_too_few_images_say_nothing(taught: Core, renamed: Path) -> None:
     few = BankView.of(taught, survey_task(renamed, hold_out=()), FEWEST - 1)
     assert by_sight(few) == []
     with pytest.raises(DataError, match="one or more"):
@@ -83,7 +83,7 @@ def liars(renamed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_name_stays_unless_the_images_speak_against_it(taught: Agent, liars: Path) -> None:
+def test_a_name_stays_unless_the_images_speak_against_it(taught: Core, liars: Path) -> None:
     seen = BankView.of(taught, survey_task(liars, hold_out=()))
     found = by_both(seen, Letters(), 1.0)
     matched = {s.target for s in found if s.learned_task == "dice"}
@@ -92,13 +92,13 @@ def test_a_name_stays_unless_the_images_speak_against_it(taught: Agent, liars: P
     assert all(s.agreement >= s.even for s in found)
 
 
-def test_of_too_few_images_the_name_decides(taught: Agent, liars: Path) -> None:
+def test_of_too_few_images_the_name_decides(taught: Core, liars: Path) -> None:
     few = BankView.of(taught, survey_task(liars, hold_out=()), FEWEST - 1)
     assert "six" in {s.target for s in by_both(few, Letters(), 1.0)}
 
 
 class TestTheCommand:
-    def test_looks_where_there_are_images_and_a_bank(self, command, taught: Agent, liars: Path):
+    def test_looks_where_there_are_images_and_a_bank(self, command, taught: Core, liars: Path):
         home = ("--home", taught.home, "--encoder", "letters", "--threshold", "1", "--json")
         both, names = (
             command("classes", "match", liars, "dice", *more, *home).json for more in ((), ("--by", "name"))
@@ -106,7 +106,7 @@ class TestTheCommand:
         assert (both["by"], names["by"]) == ("both", "name")
         assert {m["learned"] for m in names["matches"]} - {m["learned"] for m in both["matches"]} == {"six"}
 
-    def test_puts_a_first_whichever_side_the_images_are_on(self, command, taught: Agent, renamed: Path):
+    def test_puts_a_first_whichever_side_the_images_are_on(self, command, taught: Core, renamed: Path):
         home = ("--by", "sight", "--home", taught.home, "--json")
         one, other = (
             command("classes", "match", *ends, *home).json for ends in ((renamed, "dice"), ("dice", renamed))
@@ -117,19 +117,19 @@ class TestTheCommand:
             (m["target"], m["learned"]) for m in other["matches"]
         ]
 
-    def test_takes_the_whole_bank_where_b_is_left_away(self, command, taught: Agent, renamed: Path):
+    def test_takes_the_whole_bank_where_b_is_left_away(self, command, taught: Core, renamed: Path):
         found = command("classes", "match", renamed, "--by", "sight", "--home", taught.home, "--json").json
         assert {m["target_task"] for m in found["matches"]} == {"dice"}
         shown = command("classes", "match", renamed, "--by", "sight", "--home", taught.home)
         assert "landed" in shown.out
 
-    def test_says_what_it_needs_to_look(self, command, taught: Agent):
+    def test_says_what_it_needs_to_look(self, command, taught: Core):
         ran = command("classes", "match", "dice", "latin", "--by", "sight", "--home", taught.home)
         assert ran.code == 1
         assert "images on one side" in ran.err
 
     @pytest.mark.parametrize("threshold", ["0", "5", "nan"])
-    def test_refuses_a_threshold_that_is_no_similarity(self, command, taught: Agent, liars: Path, threshold: str):
+    def test_refuses_a_threshold_that_is_no_similarity(self, command, taught: Core, liars: Path, threshold: str):
         words = ("classes", "match", liars, "dice", "--encoder", "letters", "--threshold", threshold)
         for by in ("both", "name"):
             ran = command(*words, "--by", by, "--home", taught.home, "--json")

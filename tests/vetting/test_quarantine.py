@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from vetted import LIAR, forged, quarantine_of
 
-from skillmesh.agent import Agent
 from skillmesh.anchors import KINDS
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.answering.mapper import Mapper
 from skillmesh.backbone.calibration import Calibration
 from skillmesh.backbone.representation import represent
+from skillmesh.core import Core
 from skillmesh.data.inputs import as_image
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head
@@ -34,12 +34,12 @@ OTHERS = ("latin", "greek")
 
 
 @pytest.fixture(scope="session")
-def modules(taught: Agent) -> dict[str, Module]:
+def modules(taught: Core) -> dict[str, Module]:
     return {module.card.task: module for module in taught.bank}
 
 
 @pytest.fixture(scope="session")
-def quarantine(taught: Agent, modules: dict[str, Module]) -> Quarantine:
+def quarantine(taught: Core, modules: dict[str, Module]) -> Quarantine:
     """That of an agent which learned shapes and dice itself."""
     return quarantine_of(taught, [modules[name] for name in OWN])
 
@@ -79,7 +79,7 @@ def reason_of(verdict: Verdict) -> str:
 
 
 def test_honest_newcomers_cost_one_build_and_the_mapper_is_the_banks_own(
-    taught: Agent, modules: dict[str, Module], quarantine: Quarantine, monkeypatch: pytest.MonkeyPatch
+    taught: Core, modules: dict[str, Module], quarantine: Quarantine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[list[Module]] = []
 
@@ -100,13 +100,13 @@ def test_honest_newcomers_cost_one_build_and_the_mapper_is_the_banks_own(
     assert np.array_equal(verdict.mapper.map(x).posterior, taught.mapper()[1].map(x).posterior)
 
 
-def test_the_first_module_of_an_empty_bank_is_accepted(taught: Agent, modules: dict[str, Module]) -> None:
+def test_the_first_module_of_an_empty_bank_is_accepted(taught: Core, modules: dict[str, Module]) -> None:
     verdict = quarantine_of(taught, []).judge([], [modules["dice"]])
     assert verdict.accepted == (modules["dice"],)
     assert verdict.mapper is not None
 
 
-def test_nothing_comes_of_nothing(taught: Agent) -> None:
+def test_nothing_comes_of_nothing(taught: Core) -> None:
     assert quarantine_of(taught, []).judge([], []) == Verdict((), (), [], None)
 
 
@@ -125,7 +125,7 @@ def test_a_second_teacher_of_the_same_classes_passes_whatever_the_case_of_their_
 # What the agent knows for certain.
 
 
-def test_names_that_one_teacher_tells_apart_are_told_apart(taught: Agent, modules: dict[str, Module]) -> None:
+def test_names_that_one_teacher_tells_apart_are_told_apart(taught: Core, modules: dict[str, Module]) -> None:
     """`A-` and `A` have one plain form; a liar who exchanges them must not be right by that."""
     shapes = modules["shapes"]
     names = tuple(f"Rh {i // 2}{'-' if i % 2 else ''}" for i in range(len(shapes.card.classes)))
@@ -169,7 +169,7 @@ def test_a_copy_that_is_right_on_plain_descriptors_and_adapts_the_backbone_is_he
 
 
 def test_another_teacher_of_an_adapted_task_is_right_where_it_says_one_of_its_names(
-    taught: Agent, modules: dict[str, Module]
+    taught: Core, modules: dict[str, Module]
 ) -> None:
     """Nobody knows what is on probes that only an adapted head could name."""
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
@@ -183,7 +183,7 @@ def test_another_teacher_of_an_adapted_task_is_right_where_it_says_one_of_its_na
     assert taken.wrong == 0
 
 
-def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Agent, modules: dict[str, Module]) -> None:
+def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Core, modules: dict[str, Module]) -> None:
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
     card = modules["shapes"].card.model_copy(update={"biases": (CHANNELS, len(biases["bias.value"]))})
     own = Module.create(card, modules["shapes"].tensors | biases, taught.identity)[0]
@@ -197,7 +197,7 @@ def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Agent, mo
 
 @pytest.mark.parametrize(("accuracy", "passes"), [(0.5, True), (1.0, False)])
 def test_a_second_teacher_may_be_wrong_as_often_as_the_first_on_new_images(
-    accuracy: float, passes: bool, taught: Agent, modules: dict[str, Module]
+    accuracy: float, passes: bool, taught: Core, modules: dict[str, Module]
 ) -> None:
     """The first one's head has seen its validation images and knows them all; its card says how good it is."""
     shapes = forged(modules["shapes"], validation_accuracy=accuracy)
@@ -211,7 +211,7 @@ def test_a_second_teacher_may_be_wrong_as_often_as_the_first_on_new_images(
 
 
 def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_second_names(
-    taught: Agent, modules: dict[str, Module]
+    taught: Core, modules: dict[str, Module]
 ) -> None:
     """Nothing is excused on top, and the errors of all exams add up."""
     ann, bob = Identity.create("ann"), Identity.create("bob")
@@ -246,7 +246,7 @@ def test_nothing_is_excused_beforehand() -> None:
     assert (exam.Taken().wrong, exam.Taken().excused) == (0, 0.0)
 
 
-def test_a_teacher_may_not_take_bit_by_bit_what_no_module_may(taught: Agent, modules: dict[str, Module]) -> None:
+def test_a_teacher_may_not_take_bit_by_bit_what_no_module_may(taught: Core, modules: dict[str, Module]) -> None:
     """Each module is honest but for one stolen class; the first passes, as it takes few images."""
     quarantine = quarantine_of(taught, [modules["latin"]])
     latin, greek = (SketchAnchor.read(modules[name].tensors) for name in ("latin", "greek"))
@@ -282,12 +282,12 @@ def thief_of(module: Module, greed: np.ndarray | None = None, **card: Any) -> Mo
     return with_means(module, np.concatenate([probes, means] + ([] if greed is None else [greed])), **card)
 
 
-def test_taking_over_another_teachers_task_is_held(taught: Agent, modules: dict[str, Module]) -> None:
+def test_taking_over_another_teachers_task_is_held(taught: Core, modules: dict[str, Module]) -> None:
     verdict = quarantine_of(taught, []).judge(crowd(modules), [thief_of(modules["greek"])])
     assert "with it 0 instead of 4 of 4 answers to the probes of other modules of 'greek'" in reason_of(verdict)
 
 
-def test_newcomers_are_tried_on_each_other_and_the_greedy_last(taught: Agent, modules: dict[str, Module]) -> None:
+def test_newcomers_are_tried_on_each_other_and_the_greedy_last(taught: Core, modules: dict[str, Module]) -> None:
     """An agent that knows nothing yet receives honest modules and a thief of one of them, all at once.
 
     By its id the thief would come before the one that it steals from, which then would seem to be the thief.
@@ -305,7 +305,7 @@ def test_newcomers_are_tried_on_each_other_and_the_greedy_last(taught: Agent, mo
 
 
 def test_claiming_the_background_is_held_in_an_empty_and_in_a_full_bank(
-    taught: Agent, modules: dict[str, Module], quarantine: Quarantine
+    taught: Core, modules: dict[str, Module], quarantine: Quarantine
 ) -> None:
     greedy = with_means(modules["greek"], quarantine._examiner.background[:32])
     for live in ([], list(modules.values())):
@@ -393,7 +393,7 @@ def test_of_a_batch_only_the_bad_are_held_and_the_order_does_not_matter(
 
 
 def test_a_new_version_is_compared_with_the_bank_without_the_old_one(
-    taught: Agent, modules: dict[str, Module]
+    taught: Core, modules: dict[str, Module]
 ) -> None:
     """Its classes have new names: beside the old version it would be a thief."""
     quarantine, others = quarantine_of(taught, []), crowd(modules)[1:]
@@ -428,7 +428,7 @@ def _classes(modules: dict[str, Module]) -> int:
 
 @pytest.mark.parametrize("kind", ["maha", "gmmc"])
 def test_the_papers_anchors_pass_and_are_held_likewise(
-    kind: str, new_agent: Callable[..., Agent], tiny_tasks: Path
+    kind: str, new_agent: Callable[..., Core], tiny_tasks: Path
 ) -> None:
     agent = new_agent(kind, mapper=kind, representation="sqrt-features", variance_floor=0.01, clusters=4)
     shapes, dice = (agent.learn(tiny_tasks / name)[0] for name in ("shapes", "dice"))
@@ -466,7 +466,7 @@ def test_the_tolerance_is_that_of_a_binomial() -> None:
     ("representation", "compact"), [("features", False), ("sqrt-features", False), ("descriptor", True)]
 )
 def test_the_background_is_brought_into_every_representation(
-    representation: Any, compact: bool, taught: Agent, demo_tasks: Path
+    representation: Any, compact: bool, taught: Core, demo_tasks: Path
 ) -> None:
     calibration, features = taught.calibration, taught.calibration.features
     images = [as_image(path, 0) for path in sorted((demo_tasks / "dice" / "test").glob("*/*"))[:3]]
@@ -485,7 +485,7 @@ def test_the_background_is_brought_into_every_representation(
 # What an agent keeps at home.
 
 
-def test_learning_keeps_validation_descriptors_that_the_module_does_not_carry(taught: Agent) -> None:
+def test_learning_keeps_validation_descriptors_that_the_module_does_not_carry(taught: Core) -> None:
     folder = taught.home / validation.FOLDER
     module = taught.bank.find("shapes")
     (kept,) = validation.load(folder, [module])
@@ -496,7 +496,7 @@ def test_learning_keeps_validation_descriptors_that_the_module_does_not_carry(ta
     assert nearest.max() < 0.1
 
 
-def test_many_validation_images_are_thinned_evenly(tmp_path: Path, taught: Agent) -> None:
+def test_many_validation_images_are_thinned_evenly(tmp_path: Path, taught: Core) -> None:
     module = taught.bank.find("shapes")
     classes = len(module.card.classes)
     labels = np.repeat(np.arange(classes), 500 // classes)
@@ -509,7 +509,7 @@ def test_many_validation_images_are_thinned_evenly(tmp_path: Path, taught: Agent
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "pickle", "wrong label", "wrong width"])
-def test_probes_stand_in_for_a_file_that_is_missing_or_damaged(damage: str, tmp_path: Path, taught: Agent) -> None:
+def test_probes_stand_in_for_a_file_that_is_missing_or_damaged(damage: str, tmp_path: Path, taught: Core) -> None:
     module = taught.bank.find("shapes")
     rows, width = 6, module.card.dim - (damage == "wrong width")
     label = 999 if damage == "wrong label" else 0
@@ -538,7 +538,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_learning(
 
 
 def test_own_probes_alone_still_protect_the_agent(
-    taught: Agent, modules: dict[str, Module], tmp_path: Path
+    taught: Core, modules: dict[str, Module], tmp_path: Path
 ) -> None:
     shapes = modules["shapes"]
     own = validation.load(tmp_path, [shapes])

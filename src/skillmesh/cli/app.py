@@ -11,7 +11,7 @@ import typer
 from skillmesh.cli import options, outlet
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
 
 app = typer.Typer(
     help="Teach one agent, and every agent knows: learn folders of images, answer with no task label.",
@@ -61,7 +61,7 @@ def init(
     support: options.Support = "plain",
 ) -> None:
     """Set up an agent: a key of its own, settings, an empty bank."""
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.store.home import create_home, default_name, home_folder
 
     folder = home_folder(home or context.obj)
@@ -79,25 +79,25 @@ def init(
         images_per_class=images_per_class,
         support=support,
     )
-    agent = Agent(folder)
+    agent = Core(folder)
     outlet.line(f"agent {agent.name!r} at {folder}")
     outlet.line(f"  public key  {agent.identity.public_key}")
     outlet.line(f"  backbone    {agent.config.backbone} {agent.bank.backbone[:16]}…")
 
 
-def open_agent(home: Path | None, make: bool = True, **options_: Any) -> Agent:
+def open_agent(home: Path | None, make: bool = True, **options_: Any) -> Core:
     """Open the agent at a home; where there is none, make one with default settings and say so.
 
     Commands that name a task or a teacher of an agent do not `make` one: it would know neither.
     """
-    from skillmesh.agent import Agent
     from skillmesh.cli import show
     from skillmesh.common.config import FILE
+    from skillmesh.core import Core
     from skillmesh.store.home import home_folder
 
     folder = home_folder(home)
     new = not (folder / FILE).exists()
-    agent = Agent.open(folder, **options_) if make else Agent(folder, **options_)
+    agent = Core.open(folder, **options_) if make else Core(folder, **options_)
     if new:
         show.warn(f"made a new agent {agent.name!r} at {folder}")
     return agent

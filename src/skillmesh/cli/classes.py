@@ -16,7 +16,7 @@ from skillmesh.common import choices as names
 from skillmesh.errors import DataError
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.learning.class_names.encoders import Encoder
     from skillmesh.module import Module
     from skillmesh.synergy.matching.by_sight import Sighting
@@ -123,7 +123,7 @@ def _by_name(
 
 
 def _by_sight(
-    agent: Agent,
+    agent: Core,
     learned: str,
     target: str | None,
     encoder: Encoder | None,
@@ -151,7 +151,7 @@ def _by_sight(
     return [_as_row(sighting, new_first=new == learned) for sighting in kept]
 
 
-def _answers_for(agent: Agent, module: Module) -> Module:
+def _answers_for(agent: Core, module: Module) -> Module:
     """The task in use that a module is, or is a part of."""
     from skillmesh.module.joint import parts_of
 
@@ -209,7 +209,7 @@ def _side(given: str | None, home: Path | None) -> Side:
     return _known(open_agent(home), given)
 
 
-def _known(agent: Agent, task: str | None = None) -> Side:
+def _known(agent: Core, task: str | None = None) -> Side:
     """All modules of the bank, or a task that answers under this name, which may be merged."""
     from skillmesh.module.joint import parts_of
 
@@ -220,7 +220,7 @@ def _known(agent: Agent, task: str | None = None) -> Side:
     return Side(classes, {module.id: module.card.task for module in chosen} | _shown(agent, bank), parts)
 
 
-def _shown(agent: Agent, modules: Sequence[Module]) -> dict[str, str]:
+def _shown(agent: Core, modules: Sequence[Module]) -> dict[str, str]:
     """Return by id the task's name, with the teacher's where several teachers taught one of that name."""
     tasks = Counter(module.card.task for module in modules)
     return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from skillmesh.common.lookalikes import Lookalikes
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.learning.lesson import Lesson
     from skillmesh.module import Module
     from skillmesh.module.joint import MergedTask
@@ -17,14 +17,14 @@ MOST_LINES = 6
 """Number of lines about a task's images that a command prints."""
 
 
-def called(agent: Agent, key: str) -> str:
+def called(agent: Core, key: str) -> str:
     """Return how an agent calls a key; where no name was given, what it was heard to call itself counts."""
     claims = {notice.teacher_key: notice.teacher for notice in agent.ledger.view().heard}
     claims |= {module.card.teacher_key: module.card.teacher for module in agent.bank}
     return agent.teachers.called(key, claims.get(key))
 
 
-def facts_of(module: Module, agent: Agent, names: Lookalikes | None = None) -> dict[str, Any]:
+def facts_of(module: Module, agent: Core, names: Lookalikes | None = None) -> dict[str, Any]:
     """Return what a module's card says, under the teacher's name as this agent has it."""
     named = {"teacher": agent.teachers.name(module.card), "claimed_name": module.card.teacher}
     odd = {
@@ -34,13 +34,13 @@ def facts_of(module: Module, agent: Agent, names: Lookalikes | None = None) -> d
     return module.card.model_dump() | named | {"id": module.id, "bytes": module.size, "odd_letters": odd}
 
 
-def task_names(agent: Agent, others: Iterable[str] = ()) -> Lookalikes:
+def task_names(agent: Core, others: Iterable[str] = ()) -> Lookalikes:
     """Return what tells which tasks look like others by their names, those here and `others`."""
     here = (module.card.task for module in (*agent.bank, *agent.merged()))
     return Lookalikes((*here, *others))
 
 
-def merged_facts(joint: MergedTask, agent: Agent) -> dict[str, Any]:
+def merged_facts(joint: MergedTask, agent: Core) -> dict[str, Any]:
     """Return what there is to say of a merged task."""
     card, teachers = joint.card, agent.teachers
     return {

@@ -17,23 +17,15 @@ from skillmesh.cli.facts import facts_of, lesson_facts, warn_of
 from skillmesh.errors import AgentError, FolderOfTasksError, SkillmeshError
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.learning.lesson import Lesson
     from skillmesh.module import Module
 
 NOT_CONTINUED = (
-    "name",
-    "replace",
-    "biases",
-    "adaptation",
-    "layers",
-    "epochs",
-    "mirrored",
-    "warm",
-    "warm_start",
-    "warm_form",
+    *("name", "replace", "adapt", "adaptation", "layers", "epochs", "mirrored", "from_plain_head"),
+    *("warm_start", "warm_form"),
 )
-"""What `learn` cannot heed where it goes on with a task, by the names that `Agent.learn` has for it."""
+"""Options that `learn` cannot heed where it extends a task."""
 MOST_CONFUSIONS = 3
 """Number of confused pairs of classes that are printed."""
 
@@ -64,13 +56,13 @@ def learn(
     ] = None,
     note: options.Note = None,
     tag: options.Tag = None,
-    biases: options.Biases = "never",
-    adaptation: options.Adaptation = "biases",
+    adapt: options.Adapt = "none",
+    adaptation: options.AdaptationKind = "biases",
     layers: options.Layers = "all",
     epochs: options.Epochs = None,
     mirrored: options.Mirrored = False,
-    warm: options.Warm = False,
-    warm_start: options.WarmStart = "auto",
+    from_plain_head: options.FromPlainHead = False,
+    warm_start: options.WarmMode = "auto",
     warm_form: options.WarmForm = "prior",
     device: options.Device = None,
     report: options.Report = None,
@@ -78,6 +70,7 @@ def learn(
 ) -> None:
     """Learn a task from a folder of images and keep it as a small signed module."""
     from skillmesh.cli.targets import refuse_bad_target
+    from skillmesh.common.choices import Adaptation, WarmStart
 
     refuse_bad_target(report)
     if continued is not None and (unfit := _given(context, NOT_CONTINUED)):
@@ -88,8 +81,8 @@ def learn(
         raise AgentError(f"--each-folder learns several tasks by their folders' names; leave out {unfit[0]}")
     how: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
     if continued is None:
-        training = (biases, adaptation, layers, epochs, mirrored, warm, warm_start, warm_form)
-        how |= dict(zip(NOT_CONTINUED, (name, replace, *training), strict=True))
+        how |= {"name": name, "replace": replace, "warm_start": WarmStart(warm_start, warm_form)}
+        how["adaptation"] = Adaptation(adapt, adaptation, layers, epochs, mirrored, from_plain_head)
     agent = open_agent(home or context.obj, device=device)
     if each_folder:
         _learn_each(agent, folder, json, how)
@@ -105,7 +98,7 @@ def learn(
 
 
 def _learn_one(
-    agent: Agent, folder: Path, continued: str | None, report: Path | None, json: bool, how: dict[str, Any]
+    agent: Core, folder: Path, continued: str | None, report: Path | None, json: bool, how: dict[str, Any]
 ) -> None:
     """Learn one task, or go on with it, and show what came of it."""
     from skillmesh.cli import show
@@ -121,7 +114,7 @@ def _learn_one(
         _show(module, lesson, seconds)
 
 
-def _learn_each(agent: Agent, folder: Path, json: bool, how: dict[str, Any]) -> None:
+def _learn_each(agent: Core, folder: Path, json: bool, how: dict[str, Any]) -> None:
     """Learn every task in a folder; one that fails does not stop the others."""
     from skillmesh.cli import show
     from skillmesh.data.folder import folders_to_learn
@@ -147,7 +140,7 @@ def _learn_each(agent: Agent, folder: Path, json: bool, how: dict[str, Any]) -> 
         raise typer.Exit(1)
 
 
-def _taught(agent: Agent, folder: Path, continued: str | None, how: dict[str, Any]) -> tuple[Module, Lesson]:
+def _taught(agent: Core, folder: Path, continued: str | None, how: dict[str, Any]) -> tuple[Module, Lesson]:
     from skillmesh.cli import show
 
     with show.progress_bar() as bar:

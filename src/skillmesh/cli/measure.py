@@ -13,7 +13,7 @@ from skillmesh.cli import options, outlet
 from skillmesh.cli.app import app
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.evaluation.evaluate import Evaluation
 
 
@@ -53,10 +53,10 @@ def eval_(
     device: options.Device = None,
 ) -> None:
     """Measure: accuracy with the task given, task recognition, and accuracy with no task given."""
-    from skillmesh.agent import Agent
     from skillmesh.cli import show
     from skillmesh.cli.evaluated import print_evaluation, write_json, write_page
     from skillmesh.cli.targets import refuse_bad_target
+    from skillmesh.core import Core
     from skillmesh.data.folder import find_tasks
     from skillmesh.evaluation.corrective import corrective as corrected
     from skillmesh.evaluation.evaluate import evaluate
@@ -84,7 +84,7 @@ def eval_(
                 "seed": seed,
             }
             create_home(Path(fresh), **settings)
-        agent = Agent(Path(fresh) if learn else home_folder(home or context.obj), device=device)
+        agent = Core(Path(fresh) if learn else home_folder(home or context.obj), device=device)
         origin = provenance(show.command_line(), paths, seed)
         result = evaluate(agent, paths, learn=learn, keep_said=corrective, progress=bar)
         found = {} if names is None else {"corrective": corrected(result.said, names)}
@@ -99,7 +99,7 @@ def eval_(
         print_evaluation(facts, result if classes else None)
 
 
-def _report(agent: Agent, result: Evaluation, classes: bool) -> dict[str, Any]:
+def _report(agent: Core, result: Evaluation, classes: bool) -> dict[str, Any]:
     config = agent.config.model_dump(mode="json", exclude={"name", "weights", "calibration"})
     mapper = agent.mapper()[1]
     threshold = round(mapper.threshold, 6) if math.isfinite(mapper.threshold) else None  # JSON has no infinity

@@ -13,7 +13,7 @@ from skillmesh.cli.facts import called, task_names
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.mesh.node import Node
     from skillmesh.store.mesh_settings import MeshSettings, TlsFiles
 
@@ -325,7 +325,7 @@ def _parsed(change: str, settings: MeshSettings) -> tuple[str, Any]:
 
 
 def _settings(
-    agent: Agent, network: str | None, listen: list[str] | None, connect: list[str] | None, trust: str | None
+    agent: Core, network: str | None, listen: list[str] | None, connect: list[str] | None, trust: str | None
 ) -> MeshSettings:
     """The home's settings, with what was said on the command line."""
     from skillmesh.store.mesh_settings import MeshSettings
@@ -334,7 +334,7 @@ def _settings(
     return MeshSettings.load(agent.home).with_(**{name: value for name, value in said.items() if value})
 
 
-def _trusts(agent: Agent) -> str:
+def _trusts(agent: Core) -> str:
     if agent.ledger.open_trust:
         return "everyone (open)"
     trusted = agent.ledger.view().trusted

@@ -77,12 +77,12 @@ Tag = Annotated[
     list[str] | None,
     typer.Option("--tag", show_default=False, help="A word by which others choose what to take; repeatable."),
 ]
-Biases = Annotated[
-    names.BiasMode,
-    typer.Option("--adapt", "--biases", help="Train biases for the backbone; auto keeps them where they pay."),
+Adapt = Annotated[
+    names.AdaptMode,
+    typer.Option("--adapt", help="Adapt the backbone to the task; auto keeps that where it pays."),
 ]
-Adaptation = Annotated[
-    names.Adaptation,
+AdaptationKind = Annotated[
+    names.AdaptationKind,
     typer.Option("--adaptation", help="What --adapt trains: biases, these with Head2Toe, or an input pattern."),
 ]
 Layers = Annotated[
@@ -95,8 +95,10 @@ Epochs = Annotated[
     int | None, typer.Option("--epochs", min=1, show_default=False, help="How long --adapt trains; default: 3.")
 ]
 Mirrored = Annotated[bool, typer.Option("--mirrored", help="--adapt: mirror images at random while training.")]
-Warm = Annotated[bool, typer.Option("--warm", help="--adapt: begin with the plain head, not a random one.")]
-WarmStart = Annotated[
+FromPlainHead = Annotated[
+    bool, typer.Option("--from-plain-head", help="--adapt: begin with the plain head, not a random one.")
+]
+WarmMode = Annotated[
     names.WarmMode,
     typer.Option("--warm-start", help="auto: begin with rows of classes that the bank knows by name, if it pays."),
 ]

@@ -14,7 +14,7 @@ from skillmesh.cli.mesh import tls_files
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
     from skillmesh.mesh.shelf import Shelf
 
 trust = typer.Typer(help="Whose modules this agent believes.", no_args_is_help=True, rich_markup_mode=None)
@@ -186,7 +186,7 @@ def certs_issue(
     outlet.line(f"wrote {files.certificate}{'' if out else '; TLS is on for this agent'}")
 
 
-def _agent_and_shelf(home: Path | None, make: bool = True) -> tuple[Agent, Shelf]:
+def _agent_and_shelf(home: Path | None, make: bool = True) -> tuple[Core, Shelf]:
     from skillmesh.mesh.shelf import Shelf
 
     agent = open_agent(home, make)

@@ -1,6 +1,6 @@
 """Images in: task folders and zips, splits, decoding, and tasks drawn by code."""
 
-from skillmesh.data.folder import ImageFile, Split, TaskFolder, find_tasks, open_task
+from skillmesh.data.folder import ImageFile, Split, TaskImages, find_tasks, open_task
 from skillmesh.data.images import UnreadableImageError, decode
 
-__all__ = ["ImageFile", "Split", "TaskFolder", "UnreadableImageError", "decode", "find_tasks", "open_task"]
+__all__ = ["ImageFile", "Split", "TaskImages", "UnreadableImageError", "decode", "find_tasks", "open_task"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from skillmesh.data.twins import SPLIT_WORDS, TaskTwins
 
 if TYPE_CHECKING:
-    from skillmesh.data.folder import TaskFolder
+    from skillmesh.data.folder import TaskImages
 
 SHOWN = 3
 """Number of files that a sentence names; a program gets all of them."""
@@ -54,7 +54,7 @@ def some(items: Iterable[str], shown: int = SHOWN) -> str:
     return ", ".join(every[:shown]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def check_names(task: TaskFolder) -> list[Finding]:
+def check_names(task: TaskImages) -> list[Finding]:
     """Find classes whose names are nearly equal, and folders that were joined because their names are equal."""
     return [*_nearly_equal(task.classes), *_joined(task)]
 
@@ -81,7 +81,7 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in folded if not letter.isspace() and letter not in "_-") or name
 
 
-def _joined(task: TaskFolder) -> list[Finding]:
+def _joined(task: TaskImages) -> list[Finding]:
     """Find folders side by side whose names are equal in Unicode's NFC; `data.folder` takes them as one class."""
     spellings: dict[tuple[str, str], set[str]] = defaultdict(set)
     if all(file.name.isascii() for split in task.splits.values() for file in split.files):
@@ -104,7 +104,7 @@ def _joined(task: TaskFolder) -> list[Finding]:
     ]
 
 
-def check_balance(task: TaskFolder) -> list[Finding]:
+def check_balance(task: TaskImages) -> list[Finding]:
     """Find a class with many times the training images of another."""
     counts: NDArray[np.int64] = np.bincount(task.splits["train"].labels, minlength=len(task.classes))
     if len(counts) < 2 or min(counts) == 0 or max(counts) < UNBALANCED * min(counts):

@@ -63,8 +63,8 @@ class Split:
 
 
 @dataclass(frozen=True)
-class TaskFolder:
-    """A task as found on disk; nothing is decoded yet."""
+class TaskImages:
+    """A task's images by class and split, on disk or elsewhere; nothing is decoded yet."""
 
     name: str
     classes: tuple[str, ...]
@@ -86,7 +86,7 @@ def open_task(
     hold_out: Collection[str] = ("val",),
     seed: int = 0,
     one_task: bool = False,
-) -> TaskFolder:
+) -> TaskImages:
     """Find classes and splits of the task at `path`.
 
     Parameters
@@ -116,7 +116,7 @@ def survey_task(
     hold_out: Collection[str] = ("val",),
     seed: int = 0,
     val_as_test: bool = False,
-) -> TaskFolder:
+) -> TaskImages:
     """As `open_task`, but what cannot be learned (no class, or one) is handed out too, for a report of all faults.
 
     Parameters
@@ -139,7 +139,7 @@ def survey_task(
             _cut(found, split, seed)
     splits = {split: _as_split(source, by_class, classes) for split, by_class in found.items()}
     called = _nfc(name or task_name(path))
-    return TaskFolder(called, classes, splits, tuple(notes), files.has_splits, files.skipped, _tasks_inside(files))
+    return TaskImages(called, classes, splits, tuple(notes), files.has_splits, files.skipped, _tasks_inside(files))
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
@@ -304,7 +304,7 @@ def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
     return prefix
 
 
-def refuse_folder_of_tasks(task: TaskFolder, path: str | Path) -> None:
+def refuse_folder_of_tasks(task: TaskImages, path: str | Path) -> None:
     """Refuse what looks like several tasks, before anything is learned from it."""
     if not (inside := task.tasks_inside):
         return
@@ -317,7 +317,7 @@ def refuse_folder_of_tasks(task: TaskFolder, path: str | Path) -> None:
     )
 
 
-def refuse_too_few_classes(task: TaskFolder, path: str | Path) -> None:
+def refuse_too_few_classes(task: TaskImages, path: str | Path) -> None:
     if len(task.classes) > 1:
         return
     skipped = f"; {task.skipped}" if task.skipped else ""

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from skillmesh.answering.answer import Guess
 from skillmesh.answering.mapper import Mapped
+from skillmesh.common.choices import WarmStart
 from skillmesh.common.progress import Progress
 from skillmesh.data.checks import Finding
-from skillmesh.data.folder import TaskFolder, open_task
-from skillmesh.errors import DataError
+from skillmesh.data.folder import TaskImages, open_task
+from skillmesh.errors import ArgumentError, DataError
 from skillmesh.evaluation.measured import MeasurableAgent
 from skillmesh.evaluation.shown import Change, Shown, show, show_sound
 from skillmesh.learning.head import softmax
@@ -92,9 +93,16 @@ class TaskAnswers:
         return [{**final, "recall_task_given": given["recall"]} for final, given in pairs]
 
 
-@dataclass
+@dataclass(repr=False)
 class Evaluation:
-    """Results per task, and what they are on average over tasks."""
+    """Results per task, and what they are on average over tasks.
+
+    Examples
+    --------
+    >>> result = agent.evaluate("photos/dice")
+    >>> round(result.final, 2) <= round(result.task_given, 2) <= 1
+    True
+    """
 
     tasks: list[TaskResult] = field(default_factory=list)
     hidden: list[HiddenResult] = field(default_factory=list)
@@ -106,6 +114,47 @@ class Evaluation:
     answers: list[TaskAnswers] = field(default_factory=list)
     checks: list[tuple[str, Finding]] = field(default_factory=list)
     """What the checks found, with the name of the task."""
+
+    def __repr__(self) -> str:
+        parts = []
+        if self.tasks:
+            whose = repr(self.tasks[0].task) if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
+            images = sum(task.test_images for task in self.tasks)
+            parts.append(
+                f"{whose}, {images:,} test images; accuracy with the task given {_percent(self.task_given)}, task "
+                f"found {_percent(self.task_found)}, final {_percent(self.final)}"
+            )
+        parts += [f"{task.task!r} is not known, {_percent(task.unknown)} unknown" for task in self.hidden]
+        return f"Evaluation: {'; '.join(parts) or 'nothing'}"
+
+    @property
+    def task_given(self) -> float | None:
+        """Share of images given the right class where the task is given; the mean over tasks."""
+        return self._mean("oracle_accuracy")
+
+    @property
+    def task_found(self) -> float | None:
+        """Share of images whose task is recognised; the mean over tasks."""
+        return self._mean("task_accuracy")
+
+    @property
+    def final(self) -> float | None:
+        """Share of images given the right class of the right task, with no task given; the mean over tasks."""
+        return self._mean("final_accuracy")
+
+    def _mean(self, figure: str) -> float | None:
+        return macro_average([getattr(task, figure) for task in self.tasks]) if self.tasks else None
+
+    def confusion_matrix(self, task: str | None = None, task_given: bool = False) -> NDArray[np.int64]:
+        """Count a task's images by their class (row) and the class they were given (column).
+
+        The last column counts images that were given a class of another task; there are none where the task is given.
+        """
+        found = [answers for answers in self.answers if task in (None, answers.task)]
+        if len(found) != 1:
+            names = ", ".join(repr(answers.task) for answers in self.answers) or "none"
+            raise ArgumentError(f"task: found {task!r}; expected one of the tasks that were measured: {names}")
+        return (found[0].given if task_given else found[0].final).matrix()
 
     def summary(self) -> dict[str, Any]:
         """Return the macro averages and the tasks, as JSON would have it."""
@@ -156,6 +205,10 @@ class Evaluation:
         return round(float(sum(gaps)), 6)
 
 
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
 def macro_average(figures: Sequence[float]) -> float:
     """The mean over tasks, every task with one voice, to six digits."""
     return round(fmean(figures), 6)
@@ -163,7 +216,7 @@ def macro_average(figures: Sequence[float]) -> float:
 
 def evaluate(
     agent: MeasurableAgent,
-    paths: Sequence[Path | TaskFolder],
+    paths: Sequence[Path | TaskImages],
     *,
     learn: bool = True,
     hide: Sequence[str] = (),
@@ -191,7 +244,7 @@ def evaluate(
             if folder.name not in hide:
                 started = time.perf_counter()
                 # Cold: what is measured of a task must not depend on which were learned before it.
-                _, lesson = agent.learn(folder, warm_start="never", progress=progress)
+                _, lesson = agent.learn(folder, warm_start=WarmStart("never"), progress=progress)
                 seconds[folder.name] = time.perf_counter() - started
                 result.checks += [(folder.name, finding) for finding in lesson.all_findings]
     modules, _ = agent.mapper()
@@ -211,13 +264,16 @@ def evaluate(
     return result
 
 
-def open_measured(path: Path | TaskFolder, seed: int, learn: bool = True) -> TaskFolder:
+def open_measured(
+    path: str | Path | TaskImages, seed: int = 0, learn: bool = True, name: str | None = None
+) -> TaskImages:
     """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
-    if isinstance(path, TaskFolder):
-        return path
-    folder = open_task(path, hold_out=("val", "test") if learn else (), seed=seed, one_task=True)
+    if isinstance(path, TaskImages):
+        folder = path
+    else:
+        folder = open_task(path, name=name, hold_out=("val", "test") if learn else (), seed=seed, one_task=True)
     if not len(folder.splits["test"]) and not learn:
-        return TaskFolder(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)
+        return TaskImages(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)
     if not len(folder.splits["test"]):
         raise DataError(
             f"{path} leaves no test images: its classes have one or two images each; add images or a test folder"
@@ -226,7 +282,7 @@ def open_measured(path: Path | TaskFolder, seed: int, learn: bool = True) -> Tas
 
 
 def _test_known(
-    agent: MeasurableAgent, folder: TaskFolder, index: int, shown: Shown, learn_seconds: float, result: Evaluation
+    agent: MeasurableAgent, folder: TaskImages, index: int, shown: Shown, learn_seconds: float, result: Evaluation
 ) -> None:
     modules, mapper = agent.mapper()
     module = modules[index]
@@ -265,7 +321,7 @@ def _test_known(
 def _task_answers(
     agent: MeasurableAgent,
     module: Module,
-    folder: TaskFolder,
+    folder: TaskImages,
     shown: Shown,
     seen: Floats,
     final: tuple[NDArray[np.bool_], list[str], Floats],
@@ -285,7 +341,7 @@ def _task_answers(
 
 def _test_hidden(
     agent: MeasurableAgent,
-    folder: TaskFolder,
+    folder: TaskImages,
     change: Change | None,
     progress: Progress | None,
     result: Evaluation,
@@ -297,13 +353,13 @@ def _test_hidden(
 
 
 def said_right(
-    agent: MeasurableAgent, module: Module, folder: TaskFolder, shown: Shown, seen: Floats
+    agent: MeasurableAgent, module: Module, folder: TaskImages, shown: Shown, seen: Floats
 ) -> NDArray[np.bool_]:
     """Whether the task's own module names the right class; `seen` is what its head looks at."""
     return is_right(agent.head(module).logits(seen).argmax(axis=1), module, folder, shown)
 
 
-def is_right(answers: NDArray[np.int64], module: Module, folder: TaskFolder, shown: Shown) -> NDArray[np.bool_]:
+def is_right(answers: NDArray[np.int64], module: Module, folder: TaskImages, shown: Shown) -> NDArray[np.bool_]:
     """Whether these classes of the task's own module are the right ones."""
     right: NDArray[np.bool_] = answers == _in_order_of(module, folder)[shown.labels]
     return right
@@ -333,7 +389,7 @@ class Marks:
         )
 
 
-def _in_order_of(module: Module, folder: TaskFolder) -> NDArray[np.int64]:
+def _in_order_of(module: Module, folder: TaskImages) -> NDArray[np.int64]:
     """Translate the folder's class indices to the module's: a folder to be tested may lack classes."""
     position = {name: i for i, name in enumerate(module.card.classes)}
     return np.array([position.get(name, -1) for name in folder.classes], dtype=np.int64)
@@ -360,7 +416,7 @@ def _answers(
     return stated, named
 
 
-def _said(agent: MeasurableAgent, folder: TaskFolder, shown: Shown) -> ForcedAnswers:
+def _said(agent: MeasurableAgent, folder: TaskImages, shown: Shown) -> ForcedAnswers:
     together = "plain" if agent.config.support == "never" else agent.config.support
     alone, supported = (agent.answer_described(shown.x, shown.images, how) for how in ("never", together))
     labels = tuple(folder.classes[label] for label in shown.labels)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from skillmesh.answering.answer import Answer
-from skillmesh.common.choices import Support, WarmMode
+from skillmesh.common.choices import Support, WarmStart
 from skillmesh.common.progress import Progress
-from skillmesh.data.folder import TaskFolder
+from skillmesh.data.folder import TaskImages
 from skillmesh.data.inputs import AnyImage
 from skillmesh.learning.lesson import Lesson
 from skillmesh.module import Module
@@ -20,7 +20,7 @@ class MeasurableAgent(Holder, Protocol):
     """An agent that can be measured: it learns tasks, and answers images that are described already."""
 
     def learn(
-        self, task: TaskFolder, *, warm_start: WarmMode = "auto", progress: Progress | None = None
+        self, task: TaskImages, *, warm_start: WarmStart | None = None, progress: Progress | None = None
     ) -> tuple[Module, Lesson]: ...
 
     def answer_described(

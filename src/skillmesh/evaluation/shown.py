@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from skillmesh.backbone.cache import content_key
 from skillmesh.common.progress import Progress, begin
 from skillmesh.data.checks import Finding, unreadable
-from skillmesh.data.folder import Split, TaskFolder
+from skillmesh.data.folder import Split, TaskImages
 from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import DataError
@@ -46,16 +46,16 @@ class Shown:
 
 
 def show(
-    agent: MeasurableAgent, folder: TaskFolder, change: Change | None = None, progress: Progress | None = None
+    agent: MeasurableAgent, folder: TaskImages, change: Change | None = None, progress: Progress | None = None
 ) -> Shown:
-    """Describe a task's test images as `Agent.answer` would."""
+    """Describe a task's test images as `Core.answer` would."""
     started = time.perf_counter()
     part, _ = _described(agent, folder, change, progress)
     return _shown(agent, part, time.perf_counter() - started)
 
 
 def show_sound(
-    agent: MeasurableAgent, folder: TaskFolder, learned: bool, progress: Progress | None = None
+    agent: MeasurableAgent, folder: TaskImages, learned: bool, progress: Progress | None = None
 ) -> tuple[Shown, tuple[Finding, ...]]:
     """Describe a task's test images and leave out those that would falsify a measurement.
 
@@ -79,7 +79,7 @@ def show_sound(
 
 
 def _described(
-    agent: MeasurableAgent, folder: TaskFolder, change: Change | None, progress: Progress | None
+    agent: MeasurableAgent, folder: TaskImages, change: Change | None, progress: Progress | None
 ) -> tuple[Part, list[Finding]]:
     split, name = folder.splits["test"], folder.name
     images: Sequence[AnyImage] = split.files if change is None else [change(image) for image in split.files]

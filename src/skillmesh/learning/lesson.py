@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 from skillmesh.anchors import KINDS, Anchor, AnchorSettings
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import Prior
+from skillmesh.common.choices import Adaptation
 from skillmesh.common.config import AgentConfig
 from skillmesh.common.progress import Advance
 from skillmesh.data.checks import Finding, check_balance, check_names, unreadable
-from skillmesh.data.folder import TaskFolder
+from skillmesh.data.folder import TaskImages
 from skillmesh.errors import DataError
 from skillmesh.learning.advice import advise
 from skillmesh.learning.examine import Part, examine
 from skillmesh.learning.head import Fit, softmax
 from skillmesh.learning.outcome import Outcome
 from skillmesh.learning.probes import choose_probes, probe_tensors
-from skillmesh.learning.trial import Adapting, Material, try_adapting
-from skillmesh.learning.warm_start.start import WarmStart, start_head
+from skillmesh.learning.trial import Material, refuse_impossible, try_adapting
+from skillmesh.learning.warm_start.start import WarmSources, start_head
 from skillmesh.numerics.costs import Costs
 from skillmesh.numerics.tensors import Floats, Tensors
 from skillmesh.numerics.threads import one_thread
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from skillmesh.data.inputs import Unreadable
 
 Labels = NDArray[np.int64]
+
+
+NO_ADAPTATION = Adaptation("none")
+COLD = WarmSources()
+"""No modules that a head could start from."""
 
 
 @dataclass(frozen=True)
@@ -77,25 +83,25 @@ class Lesson:
 
 
 def study(
-    task: TaskFolder,
+    task: TaskImages,
     backbone: Backbone,
     config: AgentConfig,
     progress: Advance | None = None,
-    adapting: Adapting = Adapting(),  # noqa: B008  (it cannot change)
+    adaptation: Adaptation = NO_ADAPTATION,
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
-    warm_start: WarmStart = WarmStart(),  # noqa: B008
+    warm_sources: WarmSources = COLD,
 ) -> Lesson:
     """Learn head, anchor and probes from the training and validation images. Test images are never opened.
 
-    What `adapting` says is tried beside. `checkpoint` keeps what a kill would lose of that, and `training` is told
-    how many images will go through the network. Where `warm_start` has modules, classes that they know begin with
-    what these know of them; a head that looks at an adapted backbone takes nothing from it.
+    `adaptation` is tried beside the plain head. `checkpoint` keeps what a kill would lose of it, and `training` is
+    told how many images will go through the network. Where `warm_sources` has modules, classes that they know
+    begin with what these know of them; a head that looks at an adapted backbone takes nothing from it.
     """
-    adapting.refuse_impossible(backbone.network, len(task.splits["val"]))
+    refuse_impossible(adaptation, backbone.network, len(task.splits["val"]))
     read = read_images(task, backbone, progress)
     train_part, val_part = read.parts
-    adapting.refuse_impossible(backbone.network, len(val_part))  # twins of training images are gone now
+    refuse_impossible(adaptation, backbone.network, len(val_part))  # twins of training images are gone now
     train_labels, val_labels = train_part.labels, val_part.labels
     train, val = (backbone.represent(part.raw, config.representation, config.compact) for part in read.parts)
     counts = np.bincount(train_labels, minlength=len(task.classes))
@@ -104,18 +110,18 @@ def study(
     # saves (2 to 6 × on two cores). It also makes a module the same whatever the number of threads.
     with one_thread():
         space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
-        begun = start_head(warm_start, task.classes, space, (train, train_labels), (val, val_labels))
+        begun = start_head(warm_sources, task.classes, space, (train, train_labels), (val, val_labels))
         fit, views = begun.fit, (train, val)
         anchor = KINDS[config.mapper].fit(train, train_labels, len(task.classes), anchor_settings(config))
         prior = backbone.calibration.prior(config.representation, config.compact)
         probes = own_probes(anchor, val, config.mapper, prior)
     tensors = anchor.tensors() | probe_tensors(probes)
     facts: dict[str, Any] = {} if begun.record is None else {"warm_start": begun.record}
-    if adapting.mode == "auto" and (fit.accuracy == 1 or not len(val)):
-        facts["trial"] = f"{adapting.kind}: not tried, since all {len(val)} validation images are right without"
-    elif adapting.mode != "never":
+    if adaptation.mode == "auto" and (fit.accuracy == 1 or not len(val)):
+        facts["trial"] = f"{adaptation.kind}: not tried, since all {len(val)} validation images are right without"
+    elif adaptation.mode != "none":
         material = Material((train_part.images, val_part.images), views, (train_labels, val_labels), fit)
-        adapted, kept = try_adapting(adapting, backbone, config, material, checkpoint, training)
+        adapted, kept = try_adapting(adaptation, backbone, config, material, checkpoint, training)
         facts["trial"] = adapted.words
         if kept:
             fit, views, tensors = adapted.fit, adapted.views, tensors | adapted.tensors
@@ -135,7 +141,7 @@ def study(
 
 
 def _card_facts(
-    task: TaskFolder, config: AgentConfig, counts: NDArray[np.int64], val: Floats, fit: Fit
+    task: TaskImages, config: AgentConfig, counts: NDArray[np.int64], val: Floats, fit: Fit
 ) -> dict[str, Any]:
     return {
         "task": task.name,
@@ -160,7 +166,7 @@ class ReadImages:
     """Number of images whose descriptors were not in the cache."""
 
 
-def read_images(task: TaskFolder, backbone: Backbone, progress: Advance | None) -> ReadImages:
+def read_images(task: TaskImages, backbone: Backbone, progress: Advance | None) -> ReadImages:
     """Describe and examine the training and the validation images."""
     seen = {name: backbone.describe(task.splits[name].files, progress) for name in ("train", "val")}
     parts = [Part.of(name, task.splits[name].files, task.splits[name].labels, seen[name]) for name in seen]
@@ -196,7 +202,7 @@ def anchor_settings(config: AgentConfig) -> AnchorSettings:
     )
 
 
-def _refuse_empty_classes(task: TaskFolder, counts: NDArray[np.int64], read: ReadImages) -> None:
+def _refuse_empty_classes(task: TaskImages, counts: NDArray[np.int64], read: ReadImages) -> None:
     empty = [task.classes[i] for i in np.flatnonzero(counts == 0)]
     if not empty:
         return

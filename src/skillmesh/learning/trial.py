@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.common.choices import Adaptation, BiasMode
+from skillmesh.common.choices import Adaptation
 from skillmesh.common.progress import Advance
 from skillmesh.data.inputs import read_pixels
 from skillmesh.errors import AgentError, DataError
@@ -40,47 +40,34 @@ SURE = 0.95
 Validation images have also chosen the epoch and the biases left out, so it is somewhat more than one."""
 
 
-@dataclass(frozen=True)
-class Adapting:
-    """What a teacher is to try beside a head on the backbone as it is."""
-
-    mode: BiasMode = "never"
-    kind: Adaptation = "biases"
-    layers: str = "all"
-    """Behind which biases act, as `backbone.biasing.chosen` reads it."""
-    epochs: int | None = None
-    """`None`: what was found to pay."""
-    mirrored: bool = False
-    """Whether images are mirrored at random."""
-    warm: bool = False
-    """Whether training begins with the plain head instead of a random one."""
-
-    def refuse_impossible(self, network: Network, validation_images: int) -> None:
-        """Say what cannot be done before any image is looked at."""
-        if self.mode == "never":
-            return
-        if self.mode == "always" and not validation_images:
-            raise DataError(
-                "the task has no validation images, and what is trained must be stopped on some; add images, or "
-                "learn without biases"
-            )
-        if self.kind == "reprogramming":
-            if self.layers != "all":
-                raise AgentError(
-                    f"layers are chosen ({self.layers}), but reprogramming trains none; leave them out"
-                )
-            return
-        from skillmesh.backbone.biasing import chosen
-
-        chosen(self.layers, network.places)
-        if not room_for(len(network.base)):
+def refuse_impossible(adaptation: Adaptation, network: Network, validation_images: int) -> None:
+    """Say what cannot be done before any image is looked at."""
+    if adaptation.mode == "none":
+        return
+    if adaptation.mode == "always" and not validation_images:
+        raise DataError(
+            "the task has no validation images, and what is trained must be stopped on some; add images, or "
+            "learn without adaptation"
+        )
+    if adaptation.kind == "reprogramming":
+        if adaptation.layers != "all":
             raise AgentError(
-                f"the network has {len(network.base):,} channels: a module has no room to say which of them have "
-                "biases; choose a smaller network, or --adaptation reprogramming"
+                f"layers are chosen ({adaptation.layers}), but reprogramming trains none; leave them out"
             )
+        return
+    from skillmesh.backbone.biasing import chosen
 
-    def settings(self, usual: TrainingSettings) -> TrainingSettings:
-        return replace(usual, epochs=self.epochs or usual.epochs, flips=self.mirrored, warm=self.warm)
+    chosen(adaptation.layers, network.places)
+    if not room_for(len(network.base)):
+        raise AgentError(
+            f"the network has {len(network.base):,} channels: a module has no room to say which of them have "
+            "biases; choose a smaller network, or --adaptation reprogramming"
+        )
+
+
+def _training_settings(adaptation: Adaptation, usual: TrainingSettings) -> TrainingSettings:
+    epochs = adaptation.epochs or usual.epochs
+    return replace(usual, epochs=epochs, flips=adaptation.mirrored, warm=adaptation.from_plain_head)
 
 
 @dataclass(frozen=True)
@@ -113,7 +100,7 @@ class Adapted:
 
 
 def try_adapting(
-    adapting: Adapting,
+    adaptation: Adaptation,
     backbone: Backbone,
     config: AgentConfig,
     material: Material,
@@ -121,13 +108,13 @@ def try_adapting(
     training: Callable[[int], Advance | None] = lambda _: None,
 ) -> tuple[Adapted, bool]:
     """Adapt, and say whether to keep it: always, or where validation images say that it pays."""
-    adapted = adapt(adapting, backbone, config, material, checkpoint, training)
-    kept = bool(adapted.tensors) and (adapting.mode == "always" or adapted.better)
+    adapted = adapt(adaptation, backbone, config, material, checkpoint, training)
+    kept = bool(adapted.tensors) and (adaptation.mode == "always" or adapted.better)
     return replace(adapted, words=f"{adapted.words}; {'kept' if kept else 'not kept'}"), kept
 
 
 def adapt(
-    adapting: Adapting,
+    adaptation: Adaptation,
     backbone: Backbone,
     config: AgentConfig,
     material: Material,
@@ -136,25 +123,25 @@ def adapt(
 ) -> Adapted:
     """Train an adaptation and a head for it, and compare with the plain head."""
     with counted() as costs:
-        adapted = _Trial(adapting, backbone, config, material, checkpoint, training).run()
+        adapted = _Trial(adaptation, backbone, config, material, checkpoint, training).run()
     return replace(adapted, words=f"{adapted.words}, {costs.total / 1e9:,.0f} GMACs")
 
 
 class _Trial:
     def __init__(
         self,
-        adapting: Adapting,
+        adaptation: Adaptation,
         backbone: Backbone,
         config: AgentConfig,
         material: Material,
         checkpoint: Path | None,
         training: Callable[[int], Advance | None],
     ) -> None:
-        self._adapting, self._backbone, self._config, self._material = adapting, backbone, config, material
+        self._adaptation, self._backbone, self._config, self._material = adaptation, backbone, config, material
         self._checkpoint, self._training = checkpoint, training
 
     def run(self) -> Adapted:
-        kind = self._adapting.kind
+        kind = self._adaptation.kind
         if kind == "reprogramming":
             return self._reprogrammed()
         trained = self._biases()
@@ -172,7 +159,7 @@ class _Trial:
     def _biases(self) -> Trained:
         from skillmesh.learning.biases import OURS, train_biases
 
-        settings, layers = self._adapting.settings(OURS), self._adapting.layers
+        settings, layers = _training_settings(self._adaptation, OURS), self._adaptation.layers
         told = self._told(settings.epochs)
         before, network = self._material.plain.before, self._backbone.network
         parts = self._examples()
@@ -199,7 +186,7 @@ class _Trial:
     def _reprogrammed(self) -> Adapted:
         from skillmesh.learning.reprogramming import SETTINGS, train_pattern
 
-        settings = self._adapting.settings(SETTINGS)
+        settings = _training_settings(self._adaptation, SETTINGS)
         told = self._told(settings.epochs)
         before, network, parts = self._material.plain.before, self._backbone.network, self._examples()
         trained = train_pattern(network, self._space(), parts, before, settings, self._checkpoint, told)

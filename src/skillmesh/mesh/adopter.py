@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from skillmesh.agent import Agent
 from skillmesh.answering.mapper import Mapper
+from skillmesh.core import Core
 from skillmesh.errors import FormatVersionError, ModuleError, OddNameError, TaskExistsError
 from skillmesh.mesh.partial import Partial
 from skillmesh.mesh.shelf import Shelf
@@ -37,7 +37,7 @@ class Arrival(NamedTuple):
 class Adopter:
     """Takes arrivals into one agent's bank, or into its quarantine."""
 
-    def __init__(self, agent: Agent, shelf: Shelf, blame: Callable[[str, str], None]) -> None:
+    def __init__(self, agent: Core, shelf: Shelf, blame: Callable[[str, str], None]) -> None:
         self._agent, self._shelf, self._blame = agent, shelf, blame
         self._quarantine: tuple[list[str], Quarantine] | None = None
         self._tried: tuple[list[Module], Mapper | None] = ([], None)

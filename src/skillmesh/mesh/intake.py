@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.errors import AgentError, SkillmeshError
 from skillmesh.mesh.adopter import Adopter, Arrival
 from skillmesh.mesh.background import thread
@@ -49,7 +49,7 @@ class Intake:
     """Brings an agent's bank up to what it knows and wants."""
 
     def __init__(
-        self, agent: Agent, chooser: Chooser, fetcher: Fetcher, adopter: Adopter, done: Callable[[], None]
+        self, agent: Core, chooser: Chooser, fetcher: Fetcher, adopter: Adopter, done: Callable[[], None]
     ) -> None:
         """Call `done` whenever something has been taken in, or could not be."""
         self._agent, self._chooser, self._done = agent, chooser, done

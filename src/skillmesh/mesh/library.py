@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.mesh.protocol import asked_piece, write_piece
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import LEAF, Announcement, leaf_hash
@@ -12,7 +12,7 @@ from skillmesh.store.ledger import LedgerView
 class Library:
     """Answers questions for pieces. What was withdrawn, replaced or never announced is not lent."""
 
-    def __init__(self, agent: Agent, shelf: Shelf) -> None:
+    def __init__(self, agent: Core, shelf: Shelf) -> None:
         self._agent, self._shelf = agent, shelf
         self._index: tuple[LedgerView | None, dict[str, Announcement]] = (None, {})
         self.bytes_sent = 0

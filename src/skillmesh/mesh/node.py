@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from filelock import FileLock, Timeout
 
-from skillmesh.agent import Agent, slot_of
 from skillmesh.common.files import PRIVATE
+from skillmesh.core import Core, slot_of
 from skillmesh.errors import AgentError, MeshError, SkillmeshError
 from skillmesh.mesh.adopter import Adopter
 from skillmesh.mesh.background import thread
@@ -41,6 +41,12 @@ log = logging.getLogger(__name__)
 LOCK = "node.lock"
 TICK = 0.5
 """Seconds between looks at the home: other commands may have changed bank and ledger."""
+LOOK = 0.1
+"""Seconds between looks at whether it has caught up."""
+QUIET = 1.5
+"""Seconds for which nothing must have happened: others take a moment to ask for what they have just heard of."""
+MEETING = 3.0
+"""Seconds for which `sync` waits for somebody to be there at all."""
 BREATH = 0.05
 """Seconds between two looks at least: in a flood of news, answers and commands want the ledger too."""
 FIRST_PACE = 1.0
@@ -50,9 +56,17 @@ MAX_HEARD = 1_000
 
 
 class Node:
-    """An agent that shares. One per home: the second is refused."""
+    """An agent that shares. One per home: the second is refused.
 
-    def __init__(self, agent: Agent, settings: MeshSettings) -> None:
+    Examples
+    --------
+    >>> with agent.share(network="machine", trust="open") as node:
+    ...     node.sync(seconds=4)  # wait until all is here that others have
+    ...     len(node.peers.alive())
+    0
+    """
+
+    def __init__(self, agent: Core, settings: MeshSettings) -> None:
         agent.ledger.open_trust = settings.trust == "open"
         agent.ledger.per_teacher = settings.modules_per_teacher
         self.agent, self.settings = agent, settings
@@ -116,6 +130,27 @@ class Node:
         """Ask every peer at once, and look again for what nobody seemed to have."""
         self.intake.try_again()
         self.ask_everyone()
+
+    def sync(self, seconds: float = 30.0, stop: threading.Event | None = None) -> None:
+        """Wait until all is here that others in reach have, and they have stopped fetching from this node.
+
+        `seconds` is the longest that it takes; `stop` ends it, too.
+        """
+        stop = stop or self._stopping
+        self.sync_now()
+        began = asked_again = time.monotonic()
+        settled_since, sent = None, 0
+        while not stop.wait(LOOK) and time.monotonic() - began < seconds:
+            now, met = time.monotonic(), bool(self.peers.alive())
+            if not met and now - began > max(MEETING, seconds / 4):
+                return
+            gives, sent = self.library.bytes_sent != sent, self.library.bytes_sent
+            settled_since = (settled_since or now) if met and self.settled and not gives else None
+            if settled_since is not None and now - settled_since > QUIET:
+                return
+            if now - asked_again > 1.0:  # peers that fetch from us change their root: ask how far they are
+                self.ask_everyone()
+                asked_again = now
 
     def ask_everyone(self) -> None:
         """Ask every peer how far it is."""

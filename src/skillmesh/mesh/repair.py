@@ -24,8 +24,8 @@ from typing import Any, get_args
 
 from filelock import FileLock, Timeout
 
-from skillmesh.agent import Agent, slot_of
 from skillmesh.common.files import PRIVATE, remove, sync_folder, write_whole
+from skillmesh.core import Core, slot_of
 from skillmesh.errors import AgentError, ModuleError
 from skillmesh.mesh.node import LOCK
 from skillmesh.mesh.shelf import Shelf
@@ -69,7 +69,7 @@ class Repair:
     """Number of modules in quarantine whose reason was lost."""
 
 
-def repair(agent: Agent) -> Repair:
+def repair(agent: Core) -> Repair:
     """Look at all of an agent's ledger, and build a new one if it is damaged."""
     with _alone(agent.home):
         agent.ledger.view()
@@ -219,7 +219,7 @@ def _decoded(data: bytes) -> Notice | None:
         return None
 
 
-def _announce_own(agent: Agent, new: Ledger) -> tuple[str, ...]:
+def _announce_own(agent: Core, new: Ledger) -> tuple[str, ...]:
     """Announce the agent's own tasks again, where no notice of them is left and they were not withdrawn."""
     own = [module for module in agent.bank if module.card.teacher_key == agent.identity.public_key]
     notices = [announce(module.card, module.id, agent.bank.file_of(module), agent.identity) for module in own]

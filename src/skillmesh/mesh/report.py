@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.mesh.calling import NotRunningError, call
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import Announcement, Link, Withdrawal
@@ -74,7 +74,7 @@ def peer_list(node: Node) -> list[dict[str, Any]]:
     ]
 
 
-def status(agent: Agent) -> dict[str, Any]:
+def status(agent: Core) -> dict[str, Any]:
     """Everything that `skillmesh status` shows, as JSON would have it."""
     settings = MeshSettings.load(agent.home)
     try:
@@ -116,7 +116,7 @@ def status(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _links(agent: Agent, links: list[Link]) -> list[dict[str, Any]]:
+def _links(agent: Core, links: list[Link]) -> list[dict[str, Any]]:
     """Which links act here; of those that do not, why, where they were looked at."""
     acting = {joint.link.digest for joint in agent.merged()}
     facts = []

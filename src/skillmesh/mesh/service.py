@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skillmesh.agent import Agent
 from skillmesh.answering.answering import longest
 from skillmesh.backbone.allocator import give_back_freed_memory, hand_back
+from skillmesh.core import Core
 from skillmesh.errors import AgentError, SkillmeshError
 from skillmesh.mesh.background import thread
 from skillmesh.mesh.control import Control
@@ -24,16 +24,10 @@ from skillmesh.store.mesh_settings import MeshSettings
 
 log = logging.getLogger(__name__)
 
-LOOK = 0.1
-"""Seconds between looks at whether a node has caught up."""
 HAND_BACK = 20.0
 """Seconds after which freed memory goes back to the system: a network keeps it, and what mappers that are built
 again and again leave between small things that stay would never go. Hostile play had 200 MB of it in 15 s."""
 IMAGES_AT_ONCE = 4_096
-QUIET = 1.5
-"""Seconds for which nothing must have happened: others take a moment to ask for what they have just heard of."""
-MEETING = 3.0
-"""Seconds for which `catch_up` waits for somebody to be there at all."""
 
 
 class Lessons:
@@ -43,7 +37,7 @@ class Lessons:
         self.to_learn = [str(folder) for folder in folders]
         self.failed: list[dict[str, str]] = []
 
-    def learn_all(self, agent: Agent) -> None:
+    def learn_all(self, agent: Core) -> None:
         """Learn them one after the other; one that cannot be learned does not keep the others from it."""
         while self.to_learn:
             folder = self.to_learn[0]
@@ -57,7 +51,7 @@ class Lessons:
 
 
 def serve(
-    agent: Agent,
+    agent: Core,
     settings: MeshSettings,
     learn: Sequence[Path] = (),
     ready: Callable[[Node], None] = lambda _: None,
@@ -76,31 +70,20 @@ def serve(
                 handed_back = time.monotonic()
 
 
-def catch_up(agent: Agent, settings: MeshSettings, seconds: float) -> dict[str, Any]:
+def catch_up(agent: Core, settings: MeshSettings, seconds: float) -> dict[str, Any]:
     """Join, exchange everything with whoever is there, leave; returns how the node stood at the end."""
     stop = threading.Event()
     with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop, Lessons(())) as node:
-        _until_settled(node, seconds, stop)
+        node.sync(seconds, stop)
         return node_status(node)
 
 
-def _until_settled(node: Node, seconds: float, stop: threading.Event) -> None:
-    """Wait until all is here that others in reach have, and they have stopped fetching from this node."""
-    began = time.monotonic()
-    settled_since: float | None = None
-    asked_again, sent = began, 0
-    while not stop.wait(LOOK) and time.monotonic() - began < seconds:
-        now = time.monotonic()
-        met = bool(node.peers.alive())
-        if not met and now - began > max(MEETING, seconds / 4):
-            return
-        gives, sent = node.library.bytes_sent != sent, node.library.bytes_sent
-        settled_since = (settled_since or now) if met and node.settled and not gives else None
-        if settled_since is not None and now - settled_since > QUIET:
-            return
-        if now - asked_again > 1.0:  # peers that fetch from us change their root: ask how far they are
-            node.ask_everyone()
-            asked_again = now
+@contextlib.contextmanager
+def sharing(agent: Core, **settings: Any) -> Iterator[Node]:
+    """Run a node beside whatever the program does; settings that are not given are as the home has them."""
+    node = Node(agent, MeshSettings.load(agent.home).with_(**settings))
+    with _controlled(node, threading.Event(), Lessons(())):
+        yield node
 
 
 @contextlib.contextmanager
@@ -128,8 +111,7 @@ def _verbs(node: Node, stop: threading.Event, lessons: Lessons) -> dict[str, Cal
     def sync(seconds: float) -> dict[str, Any]:
         if not isinstance(seconds, int | float):
             raise AgentError("the seconds to sync for are not a number; is the command of another version?")
-        node.sync_now()
-        _until_settled(node, seconds, stop)
+        node.sync(seconds, stop)
         return node_status(node)
 
     return {

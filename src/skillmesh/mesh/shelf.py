@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillmesh.agent import Agent, slot_of
 from skillmesh.common.files import HOUR, PRIVATE, make_folder, remove, sync_folder, write_whole
+from skillmesh.core import Core, slot_of
 from skillmesh.errors import AgentError, ModuleError, TaskExistsError, UnknownTaskError, WithdrawnError
 from skillmesh.module import Module
 from skillmesh.module.identity import refuse_bad_key
@@ -116,7 +116,7 @@ class Shelf:
         problem = f"{len(found)} modules in quarantine fit" if found else "there is no module in quarantine for"
         raise UnknownTaskError(f"{problem} {task!r}; in quarantine: {choices or 'none'}; name one by its id")
 
-    def release(self, held: HeldModule, agent: Agent) -> Module:
+    def release(self, held: HeldModule, agent: Core) -> Module:
         """Let a module answer after all: the user knows better."""
         module = agent.take(self._path(held.module.id).read_bytes())
         self._ledger.choose(module.id, "released", "released by the user")
@@ -184,7 +184,7 @@ class Shelf:
         return self.quarantine / f"{module_id}{SUFFIX}"
 
 
-def trust(agent: Agent, shelf: Shelf, key: str, name: str = "") -> None:
+def trust(agent: Core, shelf: Shelf, key: str, name: str = "") -> None:
     """Believe a teacher from now on, under a name if one is given; what was put away is tried anew."""
     if key == agent.identity.public_key:
         raise AgentError("this is the agent's own key, which it always trusts; expected the key of another agent")
@@ -205,7 +205,7 @@ def trust(agent: Agent, shelf: Shelf, key: str, name: str = "") -> None:
                 shelf.let_go(held.module.id)
 
 
-def distrust(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
+def distrust(agent: Core, shelf: Shelf, key: str) -> list[Module]:
     """Stop believing a teacher: its modules leave the bank for quarantine, where `trust add` finds them again."""
     if key == agent.identity.public_key:
         raise AgentError("this is the agent's own key; it always trusts itself")
@@ -214,7 +214,7 @@ def distrust(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
     return moved
 
 
-def put_away(agent: Agent, shelf: Shelf, key: str) -> list[Module]:
+def put_away(agent: Core, shelf: Shelf, key: str) -> list[Module]:
     """Move a teacher's modules from the bank to quarantine."""
     moved = [module for module in agent.bank if module.card.teacher_key == key]
     for module in moved:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from skillmesh.agent import Agent
+from skillmesh.core import Core
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import Announcement
 from skillmesh.module.teachers import odd_notice
@@ -30,7 +30,7 @@ class Wants(NamedTuple):
 class Chooser:
     """Decides what to fetch, by the user's settings and by what has been decided before."""
 
-    def __init__(self, agent: Agent, settings: MeshSettings, shelf: Shelf) -> None:
+    def __init__(self, agent: Core, settings: MeshSettings, shelf: Shelf) -> None:
         self._agent, self._settings, self._shelf = agent, settings, shelf
         self._begun: dict[str, dict[str, float]] = {}
         """For each teacher, the modules that were begun in the last hour, and when."""

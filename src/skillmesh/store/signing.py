@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.common.config import AgentConfig
-from skillmesh.data.folder import TaskFolder
+from skillmesh.data.folder import TaskImages
 from skillmesh.errors import AgentError, CardError, TaskExistsError
 from skillmesh.learning.lesson import Lesson
 from skillmesh.module import Card, Identity, Module, now
@@ -53,7 +53,7 @@ class Signing:
                 "place with --replace"
             )
 
-    def refuse_bad_names(self, folder: TaskFolder, told: dict[str, Any]) -> None:
+    def refuse_bad_names(self, folder: TaskImages, told: dict[str, Any]) -> None:
         """Make a card of what is known beforehand: a name that it refuses should not cost a forward pass."""
         counts = (1,) * len(folder.classes)
         facts = {

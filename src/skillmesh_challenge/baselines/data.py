@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from skillmesh.backbone.network import cpu_workers
-from skillmesh.data.folder import ImageFile, Split, TaskFolder
+from skillmesh.data.folder import ImageFile, Split, TaskImages
 from skillmesh.data.images import Pixels, UnreadableImageError
 from skillmesh.errors import DataError
 
@@ -82,12 +82,12 @@ def in_equal_batches(x: torch.Tensor) -> Iterator[torch.Tensor]:
         yield torch.cat([some, some[:1].expand(missing, *some.shape[1:])]) if missing else some
 
 
-def decoded_task(folder: TaskFolder, size: int, cache_folder: Path) -> BaselineTask:
+def decoded_task(folder: TaskImages, size: int, cache_folder: Path) -> BaselineTask:
     """Decode all images of a task to (n, size, size, 3); those that cannot be read are left out."""
     return seen_task(folder, partial(_decoded, folder.name, size=size, cache_folder=cache_folder))
 
 
-def seen_task(folder: TaskFolder, see: Callable[[Sequence[Split]], BaselineExamples]) -> BaselineTask:
+def seen_task(folder: TaskImages, see: Callable[[Sequence[Split]], BaselineExamples]) -> BaselineTask:
     """Let `see` look at what is learned from, and at what is tested on."""
     learned_from = [folder.splits[name] for name in ("train", "val") if len(folder.splits.get(name, ()))]
     tested_on = [folder.splits[name] for name in ("test",) if len(folder.splits.get(name, ()))]

@@ -28,7 +28,7 @@ from skillmesh_challenge.baselines.settings import Frozen
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.common.progress import Progress
-    from skillmesh.data.folder import Split, TaskFolder
+    from skillmesh.data.folder import Split, TaskImages
     from skillmesh_challenge.stage import Stage
 
 SCORED_AT_ONCE = 1024
@@ -68,7 +68,7 @@ class FrozenLearner(ABC, Generic[Settings]):
 
     # Learning.
 
-    def see(self, folder: TaskFolder, progress: Progress | None) -> BaselineTask:
+    def see(self, folder: TaskImages, progress: Progress | None) -> BaselineTask:
         backbone = self._backbone
         assert backbone is not None
         advance = begin(progress, f"{folder.name} (images)", sum(map(len, folder.splits.values())))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from skillmesh.common.progress import Progress
-from skillmesh.data.folder import TaskFolder
+from skillmesh.data.folder import TaskImages
 from skillmesh_challenge.baselines.data import BaselineTask
 
 
@@ -23,7 +23,7 @@ class LearnerAnswers(NamedTuple):
 class Learner(Protocol):
     """Learns task after task and answers for all of them."""
 
-    def see(self, folder: TaskFolder, progress: Progress | None) -> BaselineTask:
+    def see(self, folder: TaskImages, progress: Progress | None) -> BaselineTask:
         """Bring a task's images to what this learner looks at."""
         ...
 

@@ -24,7 +24,7 @@ from skillmesh_challenge.baselines.network import TaskNetwork, build_body, bytes
 
 if TYPE_CHECKING:
     from skillmesh.common.progress import Progress
-    from skillmesh.data.folder import TaskFolder
+    from skillmesh.data.folder import TaskImages
     from skillmesh_challenge.baselines.settings import TrainedSettings
     from skillmesh_challenge.stage import Stage
 
@@ -50,7 +50,7 @@ class Trainer:
         """How many tasks were begun."""
         return len(self.network.heads)
 
-    def see(self, folder: TaskFolder, progress: Progress | None) -> BaselineTask:
+    def see(self, folder: TaskImages, progress: Progress | None) -> BaselineTask:
         assert self._stage is not None
         return decoded_task(folder, self.network.body.size, self._stage.cache_folder)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from skillmesh.common.progress import Progress
-from skillmesh.data.folder import Split, TaskFolder
+from skillmesh.data.folder import Split, TaskImages
 from skillmesh.errors import DataError
 from skillmesh_challenge.baselines.settings import Baseline
 from skillmesh_challenge.datasets import Rule, open_tasks, task_paths
@@ -32,7 +32,7 @@ class Ground:
     rule: Rule = "appendix"
     partial: bool = False
 
-    def __call__(self, seed: int) -> list[TaskFolder]:
+    def __call__(self, seed: int) -> list[TaskImages]:
         tasks = open_tasks(self.places, dataset=self.dataset, seed=seed, rule=self.rule, partial=self.partial)
         return [_without_test(task) for task in tasks[: self.first]]
 
@@ -40,7 +40,7 @@ class Ground:
         return task_paths(self.places, dataset=self.dataset)[: self.first]
 
 
-def _without_test(task: TaskFolder) -> TaskFolder:
+def _without_test(task: TaskImages) -> TaskImages:
     """Validation images stand where test images stood; nothing stands where they stood."""
     validation = task.splits["val"]
     if not len(validation):

@@ -30,8 +30,8 @@ def simulate_(
     seed: options.Seed = 0,
 ) -> None:
     """Grow real tasks into more than there is data for; measure the mapper's time, memory, bytes and accuracy."""
-    from skillmesh.agent import Agent
     from skillmesh.cli import show
+    from skillmesh.core import Core
     from skillmesh.data.folder import find_tasks
     from skillmesh.evaluation.provenance import provenance
     from skillmesh.store.home import create_home
@@ -43,7 +43,7 @@ def simulate_(
     with TemporaryDirectory(prefix="skillmesh-simulate-") as fresh, show.progress_bar() as bar:
         create_home(Path(fresh), name="simulate", seed=seed, **settings)
         plan = ScalePlan(tasks, agents, classes, seed=seed)
-        report = simulate(Agent(Path(fresh), device="cpu"), paths, plan, halves, bar)
+        report = simulate(Core(Path(fresh), device="cpu"), paths, plan, halves, bar)
         report["provenance"] = provenance(_command_line(folders), paths, seed)
     if json:
         show.print_json(report)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skillmesh.common.progress import Progress
-from skillmesh.data.folder import TaskFolder
+from skillmesh.data.folder import TaskImages
 from skillmesh.data.twins import TaskTwins
 from skillmesh.errors import DataError
 from skillmesh_challenge.data.faults import structure_faults, twin_faults, unreadable_faults
@@ -77,7 +77,7 @@ def _unreadable(looks: list[Look]) -> dict[int, list[Look]]:
     return bad
 
 
-def _facts(task: TaskFolder, path: Path, bad: list[Look], twins: TaskTwins) -> DataTaskFacts:
+def _facts(task: TaskImages, path: Path, bad: list[Look], twins: TaskTwins) -> DataTaskFacts:
     return DataTaskFacts(
         name=task.name,
         place=str(path),

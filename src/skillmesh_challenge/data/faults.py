@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from skillmesh.data.checks import check_balance, check_names, some, twins_across_classes, twins_across_splits
-from skillmesh.data.folder import SPLIT_FOLDERS, TaskFolder
+from skillmesh.data.folder import SPLIT_FOLDERS, TaskImages
 from skillmesh.data.twins import TaskTwins
 from skillmesh.errors import CardError
 from skillmesh_challenge.data.looks import Look
 from skillmesh_challenge.data.report import Problem
 
 
-def structure_faults(task: TaskFolder, path: Path) -> list[Problem]:
+def structure_faults(task: TaskImages, path: Path) -> list[Problem]:
     """What classes and splits are there, and what is missing of them."""
     problems = [Problem("note", note, task.name) for note in task.notes]
     if not task.classes:
@@ -37,7 +37,7 @@ def structure_faults(task: TaskFolder, path: Path) -> list[Problem]:
     return problems + _untested(task)
 
 
-def _untested(task: TaskFolder) -> list[Problem]:
+def _untested(task: TaskImages) -> list[Problem]:
     problems = []
     if not len(task.splits["val"]):
         text = "no validation images: its classes have too few images to spare any; add images"
@@ -59,7 +59,7 @@ def _untested(task: TaskFolder) -> list[Problem]:
     return problems
 
 
-def _bad_names(task: TaskFolder) -> str:
+def _bad_names(task: TaskImages) -> str:
     """Ask the card, which every module must have, what it says of the task's and the classes' names."""
     from skillmesh.module.card import Card, now
 
@@ -87,7 +87,7 @@ def _bad_names(task: TaskFolder) -> str:
     return ""
 
 
-def unreadable_faults(task: TaskFolder, bad: list[Look], skip: bool) -> list[Problem]:
+def unreadable_faults(task: TaskImages, bad: list[Look], skip: bool) -> list[Problem]:
     if not bad:
         return []
     files = tuple(look.file for look in bad)
@@ -107,7 +107,7 @@ def unreadable_faults(task: TaskFolder, bad: list[Look], skip: bool) -> list[Pro
     return problems
 
 
-def twin_faults(task: TaskFolder, twins: TaskTwins) -> list[Problem]:
+def twin_faults(task: TaskImages, twins: TaskTwins) -> list[Problem]:
     totals = {split: len(part) for split, part in task.splits.items()}
     findings = [*twins_across_splits(twins, totals), *twins_across_classes(twins)]
     problems = [Problem.of(finding, task.name) for finding in findings]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skillmesh.data.folder import SPLIT_FOLDERS, TaskFolder, survey_task, task_name, tasks_at
+from skillmesh.data.folder import SPLIT_FOLDERS, TaskImages, survey_task, task_name, tasks_at
 from skillmesh.errors import DataError
 from skillmesh_challenge.data.report import Problem
 from skillmesh_challenge.datasets import DatasetPlace, Rule, collection, survey_collection
@@ -26,11 +26,11 @@ class Settings:
 class Found:
     """Tasks that can be opened, where each lies, and what is wrong with the others."""
 
-    tasks: list[TaskFolder] = field(default_factory=list)
+    tasks: list[TaskImages] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def add(self, task: TaskFolder, path: Path) -> None:
+    def add(self, task: TaskImages, path: Path) -> None:
         self.tasks.append(task)
         self.paths.append(path)
 
@@ -68,7 +68,7 @@ def _find_tasks(path: Path, settings: Settings, found: Found) -> None:
         _name_left_out(path, paths, found)
 
 
-def _survey(path: Path, seed: int) -> TaskFolder:
+def _survey(path: Path, seed: int) -> TaskImages:
     """Cut test images only from a task without folders for splits: the others say what to test on."""
     task = survey_task(path, hold_out=("val",), seed=seed)
     return task if task.split_folders else survey_task(path, hold_out=("val", "test"), seed=seed)

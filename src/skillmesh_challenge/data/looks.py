@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from skillmesh.common.progress import Progress, begin
-from skillmesh.data.folder import ImageFile, TaskFolder
+from skillmesh.data.folder import ImageFile, TaskImages
 from skillmesh.data.images import UnreadableImageError, pixel_hash
 from skillmesh.data.limits import CONTENTS
 
@@ -32,7 +32,7 @@ class Look:
     """Why it cannot be read."""
 
 
-def look_at(tasks: Sequence[TaskFolder], progress: Progress | None = None) -> list[Look]:
+def look_at(tasks: Sequence[TaskImages], progress: Progress | None = None) -> list[Look]:
     """Read and decode every image of every split, several at once."""
     images = [
         (index, split, task.classes[label], file)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.data.folder import ImageFile, Split, TaskFolder
+from skillmesh.data.folder import ImageFile, Split, TaskImages
 from skillmesh.data.sources import FolderSource
 from skillmesh.errors import DataError
 
@@ -35,7 +35,7 @@ def catalogued_names(folder: Path) -> set[str]:
     return {str(name) for (name,) in _query(folder, "SELECT DISTINCT dataset FROM images", ())}
 
 
-def open_catalogued(folder: Path, name: str) -> TaskFolder:
+def open_catalogued(folder: Path, name: str) -> TaskImages:
     """A dataset's task; its classes are named by their numbers, since the catalogue has no other names."""
     found: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
     for split, label, path in _query(folder, IMAGES, (name,)):
@@ -44,7 +44,7 @@ def open_catalogued(folder: Path, name: str) -> TaskFolder:
     classes = sorted({label for label, _ in found["train"]})
     source = FolderSource(folder / name)
     splits = {split: _split(source, images, classes) for split, images in found.items()}
-    return TaskFolder(name, tuple(map(str, classes)), splits, (), split_folders=True)
+    return TaskImages(name, tuple(map(str, classes)), splits, (), split_folders=True)
 
 
 def _split(source: FolderSource, images: list[tuple[int, str]], classes: list[int]) -> Split:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skillmesh.data.folder import TaskFolder, find_tasks, open_task, refuse_too_few_classes, survey_task
+from skillmesh.data.folder import TaskImages, find_tasks, open_task, refuse_too_few_classes, survey_task
 from skillmesh.errors import DataError
 from skillmesh_challenge.datasets.catalogue import catalogued_names, has_catalogue, open_catalogued
 from skillmesh_challenge.datasets.collection import Collection, DatasetRow, collection
@@ -21,7 +21,7 @@ class ArchiveMember:
 
     row: DatasetRow
     path: Path
-    task: TaskFolder | None
+    task: TaskImages | None
     """None where it is missing or cannot be read."""
     fault: str = ""
     """Why it cannot be opened, or is not the dataset that the list means."""
@@ -35,7 +35,7 @@ class ArchiveMember:
 
 def open_collection(
     name: str, folder: str | Path, *, seed: int = 0, rule: Rule = "appendix", partial: bool = False
-) -> list[TaskFolder]:
+) -> list[TaskImages]:
     """Open the datasets of a collection in its order, thinned out by a seeded draw where the collection says so.
 
     Parameters
@@ -60,9 +60,9 @@ def open_tasks(
     seed: int = 0,
     rule: Rule = "appendix",
     partial: bool = False,
-) -> list[TaskFolder]:
+) -> list[TaskImages]:
     """Open whatever the user names: tasks, folders of tasks and `NAME:DIR`, in the order given."""
-    tasks: list[TaskFolder] = []
+    tasks: list[TaskImages] = []
     for place in places(words, dataset):
         if place.dataset is not None:
             tasks += open_collection(place.dataset, place.path, seed=seed, rule=rule, partial=partial)
@@ -132,7 +132,7 @@ def _fault(row: DatasetRow, classes: int, subsampled: bool) -> str:
     return f"{classes:,} classes were found, the list says {row.classes:,}; complete it, or take it so (--partial)"
 
 
-def _difference(known: Collection, row: DatasetRow, task: TaskFolder) -> str:
+def _difference(known: Collection, row: DatasetRow, task: TaskImages) -> str:
     """Sizes beside the list's. Where `val` is tested on, validation images were cut from `train`."""
     found = {split: len(part) for split, part in task.splits.items()}
     listed = {"train": row.train, "val": row.val, "test": row.test}
@@ -144,7 +144,7 @@ def _difference(known: Collection, row: DatasetRow, task: TaskFolder) -> str:
     return f"other sizes than the list's: {sizes}" if other else ""
 
 
-def _with_notes(member: ArchiveMember) -> TaskFolder:
+def _with_notes(member: ArchiveMember) -> TaskImages:
     assert member.task is not None
     return replace(member.task, notes=(*member.task.notes, *filter(None, (member.fault, member.difference))))
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.data.folder import Split, TaskFolder
+from skillmesh.data.folder import Split, TaskImages
 
 TOTALS = {"train": 54_000, "val": 6_000, "test": 6_000}
 MAX_CLASSES = 500
@@ -23,7 +23,7 @@ images, as the authors' published code does; the sizes in the paper's list are r
 """
 
 
-def subsample(task: TaskFolder, *, rule: Rule = "appendix", seed: int = 0) -> TaskFolder:
+def subsample(task: TaskImages, *, rule: Rule = "appendix", seed: int = 0) -> TaskImages:
     """Keep at most 500 classes, and at most round(total / classes) images of each in each split."""
     key = [seed, zlib.crc32(task.name.encode())]
     kept = _draw(np.arange(len(task.classes)), MAX_CLASSES, key)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skillmesh.common.progress import begin
-from skillmesh.data.folder import ImageFile, TaskFolder, find_tasks, open_task
+from skillmesh.data.folder import ImageFile, TaskImages, find_tasks, open_task
 from skillmesh.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class StudyTask:
     """A task's images as the backbone sees them; what cannot be read is left out."""
 
-    folder: TaskFolder
+    folder: TaskImages
     files: dict[str, list[ImageFile]]
     """By split, as all below."""
     raw: dict[str, Raw]
@@ -63,7 +63,7 @@ def describe_tasks(settings: StudySettings) -> tuple[Backbone, list[StudyTask]]:
     return backbone, [_described(folder, backbone, settings) for folder in folders]
 
 
-def _opened(settings: StudySettings) -> list[TaskFolder]:
+def _opened(settings: StudySettings) -> list[TaskImages]:
     """Open the tasks that the user named, each with its own test images or some cut from it, as `eval` does."""
     if not settings.folders:
         raise DataError(
@@ -79,7 +79,7 @@ def _opened(settings: StudySettings) -> list[TaskFolder]:
     return folders
 
 
-def _described(folder: TaskFolder, backbone: Backbone, settings: StudySettings) -> StudyTask:
+def _described(folder: TaskImages, backbone: Backbone, settings: StudySettings) -> StudyTask:
     advance = begin(settings.progress, folder.name, sum(map(len, folder.splits.values())))
     found = {name: backbone.describe(split.files, advance) for name, split in folder.splits.items()}
     labels = {name: folder.splits[name].labels[each.readable] for name, each in found.items()}

@@ -15,8 +15,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from skillmesh.agent import Agent
 from skillmesh.common.config import FILE as CONFIG_FILE
+from skillmesh.core import Core
 from skillmesh.errors import AgentError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.node import LOCK as NODE_LOCK
@@ -37,7 +37,7 @@ class Member:
         _clear(home)
         create_home(home, name=self.name)
         MeshSettings.of({"discovery_port": port, "sync_seconds": 2.0}).save(home)
-        self.agent = Agent(home)
+        self.agent = Core(home)
         self.key = self.agent.identity.public_key
         self.killed = False
         self.status: dict[str, Any] = {}

@@ -24,7 +24,7 @@ Images = tuple[Floats, Labels]
 
 
 @dataclass(frozen=True)
-class WarmStart:
+class WarmSources:
     """Whose rows a new head may begin with, and how."""
 
     modules: tuple[Module, ...] = ()
@@ -69,7 +69,7 @@ class ChosenRows:
         return WarmRecord(form=form, rows=rows, sources=sources)
 
 
-def start_head(start: WarmStart, classes: Sequence[str], space: Space, train: Images, val: Images) -> Started:
+def start_head(start: WarmSources, classes: Sequence[str], space: Space, train: Images, val: Images) -> Started:
     """Fit the head of a new task. Where nobody knows its classes, this is `fit_head` to the bit."""
     sources: list[RowSource] = []
     notes: list[str] = []

@@ -12,7 +12,7 @@ from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import Refining
 from skillmesh.common.config import AgentConfig
 from skillmesh.common.progress import Progress, begin
-from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import AgentError, DataError
 from skillmesh.learning.examine import Part
 from skillmesh.learning.lesson import Lesson, ReadImages, anchor_settings, own_probes, read_images
@@ -27,13 +27,13 @@ from skillmesh.synergy.composition.task import ComposedTask
 class Further:
     """With which images a composed task goes on, and how."""
 
-    folder: TaskFolder
+    folder: TaskImages
     form: Refining = "prior"
     epochs: int | None = None
 
     @classmethod
-    def opened(cls, path: str | Path | TaskFolder, classes: tuple[str, ...], seed: int, **how: Any) -> Further:
-        folder = path if isinstance(path, TaskFolder) else open_task(path, seed=seed, one_task=True)
+    def opened(cls, path: str | Path | TaskImages, classes: tuple[str, ...], seed: int, **how: Any) -> Further:
+        folder = path if isinstance(path, TaskImages) else open_task(path, seed=seed, one_task=True)
         missing, strange = sorted(set(classes) - set(folder.classes)), sorted(set(folder.classes) - set(classes))
         if missing or strange:
             raise DataError(
@@ -102,7 +102,7 @@ def lesson_with_images(
 
 def _images(
     classes: tuple[str, ...],
-    folder: TaskFolder,
+    folder: TaskImages,
     read: ReadImages,
     backbone: Backbone,
     config: AgentConfig,

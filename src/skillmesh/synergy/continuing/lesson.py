@@ -11,7 +11,7 @@ import numpy as np
 from skillmesh.anchors import KINDS
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.common.progress import Progress, begin
-from skillmesh.data.folder import TaskFolder, refuse_folder_of_tasks, refuse_too_few_classes, survey_task
+from skillmesh.data.folder import TaskImages, refuse_folder_of_tasks, refuse_too_few_classes, survey_task
 from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
 from skillmesh.learning.class_names.union import Places, union
 from skillmesh.learning.examine import Part
@@ -56,9 +56,9 @@ def own_task(agent: Holder, task: str) -> Module:
     return older
 
 
-def more_of(more: str | Path | TaskFolder, task: str, seed: int, one_task: bool = False) -> TaskFolder:
+def more_of(more: str | Path | TaskImages, task: str, seed: int, one_task: bool = False) -> TaskImages:
     """The new images; a single class is enough, since there are others already."""
-    if isinstance(more, TaskFolder):
+    if isinstance(more, TaskImages):
         folder, where = more, more.name
     else:
         folder, where = survey_task(more, name=task, seed=seed), str(more)
@@ -69,7 +69,7 @@ def more_of(more: str | Path | TaskFolder, task: str, seed: int, one_task: bool 
     return folder
 
 
-def study_on(agent: Holder, older: Module, folder: TaskFolder, progress: Progress | None = None) -> Lesson:
+def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progress | None = None) -> Lesson:
     """Learn the task anew from what the old module says and the images in `folder`, without the old ones."""
     classes = _classes(older, folder)
     _refuse_grown_composition(older, classes)
@@ -127,7 +127,7 @@ def told_before(older: Module, **told: Any) -> dict[str, Any]:
     return {name: value or getattr(older.card, name) for name, value in told.items()}
 
 
-def _classes(older: Module, folder: TaskFolder) -> _Classes:
+def _classes(older: Module, folder: TaskImages) -> _Classes:
     both = union([older.card.classes, folder.classes])
     known = len(older.card.classes)
     new = {int(place): name for name, place in zip(folder.classes, both.places[1], strict=True) if place >= known}

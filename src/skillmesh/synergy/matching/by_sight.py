@@ -21,7 +21,7 @@ from skillmesh.learning.head import Labels, softmax
 
 if TYPE_CHECKING:
     from skillmesh.answering.mapper import Mapped
-    from skillmesh.data.folder import TaskFolder
+    from skillmesh.data.folder import TaskImages
     from skillmesh.data.inputs import AnyImage
     from skillmesh.learning.class_names.encoders import Encoder
     from skillmesh.module import Module
@@ -72,7 +72,7 @@ class BankView:
     mapped: Mapped
 
     @classmethod
-    def of(cls, agent: Holder, folder: TaskFolder, each: int = IMAGES) -> BankView:
+    def of(cls, agent: Holder, folder: TaskImages, each: int = IMAGES) -> BankView:
         """Look at some training images of every class of a task."""
         split = folder.splits["train"]
         rows = _some(split.labels, each, agent.config.seed)

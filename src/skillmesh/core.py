@@ -1,0 +1,585 @@
+"""The core of an agent: its parts, and what they do together in its four roles: learn, share, receive, answer.
+
+The public face (`agent.py`), the mesh and the commands work on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from skillmesh import arguments
+from skillmesh.anchors import KINDS
+from skillmesh.answering.answer import Answer
+from skillmesh.answering.answering import Answering, refuse_empty
+from skillmesh.answering.mapper import Mapper
+from skillmesh.arguments import checked, path, task_images, text
+from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
+from skillmesh.backbone.cache import default_folder
+from skillmesh.common.choices import Adaptation, Refining, Support, WarmStart
+from skillmesh.common.config import FILE as CONFIG_FILE
+from skillmesh.common.config import AgentConfig
+from skillmesh.common.files import remove_abandoned, write_whole
+from skillmesh.common.progress import Progress, begin
+from skillmesh.data.folder import TaskImages, open_task
+from skillmesh.data.inputs import AnyImage, as_image, as_images, is_image
+from skillmesh.data.windows import in_windows
+from skillmesh.errors import (
+    AgentError,
+    DataError,
+    SettingsMismatchError,
+    TensorError,
+    UnknownTaskError,
+    WithdrawnError,
+)
+from skillmesh.learning.adaptation import Biases
+from skillmesh.learning.class_names.remembered import remembered_minilm
+from skillmesh.learning.head import Head
+from skillmesh.learning.lesson import NO_ADAPTATION, Lesson, anchor_settings, study
+from skillmesh.learning.warm_start.start import WarmSources
+from skillmesh.module import Identity, Module, read_file
+from skillmesh.module.joint import MergedTask
+from skillmesh.module.notice import Link, Slot, Withdrawal, withdraw
+from skillmesh.module.teachers import Teachers
+from skillmesh.numerics.costs import counted
+from skillmesh.numerics.tensors import Floats
+from skillmesh.store import validation
+from skillmesh.store.bank import SUFFIX, Bank
+from skillmesh.store.home import KEY_FILE, create_home, home_folder, put_in_order
+from skillmesh.store.ledger import FILE as LEDGER_FILE
+from skillmesh.store.ledger import Ledger
+from skillmesh.store.mesh_settings import MeshSettings
+from skillmesh.store.signing import Signing, told
+from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
+from skillmesh.synergy.merging.arranging import Arranging
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from skillmesh.backbone.calibration import Prior
+    from skillmesh.backbone.representation import Raw
+    from skillmesh.data.inputs import Unreadable
+    from skillmesh.synergy.composition.picking import Pick
+
+
+class Core:
+    """What an agent is made of: a home folder with settings, a key, a bank of modules and a ledger.
+
+    The backbone is loaded when it is first needed; listing, exporting and importing modules never need it.
+    """
+
+    @checked(home=path)
+    def __init__(
+        self,
+        home: str | Path,
+        device: str | None = None,
+        cache_folder: str | Path | None = None,
+        backbone: Backbone | None = None,
+    ) -> None:
+        """Open the agent at `home`; agents of one process may share a backbone that is loaded already."""
+        self.home = home = Path(home)
+        self.config = AgentConfig.load(home)
+        self.identity = Identity.load(home / KEY_FILE)
+        self.calibration = load_calibration(self.config.backbone, self._calibration_file)
+        put_in_order(home)
+        bank = home / "bank"
+        taught = any(
+            bank.glob(f"*{SUFFIX}")
+        )  # before the ledger is looked for: it is made before the first module
+        self.ledger = Ledger(home / LEDGER_FILE, self.identity.public_key, _trusts_everyone(home), expected=taught)
+        self.bank = Bank(
+            bank, backbone_fingerprint(self.calibration), self._refuse_unusable, lambda: self.teachers
+        )
+        self._signing = Signing(home, self.config, self.identity, self.bank, self.ledger)
+        self._device = device
+        self._cache_folder = Path(cache_folder) if cache_folder else default_folder()
+        self._backbone = backbone
+        self._owns_backbone = backbone is None
+        self._teachers: tuple[object, Teachers] | None = None
+        self._matches = BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
+        self.arranging = Arranging(
+            home, self.identity.public_key, lambda: self.prior, lambda signed: self.teachers.name(signed)
+        )
+        self._answering = Answering(
+            self.arranged, self.config, lambda: self.prior, lambda: self.backbone, lambda: self.teachers
+        )
+
+    @classmethod
+    @checked()
+    def open(cls, home: str | Path | None = None, **options: Any) -> Core:
+        """Open the agent at `home`, or make one there with default settings."""
+        folder = home_folder(home)
+        if not (folder / CONFIG_FILE).exists():
+            create_home(folder)
+        return cls(folder, **options)
+
+    def close(self) -> None:
+        """Close the files that are kept open: the ledger and the cache of descriptors, where nobody shares it."""
+        self.ledger.close()
+        if self._backbone is not None and self._owns_backbone and self._backbone.cache is not None:
+            self._backbone.cache.close()
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def teachers(self) -> Teachers:
+        """How this agent calls teachers: by the names that its user gave them, or by what they claim and a key."""
+        trusted = self.ledger.view().trusted
+        if self._teachers is None or self._teachers[0] is not trusted:
+            self._teachers = trusted, Teachers({**trusted, self.identity.public_key: self.name})
+        return self._teachers[1]
+
+    @property
+    def _calibration_file(self) -> Path | None:
+        """The home's own calibration; its path is kept relative, so that a home may move."""
+        return None if self.config.calibration is None else self.home / self.config.calibration
+
+    @property
+    def backbone(self) -> Backbone:
+        """The frozen network. Loading takes some seconds, once."""
+        if self._backbone is None:
+            self._backbone = Backbone.load(
+                self.config.backbone,
+                self.config.weights,
+                self._calibration_file,
+                device=self._device,
+                cache_folder=self._cache_folder,
+            )
+        return self._backbone
+
+    # 1. Learn.
+
+    @checked(task=task_images)
+    def learn(
+        self,
+        task: str | Path | TaskImages,
+        *,
+        name: str | None = None,
+        replace: bool = False,
+        one_task: bool = False,
+        licence: str | None = None,
+        note: str | None = None,
+        tags: Sequence[str] = (),
+        adaptation: Adaptation | None = None,
+        warm_start: WarmStart | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Module, Lesson]:
+        """Learn a task from a folder or zip of images, or from images opened already, and keep it in the bank.
+
+        Parameters
+        ----------
+        replace
+            Learn a task of this name again; the new version takes the old one's place.
+        one_task
+            Take a folder for one task that looks like a folder of tasks, and is refused as such otherwise.
+        tags
+            Words by which other agents can choose what to take.
+        adaptation
+            Train what adapts the backbone to this task, too; `None`: don't. Killed training resumes where it was.
+        warm_start
+            How the head may start from classes that the bank knows; `None`: where that pays.
+        """
+        self.ledger.refuse_unchangeable()
+        adaptation, warm_start = adaptation or NO_ADAPTATION, warm_start or WarmStart()
+        said = told(licence, note, tags)
+        images = task
+        if not isinstance(images, TaskImages):
+            images = open_task(images, name=name, seed=self.config.seed, one_task=one_task)
+        if not replace:
+            self._signing.refuse_learned(images.name)
+        self._signing.refuse_bad_names(images, said)
+        count = len(images.splits["train"]) + len(images.splits["val"])
+        checkpoint = self.home / f"training-{hashlib.sha256(images.name.encode()).hexdigest()[:16]}.pt"
+        known = self._known(images.name) if warm_start.mode == "auto" else ()
+        with counted() as costs:
+            lesson = study(
+                images,
+                self.backbone,
+                self.config,
+                begin(progress, images.name, count),
+                adaptation,
+                checkpoint,
+                lambda count: begin(progress, f"{images.name} ({adaptation.kind})", count),
+                WarmSources(known, warm_start.form, self._cache_folder, self.teachers.name),
+            )
+        lesson = dataclasses.replace(lesson, costs=costs)
+        module = self._signing.keep(lesson, said, replace=replace)
+        checkpoint.unlink(missing_ok=True)
+        return module, lesson
+
+    @checked()
+    def continue_task(
+        self,
+        task: str,
+        more: str | Path | TaskImages,
+        *,
+        one_task: bool = False,
+        licence: str | None = None,
+        note: str | None = None,
+        tags: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> tuple[Module, Lesson]:
+        """Go on with a task of one's own: more images, more classes, without those that it was learned from.
+
+        The new version takes the old one's place, here and with everyone who hears of it.
+        """
+        from skillmesh.synergy.continuing.lesson import more_of, own_task, study_on, told_before
+
+        self.ledger.refuse_unchangeable()
+        older = own_task(self, task)
+        said = told_before(older, **told(licence, note, tags))
+        with counted() as costs:
+            lesson = study_on(self, older, more_of(more, task, self.config.seed, one_task), progress)
+        lesson = dataclasses.replace(lesson, costs=costs)
+        return self._signing.keep(lesson, said, older=older), lesson
+
+    @checked(name=text)
+    def compose(
+        self,
+        name: str,
+        classes: Sequence[str | Pick],
+        *,
+        images: str | Path | TaskImages | None = None,
+        form: Refining = "prior",
+        epochs: int | None = None,
+        replace: bool = False,
+        licence: str | None = None,
+        note: str | None = None,
+        tags: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> tuple[Module, Lesson]:
+        """Make a task of classes that the bank knows, own or received, without an image, and keep it as a module.
+
+        Parameters
+        ----------
+        classes
+            Each as `task:class`, `task:*` for all of a task, or `task:class=new name`; or a `Pick`.
+        images
+            A folder or zip of images of these classes, by their new names, to go on with. They must be new to
+            whoever taught the classes.
+        form, epochs
+            How to go on, and for how long: `prior` as far as it pays, the paper's `two` and `infinity` for 10
+            epochs, where nothing is said.
+        """
+        from skillmesh.synergy.composition.lesson import Further, lesson_of, lesson_with_images
+        from skillmesh.synergy.composition.picking import pick
+        from skillmesh.synergy.composition.task import composed_task
+
+        name = unicodedata.normalize("NFC", name)
+        if images is None and (form != "prior" or epochs is not None):
+            raise AgentError(
+                "form and epochs say how to go on with images, and there are none; name a folder of them with "
+                "--images, or leave --form and --epochs away"
+            )
+        self.ledger.refuse_unchangeable()
+        if not replace:
+            self._signing.refuse_composed(name)
+        said = {key: value for key, value in told(licence, note, tags).items() if value is not None}
+        with counted() as costs:
+            task = composed_task(
+                pick(self.bank, classes), self.config.mapper, self.prior, anchor_settings(self.config)
+            )
+            lesson = lesson_of(name, task, self.config.mapper)
+            self._signing.card(
+                lesson.facts | said, version=1
+            )  # a name that it refuses should not cost a forward pass
+            if images is not None:
+                further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
+                lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
+        lesson = dataclasses.replace(lesson, costs=costs)
+        return self._signing.keep(lesson, said, replace=replace), lesson
+
+    def _known(self, task: str) -> tuple[Module, ...]:
+        """Whose rows may help with a task: not those of its older version, which has seen its images."""
+        older = self._signing.own(task)
+        return tuple(module for module in self.bank if module is not older)
+
+    def sign(self, lesson: Lesson, **said: Any) -> tuple[Module, bytes]:
+        """Make a module of a lesson that was studied with this agent's settings, wherever that was.
+
+        What the agent keeps for itself of it, the validation images, is stored; the module is not in the bank yet.
+        """
+        return self._signing.sign(lesson, said)
+
+    # 2. Share.
+
+    @checked()
+    def export(self, task: str, path: str | Path) -> Path:
+        """Write a task's module to a file that any agent with this backbone can import, and return its path.
+
+        In a folder the file is named after the task. A link that lies there is replaced, never followed.
+        """
+        module = self.bank.find(task)
+        target = Path(path)
+        if target.is_dir():
+            target = target / f"{module.card.task}.skill"
+        try:
+            data = self.bank.file_of(module)
+        except OSError as error:
+            raise AgentError(
+                f"the file of {module.card.task!r} in the bank cannot be read: {error.strerror}; import the "
+                "task or learn it again"
+            ) from error
+        remove_abandoned(target.parent)
+        write_whole(target, data)
+        return target
+
+    @checked()
+    def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
+        """Take back a task of one's own, everywhere: whoever hears of it stops using and passing on the module."""
+        self.ledger.refuse_unchangeable()
+        known = {slot.task for slot in self.ledger.view().known if slot.teacher_key == self.identity.public_key}
+        own = self.identity.public_key
+        task = next((m.card.task for m in self.bank.taught(task) if m.card.teacher_key == own), task)
+        held = self.bank.held(task, own)
+        if task not in known and held is None:
+            taught = known | {m.card.task for m in self.bank if m.card.teacher_key == own}
+            raise UnknownTaskError(
+                f"this agent has taught no task {task!r}, and only a task's teacher can withdraw it; its own are: "
+                f"{', '.join(sorted(taught)) or 'none'}; to drop another's task here, use `skillmesh forget TASK`"
+            )
+        version = max(
+            held.card.version if held else 1, self.ledger.latest_version(Slot(self.identity.public_key, task))
+        )
+        notice = withdraw(task, version, self.identity, reason)
+        self.ledger.merge([notice], self.identity.public_key)
+        if held is not None:
+            self._remove(held)
+        return notice
+
+    @checked()
+    def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
+        """Say to everyone that tasks of several teachers are parts of one; they answer as one from now on."""
+        from skillmesh.synergy.merging.linking import make_link
+
+        return make_link(self, tasks, name)
+
+    @checked(name=text)
+    def unmerge(self, name: str, reason: str | None = None) -> Link:
+        """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
+        from skillmesh.synergy.merging.linking import unmake_link
+
+        return unmake_link(self, name, reason)
+
+    # 3. Receive.
+
+    @checked()
+    def receive(self, path: str | Path) -> Module:
+        """Check a module file and take it into the bank; nothing is stored unless all of it is sound."""
+        return self.take(read_file(path))
+
+    @checked()
+    def take(self, data: bytes) -> Module:
+        """Check a module and take it into the bank, unless its teacher has withdrawn it."""
+        self.ledger.refuse_unchangeable()
+        module = self.bank.check(data)
+        if self.ledger.withdrawn(slot_of(module), module.card.version):
+            raise WithdrawnError(
+                f"{self.teachers.name(module.card)} has withdrawn version {module.card.version} of "
+                f"{module.card.task!r}; ask for a newer one"
+            )
+        self.bank.add(data)
+        self.ledger.remember(slot_of(module))
+        return module
+
+    @checked()
+    def forget(self, task: str) -> Module:
+        """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
+        self.ledger.refuse_unchangeable()
+        module = self.bank.find(task)
+        self.ledger.forget(slot_of(module))
+        self.bank.refresh()  # a node may just have stored a newer version
+        self._remove(self.bank.held(module.card.task, module.card.teacher_key) or module)
+        return module
+
+    def _remove(self, module: Module) -> None:
+        # The images first: behind a module that is gone nobody would look for them after a kill.
+        validation.remove(self.home / validation.FOLDER, module.id)
+        self.bank.remove(module)
+
+    @checked()
+    def find(self, task: str) -> Module:
+        """What answers under this name: a merged task, or else a module, as `Bank.find` does.
+
+        Where `task@teacher` names a module to the letter, it is that, whatever merged tasks are called.
+        """
+        taught = self.bank.taught(task)
+        if len(taught) == 1:
+            return taught[0]
+        return next((joint for joint in self.merged() if joint.card.task == task), None) or self.bank.find(task)
+
+    def merged(self) -> list[MergedTask]:
+        """Return the tasks of several parts, by name."""
+        return sorted((m for m in self.arranged() if isinstance(m, MergedTask)), key=lambda m: (m.card.task, m.id))
+
+    def tasks(self) -> list[Module]:
+        """Return what the agent knows, by name."""
+        return sorted(self.bank, key=lambda m: (m.card.task, self.teachers.name(m.card)))
+
+    # 4. Answer.
+
+    @overload
+    def answer(self, images: str | Path | bytes | Image.Image) -> Answer: ...
+
+    @overload
+    def answer(self, images: list[Any] | tuple[Any, ...]) -> list[Answer]: ...
+
+    @overload
+    def answer(self, images: Any) -> Answer | list[Answer]: ...
+
+    def answer(self, images: Any) -> Answer | list[Answer]:
+        """Say what images show, with nobody telling which task they are of.
+
+        An image is a path, encoded bytes, a Pillow image, an array or a tensor; a list of them or an array of
+        several may mix tasks. One image that cannot be read raises; among several it gets an answer whose `error`
+        says why.
+        """
+        inputs, single = as_images(images)
+        answers = list(self.answer_each(inputs))
+        if not single:
+            return answers
+        if answers[0].error is not None:
+            image, reason = answers[0].image, answers[0].error
+            raise DataError(reason if image and reason.startswith(image) else f"{image or 'the image'}: {reason}")
+        return answers[0]
+
+    @checked(images=arguments.anything)
+    def answer_each(
+        self, images: Iterable[Any], progress: Progress | None = None, total: int | None = None
+    ) -> Iterator[Answer]:
+        """Yield an answer for every image, in order and as they come: a few are taken at a time.
+
+        `progress` wants to know how many there are in `total`.
+        """
+        if not isinstance(images, Iterator | list | tuple):
+            images, _ = as_images(images)
+        advance = begin(progress, "images", total) if total is not None else None
+        for window in in_windows(enumerate(images)):
+            inputs = [image if is_image(image) else as_image(image, index) for index, image in window]
+            refuse_empty(self.bank)
+            described = self.backbone.describe(inputs, advance)
+            readable = set(described.readable.tolist())
+            x = self.represent(described.raw)
+            answers = iter(self.answer_described(x, [inputs[i] for i in sorted(readable)]))
+            unreadable = iter(described.unreadable)
+            for index in range(len(inputs)):
+                yield next(answers) if index in readable else _failed(next(unreadable))
+
+    def answer_described(
+        self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
+    ) -> list[Answer]:
+        """Answer images that are described already; `support` is the agent's setting unless it is given."""
+        return self._answering.answer_described(x, images, support)
+
+    def mapper(self) -> tuple[list[Module], Mapper]:
+        """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
+        return self._answering.mapper()
+
+    def arranged(self) -> list[Module]:
+        """The bank's tasks in their order: modules that a link joins are one task."""
+        from skillmesh.synergy.merging.linking import acting_links
+
+        modules, links = list(self.bank), acting_links(self)
+        if not links or not KINDS[self.config.mapper].adds_up:
+            return modules
+        return self.arranging.tasks(modules, links)
+
+    def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
+        """Answer from these modules from now on; answers under way end with those that they began with."""
+        return self._answering.use(modules, mapper)
+
+    def use_nothing(self) -> None:
+        """Answer from no module for now: the bank is empty, or nobody asks and the mapper would only take room."""
+        self._answering.use_nothing()
+
+    @property
+    def rebuilds_itself(self) -> bool:
+        """Whether an answer waits for the mapper of a changed bank; a node builds it in the background instead."""
+        return self._answering.rebuilds_itself
+
+    @rebuilds_itself.setter
+    def rebuilds_itself(self, does: bool) -> None:
+        self._answering.rebuilds_itself = does
+
+    @property
+    def outdated(self) -> bool:
+        """Whether answers come from other modules than the bank holds now."""
+        return self._answering.outdated
+
+    @property
+    def live(self) -> int:
+        """From how many tasks the next answer chooses; of modules, where nobody has asked yet what links make of
+        them."""
+        return self._answering.live if self._answering.in_use() else len(self.bank)
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether the backbone is loaded: someone has asked or taught this agent something since it was opened."""
+        return self._backbone is not None
+
+    def class_matches(self) -> ClassMatches:
+        """Which classes in the bank are one thing by their names, as of now; tasks go by their modules' ids."""
+        return self._matches.now()
+
+    def in_use(self) -> list[Module]:
+        """The modules that answers come from; a bank that has just changed may hold others."""
+        return self._answering.in_use()
+
+    @property
+    def prior(self) -> Prior:
+        return self.calibration.prior(self.config.representation, self.config.compact)
+
+    def represent(self, raw: Raw) -> Floats:
+        """Return descriptors as this agent's heads and anchors see them."""
+        return self.backbone.represent(raw, self.config.representation, self.config.compact)
+
+    def head(self, module: Module) -> Head:
+        return self._answering.head(module)
+
+    def seen_by(self, module: Module, x: Floats, images: Sequence[AnyImage]) -> Floats:
+        """What a module's head looks at: the images as described already, or a second pass as it adapts them."""
+        return self._answering.seen_by(module, x, images)
+
+    def _refuse_unusable(self, module: Module) -> None:
+        """Let nothing into the bank that the mapper could not pool with the rest."""
+        card, config = module.card, self.config
+        theirs = (card.representation, card.compact, config.mapper in card.anchors)
+        if theirs != (config.representation, config.compact, True):
+            raise SettingsMismatchError(
+                f"the module {card.task!r} has {_settings(card.representation, card.compact)} and anchors "
+                f"{', '.join(card.anchors)}; this agent works with "
+                f"{_settings(config.representation, config.compact)} and {config.mapper} anchors; import it into "
+                "an agent of the same settings"
+            )
+        width = len(self.prior.centre)
+        if card.dim != width:
+            raise TensorError(
+                f"the module {card.task!r} has descriptors of {card.dim} numbers, expected {width}; ask its "
+                "teacher for it again"
+            )
+        KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
+        if card.biases is not None:
+            Biases.read(module.tensors, card.biases[0])
+
+
+def _failed(image: Unreadable) -> Answer:
+    return Answer.failed(image.name, image.reason)
+
+
+def slot_of(module: Module) -> Slot:
+    return Slot(module.card.teacher_key, module.card.task)
+
+
+def _trusts_everyone(home: Path) -> bool:
+    """What the home's settings say; a node may be told otherwise, and then sets its ledger so."""
+    return MeshSettings.load(home).trust == "open"
+
+
+def _settings(representation: str, compact: bool) -> str:
+    return f"the representation {representation}{' (compact)' if compact else ''}"
