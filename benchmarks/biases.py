@@ -26,7 +26,7 @@ import torch
 
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.toes import choose_toes, toe_features
-from skillmesh.common.choices import WarmStart
+from skillmesh.common.choices import Adaptation, WarmStart
 from skillmesh.core import Core
 from skillmesh.data.folder import TaskImages, find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance

@@ -42,8 +42,8 @@ class Agent:
     Parameters
     ----------
     home
-        Folder of the agent. It is made, with the usual settings, where there is none; `skillmesh init` makes one with
-        others. Without it: `SKILLMESH_HOME`, or the user's own agent.
+        Folder of the agent. It is made, with the usual settings, where there is none; `skillmesh init` makes one
+        with others. Without it: `SKILLMESH_HOME`, or the user's own agent.
     device
         Where the backbone runs, as PyTorch names it; by default a GPU if there is one.
     cache_folder
@@ -126,8 +126,8 @@ class Agent:
         ----------
         images, labels
             A folder or zip with `class/image.jpg` or `train|val|test/class/image.jpg` inside; or images (paths,
-            Pillow images, arrays) with a label for each; or a dataset of torch, torchvision or Hugging Face; or any
-            iterable of (image, label). Datasets are read lazily.
+            Pillow images, arrays) with a label for each; or a dataset of torch, torchvision or Hugging Face; or
+            any iterable of (image, label). Datasets are read lazily.
         name
             The task's name; a folder's own by default.
         classes
@@ -180,7 +180,7 @@ class Agent:
         >>> agent.extend("dice", "photos/more dice").classes
         ('five', 'four', 'one', 'six', 'three', 'two')
         """
-        options = {"licence": licence, "note": note, "tags": tags, "progress": progress}
+        options: dict[str, Any] = {"licence": licence, "note": note, "tags": tags, "progress": progress}
         if _is_folder(images, labels, classes):
             return LearnResult(*self._core.continue_task(task, images, one_task=one_task, **options))
         seed = self._core.config.seed
@@ -208,11 +208,11 @@ class Agent:
         classes
             Each as `task:class`, `task:*` for all of a task, or `task:class=new name`.
         images
-            A folder or zip of images of these classes, by their new names, to refine the task with. They must be new
-            to whoever taught the classes.
+            A folder or zip of images of these classes, by their new names, to refine the task with. They must be
+            new to whoever taught the classes.
         form, epochs
-            How to refine it, and for how long: by its `prior` as far as it pays, or in the paper's way with rows of
-            one `two` or `infinity` norm.
+            How to refine it, and for how long: by its `prior` as far as it pays, or in the paper's way with rows
+            of one `two` or `infinity` norm.
 
         Examples
         --------
@@ -237,15 +237,17 @@ class Agent:
     def predict(self, images: Any) -> Answer | list[Answer]:
         """Say what images show, with nobody telling which task they are of.
 
-        An image is a path, encoded bytes, a Pillow image, an array or a tensor; a list of them, or an array of several,
-        may mix tasks. One image that cannot be read raises; among several it gets an answer whose `error` says why.
+        An image is a path, encoded bytes, a Pillow image, an array or a tensor; a list of them, or an array of
+        several, may mix tasks. One image that cannot be read raises; among several it gets an answer whose `error`
+        says why.
 
         Examples
         --------
         >>> [answer.label for answer in agent.predict(["basket.png", "nowhere.png"])]
         ['three', None]
         """
-        return self._core.answer(images)
+        answers: Answer | list[Answer] = self._core.answer(images)
+        return answers
 
     def predict_each(
         self, images: Iterable[Any], progress: Progress | None = None, total: int | None = None
@@ -283,8 +285,8 @@ class Agent:
     ) -> Evaluation:
         """Measure the agent on images whose classes are known: a folder's test images, or all where it has none.
 
-        Takes what `learn` takes. A task that the agent does not know counts as hidden: its images should be answered
-        "unknown".
+        Takes what `learn` takes. A task that the agent does not know counts as hidden: its images should be
+        answered "unknown".
 
         Examples
         --------
@@ -308,8 +310,8 @@ class Agent:
         """Share over the mesh while the context lasts: what is learned goes out, what others teach comes in.
 
         Settings are those of `skillmesh config` (docs/mesh.md): `network` ("machine", "lan", "fixed" or "client"),
-        `listen`, `connect`, `trust` ("listed" or "open"), `interests` and so on. What is not given is as the agent's
-        home has it.
+        `listen`, `connect`, `trust` ("listed" or "open"), `interests` and so on. What is not given is as the
+        agent's home has it.
 
         Examples
         --------
@@ -356,7 +358,7 @@ class Agent:
         return self._core.forget(task)
 
     def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
-        """Take back a task of the agent's own, everywhere: who hears of it stops using and passing on the module."""
+        """Take back a task of the agent's own, everywhere: who hears of it stops using its module."""
         return self._core.withdraw(task, reason)
 
     def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
@@ -374,7 +376,7 @@ def _is_folder(images: Any, labels: Any, classes: Any) -> bool:
         return False
     if classes is not None:
         raise ArgumentError(
-            "classes: found some for a folder or zip, expected none: its folders name the classes; leave classes out"
+            "classes: found some for a folder or zip, expected none: its folders name them; leave classes out"
         )
     path("images", images)
     return True
@@ -383,6 +385,6 @@ def _is_folder(images: Any, labels: Any, classes: Any) -> bool:
 def _named(name: str | None) -> str:
     if name is None:
         raise ArgumentError(
-            'name: found none; expected the name of the task, which images and datasets lack: name="…"'
+            'name: found none; expected a name for the task, which images and datasets lack: name="…"'
         )
     return text("name", name)

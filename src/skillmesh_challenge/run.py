@@ -112,7 +112,7 @@ def _settings(plan: Plan, folders: list[TaskImages], data_hash: str) -> RunSetti
     facts = tuple(
         TaskFacts(
             folder.name,
-            str(getattr(folder.splits["test"].files[0].source, "path", "")),
+            str(getattr(getattr(folder.splits["test"].files[0], "source", None), "path", "")),
             folder.classes,
             *(len(folder.splits[split]) for split in ("train", "val", "test")),
         )

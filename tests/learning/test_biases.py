@@ -131,7 +131,7 @@ def test_auto_keeps_what_validation_calls_better_and_else_the_module_is_the_plai
     ("asked", "words"),
     [
         ({"layers": "nonsense"}, "there are no layers"),
-        ({"adaptation": "reprogramming", "layers": "last-2"}, "reprogramming trains none"),
+        ({"kind": "reprogramming", "layers": "last-2"}, "reprogramming trains none"),
     ],
 )
 def test_what_cannot_be_trained_is_said_before_any_image_is_opened(
@@ -144,7 +144,7 @@ def test_what_cannot_be_trained_is_said_before_any_image_is_opened(
     agent = new_agent()
     monkeypatch.setattr(agent.backbone, "describe", lambda *_: pytest.fail("images were opened"))
     with pytest.raises(SkillmeshError, match=words):
-        agent.learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="auto"), **asked)
+        agent.learn(tiny_tasks / "shapes", adaptation=Adaptation(**asked))
 
 
 def test_always_needs_validation_images_and_auto_says_that_there_are_none(

@@ -55,5 +55,5 @@ class WarmStart:
     mode: WarmMode = "auto"
     """`auto` takes known rows where held-back images say that this pays; `never` takes none."""
     form: WarmForm = "prior"
-    """Rows become the centre of a `prior`, or, as in the paper, the start of epochs that keep each row's `infinity`
-    or `two` norm."""
+    """Rows become the centre of a `prior`, or, as in the paper, the start of epochs that keep each row's
+    `infinity` or `two` norm."""

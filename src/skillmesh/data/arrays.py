@@ -106,7 +106,7 @@ def _to_bytes(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
     if low < -_ROUNDING or high > 1 + _ROUNDING:
         raise DataError(
             f"{name} has floats from {low:.4g} to {high:.4g}; expected 0 to 1, or uint8 from 0 to 255; undo the "
-            "normalisation, or divide by the value of white"
+            "normalisation (leave Normalize out of a dataset's transform), or divide by the value of white"
         )
     return np.rint(np.clip(array.astype(np.float32), 0, 1) * 255).astype(np.uint8)
 

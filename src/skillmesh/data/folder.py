@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.data.formats import IMAGE_SUFFIXES, Skipped, split_by_reading, suffix_of
 from skillmesh.data.images import Pixels, UnreadableImageError, decode
+from skillmesh.data.inputs import AnyImage
 from skillmesh.data.sources import Source, files_below, open_source
 from skillmesh.errors import DataError, FolderOfTasksError
 
@@ -55,7 +57,7 @@ class ImageFile:
 class Split:
     """Images with the index of each one's class."""
 
-    files: tuple[ImageFile, ...]
+    files: tuple[AnyImage, ...]
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -136,9 +138,9 @@ def survey_task(
         found["val"], found["test"] = found["test"], found["val"]
     for split in ("val", "test"):
         if not any(found[split].values()) and split in hold_out:
-            _cut(found, split, seed)
+            cut_split(found, split, seed)
     splits = {split: _as_split(source, by_class, classes) for split, by_class in found.items()}
-    called = _nfc(name or task_name(path))
+    called = nfc(name or task_name(path))
     return TaskImages(called, classes, splits, tuple(notes), files.has_splits, files.skipped, _tasks_inside(files))
 
 
@@ -155,8 +157,8 @@ def as_path(path: str | os.PathLike[str]) -> Path:
 def task_name(path: Path) -> str:
     """Name a task after its folder, or after its zip without the ending."""
     if path.is_file():
-        return _nfc(path.stem)
-    return _nfc(path.name if path.name not in {"", ".."} else path.resolve().name)
+        return nfc(path.stem)
+    return nfc(path.name if path.name not in {"", ".."} else path.resolve().name)
 
 
 def folders_to_learn(path: Path) -> list[Path]:
@@ -218,6 +220,7 @@ def _refuse_equal_names(tasks: list[Path]) -> None:
 
 
 ByClass = dict[str, list[str]]
+Item = TypeVar("Item", str, int)
 
 
 @dataclass(frozen=True)
@@ -255,14 +258,14 @@ def _sort_into_splits(source: Source, files: _Files, notes: list[str]) -> dict[s
     loose = 0
     for name, parts in files.images.items():
         if has_splits and len(parts) > 2 and (split := _split_of(parts[0])):
-            found[split][_nfc(parts[1])].append(name)
+            found[split][nfc(parts[1])].append(name)
         elif not has_splits and len(parts) > 1:
-            found["train"][_nfc(parts[0])].append(name)
+            found["train"][nfc(parts[0])].append(name)
         else:
             loose += 1
     _note(notes, loose, "image(s) ignored that lie in no class folder")
     if not files.wrapped and not has_splits:
-        empty = [f for f in source.folders() if _nfc(f) not in found["train"] and not _is_hidden(f)]
+        empty = [f for f in source.folders() if nfc(f) not in found["train"] and not _is_hidden(f)]
         if empty:
             notes.append(f"folder(s) without images ignored: {', '.join(empty)}")
     return found
@@ -281,7 +284,7 @@ def _tasks_inside(files: _Files) -> tuple[str, ...]:
         if len(parts) == 2:
             return ()
         if len(parts) > 2:
-            below[_nfc(parts[0])].add(parts[1])
+            below[nfc(parts[0])].add(parts[1])
             trained = trained or (len(parts) > 3 and _split_of(parts[1]) == "train")
     if not below:
         return files.zips
@@ -342,8 +345,11 @@ def _drop_foreign_classes(by_class: ByClass, split: str, classes: tuple[str, ...
         notes.append(f"classes of {split} that train does not have ignored: {', '.join(foreign)}")
 
 
-def _cut(found: dict[str, ByClass], split: str, seed: int) -> None:
-    """Move a seeded share of every class's training images to `split`; at least one image stays."""
+def cut_split(found: Mapping[str, dict[str, list[Item]]], split: str, seed: int) -> None:
+    """Move a seeded share of every class's training images to `split`; at least one image stays.
+
+    Images are given by anything that can be sorted: names of files, or positions in a dataset.
+    """
     for index, (name, files) in enumerate(sorted(found["train"].items())):
         share = round(len(files) * SHARE[split])
         if len(files) >= 3:
@@ -368,7 +374,7 @@ def _is_hidden(part: str) -> bool:
     return part.startswith(".") or part == "__MACOSX"
 
 
-def _nfc(name: str) -> str:
+def nfc(name: str) -> str:
     """One spelling for one name: file systems differ in how they store accents."""
     return unicodedata.normalize("NFC", name)
 

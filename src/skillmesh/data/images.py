@@ -200,6 +200,17 @@ def hash_pixels(image: Image.Image) -> bytes:
     return digest.digest()
 
 
+def save_lossless(image: Image.Image, kind: str) -> bytes:
+    """Make an image file of what an image shows at its full size: `BMP` where it is soon decoded, `PNG` to keep."""
+    from PIL import Image
+
+    _refuse_too_large(image)
+    plain = Image.fromarray(np.asarray(_upright_rgb(image)))  # without metadata, which would turn it once more
+    out = io.BytesIO()
+    plain.save(out, kind, **({"compress_level": 1} if kind == "PNG" else {}))
+    return out.getvalue()
+
+
 def _refuse_too_small(image: Image.Image) -> None:
     if min(image.size) < MIN_SIDE:
         raise UnreadableImageError(

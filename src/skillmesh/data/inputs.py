@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from skillmesh.data.arrays import batch_of, holds_values, image_of
-from skillmesh.data.images import Pixels, UnreadableImageError, decode, hash_pixels, shrink
+from skillmesh.data.images import Pixels, UnreadableImageError, decode, hash_pixels, save_lossless, shrink
 from skillmesh.data.limits import CONTENTS
 from skillmesh.data.sources import read_regular_file, size_of_file
 from skillmesh.errors import DataError
@@ -95,6 +95,11 @@ class OpenImage:
     def pixels(self, content: bytes, size: int) -> Pixels:
         with self._loading():
             return shrink(self.image, size)
+
+    def saved(self, kind: str) -> bytes:
+        """Make an image file of it, without loss; see `save_lossless`."""
+        with self._loading():
+            return save_lossless(self.image, kind)
 
     @contextmanager
     def _loading(self) -> Iterator[None]:

@@ -148,7 +148,7 @@ class Evaluation:
     def confusion_matrix(self, task: str | None = None, task_given: bool = False) -> NDArray[np.int64]:
         """Count a task's images by their class (row) and the class they were given (column).
 
-        The last column counts images that were given a class of another task; there are none where the task is given.
+        The last column counts images that were given a class of another task: none where the task is given.
         """
         found = [answers for answers in self.answers if task in (None, answers.task)]
         if len(found) != 1:

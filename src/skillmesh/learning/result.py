@@ -51,7 +51,7 @@ class LearnResult:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the validation images that are answered rightly, the task given; `None` where there are none."""
+        """Share of the validation images that are answered rightly, the task given; `None` without any."""
         return self.module.card.validation_accuracy
 
     @property

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from skillmesh.backbone.network import cpu_workers
-from skillmesh.data.folder import ImageFile, Split, TaskImages
+from skillmesh.data.folder import Split, TaskImages
 from skillmesh.data.images import Pixels, UnreadableImageError
+from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import DataError
 
 TEST_BATCH = 128
@@ -116,7 +117,7 @@ def _decoded(task: str, splits: Sequence[Split], size: int, cache_folder: Path) 
     return BaselineExamples(torch.from_numpy(pixels), torch.from_numpy(labels[rows]), file_bytes)
 
 
-def _content(file: ImageFile) -> bytes:
+def _content(file: AnyImage) -> bytes:
     try:
         return file.content()
     except UnreadableImageError:
@@ -130,7 +131,7 @@ def _key(contents: Sequence[bytes], size: int) -> str:
     return digest.hexdigest()
 
 
-def _store(files: Sequence[ImageFile], contents: Sequence[bytes], size: int, stored: Path) -> None:
+def _store(files: Sequence[AnyImage], contents: Sequence[bytes], size: int, stored: Path) -> None:
     """Decode into a folder beside it first: others that look for it find it whole or not at all."""
 
     def pixels(index: int) -> Pixels | None:

@@ -1,0 +1,147 @@
+"""Images that belong to a dataset: read where they are, or put aside in a temporary file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+from skillmesh.data.images import Pixels, UnreadableImageError, decode
+from skillmesh.data.inputs import AnyImage, EncodedImage, OpenImage, as_image
+from skillmesh.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class ItemImage:
+    """An image among others that somebody else keeps: a list, an array, a dataset."""
+
+    items: Any
+    index: int
+    lock: threading.Lock | None = None
+    """Held while it is read: few datasets expect to be read by several threads."""
+
+    @property
+    def name(self) -> str:
+        return f"image {self.index}"
+
+    def size(self) -> int:
+        return 0
+
+    def content(self) -> bytes:
+        try:
+            return self.read()
+        except UnreadableImageError:
+            raise
+        except DataError as error:
+            raise UnreadableImageError(str(error)) from error
+
+    def read(self) -> bytes:
+        """Return its content; a value that is no image at all is a `DataError`, not an `UnreadableImageError`."""
+        try:
+            if self.lock is None:
+                value = self.items[self.index]
+            else:
+                with self.lock:
+                    value = self.items[self.index]
+        except DataError:
+            raise
+        except Exception as error:  # whatever a user's code raises
+            raise UnreadableImageError(f"{self.name} cannot be read: {type(error).__name__}: {error}") from error
+        given = as_given(value, self.index)
+        return given.saved("BMP") if isinstance(given, OpenImage) else given.content()
+
+    def pixels(self, content: bytes, size: int) -> Pixels:
+        return decode(content, size)
+
+
+def as_given(value: Any, index: int) -> EncodedImage | OpenImage:
+    """Accept one image of a dataset; Hugging Face has files as a mapping of their bytes and path."""
+    if isinstance(value, Mapping) and {"bytes", "path"} <= set(value):
+        value = value["path"] if value["bytes"] is None else value["bytes"]
+    image = as_image(value, index)
+    assert isinstance(image, EncodedImage | OpenImage)
+    return image
+
+
+@dataclass(frozen=True, slots=True)
+class RenamedImage:
+    """An image whose own name another has too: names tell images apart where twins are looked for."""
+
+    name: str
+    image: AnyImage
+
+    def size(self) -> int:
+        return self.image.size()
+
+    def content(self) -> bytes:
+        return self.image.content()
+
+    def pixels(self, content: bytes, size: int) -> Pixels:
+        return self.image.pixels(content, size)
+
+
+class Spool:
+    """A temporary file for images that can be read only once. It has no name, so even a kill leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def put(self, value: Any, index: int) -> AnyImage:
+        """Keep an image: a path as it is, encoded bytes as they are, anything else without loss."""
+        given = as_given(value, index)
+        if isinstance(given, EncodedImage) and given.data is None:
+            return given
+        data = given.saved("PNG") if isinstance(given, OpenImage) else given.content()
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="skillmesh-")  # noqa: SIM115  (closed by `close`)
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise SpoolError(
+                f"image {index} cannot be put aside in {tempfile.gettempdir()}, after {self._end / 1e6:,.0f} MB of "
+                f"others: {error.strerror}; make room there, or name a folder that has some in TMPDIR"
+            ) from error
+        self._end += len(data)
+        return StoredImage(given.name, self, self._end - len(data), len(data))
+
+    def read(self, place: int, length: int) -> bytes:
+        """Read from any thread."""
+        if self._file is None:
+            raise OSError("it was put aside while it was learned from, and is gone since")
+        return os.pread(self._file.fileno(), length, place)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+class SpoolError(DataError):
+    """No room to put images aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """An image file's bytes in a spool."""
+
+    name: str
+    spool: Spool
+    place: int
+    length: int
+
+    def size(self) -> int:
+        return self.length
+
+    def content(self) -> bytes:
+        try:
+            return self.spool.read(self.place, self.length)
+        except OSError as error:
+            raise UnreadableImageError(f"{self.name} cannot be read: {error}") from error
+
+    def pixels(self, content: bytes, size: int) -> Pixels:
+        return decode(content, size)
