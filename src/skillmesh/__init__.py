@@ -2,9 +2,9 @@
 
 >>> from skillmesh import Agent
 >>> agent = Agent("my-agent")
->>> result = agent.learn("photos/dice", replace=True)
->>> agent.predict("basket.png").label
-'three'
+>>> result = agent.learn("photos/dice")
+>>> agent.predict("basket.jpg").label
+'five'
 """
 
 from __future__ import annotations

@@ -56,9 +56,9 @@ class Agent:
     >>> from skillmesh import Agent
     >>> with Agent("my-agent") as agent:
     ...     result = agent.learn("photos/dice")
-    ...     answer = agent.predict("basket.png")
+    ...     answer = agent.predict("basket.jpg")
     >>> answer.label, answer.task, answer.unknown
-    ('three', 'dice', False)
+    ('five', 'dice', False)
     """
 
     @checked()
@@ -243,8 +243,8 @@ class Agent:
 
         Examples
         --------
-        >>> [answer.label for answer in agent.predict(["basket.png", "nowhere.png"])]
-        ['three', None]
+        >>> [answer.label for answer in agent.predict(["basket.jpg", "nowhere.png"])]
+        ['five', None]
         """
         answers: Answer | list[Answer] = self._core.answer(images)
         return answers

@@ -98,7 +98,6 @@ class Core:
         self._device = device
         self._cache_folder = Path(cache_folder) if cache_folder else default_folder()
         self._backbone = backbone
-        self._owns_backbone = backbone is None
         self._teachers: tuple[object, Teachers] | None = None
         self._matches = BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
         self.arranging = Arranging(
@@ -118,10 +117,8 @@ class Core:
         return cls(folder, **options)
 
     def close(self) -> None:
-        """Close the files that are kept open: the ledger and the cache of descriptors, where nobody shares it."""
+        """Close the ledger. The backbone and its cache may be in use by other agents of this process."""
         self.ledger.close()
-        if self._backbone is not None and self._owns_backbone and self._backbone.cache is not None:
-            self._backbone.cache.close()
 
     @property
     def name(self) -> str:

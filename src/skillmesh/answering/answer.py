@@ -10,7 +10,14 @@ from skillmesh.errors import DataError
 
 @dataclass(frozen=True)
 class Guess:
-    """One possible label."""
+    """One possible label.
+
+    Examples
+    --------
+    >>> guess = agent.predict("basket.jpg").guesses[0]
+    >>> guess.label, guess.task
+    ('five', 'dice')
+    """
 
     label: str
     task: str
@@ -46,7 +53,14 @@ class Guess:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an agent says of one image."""
+    """What an agent says of one image.
+
+    Examples
+    --------
+    >>> answer = agent.predict("basket.jpg")
+    >>> answer.label, answer.task, answer.unknown, answer.confidence > 0.5
+    ('five', 'dice', False, True)
+    """
 
     image: str
     """The image's name, as it was handed in."""

@@ -29,7 +29,15 @@ log = logging.getLogger(__name__)
 
 
 class Backbone:
-    """What all agents of a mesh share: equal fingerprints mean comparable descriptors."""
+    """What all agents of a mesh share: equal fingerprints mean comparable descriptors.
+
+    Examples
+    --------
+    >>> agent.backbone.name
+    'lite0'
+    >>> Agent("another", backbone=agent.backbone).tasks()  # agents of one process may share one
+    []
+    """
 
     def __init__(self, network: Network, calibration: Calibration, cache: DescriptorCache | None = None) -> None:
         if calibration.network != network.fingerprint:

@@ -114,7 +114,14 @@ Version = Annotated[int, Field(ge=1, le=_MAX_INT)]
 
 
 class Card(BaseModel):
-    """What a module is: task, classes, backbone, how it was measured, who taught it."""
+    """What a module is: task, classes, backbone, how it was measured, who taught it.
+
+    Examples
+    --------
+    >>> card = agent.tasks()[0].card
+    >>> card.task, card.classes
+    ('dice', ('five', 'four', 'one', 'six', 'three', 'two'))
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 

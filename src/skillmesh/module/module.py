@@ -19,6 +19,12 @@ class Module:
     """One learned task. Two modules are equal when their ids are.
 
     `tensors` are views of the file's bytes that NumPy refuses to write to. `size` is the file's, in bytes.
+
+    Examples
+    --------
+    >>> module = agent.tasks()[0]
+    >>> module.card.task, module.size < 300_000
+    ('dice', True)
     """
 
     card: Card = field(compare=False)

@@ -1,0 +1,256 @@
+"""The Python API as the README and the docstrings show it: small, familiar, and what it says is what happens."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from meshes import free_port
+from PIL import Image
+
+import skillmesh
+from skillmesh import Adaptation, Agent, Evaluation, LearnResult, WarmStart
+from skillmesh.core import Core
+from skillmesh.errors import ArgumentError, DataError, UnknownTaskError
+
+MOST_MEMBERS = 20
+
+
+@pytest.fixture
+def photos(demo_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_network: None) -> Iterator[Path]:
+    """A folder to work in, with photos of tasks and single images."""
+    for name in ("dice", "shapes"):
+        shutil.copytree(demo_tasks / name, tmp_path / "photos" / name)
+    shutil.copytree(demo_tasks / "dice" / "test", tmp_path / "photos" / "more dice")
+    shutil.copy(demo_tasks / "dice" / "test" / "five" / "0.jpg", tmp_path / "basket.jpg")
+    for name, shade in {"a": 10, "b": 30, "c": 220, "d": 240}.items():
+        Image.new("RGB", (32, 32), (shade, shade, shade)).save(tmp_path / f"{name}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def agent(photos: Path) -> Iterator[Agent]:
+    with Agent(photos / "taught") as agent:
+        agent.learn("photos/dice")
+        yield agent
+
+
+def pairs(folder: Path) -> tuple[list[Path], list[str]]:
+    """The training images of a task, and their classes."""
+    paths = sorted((folder / "train").glob("*/*"))
+    return paths, [path.parent.name for path in paths]
+
+
+# Its size.
+
+
+def test_the_agent_has_few_public_members_and_its_help_can_be_read():
+    members = [name for name in dir(Agent) if not name.startswith("_")]
+    assert len(members) <= MOST_MEMBERS, members
+    assert all(inspect.getdoc(getattr(Agent, name)) for name in members)
+    assert len(skillmesh.__doc__ or "") < 500
+
+
+def test_all_public_names_are_there_with_a_docstring():
+    for name in skillmesh.__all__:
+        value = getattr(skillmesh, name)
+        assert name.startswith("__") or inspect.getdoc(value), name
+    assert set(skillmesh.__all__) <= set(dir(skillmesh))
+    with pytest.raises(AttributeError, match="no attribute 'Agnet'"):
+        _ = skillmesh.Agnet
+
+
+EXAMPLES = {
+    "skillmesh": None,
+    "skillmesh.agent": None,
+    "skillmesh.answering.answer": None,
+    "skillmesh.backbone.backbone": "Backbone",
+    "skillmesh.common.choices": None,
+    "skillmesh.evaluation.evaluate": "Evaluation",
+    "skillmesh.learning.result": None,
+    "skillmesh.mesh.node": "Node",
+    "skillmesh.module.card": "Card",
+    "skillmesh.module.module": "Module",
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_in_docstrings_hold(name: str, agent: Agent):
+    module = importlib.import_module(name)
+    names = {"agent": agent, "Agent": Agent, "skillmesh": skillmesh}
+    names |= {public: getattr(skillmesh, public) for public in skillmesh.__all__}
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    found = doctest.DocTestFinder().find(module, name, extraglobs=names)
+    ran = [test for test in found if test.examples]
+    assert ran, f"{name} has no example"
+    runner = doctest.DocTestRunner(optionflags=flags)
+    for test in ran:
+        runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def test_every_public_class_has_an_example():
+    classes = [getattr(skillmesh, name) for name in skillmesh.__all__ if not name.startswith("__")]
+    without = [
+        c.__name__ for c in classes if not issubclass(c, Exception) and ">>>" not in (inspect.getdoc(c) or "")
+    ]
+    assert not without
+
+
+# What it does.
+
+
+def test_an_agent_is_made_where_there_is_none_and_opened_where_there_is_one(photos: Path):
+    with Agent("new") as agent:
+        assert agent.tasks() == []
+        result = agent.learn("photos/dice")
+    with Agent(photos / "new") as again:
+        assert [module.id for module in again.tasks()] == [result.module.id]
+        assert again.home == photos / "new"
+        assert "1 task" in repr(again)
+
+
+def test_learning_says_what_came_of_it_in_one_object(agent: Agent):
+    result = agent.learn("photos/shapes", tags=["drawn"])
+    assert isinstance(result, LearnResult)
+    assert result.task == result.module.card.task == "shapes"
+    assert result.classes == result.module.card.classes
+    assert repr(result).startswith("LearnResult: 'shapes', ")
+    assert result.module.card.tags == ("drawn",)
+    assert result.accuracy is not None
+    assert result.images == sum(result.module.card.counts) + result.module.card.validation_images
+
+
+def test_images_with_labels_are_learned_however_they_are_given(photos: Path):
+    paths, labels = pairs(photos / "photos" / "dice")
+    opened = [Image.open(path).convert("RGB") for path in paths]
+    arrays = np.stack([np.asarray(image.resize((64, 64))) for image in opened])
+    classes = sorted(set(labels))
+    numbers = np.array([classes.index(label) for label in labels])
+    with Agent("many") as agent:
+        results = [
+            agent.learn(paths, labels, name="paths"),
+            agent.learn(opened, labels, name="pillow"),
+            agent.learn(
+                arrays, np.array([classes.index(label) for label in labels]), name="arrays", classes=classes
+            ),
+            agent.learn(zip(paths, labels, strict=True), name="generator"),
+            agent.learn(list(zip(paths, labels, strict=True)), name="pairs"),
+        ]
+    assert [result.task for result in results] == ["paths", "pillow", "arrays", "generator", "pairs"]
+    assert all(result.classes == tuple(classes) for result in results)
+    first = results[0].module
+    assert all(np.array_equal(first.tensors[name], results[3].module.tensors[name]) for name in first.tensors)
+
+
+def test_options_come_in_groups(agent: Agent, tmp_path: Path):
+    result = agent.learn(
+        "photos/shapes", adaptation=Adaptation("always", layers="last-2", epochs=1), warm_start=WarmStart("never")
+    )
+    assert result.module.card.biases is not None
+    with pytest.raises(ArgumentError, match=r"adaptation.mode: found 'sometimes'"):
+        agent.learn("photos/shapes", adaptation=Adaptation("sometimes"))  # type: ignore[arg-type]
+
+
+def test_an_image_that_cannot_be_read_raises_alone_and_is_told_among_others(agent: Agent, photos: Path):
+    (photos / "broken.png").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"broken\.png"):
+        agent.predict("broken.png")
+    good, bad = agent.predict(["basket.jpg", "broken.png"])
+    assert good.label == "five"
+    assert bad.error is not None
+    assert [answer.label for answer in agent.predict_each(["basket.jpg", "basket.jpg"])] == ["five", "five"]
+
+
+def test_descriptors_are_rows_of_floats(agent: Agent):
+    one, two = agent.describe("a.png"), agent.describe(["a.png", "c.png"])
+    assert one.shape == (1, 2912)
+    assert two.shape == (2, 2912)
+    assert two.dtype == np.float32
+    assert np.array_equal(one[0], two[0])
+    assert not np.array_equal(two[0], two[1])
+    with pytest.raises(DataError, match="no descriptor"):
+        agent.describe(["a.png", b"nothing"])
+
+
+def test_evaluating_gives_accuracies_and_a_confusion_matrix(agent: Agent, photos: Path):
+    result = agent.evaluate("photos/dice")
+    images = len(list((photos / "photos" / "dice" / "test").glob("*/*")))
+    matrix = result.confusion_matrix()
+    assert isinstance(result, Evaluation)
+    assert matrix.shape == (6, 7)
+    assert matrix.sum() == images
+    assert result.final == pytest.approx(matrix[:, :-1].trace() / images)
+    assert result.confusion_matrix("dice", task_given=True)[:, -1].sum() == 0
+    with pytest.raises(ArgumentError, match="expected one of the tasks that were measured: 'dice'"):
+        result.confusion_matrix("rice")
+    paths, labels = pairs(photos / "photos" / "dice")
+    given = agent.evaluate(paths, labels, name="dice")
+    assert given.tasks[0].test_images == len(paths)
+    hidden = agent.evaluate("photos/shapes")
+    assert hidden.final is None
+    assert "'shapes' is not known" in repr(hidden)
+
+
+def test_a_task_is_extended_by_images_with_labels(agent: Agent, photos: Path):
+    paths = sorted((photos / "photos" / "dice" / "test" / "three").iterdir())
+    before = agent.tasks()[0].card
+    result = agent.extend("dice", paths, ["three"] * len(paths))
+    assert result.module.card.version == before.version + 1
+    assert sum(result.module.card.counts) > sum(before.counts)
+
+
+def test_two_agents_share_from_python(agent: Agent):
+    there = f"127.0.0.1:{free_port()}"
+    with Agent("other", backbone=agent.backbone) as other:
+        with (
+            agent.share(network="fixed", listen=[there], trust="open"),
+            other.share(network="fixed", connect=[there], trust="open") as node,
+        ):
+            node.sync(seconds=60)
+        assert [module.card.task for module in other.tasks()] == ["dice"]
+        assert other.predict("basket.jpg").label == "five"
+
+
+def test_a_module_goes_out_and_in_as_a_file_and_is_forgotten(agent: Agent):
+    written = agent.export("dice", "dice.skill")
+    with Agent("other", backbone=agent.backbone) as other:
+        module = other.import_file(written)
+        assert other.predict("basket.jpg").task == "dice"
+        assert other.forget("dice").id == module.id
+        assert other.tasks() == []
+        with pytest.raises(UnknownTaskError):
+            other.withdraw("dice")
+
+
+WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "name: found none; expected a name for the task": ((["a.png", "c.png"], ["x", "y"]), {}),
+    "classes: found some for a folder or zip": (("photos/dice",), {"classes": ["one"]}),
+    "labels: found 'x'": ((["a.png"], "x"), {"name": "t"}),
+    "name: found 5 (int)": ((["a.png", "c.png"], ["x", "y"]), {"name": 5}),
+    "note: found 5 (int)": (("photos/dice",), {"note": 5}),
+}
+
+
+@pytest.mark.parametrize("expected", WRONG)
+def test_wrong_arguments_are_named(expected: str, agent: Agent):
+    args, options = WRONG[expected]
+    with pytest.raises(ArgumentError) as refusal:
+        agent.learn(*args, **options)
+    assert str(refusal.value).startswith(expected)
+    assert len(agent.tasks()) == 1
+
+
+def test_the_face_takes_the_options_of_the_core():
+    """Each option is named in both: one that is added to the core alone would be out of reach from Python."""
+    for face, core in {"learn": "learn", "extend": "continue_task", "compose": "compose"}.items():
+        own = set(inspect.signature(getattr(Agent, face)).parameters)
+        assert set(inspect.signature(getattr(Core, core)).parameters) - own <= {"task", "more"}
