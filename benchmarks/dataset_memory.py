@@ -3,8 +3,8 @@
     python benchmarks/dataset_memory.py [--images 20000] [--lazy] [--json docs/results/dataset-memory.json]
 
 Images are drawn when they are asked for, in a process of its own with an empty cache. Without --lazy the dataset
-does not say its labels beforehand, so its images are put aside on disk; with --lazy it has `targets` and is read in
-place. The peak is held against an agent that has loaded its backbone and answered one image. --json adds to the
+does not say its labels beforehand, so its images are put aside on disk; with --lazy it has `targets` and is read
+in place. The peak is held against an agent that has loaded its backbone and answered one image. --json adds to the
 file's runs.
 """
 
@@ -61,6 +61,8 @@ def main() -> None:
     if options.measure is not None:
         print(json.dumps(measured(options.measure, options.images, options.lazy)))
         return
+    command = " ".join(["python", "benchmarks/dataset_memory.py", *sys.argv[1:]])
+    origin = provenance(command, [], 0)  # of the source as it is now, not when all is done
     with TemporaryDirectory(prefix="skillmesh-bench-") as folder:
         words = [sys.executable, __file__, "--measure", folder, "--images", str(options.images)]
         environment = os.environ | {"SKILLMESH_CACHE": f"{folder}/cache"}
@@ -70,8 +72,7 @@ def main() -> None:
     run = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(run, indent=1))
     if options.json is not None:
-        command = " ".join(["python", "benchmarks/dataset_memory.py", *sys.argv[1:]])
-        run["provenance"] = provenance(command, [], 0)
+        run["provenance"] = origin
         runs = json.loads(options.json.read_text())["runs"] if options.json.exists() else []
         runs = [other for other in runs if other["lazy"] != run["lazy"]] + [run]
         options.json.write_text(json.dumps({"limit_mb": MOST, "runs": runs}, indent=1) + "\n")

@@ -595,7 +595,8 @@ def _class_of(label: str | int, index: int, names: Sequence[str] | None, allowed
         if allowed is not None and label not in allowed:
             known = some(map(repr, names or ()), 5)
             raise DataError(
-                f"the label of image {index} is {label!r}; expected one of the classes {known}; add it to classes=[…], or correct the label"
+                f"the label of image {index} is {label!r}; expected one of the classes {known}; add it "
+                "to classes=[…], or correct the label"
             )
         return label
     if names is None:
