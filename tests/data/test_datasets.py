@@ -197,7 +197,7 @@ def test_an_image_folder_is_its_folder(folder: Path):
 def test_an_image_folder_with_folders_inside_a_class_is_its_folder(folder: Path, tmp_path: Path):
     """torchvision lists a class's own files first, a folder sorts whole paths."""
     for index in range(12):
-        place = tmp_path / "ab"[index % 2] / ("m" if index % 4 < 2 else "")
+        place = tmp_path / "ab"[index % 2] / ("0" if index % 4 < 2 else "")
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(ARRAYS[index]).save(place / f"{index:02}z.png" if index % 3 else place / f"{index:02}.png")
     with task_of(image_folder(tmp_path), name="animals") as task:
