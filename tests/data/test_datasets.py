@@ -67,7 +67,10 @@ class Mapped:
 
 
 class Streamed(IterableDataset[Any]):
-    """A dataset of torch's iterable style."""
+    """A dataset of torch's iterable style; that it has a length does not make it one of the map style."""
+
+    def __len__(self) -> int:
+        return len(ARRAYS)
 
     def __iter__(self) -> Iterator[Any]:
         return zip(map(to_tensor, ARRAYS), torch.tensor(LABELS), strict=True)

@@ -185,7 +185,10 @@ def _refuse_other_length(images: int, labels: int) -> None:
 
 
 def _is_sequence(value: Any) -> bool:
-    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, Mapping)
+    """Whether value[i] can be asked for; an iterable dataset of torch has a length and an empty method for it."""
+    if isinstance(value, Mapping) or any(cls.__name__ == "IterableDataset" for cls in type(value).__mro__):
+        return False
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__")
 
 
 def _listed(pairs: Sequence[Any]) -> _Items:
