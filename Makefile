@@ -86,9 +86,9 @@ else
 endif
 	touch $(READY)
 
-# What only some tests need: avalanche-lib, which the baselines are held against, and open_clip.
+# What only some tests need: avalanche-lib, which the baselines are held against, open_clip, and Hugging Face's datasets.
 $(ORACLE): $(READY)
-	$(PIP) -c constraints.txt -e '.[oracle,clip]'
+	$(PIP) -c constraints.txt -e '.[oracle,clip,datasets]'
 	touch $(ORACLE)
 
 $(AUDIT): pyproject.toml

@@ -44,5 +44,7 @@ def root_features(raw: Raw, features: int) -> Floats:
 
 
 def clip_standardised(rooted: Floats, mean: Floats, std: Floats) -> Floats:
-    standard: Floats = np.clip((rooted - mean) / std, -CLIP, CLIP)
-    return standard
+    """Standardise and clip; one copy is made, since of 20,000 images it has 230 MB."""
+    standard: Floats = rooted - mean
+    standard /= std
+    return np.clip(standard, -CLIP, CLIP, out=standard)

@@ -1,7 +1,7 @@
 """Read a task from Python: images with labels, a torch, torchvision or Hugging Face dataset, or a generator.
 
-What can be read again at any time stays where it is. Everything else is read once and put aside in a temporary file
-on disk, since learning looks at images more than once. Nothing here imports torch, torchvision or datasets.
+What can be read again at any time stays where it is. Everything else is read once and put aside in a temporary
+file on disk, since learning looks at images more than once. Nothing here imports torch, torchvision or datasets.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def task_of(
     Parameters
     ----------
     images
-        With `labels`: a list of images (paths, encoded bytes, Pillow images, arrays or tensors), an array of several,
-        or any iterable of images. Without: a dataset of torch, torchvision or Hugging Face, a mapping of two
-        columns, or any iterable of (image, label).
+        With `labels`: a list of images (paths, encoded bytes, Pillow images, arrays or tensors), an array of
+        several, or any iterable of images. Without: a dataset of torch, torchvision or Hugging Face, a mapping of
+        two columns, or any iterable of (image, label).
     labels
         A name or an integer for each image.
     classes
@@ -74,7 +74,9 @@ def task_of(
         Number of classes below which the images make no task.
 
     The task's classes are sorted by name, as those of a folder are, in whatever order `classes` has them: the same
-    images give the same module however they are handed over. Classes without images are left out, and a note says so.
+    images give the same module however they are handed over. Classes without images are left out, and a note says
+    so. Of torchvision's ImageFolder the files themselves are read, without its transform, as are those of Hugging
+    Face.
 
     Raises
     ------
@@ -102,8 +104,8 @@ class _Items:
     classes: Sequence[str] | None = None
     """Names that the dataset has for integers."""
     notes: list[str] = field(default_factory=list)
-    positions: list[int] | None = None
-    """Where each stands in what the user handed over, for messages, if some were skipped."""
+    positions: list[int] = field(default_factory=list)
+    """Where each stands in what the user handed over, for messages; empty where none was skipped or moved."""
 
 
 # Which kind of thing was given.
@@ -112,13 +114,13 @@ class _Items:
 def _opened(images: Any, labels: Any, spool: Spool) -> _Items:
     if isinstance(images, str | bytes | bytearray | os.PathLike):
         raise ArgumentError(
-            f"images: found {_shown(images)}, one {type(images).__name__}; expected several images with labels, or "
-            "a dataset; give a folder of class/image.jpg without labels, and single images in a list"
+            f"images: found {_shown(images)}, one {type(images).__name__}; expected several images with labels, "
+            "or a dataset; give a folder of class/image.jpg without labels, and single images in a list"
         )
     if hasattr(images, "dataset") and hasattr(images, "batch_size"):
         raise ArgumentError(
-            f"images: found a {type(images).__name__}, which hands out batches; expected a dataset; give the loader's "
-            "own: loader.dataset"
+            f"images: found a {type(images).__name__}, which hands out batches; expected a dataset; give the "
+            "loader's own: loader.dataset"
         )
     if labels is not None:
         return _with_labels(images, labels, spool)
@@ -170,8 +172,8 @@ def _listed_labels(labels: Any) -> list[Any]:
             labels = labels[:, 0]
         if labels.ndim != 1:
             raise ArgumentError(
-                f"labels: found an array of shape {tuple(labels.shape)}; expected one label for each image; of one-hot "
-                "rows take labels.argmax(1)"
+                f"labels: found an array of shape {tuple(labels.shape)}; expected one label for each image; of "
+                "one-hot rows take labels.argmax(1)"
             )
         return list(labels.tolist())
     return list(labels)
@@ -184,8 +186,8 @@ def _rows(images: Any) -> Any:
         batch = np.asarray(images)
         if batch.ndim != 3:
             raise DataError(
-                f"the images are an array of {batch.dtype} and shape {batch.shape}; expected (n, height, width), (n, "
-                "height, width, 1, 3 or 4) or (n, 1 or 3, height, width)"
+                f"the images are an array of {batch.dtype} and shape {batch.shape}; expected (n, height, width), "
+                "(n, height, width, 1, 3 or 4) or (n, 1 or 3, height, width)"
             )
     return batch
 
@@ -198,7 +200,10 @@ def _refuse_other_length(images: int, labels: int) -> None:
 
 
 def _is_sequence(value: Any) -> bool:
-    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, Mapping)
+    """Whether value[i] can be asked for; an iterable dataset of torch has a length and an empty method for it."""
+    if isinstance(value, Mapping) or any(cls.__name__ == "IterableDataset" for cls in type(value).__mro__):
+        return False
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__")
 
 
 def _listed(pairs: Sequence[Any]) -> _Items:
@@ -338,7 +343,7 @@ def _table(table: Any, spool: Spool) -> _Items:
     table = table.select_columns([image, label])
     stored = features.get(image)
     if dataclasses.is_dataclass(stored) and not isinstance(stored, type) and getattr(stored, "decode", False):
-        table = table.cast_column(image, dataclasses.replace(stored, decode=False))  # type: ignore[arg-type]
+        table = table.cast_column(image, dataclasses.replace(stored, decode=False))
     if not hasattr(table, "__len__"):
         rows = ((index, (row[image], row[label])) for index, row in enumerate(table))
         return _spooled(rows, spool, names, notes)
@@ -377,8 +382,9 @@ def _column(columns: Sequence[Any], features: Mapping[str, Any], known: Sequence
     if len(alike) == 1:
         return str(alike[0])
     raise DataError(
-        f"found the columns {', '.join(map(repr, columns)) or 'none'}; expected one named {' or '.join(map(repr, known))}; "
-        "give them apart: learn(images=dataset['…'], labels=dataset['…'], name=…)"
+        f"found the columns {', '.join(map(repr, columns)) or 'none'}; expected one named "
+        f"{' or '.join(map(repr, known))}; give them apart: "
+        "learn(images=dataset['…'], labels=dataset['…'], name=…)"
     )
 
 
@@ -391,8 +397,8 @@ def _pair(item: Any, index: int) -> tuple[Any, Any]:
         return item[0], item[1]
     found = f"{type(item).__name__} of {len(item)}" if isinstance(item, tuple | list) else type(item).__name__
     raise DataError(
-        f"item {index} of the dataset is a {found}; expected (image, label), or a mapping with 'image' and 'label'; "
-        "where labels lie elsewhere, give them apart: learn(images, labels, name=…)"
+        f"item {index} of the dataset is a {found}; expected (image, label), or a mapping with 'image' and 'label'"
+        "; where labels lie elsewhere, give them apart: learn(images, labels, name=…)"
     )
 
 
@@ -454,7 +460,7 @@ def _spooled(
     items: Iterable[tuple[int, Any]], spool: Spool, names: Sequence[str] | None, notes: Iterable[str] = ()
 ) -> _Items:
     """Read (position, (image, label)) once, and put the images aside."""
-    found = _Items([], [], names, list(notes), [])
+    found = _Items([], [], names, list(notes))
     skipped: list[str] = []
     faults: list[DataError] = []
     usable = 0
@@ -506,8 +512,8 @@ def _guarded(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         raise
     except Exception as error:
         raise DataError(
-            f"reading the dataset failed after {read:,} items: {type(error).__name__}: {error}; mend that, or leave "
-            "the item out"
+            f"reading the dataset failed after {read:,} items: {type(error).__name__}: {error}; mend that, or "
+            "leave the item out"
         ) from error
 
 
@@ -564,8 +570,8 @@ def _plain_label(label: Any, index: int) -> str | int:
         ) from None
     if number < 0:
         raise DataError(
-            f"the label of image {index} is {number}; expected 0 or more; datasets mark images without a label so: "
-            "leave them out"
+            f"the label of image {index} is {number}; expected 0 or more; datasets mark images without a label "
+            "so: leave them out"
         )
     return number
 
@@ -580,18 +586,19 @@ def _sorted_out(
     positions = items.positions or range(len(items.images))
     by_class: dict[str, list[int]] = defaultdict(list)
     first: dict[type, int] = {}
+    allowed = None if classes is None else set(map(nfc, classes))
     for place, (label, position) in enumerate(zip(items.labels, positions, strict=True)):
         plain = _plain_label(label, position)
         first.setdefault(type(plain), position)
-        by_class[_class_of(plain, position, names, strict=classes is not None)].append(place)
+        by_class[_class_of(plain, position, names, allowed)].append(place)
     if names is None and len(first) > 1:
         raise DataError(
-            f"the label of image {first[int]} is a number, that of image {first[str]} a name; expected one kind; name "
-            "what the numbers stand for with classes=[…]"
+            f"the label of image {first[int]} is a number, that of image {first[str]} a name; expected one kind; "
+            "name what the numbers stand for with classes=[…]"
         )
     if len(by_class) < 2:
-        found = f"one class only ({next(iter(by_class))!r})" if by_class else "no images"
-        raise DataError(f"{name!r} has {found}; a task needs images of two or more classes")
+        count = f"one class only ({next(iter(by_class))!r})" if by_class else "no images"
+        raise DataError(f"{name!r} has {count}; a task needs images of two or more classes")
     notes = list(items.notes)
     if names is not None and (without := [c for c in map(nfc, names) if c not in by_class]):
         notes.append(f"class(es) without images ignored: {some(without)}")
@@ -603,20 +610,22 @@ def _sorted_out(
     return TaskImages(name, ordered, splits, tuple(notes))
 
 
-def _class_of(label: str | int, index: int, names: Sequence[str] | None, strict: bool) -> str:
+def _class_of(label: str | int, index: int, names: Sequence[str] | None, allowed: set[str] | None) -> str:
+    """Name an image's class; names of classes that the user gave are all that there may be."""
     if isinstance(label, str):
-        if strict and names is not None and label not in map(nfc, names):
+        if allowed is not None and label not in allowed:
+            known = some(map(repr, names or ()), 5)
             raise DataError(
-                f"the label of image {index} is {label!r}; expected one of the classes {some(map(repr, names), 5)}; add "
-                "it to classes=[…], or correct the label"
+                f"the label of image {index} is {label!r}; expected one of the classes {known}; add it "
+                "to classes=[…], or correct the label"
             )
         return label
     if names is None:
         return str(label)
     if label >= len(names):
         raise DataError(
-            f"the label of image {index} is {label}; expected 0 to {len(names) - 1}, since {len(names)} classes are "
-            "named; name all of them with classes=[…], or correct the label"
+            f"the label of image {index} is {label}; expected 0 to {len(names) - 1}, since {len(names)} classes "
+            "are named; name all of them with classes=[…], or correct the label"
         )
     return nfc(names[label])
 

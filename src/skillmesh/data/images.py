@@ -201,7 +201,7 @@ def hash_pixels(image: Image.Image) -> bytes:
 
 
 def save_lossless(image: Image.Image, kind: str) -> bytes:
-    """Make an image file of what an image shows at its full size: `BMP` where it is soon decoded, `PNG` to keep."""
+    """Make an image file of what an image shows at its full size: a `BMP` to decode soon, a `PNG` to keep."""
     from PIL import Image
 
     _refuse_too_large(image)

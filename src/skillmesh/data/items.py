@@ -84,7 +84,10 @@ class RenamedImage:
 
 
 class Spool:
-    """A temporary file for images that can be read only once. It has no name, so even a kill leaves nothing behind."""
+    """A temporary file for images that can be read only once.
+
+    It has no name, so that even a kill leaves nothing behind.
+    """
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
@@ -103,8 +106,8 @@ class Spool:
             self._file.flush()
         except OSError as error:
             raise SpoolError(
-                f"image {index} cannot be put aside in {tempfile.gettempdir()}, after {self._end / 1e6:,.0f} MB of "
-                f"others: {error.strerror}; make room there, or name a folder that has some in TMPDIR"
+                f"image {index} cannot be put aside in {tempfile.gettempdir()}, after {self._end / 1e6:,.0f} MB "
+                f"of others: {error.strerror}; make room there, or name a folder that has some in TMPDIR"
             ) from error
         self._end += len(data)
         return StoredImage(given.name, self, self._end - len(data), len(data))

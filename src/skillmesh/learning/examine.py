@@ -72,6 +72,10 @@ class Part:
     def described(self) -> bool:
         return len(self.raw) == len(self.images) > 0
 
+    def without_raw(self) -> Part:
+        """Let go of the descriptors."""
+        return replace(self, raw=self.raw[:0].copy())
+
     def only(self, kept: Mask) -> Part:
         """Leave out the other images; where all are kept, this is the same object."""
         if kept.all():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.backbone.allocator import hand_back
 from skillmesh.numerics.costs import gram_macs, head_macs, spend
 from skillmesh.numerics.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
 
@@ -22,6 +23,8 @@ MAX_EXPONENT = 20
 LARGE_STRENGTHS = (0.01, 0.001, 0.0001)
 """The more images, the less is needed to keep a head from learning them by heart."""
 LARGE_ROUNDS = 40
+LARGE_BYTES = 2**26
+"""Size of descriptors from which freed memory is handed back to the system between fits."""
 ROUNDS = 100
 """Of L-BFGS at most; in each, all images are looked at about once."""
 TEMPERATURES = np.geomspace(0.1, 100, 121)
@@ -101,8 +104,10 @@ def fit_head(
     judged = [calibrate(head.logits(val_x), val_labels) for head in heads]
     best = min(range(len(heads)), key=lambda i: judged[i][1])
     accuracy = float(np.mean(heads[best].logits(val_x).argmax(axis=1) == val_labels))
+    if x.nbytes > LARGE_BYTES:
+        hand_back()  # freed blocks of another size would lie beside the new ones
     both, both_labels = np.concatenate([x, val_x]), np.concatenate([labels, val_labels])
-    head = fit_path(both, both_labels, classes, road(STRENGTHS, best, rounds), rounds=rounds)[-1]
+    head = fit_path(both, both_labels, classes, road(STRENGTHS, best, rounds), rounds=rounds, spent=True)[-1]
     return Fit(head, STRENGTHS[best], judged[best][0], accuracy, heads[best])
 
 
@@ -181,6 +186,7 @@ def fit_path(
     centre: Floats | None = None,
     bias: Floats | None = None,
     rounds: int = ROUNDS,
+    spent: bool = False,
 ) -> list[Head]:
     """Fit one head per strength by L-BFGS, each from the last one's solution.
 
@@ -190,10 +196,12 @@ def fit_path(
     `centre` holds a row per class to which weights are pulled instead of to zero. What is sought is then how far
     they are from it, for which all of the above holds; the centre's own logits are added to theirs. Nothing pulls
     the bias: `bias` is only where it begins.
+
+    `spent` says that nobody needs `x` afterwards: it is overwritten, which saves a copy of all descriptors.
     """
     from scipy.linalg import solve_triangular  # here, since who only carries modules does without its 30 MB
 
-    mean, centred, scale = _standardised(x)
+    mean, centred, scale = _standardised(x, spent)
     if 2 * len(x) > x.shape[1]:
         design, triangle = centred, None
     else:
@@ -216,10 +224,13 @@ def fit_path(
     return heads
 
 
-def _standardised(x: Floats) -> tuple[Floats, Floats, np.float32]:
-    """Mean, centred images, scale: with unit variance on average, a strength means the same everywhere."""
+def _standardised(x: Floats, spent: bool = False) -> tuple[Floats, Floats, np.float32]:
+    """Mean, centred images, scale: with unit variance on average, a strength means the same everywhere.
+
+    The centred images take the place of `x` where that is `spent`.
+    """
     mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
-    centred = x - mean
+    centred = np.subtract(x, mean, out=x if spent else None)
     scale = np.float32(np.sqrt(np.square(centred).mean(dtype=np.float64)) or 1.0)
     centred /= scale
     return mean, centred, scale

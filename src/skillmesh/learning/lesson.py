@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.anchors import KINDS, Anchor, AnchorSettings
+from skillmesh.backbone.allocator import hand_back
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import Prior
 from skillmesh.common.choices import Adaptation
@@ -104,6 +105,9 @@ def study(
     refuse_impossible(adaptation, backbone.network, len(val_part))  # twins of training images are gone now
     train_labels, val_labels = train_part.labels, val_part.labels
     train, val = (backbone.represent(part.raw, config.representation, config.compact) for part in read.parts)
+    train_part, val_part = train_part.without_raw(), val_part.without_raw()
+    read = replace(read, parts=(train_part, val_part))  # what is represented takes twice the memory already
+    hand_back()
     counts = np.bincount(train_labels, minlength=len(task.classes))
     _refuse_empty_classes(task, counts, read)
     # One BLAS thread: the products are many and small, and waking a second thread for each costs more than it
@@ -112,6 +116,7 @@ def study(
         space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
         begun = start_head(warm_sources, task.classes, space, (train, train_labels), (val, val_labels))
         fit, views = begun.fit, (train, val)
+        hand_back()
         anchor = KINDS[config.mapper].fit(train, train_labels, len(task.classes), anchor_settings(config))
         prior = backbone.calibration.prior(config.representation, config.compact)
         probes = own_probes(anchor, val, config.mapper, prior)

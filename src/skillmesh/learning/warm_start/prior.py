@@ -67,11 +67,13 @@ class _Known:
     rounds: int
     margin: float
 
-    def fit(self, x: Floats, labels: Labels, strengths: Sequence[float]) -> tuple[list[Head], np.float32]:
+    def fit(
+        self, x: Floats, labels: Labels, strengths: Sequence[float], spent: bool = False
+    ) -> tuple[list[Head], np.float32]:
         """Heads with a prior around the old rows, as loud as these images want them, and how loud that is."""
         pull = trust(x, labels, self.centre, self.bias)
         bias = None if self.bias is None else self.bias * pull
-        heads = fit_path(x, labels, len(self.centre), strengths, self.centre * pull, bias, self.rounds)
+        heads = fit_path(x, labels, len(self.centre), strengths, self.centre * pull, bias, self.rounds, spent)
         return heads, pull
 
     def tells_apart(self, x: Floats, labels: Labels) -> bool:
@@ -163,7 +165,7 @@ def _chosen_on_validation(
         return WarmFit(cold, 0.0, loss)
     logits = heads[best].logits(val[0])
     both = np.concatenate([train[0], val[0]]), np.concatenate([train[1], val[1]])
-    (*_, head), pull = known.fit(*both, road(WARM_STRENGTHS, best, known.rounds))
+    (*_, head), pull = known.fit(*both, road(WARM_STRENGTHS, best, known.rounds), spent=True)
     accuracy = float(np.mean(logits.argmax(axis=1) == val[1]))
     fit = Fit(head, WARM_STRENGTHS[best], calibrate(logits, val[1])[0], accuracy, heads[best])
     return WarmFit(fit, float(pull), warm_loss)

@@ -74,9 +74,9 @@ def start_head(start: WarmSources, classes: Sequence[str], space: Space, train: 
     sources: list[RowSource] = []
     notes: list[str] = []
     if start.modules:
-        images = np.concatenate([train[0], val[0]])
         sources, notes = find_sources(
-            classes, start.modules, space, images, name_encoder(start.cache), start.name_of
+            *(classes, start.modules, space, np.concatenate([train[0], val[0]])),
+            *(name_encoder(start.cache), start.name_of),
         )
     if start.form != "prior":
         chosen = choose(sources, train, len(classes), least=-np.inf)
