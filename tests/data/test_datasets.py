@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from skillmesh.backbone.compat import import_timm
 from skillmesh.data.datasets import task_of
-from skillmesh.data.folder import TaskFolder, open_task
+from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.items import ItemImage, Spool, SpoolError, StoredImage
 from skillmesh.errors import ArgumentError, DataError, SkillmeshError
@@ -76,7 +76,7 @@ class Streamed(IterableDataset[Any]):
         return zip(map(to_tensor, ARRAYS), torch.tensor(LABELS), strict=True)
 
 
-def shown(task: TaskFolder) -> dict[str, list[tuple[str, bytes]]]:
+def shown(task: TaskImages) -> dict[str, list[tuple[str, bytes]]]:
     """What a task holds, split by split: the class and the pixels of each image."""
     return {
         name: [

@@ -596,9 +596,6 @@ def _sorted_out(
             f"the label of image {first[int]} is a number, that of image {first[str]} a name; expected one kind; "
             "name what the numbers stand for with classes=[…]"
         )
-    if len(by_class) < 2:
-        count = f"one class only ({next(iter(by_class))!r})" if by_class else "no images"
-        raise DataError(f"{name!r} has {count}; a task needs images of two or more classes")
     notes = list(items.notes)
     if names is not None and (without := [c for c in map(nfc, names) if c not in by_class]):
         notes.append(f"class(es) without images ignored: {some(without)}")
