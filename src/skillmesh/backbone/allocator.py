@@ -12,7 +12,6 @@ worker of a run. A program that uses an agent keeps its allocator as it is, and 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 
@@ -44,6 +43,8 @@ def give_back_freed_memory() -> bool:
 def hand_back() -> None:
     """Give back now what was freed and kept: after something large, and by a node now and then."""
     if sys.platform == "linux" and os.environ.get("SKILLMESH_MALLOC") != "system":
+        import ctypes
+
         with contextlib.suppress(OSError, AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
 
@@ -51,6 +52,8 @@ def hand_back() -> None:
 def _set(options: dict[int, int]) -> bool:
     if not _ours or sys.platform != "linux" or os.environ.get("SKILLMESH_MALLOC") == "system":
         return False
+    import ctypes
+
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
