@@ -18,6 +18,8 @@ import pytest
 from skillmesh import Agent
 from skillmesh.store.bank import Bank
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Agent]
 
 # A process that starts once, then forks children one by one; each works in a loop until it is killed: so many

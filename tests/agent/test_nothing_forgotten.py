@@ -20,6 +20,8 @@ from skillmesh import Agent, Answer
 from skillmesh.data.inputs import as_image
 from skillmesh.module import Module
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Agent]
 
 

@@ -13,6 +13,8 @@ from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
 from skillmesh.store.home import create_home
 
+pytestmark = pytest.mark.long
+
 COLOURS = {
     "lights": {"red": (200, 30, 30), "blue": (30, 30, 200)},
     "papers": {"white": (240,) * 3, "black": (10,) * 3},

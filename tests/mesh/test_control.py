@@ -25,6 +25,8 @@ from skillmesh.mesh import calling, control
 from skillmesh.mesh.calling import FILE, BusyError, NotRunningError, call
 from skillmesh.mesh.control import Control
 
+pytestmark = pytest.mark.long
+
 Start = Callable[..., Control]
 
 

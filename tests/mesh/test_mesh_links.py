@@ -13,6 +13,8 @@ from meshes import Mesh, Node, answers, eventually
 from skillmesh.agent import Agent
 from skillmesh.data.folder import open_task
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Agent]
 
 
