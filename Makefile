@@ -13,15 +13,24 @@ NO_LOCK := "requirements-dev.lock is for Linux, Python 3.11 and the CPU build of
 # Two workers with one thread each: two with two would wait for each other.
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-all lint types docs-check docs bench bench-mesh campaign mutants lock audit sbom clean
+.PHONY: demo test test-ci test-product test-all lint types docs-check docs bench bench-mesh campaign mutants lock audit sbom clean
 
 demo: $(READY)
 	$(BIN)/skillmesh demo --out demo-out
 
+# A verdict in some minutes: every feature, without what takes seconds a test or starts nodes.
 test: $(READY) lint types docs-check
+	$(PYTEST) -m "not slow and not long"
+
+# What CI runs: a quarter of an hour on two cores.
+test-ci: $(READY) lint types docs-check
 	$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=90
 
-# Everything, the long tests too. SKILLMESH_TASKS names a folder of real tasks; SKILLMESH_REQUIRE_ALL=1 forbids skips.
+# The product's fast tests in a copy that has neither the challenge nor the benchmarks.
+test-product: $(READY)
+	$(BIN)/python tools/product_alone.py
+
+# Everything, the slow tests too. SKILLMESH_TASKS names a folder of real tasks; SKILLMESH_REQUIRE_ALL=1 forbids skips.
 test-all: $(ORACLE) lint types docs-check
 	$(PYTEST)
 

@@ -13,12 +13,12 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from skillmesh.backbone.allocator import process_is_ours
 from skillmesh.backbone.network import cpu_workers
 from skillmesh.common.choices import Adaptation, WarmStart
 from skillmesh.core import Core
@@ -26,6 +26,7 @@ from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.inputs import as_image
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.adaptation import Biases
+from skillmesh.numerics.threads import one_thread_each
 from skillmesh.store.home import create_home
 
 HERE = Path(__file__).parent
@@ -63,7 +64,7 @@ def measure(folder: Path) -> dict[str, Any]:
     biased = agent.bank.find(names[1])
 
     def bare() -> None:
-        with ThreadPoolExecutor(cpu_workers()) as pool:
+        with one_thread_each(cpu_workers()) as pool:
             list(pool.map(network.describe_one, pixels))
 
     def swap() -> None:
@@ -85,6 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "biases-speed.json")
     options = parser.parse_args()
+    process_is_ours()  # as in a command
     origin = provenance("python benchmarks/biases_speed.py", [], 0)
     with tempfile.TemporaryDirectory() as folder:
         report = measure(Path(folder)) | {"provenance": origin}

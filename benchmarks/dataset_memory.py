@@ -82,32 +82,26 @@ def main() -> None:
 
 def measured(place: Path, count: int, lazy: bool) -> dict[str, Any]:
     """Learn the dataset in this process, and say what its memory was at most."""
-    from skillmesh.agent import Agent
-    from skillmesh.data.datasets import task_of
+    from skillmesh import Agent
 
-    agent = Agent.open(place / "agent")
+    agent = Agent(place / "agent")
     few = Drawn(4 * CLASSES)
-    with task_of([few[i] for i in range(len(few))], name="few") as task:
-        agent.learn(task)
-    agent.answer(few[0][0])
+    agent.learn([few[i] for i in range(len(few))], name="few")
+    agent.predict(few[0][0])
     agent.forget("few")
     empty = peak()
     dataset = Drawn(count)
     if lazy:
         dataset.targets = [index % CLASSES for index in range(count)]  # type: ignore[attr-defined]
     started = time.perf_counter()
-    with task_of(dataset, name="stripes") as task:
-        opened, after_opening = time.perf_counter() - started, peak()
-        module, lesson = agent.learn(task)
+    result = agent.learn(dataset, name="stripes")
     return {
         "images": count,
         "lazy": lazy,
-        "learned_images": lesson.images,
-        "validation_accuracy": module.card.validation_accuracy,
+        "learned_images": result.images,
+        "validation_accuracy": result.accuracy,
         "agent_mb": round(empty / 1e6, 1),
-        "opening_mb": round((after_opening - empty) / 1e6, 1),
         "learning_mb": round((peak() - empty) / 1e6, 1),
-        "opening_seconds": round(opened, 1),
         "seconds": round(time.perf_counter() - started, 1),
     }
 

@@ -28,6 +28,7 @@ from sklearn.mixture import GaussianMixture
 from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.backbone.allocator import process_is_ours
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.describe import describe
 from skillmesh.backbone.network import cpu_workers
@@ -217,6 +218,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    process_is_ours()  # as in a command
     warnings.filterwarnings(
         "ignore", category=ConvergenceWarning
     )  # mixtures of one iteration, for their shape only

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skillmesh.backbone.allocator import process_is_ours
 from skillmesh.errors import RunError
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def _begin(threads: int, all_there: Any) -> None:
     global _all_there
     _all_there = all_there
     end_with_parent()
+    process_is_ours()
     _take_threads(threads)
 
 
@@ -197,6 +199,7 @@ def _on_dask(ref: BackboneRef, threads: int, address: str) -> Iterator[Workplace
 
 
 def _ready(ref: BackboneRef, threads: int) -> int:
+    process_is_ours()
     _take_threads(threads)
     worker_backbone(ref)
     return os.getpid()

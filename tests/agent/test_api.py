@@ -135,15 +135,14 @@ def test_images_with_labels_are_learned_however_they_are_given(photos: Path):
     arrays = np.stack([np.asarray(image.resize((64, 64))) for image in opened])
     classes = sorted(set(labels))
     numbers = np.array([classes.index(label) for label in labels])
+    cold = WarmStart("never")  # or each would begin with what the last one left
     with Agent("many") as agent:
         results = [
-            agent.learn(paths, labels, name="paths"),
-            agent.learn(opened, labels, name="pillow"),
-            agent.learn(
-                arrays, np.array([classes.index(label) for label in labels]), name="arrays", classes=classes
-            ),
-            agent.learn(zip(paths, labels, strict=True), name="generator"),
-            agent.learn(list(zip(paths, labels, strict=True)), name="pairs"),
+            agent.learn(paths, labels, name="paths", warm_start=cold),
+            agent.learn(opened, labels, name="pillow", warm_start=cold),
+            agent.learn(arrays, numbers, name="arrays", classes=classes, warm_start=cold),
+            agent.learn(zip(paths, labels, strict=True), name="generator", warm_start=cold),
+            agent.learn(list(zip(paths, labels, strict=True)), name="pairs", warm_start=cold),
         ]
     assert [result.task for result in results] == ["paths", "pillow", "arrays", "generator", "pairs"]
     assert all(result.classes == tuple(classes) for result in results)

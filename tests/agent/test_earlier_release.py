@@ -15,6 +15,8 @@ import pytest
 
 from skillmesh.core import Core
 
+pytestmark = pytest.mark.long
+
 RELEASE = Path(__file__).parents[1] / "fixtures" / "release-0.1"
 ANSWERS = json.loads((RELEASE / "answers.json").read_text())
 

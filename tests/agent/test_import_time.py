@@ -53,8 +53,9 @@ def test_help_names_all_commands_and_costs_little():
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert ran.returncode == 0
-    # Processor time, since the machine that tests may be busy; the best of five.
-    assert min(costs) < 0.3
+    # Processor time, the best of five, since the machine that tests may be busy. On one of two cores under load,
+    # 0.3 s became 0.38; PyTorch alone would take more than a second.
+    assert min(costs) < 0.5
     for name in COMMANDS:
         assert f"\n  {name} " in ran.stdout
 

@@ -18,6 +18,8 @@ import pytest
 from skillmesh.core import Core
 from skillmesh.store.bank import Bank
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 
 # A process that starts once, then forks children one by one; each works in a loop until it is killed: so many

@@ -13,6 +13,8 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.core import Core
 from skillmesh.numerics.lowrank import COLUMNS, LowRank, both_in_single, invert_in_place, lower_inverse
 
+pytestmark = pytest.mark.long
+
 CARRY = """
 import sys
 from pathlib import Path

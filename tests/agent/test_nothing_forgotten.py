@@ -21,6 +21,8 @@ from skillmesh.core import Core
 from skillmesh.data.inputs import as_image
 from skillmesh.module import Module
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 
 

@@ -121,7 +121,7 @@ BUILD = """
 import numpy as np
 import scipy.linalg
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.backbone.allocator import keep_freed_memory
+from skillmesh.backbone.allocator import keep_freed_memory, process_is_ours
 from skillmesh.backbone.calibration import Prior
 from skillmesh.numerics.lowrank import LowRank
 
@@ -154,6 +154,7 @@ def build(dim, tasks, classes):
     scorer.score(x)
     return built, peak_bytes() - before
 
+process_is_ours()
 keep_freed_memory()  # as where a network is loaded
 build(64, 90, 50)  # what is loaded and set up once is there
 print(*build(1600, 90, 50))

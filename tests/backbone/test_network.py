@@ -208,14 +208,23 @@ def test_the_number_of_threads_changes_not_one_bit(name: str, lite0: Network, lo
     assert np.array_equal(results[0][4], network.forward(images[4].pixels(b"", network.size)[None])[0])
 
 
-def test_an_image_takes_one_thread_so_that_many_can_run(load):
+def test_an_image_takes_one_thread_so_that_many_can_run(load, monkeypatch):
     network, _ = load("test_vit")
+    describe_one, during = network.describe_one, []
+
+    def watched(*arguments):
+        during.append(torch.get_num_threads())
+        return describe_one(*arguments)
+
+    monkeypatch.setattr(network, "describe_one", watched)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    network.describe_one(image_for(network))
-    during = torch.get_num_threads()
-    torch.set_num_threads(before)
-    assert during == 1
+    try:
+        describe(network, [as_image(image_for(network)) for _ in range(6)])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(during) == {1}
 
 
 def test_workers_default_to_the_cores_at_hand(monkeypatch: pytest.MonkeyPatch):

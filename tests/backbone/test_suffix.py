@@ -14,6 +14,8 @@ from skillmesh.backbone.biasing import chosen
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.suffix import Suffix
 
+pytestmark = pytest.mark.long
+
 CUTS = {"all": 0, "conv_stem": 0, "last-half": 24, "last-10": 33, "blocks.5": 33, "conv_head": 48}
 """Which of lite0's 49 layers is the first to run, by what is biased."""
 

@@ -14,6 +14,8 @@ from skillmesh.common.choices import Adaptation
 from skillmesh.core import Core
 from skillmesh.store.home import create_home
 
+pytestmark = pytest.mark.long
+
 COLOURS = {
     "lights": {"red": (200, 30, 30), "blue": (30, 30, 200)},
     "papers": {"white": (240,) * 3, "black": (10,) * 3},

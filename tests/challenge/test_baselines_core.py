@@ -35,6 +35,8 @@ from skillmesh_challenge.record import Record, read_record, without_times
 from skillmesh_challenge.run import Plan, run
 from skillmesh_challenge.stage import Stage
 
+pytestmark = pytest.mark.long
+
 FAST = {"epochs": 3}
 """Enough to be neither right nor wrong everywhere: a lost state shows in the accuracies."""
 

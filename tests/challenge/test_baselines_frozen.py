@@ -22,6 +22,8 @@ from skillmesh_challenge.baselines.slda import SldaLearner
 from skillmesh_challenge.methods import METHODS
 from skillmesh_challenge.record import read_record
 
+pytestmark = pytest.mark.long
+
 DIM = 6
 KINDS: dict[str, Callable[[], FrozenLearner]] = {
     "nearest-mean": lambda: NearestMeanLearner(methods.NearestMean("m")),

@@ -30,6 +30,8 @@ from skillmesh_challenge.record import Record
 from skillmesh_challenge.report import paper_tables
 from skillmesh_challenge.run import Plan, run
 
+pytestmark = pytest.mark.long
+
 INPUTS, CLASSES = 20, 4
 KINDS: tuple[KeyKind, ...] = ("binary", "complex")
 

@@ -22,6 +22,8 @@ from skillmesh_challenge.baselines.si import SiLearner
 from skillmesh_challenge.baselines.trainer import Trainer
 from skillmesh_challenge.methods import METHODS
 
+pytestmark = pytest.mark.long
+
 KINDS: dict[str, tuple[type[PulledLearner], type[methods.Pulled]]] = {
     "ewc": (EwcLearner, methods.Ewc),
     "ewc-online": (EwcOnlineLearner, methods.EwcOnline),

@@ -21,6 +21,8 @@ from skillmesh_challenge.baselines.settings import TrainedSettings
 from skillmesh_challenge.baselines.trainer import Trainer
 from skillmesh_challenge.run import Plan, run
 
+pytestmark = pytest.mark.long
+
 FEATURES = 6
 PASS = 4 * FEATURES
 """MACs of a body of one layer: forwards, and backwards too, since inputs need no gradient."""

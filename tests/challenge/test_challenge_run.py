@@ -60,6 +60,7 @@ def made(plan: Plan) -> Record:
     return run(plan)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sketch", "sketch-compact", "gmmc-floored", "maha"])
 def test_macro_averages_are_those_of_eval_to_the_last_digit(
     name: str, plan: Plan, made: Record, new_agent: Callable[..., Core], paths: list[Path], tmp_path: Path
@@ -74,6 +75,7 @@ def test_macro_averages_are_those_of_eval_to_the_last_digit(
         assert found.results[ours] == expected[ours], ours
 
 
+@pytest.mark.long
 def test_every_step_is_what_an_agent_with_just_these_tasks_answers(
     made: Record, new_agent: Callable[..., Core], paths: list[Path]
 ):
@@ -97,6 +99,7 @@ def test_every_step_is_what_an_agent_with_just_these_tasks_answers(
             )
 
 
+@pytest.mark.long
 def test_the_accuracy_matrix_is_a_triangle_of_the_steps(made: Record):
     matrix = made.matrix("final")
     assert matrix.shape == (4, 4)
@@ -105,6 +108,7 @@ def test_the_accuracy_matrix_is_a_triangle_of_the_steps(made: Record):
     assert made.matrix("given")[3, 0] == made.matrix("given")[0, 0]  # a head does not change
 
 
+@pytest.mark.long
 def test_confusions_count_every_test_image(made: Record):
     assert made.confusions is not None
     counts = np.array(made.confusions.counts)
@@ -119,6 +123,7 @@ def test_confusions_count_every_test_image(made: Record):
         assert sample.label in facts.classes
 
 
+@pytest.mark.long
 def test_agents_have_keys_of_their_own_and_end_with_equal_banks(made: Record):
     homes = sorted((made.folder / "agents").iterdir())
     assert [home.name for home in homes] == ["a001", "a002"]
@@ -132,6 +137,7 @@ def test_agents_have_keys_of_their_own_and_end_with_equal_banks(made: Record):
     assert made.sharing.asked == 4 * 5
 
 
+@pytest.mark.long
 def test_a_record_says_what_learning_cost(made: Record):
     assert [learned.task for learned in made.learned] == list(LEARNED)
     for learned in made.learned:
@@ -147,6 +153,7 @@ def test_a_record_says_what_learning_cost(made: Record):
         assert learned.images == made.settings.tasks[learned.position].train + len(module.card.classes) * 3
 
 
+@pytest.mark.long
 def test_costs_add_up(made: Record):
     assert made.results is not None
     costs = made.results["costs"]
@@ -159,6 +166,7 @@ def test_costs_add_up(made: Record):
     assert 0.5 < costs["efficiency"] < 1
 
 
+@pytest.mark.long
 def test_bounds_are_in_every_result(made: Record):
     assert made.results is not None
     bounds = made.results["bounds"]
@@ -167,12 +175,14 @@ def test_bounds_are_in_every_result(made: Record):
     assert bounds["all_data_together"]["task_accuracy"] >= bounds["all_data_together"]["final_accuracy"]
 
 
+@pytest.mark.long
 def test_a_run_that_is_complete_is_not_done_again(plan: Plan, made: Record):
     before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*.json")}
     assert run(plan).results == made.results
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*.json")} == before
 
 
+@pytest.mark.long
 def test_a_bound_can_be_added_to_a_run_that_has_none(plan: Plan, made: Record, tmp_path: Path):
     without = run(replace(plan, out=tmp_path / "run", bound=False, reuse=(made.folder,)))
     assert without.results is not None
@@ -180,6 +190,7 @@ def test_a_bound_can_be_added_to_a_run_that_has_none(plan: Plan, made: Record, t
     assert without_times(run(replace(plan, out=tmp_path / "run")).results) == without_times(made.results)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -195,12 +206,14 @@ def test_a_run_of_other_settings_is_refused_in_the_same_folder(plan: Plan, made:
         run(replace(plan, **change))
 
 
+@pytest.mark.long
 def test_another_order_of_the_same_tasks_is_named(plan: Plan, made: Record):
     order = ", ".join(made.settings.names)
     with pytest.raises(RunError, match=f"in another order: it was {order}; give --shuffle"):
         run(replace(plan, paths=plan.paths[::-1]))
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_begin_leaves_nothing_of_its_own(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -218,6 +231,7 @@ def test_a_run_that_cannot_begin_leaves_nothing_of_its_own(
     assert (naive.out / "run.json").exists()
 
 
+@pytest.mark.long
 def test_a_run_that_fails_later_keeps_what_it_learned(plan: Plan, tmp_path: Path):
     class Failing(Forgetful):
         def play(self, stage: Stage) -> None:
@@ -229,12 +243,14 @@ def test_a_run_that_fails_later_keeps_what_it_learned(plan: Plan, tmp_path: Path
     assert len(read_record(tmp_path / "run").learned) == len(plan.paths)
 
 
+@pytest.mark.long
 def test_a_sweeps_folder_is_no_place_for_a_single_run(plan: Plan, tmp_path: Path):
     sweep(replace(plan, out=tmp_path, method=Forgetful("forgetful"), bound=False), agents=[1], seeds=[0, 1])
     with pytest.raises(RunError, match=r"holds runs of several seeds or agents \(seed-0, seed-1\); give --seeds"):
         run(replace(plan, out=tmp_path, method=Forgetful("forgetful"), agents=1, bound=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["mine.txt", "mine.txt/run"])
 def test_a_file_in_the_runs_place_is_refused(plan: Plan, tmp_path: Path, place: str):
     (tmp_path / "mine.txt").write_text("precious")
@@ -243,18 +259,21 @@ def test_a_file_in_the_runs_place_is_refused(plan: Plan, tmp_path: Path, place: 
     assert (tmp_path / "mine.txt").read_text() == "precious"
 
 
+@pytest.mark.long
 def test_a_link_to_nothing_is_no_place_for_a_run(plan: Plan, tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     with pytest.raises(RunError, match="link is a file or a link to nothing"):
         run(replace(plan, out=tmp_path / "link"))
 
 
+@pytest.mark.long
 def test_a_folder_with_something_else_inside_is_refused(plan: Plan, tmp_path: Path):
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(RunError, match="holds no run"):
         run(replace(plan, out=tmp_path))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["learned/0001-dice.json", "learned", "sharing.json", "steps", "steps/0002.json"])
 def test_whatever_a_kill_took_is_done_again_with_the_same_results(made: Record, plan: Plan, tmp_path: Path, lost):
     copy = tmp_path / "copy"
@@ -271,6 +290,7 @@ def test_whatever_a_kill_took_is_done_again_with_the_same_results(made: Record, 
     assert without_times(again.results) == without_times(made.results)
 
 
+@pytest.mark.long
 def test_a_sweep_takes_over_what_was_learned_and_accuracy_does_not_depend_on_agents(plan: Plan, tmp_path: Path):
     records = sweep(replace(plan, out=tmp_path, bound=False), agents=[1, 2, 5], seeds=[0])
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -288,6 +308,7 @@ def test_a_sweep_takes_over_what_was_learned_and_accuracy_does_not_depend_on_age
     assert len(Core(records[2].folder / "agents" / empty[0]).bank) == 4
 
 
+@pytest.mark.long
 def test_what_is_learned_depends_neither_on_the_number_of_agents_nor_on_who_learns_it(
     plan: Plan, made: Record, tmp_path: Path
 ):
@@ -299,6 +320,7 @@ def test_what_is_learned_depends_neither_on_the_number_of_agents_nor_on_who_lear
         assert np.array_equal(record.matrix(), made.matrix(), equal_nan=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"data_hash": "00"}, {"backbone": "ff"}, {"tasks": "fewer images"}]
 )
@@ -312,6 +334,7 @@ def test_images_are_the_same_only_if_all_that_decides_them_is(made: Record, chan
     assert not ours.same_images(replace(ours, **change))
 
 
+@pytest.mark.long
 def test_what_another_method_learned_is_not_taken_over(plan: Plan, made: Record, tmp_path: Path):
     other = replace(
         plan, method=SkillMethod("sketch", rank=4), out=tmp_path / "r4", bound=False, reuse=(made.folder,)
@@ -320,6 +343,7 @@ def test_what_another_method_learned_is_not_taken_over(plan: Plan, made: Record,
     assert [m.content_id for m in found.learned] != [m.content_id for m in made.learned]
 
 
+@pytest.mark.long
 def test_seeds_draw_orders_and_make_intervals(plan: Plan, tmp_path: Path):
     records = sweep(replace(plan, out=tmp_path, bound=False, shuffle=True), agents=[2], seeds=[0, 1])
     assert [record.settings.seed for record in records] == [0, 1]
@@ -328,6 +352,7 @@ def test_seeds_draw_orders_and_make_intervals(plan: Plan, tmp_path: Path):
     assert summary["sweep"][0]["final_accuracy"]["seeds"] == 2
 
 
+@pytest.mark.long
 def test_the_joint_bound_is_taken_over_from_a_run_of_the_same_data(plan: Plan, made: Record, tmp_path: Path):
     stage = Stage(tmp_path, made.settings, (), tmp_path, reuse=(made.folder,))
     method = plan.method
@@ -360,6 +385,7 @@ class Forgetful:
             stage.keep_step(Step(position + 1, tuple(tasks), {}, 0.0, 0.0))
 
 
+@pytest.mark.long
 def test_a_method_that_learns_another_way_leaves_the_same_record(plan: Plan, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(methods.KINDS, "forgetful", Forgetful)
     path = tmp_path / "fool.toml"
@@ -379,6 +405,7 @@ def test_a_method_that_learns_another_way_leaves_the_same_record(plan: Plan, tmp
 # The command.
 
 
+@pytest.mark.long
 def test_the_table_of_a_run_fits_eighty_columns(made: Record, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(show.console, "_width", 80)
     _print([made])

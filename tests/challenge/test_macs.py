@@ -17,6 +17,8 @@ from skillmesh.numerics.costs import counted, em_macs, head_macs
 from skillmesh_challenge.paper import inputs
 from skillmesh_challenge.studies.macs import PUBLISHED, counts, random_network
 
+pytestmark = pytest.mark.long
+
 LITE0 = ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1))
 LITE0 += ((6, 5, 192, 4, 2), (6, 3, 320, 1, 1))
 """Expansion, kernel, channels, repeats and stride of each stage, as EfficientNet's paper has them."""

@@ -7,6 +7,8 @@ import pytest
 from skillmesh.errors import SkillmeshError
 from skillmesh_challenge.regression import fit_line
 
+pytestmark = pytest.mark.long
+
 
 def test_a_line_through_points_on_it_is_that_line():
     line = fit_line([10, 20, 40], [0.98, 0.96, 0.92])

@@ -34,6 +34,8 @@ from skillmesh_challenge.results import results_of
 from skillmesh_challenge.run import Plan, run
 from skillmesh_challenge.sweep import sweep
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def runs(one_network: None, tiny_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

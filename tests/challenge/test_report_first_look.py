@@ -22,6 +22,8 @@ from skillmesh_challenge.report.collect import collect
 from skillmesh_challenge.results import results_of
 from skillmesh_challenge.run import Plan, run
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def tasks(tiny_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

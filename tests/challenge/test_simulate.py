@@ -18,6 +18,8 @@ from skillmesh_challenge.grown_bank import grown_bank
 from skillmesh_challenge.growth import Family, _distances, crossing, fit_reach, grow, recognised, related
 from skillmesh_challenge.scale import ScalePlan, measure
 
+pytestmark = pytest.mark.long
+
 DIM, CLASSES = 48, 5
 
 

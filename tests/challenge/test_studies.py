@@ -21,6 +21,8 @@ from skillmesh_challenge.paper.inputs import IMAGE_BYTES
 from skillmesh_challenge.studies import STUDIES, Findings, StudySettings, clusters, difficulty, images, run_study
 from skillmesh_challenge.studies.difficulty import CHANCE, HEAD, NET, NetSettings, relation
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 MEASURED = ("clusters", "images-per-class", "difficulty")

@@ -26,6 +26,8 @@ from skillmesh_challenge.baselines.tuning import BUDGET, Tuned, tune
 from skillmesh_challenge.methods import METHODS, find_method
 from skillmesh_challenge.record import read_record
 
+pytestmark = pytest.mark.long
+
 RATES = (0.0, 0.01, 0.05, math.nextafter(0.05, 1), 0.02, 0.03)
 
 

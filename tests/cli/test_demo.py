@@ -30,6 +30,8 @@ from skillmesh.data.demo import LEARNED
 from skillmesh.errors import AgentError, BackboneError
 from skillmesh.mesh.calling import NotRunningError, call
 
+pytestmark = pytest.mark.long
+
 SMALL = DemoPlan(
     learned=("dice", "latin", "greek"),
     hidden=("snowflakes",),

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from transcripts import Step, comparable, photos, rewritten, run, steps_of
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text()

@@ -27,7 +27,7 @@ from skillmesh.data.items import ItemImage, Spool, SpoolError, StoredImage
 from skillmesh.errors import ArgumentError, DataError, SkillmeshError
 
 if TYPE_CHECKING:
-    from skillmesh.agent import Agent
+    from skillmesh.core import Core
 
 NAMES = ["zebra", "ant", "mole"]
 ARRAYS = np.random.default_rng(0).integers(0, 256, (30, 16, 20, 3), dtype=np.uint8)
@@ -236,7 +236,7 @@ def test_classes_without_images_are_left_out_and_said():
         assert task.notes == ("class(es) without images ignored: yak",)
 
 
-def test_the_module_is_that_of_the_folder(folder: Path, new_agent: Callable[..., Agent]):
+def test_the_module_is_that_of_the_folder(folder: Path, new_agent: Callable[..., Core]):
     plain, _ = new_agent().learn(folder)
     given_as = {
         "ImageFolder": image_folder(folder),
@@ -357,7 +357,7 @@ def test_a_dataset_is_read_by_one_thread_at_a_time():
     assert most == [1]
 
 
-def test_equal_names_are_told_apart(folder: Path, new_agent: Callable[..., Agent]):
+def test_equal_names_are_told_apart(folder: Path, new_agent: Callable[..., Core]):
     """A path given twice may be for training and for validation: the twin that is left out must be one of them."""
     with task_of([*paths(folder), *paths(folder)], [*WORDS, *WORDS], name="animals") as task:
         names = [file.name for split in task.splits.values() for file in split.files]
@@ -370,7 +370,7 @@ def test_equal_names_are_told_apart(folder: Path, new_agent: Callable[..., Agent
 # Faults.
 
 
-def test_one_broken_item_is_skipped_and_listed(new_agent: Callable[..., Agent]):
+def test_one_broken_item_is_skipped_and_listed(new_agent: Callable[..., Core]):
     arrays: list[Any] = list(ARRAYS)
     arrays[3] = np.full((16, 20, 3), np.nan)
     arrays[4] = b"no image"

@@ -37,6 +37,8 @@ from skillmesh.data.limits import Room
 from skillmesh.data.sources import ZipSource
 from skillmesh.errors import DataError
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SIZE = 64
 

@@ -35,8 +35,8 @@ def commit_of(checkout: Path) -> str:
     return subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.strip()
 
 
-@pytest.mark.parametrize("changed", ["src/skillmesh/agent.py", "src/skillmesh_challenge/__init__.py"])
-def test_a_change_in_either_package_marks_the_commit(checkout: Path, changed: str) -> None:
+@pytest.mark.parametrize("changed", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("src/*/__init__.py")))
+def test_a_change_in_any_package_marks_the_commit(checkout: Path, changed: str) -> None:
     head = git(checkout, "rev-parse", "HEAD")[:12]
     assert commit_of(checkout) == head
     (checkout / changed).write_text((checkout / changed).read_text() + "\n")

@@ -24,6 +24,8 @@ from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.trial import _better, _largest
 from skillmesh.learning.warm_start import prior as warm
 
+pytestmark = pytest.mark.long
+
 LITE0, XCEPTION = 21_008, 50_312
 
 

@@ -16,6 +16,8 @@ from skillmesh.learning.head2toe import fit_by_adam
 from skillmesh.numerics.costs import counted
 from skillmesh.numerics.tensors import Floats
 
+pytestmark = pytest.mark.long
+
 CPU = torch.device("cpu")
 LAYERS = ("conv_stem", "blocks.3.1.conv_dw", "blocks.5.0.conv_pwl", "conv_head")
 CHANNELS = {path: [0, 5, 31] for path in LAYERS}

@@ -30,6 +30,8 @@ from skillmesh.learning.reprogramming import train_pattern
 from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
 from skillmesh.numerics.costs import Costs, counted, spend
 
+pytestmark = pytest.mark.long
+
 SIZE = 64
 QUICK = TrainingSettings(size=SIZE, batch=8, warm=True, head_rate=0.0)
 """The head stays as it is: what is gained, the biases or the pattern gained."""

@@ -27,6 +27,8 @@ from skillmesh.learning.warm_start.start import choose, fit_epochs, fit_from
 from skillmesh.module import Card, Module
 from skillmesh.store import validation
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 
 

@@ -23,6 +23,8 @@ from skillmesh.mesh.session import close_session, introduce, locators, open_rout
 from skillmesh.module import Identity
 from skillmesh.store.mesh_settings import MeshSettings, TlsFiles
 
+pytestmark = pytest.mark.long
+
 ANNA, BERT, FOE = (Identity(name, name.encode() * 8).public_key for name in ("anna", "bert", "evil"))
 
 

@@ -25,6 +25,8 @@ from skillmesh.mesh import calling, control
 from skillmesh.mesh.calling import FILE, BusyError, NotRunningError, call
 from skillmesh.mesh.control import Control
 
+pytestmark = pytest.mark.long
+
 Start = Callable[..., Control]
 
 
@@ -558,7 +560,8 @@ NODE = """
 import sys, threading
 from pathlib import Path
 from skillmesh.mesh.control import Control
-from skillmesh.backbone.allocator import give_back_freed_memory
+from skillmesh.backbone.allocator import give_back_freed_memory, process_is_ours
+process_is_ours()
 give_back_freed_memory()  # as a node does
 told = threading.Event()
 verbs = {"echo": lambda value: value, "count": lambda images: len(images), "wait": lambda text: told.wait()}

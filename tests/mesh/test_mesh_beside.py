@@ -22,6 +22,8 @@ from skillmesh.module import Card, Module
 from skillmesh.module.notice import Slot
 from skillmesh.store.bank import Bank
 
+pytestmark = pytest.mark.long
+
 Command = Callable[..., Any]
 ROUNDS = 5.0
 """Seconds for several exchanges: their pace goes up to two seconds."""

@@ -10,6 +10,8 @@ from meshes import Mesh, Node, answers, eventually
 from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 
+pytestmark = pytest.mark.long
+
 
 def taught_by(node: Node) -> list[str]:
     agent = Core(node.home)

@@ -32,6 +32,8 @@ from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import LEAF, Announcement, announce
 from skillmesh.store.mesh_settings import MeshSettings
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 
 OVERHEAD = 60_000

@@ -27,6 +27,8 @@ from skillmesh.module.identity import Identity
 from skillmesh.module.notice import announce
 from skillmesh.vetting.harm import LOSS, tolerance
 
+pytestmark = pytest.mark.long
+
 HOSTILE = Path(__file__).parents[1] / "helpers" / "hostile.py"
 
 

@@ -13,6 +13,8 @@ from meshes import Mesh, Node, answers, eventually
 from skillmesh.core import Core
 from skillmesh.data.folder import open_task
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 
 

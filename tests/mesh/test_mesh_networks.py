@@ -18,6 +18,8 @@ from networks import LONG, Network, alone, converge, network, stopwatch
 
 from skillmesh.mesh.calling import call
 
+pytestmark = pytest.mark.long
+
 FIXED_PORT = 7447
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from meshes import Mesh, eventually
+
+pytestmark = pytest.mark.long
 
 
 def test_what_one_learned_all_hold(mesh: Mesh) -> None:

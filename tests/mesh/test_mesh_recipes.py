@@ -23,6 +23,8 @@ import pytest
 from meshes import Node, environment, eventually
 from networks import LONG, Network, network, stopwatch
 
+pytestmark = pytest.mark.long
+
 DOCS = Path(__file__).parents[2] / "docs"
 DEFAULT_HOME = Path(".local/share/skillmesh")
 SSH = """#!/bin/bash

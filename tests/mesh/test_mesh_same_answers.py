@@ -14,6 +14,8 @@ from meshes import Mesh, Node, answers, eventually
 from skillmesh.core import Core
 from skillmesh.data.demo import draw
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 
 

@@ -138,7 +138,7 @@ SERVES = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from skillmesh.core import Core
-from skillmesh.backbone.allocator import keep_freed_memory
+from skillmesh.backbone.allocator import keep_freed_memory, process_is_ours
 from skillmesh.mesh import service
 from skillmesh.store.mesh_settings import MeshSettings
 
@@ -146,6 +146,7 @@ def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 def work(node):
+    process_is_ours()
     keep_freed_memory()  # as a network does
     before = megabytes()
     blocks = [bytearray(100_000) for _ in range(2_000)]

@@ -31,6 +31,8 @@ from skillmesh.mesh.session import (
 )
 from skillmesh.store.mesh_settings import FILE, MeshSettings, TlsFiles, endpoint
 
+pytestmark = pytest.mark.long
+
 
 @contextmanager
 def joined(settings: MeshSettings) -> Iterator[zenoh.Session]:

@@ -20,6 +20,8 @@ import pytest
 from meshes import SKILLMESH, Mesh, Node, environment, eventually, skillmesh
 from networks import converge
 
+pytestmark = pytest.mark.long
+
 WATCHED = 6.0
 """Seconds for which a refused node is watched: it tries every 0.5 to 4 s."""
 

@@ -18,6 +18,8 @@ from skillmesh.store.home import create_home
 from skillmesh.store.ledger import BY_USER, Ledger
 from skillmesh.store.mesh_settings import MeshSettings
 
+pytestmark = pytest.mark.long
+
 FEW = 20
 
 

@@ -18,6 +18,8 @@ from skillmesh.learning.probes import read_probes
 from skillmesh.module import Card
 from skillmesh.synergy.composition.picking import Pick, pick
 
+pytestmark = pytest.mark.long
+
 ORIGIN = "ab" * 32 + ":one"
 MIXED = ["shapes:*", "dice:one", "greek:omega=last letter"]
 

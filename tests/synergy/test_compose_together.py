@@ -20,6 +20,8 @@ from skillmesh.store import validation
 from skillmesh.vetting.exam import Examiner
 from skillmesh.vetting.quarantine import background_of
 
+pytestmark = pytest.mark.long
+
 RENAMED = ["shapes:star=sun", "shapes:heart=love", "dice:one=ace", "dice:six=best", "greek:omega=end"]
 PLAIN = [word.partition("=")[0] for word in RENAMED]
 

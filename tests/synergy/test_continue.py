@@ -17,6 +17,8 @@ from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
 from skillmesh.module.notice import Announcement
 from skillmesh.store import validation
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 
 

@@ -30,6 +30,8 @@ from skillmesh.synergy.merging.fitting import misfit
 from skillmesh.synergy.merging.joining import MISFITS, MOST_EVIDENCE, arranged, joint
 from skillmesh.vetting.agreement import disagreement
 
+pytestmark = pytest.mark.long
+
 NewAgent = Callable[..., Core]
 LIARS = [Identity.create(f"liar{i}") for i in range(8)]
 

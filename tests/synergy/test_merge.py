@@ -22,6 +22,8 @@ from skillmesh.numerics.lowrank import LowRank
 from skillmesh.synergy.merging.heads import HeadPart, combined
 from skillmesh.vetting.agreement import disagreement
 
+pytestmark = pytest.mark.long
+
 DIM = 12
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,6 +20,7 @@ from skillmesh.data.inputs import AnyImage, Unreadable, read_pixels
 from skillmesh.data.limits import CONTENTS
 from skillmesh.numerics.costs import spend
 from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.threads import one_thread_each
 
 GPU_BATCH = 64
 WINDOW = 256
@@ -54,7 +54,7 @@ def describe(
     unreadable: list[Unreadable] = []
     keys: list[bytes] = []
     fresh = 0
-    with ThreadPoolExecutor(cpu_workers()) as pool:
+    with one_thread_each(cpu_workers()) as pool:
         for start in range(0, len(images), WINDOW):
             window = images[start : start + WINDOW]
             items = list(pool.map(partial(_prepare, network, cache, biases), window))
@@ -122,13 +122,11 @@ def describe_toes(network: Network, images: Sequence[AnyImage], added: Floats) -
     on_cpu = network.device.type == "cpu"
 
     def some(batch: Sequence[AnyImage]) -> Floats:
-        if on_cpu:
-            torch.set_num_threads(1)
         pixels = np.stack([read_pixels(image, network.size) for image in batch])
         return toe_features(network, pixels, biases, toes)
 
     size = 1 if on_cpu else GPU_BATCH
     batches = [images[start : start + size] for start in range(0, len(images), size)]
-    with ThreadPoolExecutor(cpu_workers() if on_cpu else 1) as pool:
+    with one_thread_each(cpu_workers() if on_cpu else 1) as pool:
         spend("forward", len(images) * network.forward_macs)
         return np.concatenate(list(pool.map(some, batches)))

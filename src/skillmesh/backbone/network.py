@@ -84,8 +84,7 @@ class Network:
         return self.base + torch.from_numpy(added.astype(np.float32)).to(self.device)
 
     def describe_one(self, image: Pixels, biases: torch.Tensor | None = None) -> Raw:
-        """Describe one image on the calling thread alone (CPU), so that callers may run many threads of it."""
-        torch.set_num_threads(1)
+        """Describe one image; on a CPU in a thread of `one_thread_each`, of which callers may run many."""
         raw: Raw = self.forward(image[None], biases)[0]
         return raw
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from skillmesh.backbone.compat import import_timm
 from skillmesh.backbone.registry import NetworkSpec
+from skillmesh.common.logs import quiet
 from skillmesh.errors import BackboneError
 
 State = dict[str, torch.Tensor]
@@ -23,9 +23,10 @@ def build(spec: NetworkSpec, weights: Path | None) -> Any:
             f"no backbone is named {spec.name!r}; expected lite0, xception or a timm name"
             f"{_similar(timm, spec.timm_name)}"
         )
-    if weights is None and spec.name != "lite0":
-        return _from_hub(timm, spec)
-    model = timm.create_model(spec.timm_name, num_classes=0)
+    with torch.random.fork_rng([]):  # first weights are drawn, then replaced; the program's numbers stay
+        if weights is None and spec.name != "lite0":
+            return _from_hub(timm, spec)
+        model = timm.create_model(spec.timm_name, num_classes=0)
     state = _from_package() if weights is None else read_state(weights)
     load(model, state, source="the lite0 package" if weights is None else str(weights))
     return model
@@ -87,9 +88,9 @@ def _from_package() -> State:
 
 
 def _from_hub(timm: Any, spec: NetworkSpec) -> Any:
-    logging.getLogger("timm").setLevel(logging.ERROR)
     try:
-        return timm.create_model(spec.timm_name, pretrained=True, num_classes=0)
+        with quiet("timm"):
+            return timm.create_model(spec.timm_name, pretrained=True, num_classes=0)
     except Exception as error:  # hub clients raise their own, their HTTP library's and the socket's errors
         raise BackboneError(
             f"the weights of {spec.name!r} could not be fetched from timm's hub "

@@ -38,9 +38,11 @@ def program() -> None:
     import os
     import sys
 
+    from skillmesh.backbone.allocator import process_is_ours
     from skillmesh.cli import outlet
 
     outlet.guard()
+    process_is_ours()
     code: object = 0
     try:
         main()

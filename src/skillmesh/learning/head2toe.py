@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from skillmesh.learning.head import MAX_EXPONENT, Head, Labels, log_loss
+from skillmesh.numerics.chance import seeded
 from skillmesh.numerics.costs import head_macs, spend
 from skillmesh.numerics.tensors import Floats
 
@@ -25,23 +26,23 @@ def fit_by_adam(
     mean, spread = x.mean(axis=0), x.std(axis=0)
     flat = spread <= FLAT * np.maximum(1, np.abs(mean))
     std: Floats = np.where(flat, np.inf, spread).astype(np.float32)
-    torch.manual_seed(seed)
-    inputs, targets = torch.tensor((x - mean) / std, device=device), torch.tensor(labels, device=device)
-    layer = nn.Linear(x.shape[1], classes, device=device)
-    optimiser = torch.optim.Adam(layer.parameters(), RATE)
-    best, best_loss, waited, rounds = None, np.inf, 0, 0
-    for _ in range(EPOCHS):
-        order = torch.randperm(len(x), device="cpu").to(device)
-        for rows in torch.split(order, BATCH):
-            optimiser.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(layer(inputs[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        rounds += 1
-        head = _as_stored(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy(), mean, std)
-        loss = log_loss(head.logits(val_x), val_labels) if len(val_x) else -float(rounds)
-        best, best_loss, waited = (head, loss, 0) if loss < best_loss else (best, best_loss, waited + 1)
-        if waited >= PATIENCE:
-            break
+    with seeded(seed, device):
+        inputs, targets = torch.tensor((x - mean) / std, device=device), torch.tensor(labels, device=device)
+        layer = nn.Linear(x.shape[1], classes, device=device)
+        optimiser = torch.optim.Adam(layer.parameters(), RATE)
+        best, best_loss, waited, rounds = None, np.inf, 0, 0
+        for _ in range(EPOCHS):
+            order = torch.randperm(len(x), device="cpu").to(device)
+            for rows in torch.split(order, BATCH):
+                optimiser.zero_grad(set_to_none=True)
+                nn.functional.cross_entropy(layer(inputs[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+            rounds += 1
+            head = _as_stored(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy(), mean, std)
+            loss = log_loss(head.logits(val_x), val_labels) if len(val_x) else -float(rounds)
+            best, best_loss, waited = (head, loss, 0) if loss < best_loss else (best, best_loss, waited + 1)
+            if waited >= PATIENCE:
+                break
     assert best is not None
     trained, judged = (head_macs(len(part), x.shape[1], classes, rounds) for part in (x, val_x))
     spend("head", trained + judged / 2)  # no gradient of validation images

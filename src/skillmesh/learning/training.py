@@ -31,6 +31,7 @@ from skillmesh.common.files import PRIVATE, writing
 from skillmesh.data.images import Pixels
 from skillmesh.errors import DataError
 from skillmesh.learning.head import Head, Labels
+from skillmesh.numerics.chance import seeded
 from skillmesh.numerics.costs import Costs, spend
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ class Training(ABC):
         train, val = parts
         if not len(val):
             raise DataError("training has no validation images to stop on, expected some; add images to the task")
-        torch.manual_seed(settings.seed)
         self._network, self._space, self._settings = network, space, settings
         self._suffix = Suffix(network, places, len(train) + len(val))
-        self._weight, self._bias = self._first_head(head)
+        with seeded(settings.seed, network.device):
+            self._weight, self._bias = self._first_head(head)
         self._labels, self._val_labels = (torch.tensor(e.labels, device=network.device) for e in (train, val))
         self._starts, self._val_starts = self._begin(train), self._begin(val)
         self._count, self._val_count = len(train), len(val)

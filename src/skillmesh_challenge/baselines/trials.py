@@ -147,8 +147,10 @@ def _begin(workers: int) -> None:
     """Make a new process ready: threads of several that wait for the same cores would spin."""
     import torch
 
+    from skillmesh.backbone.allocator import process_is_ours
     from skillmesh.numerics.threads import cores
     from skillmesh_challenge.executors import end_with_parent
 
     end_with_parent()
+    process_is_ours()
     torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() // workers)))

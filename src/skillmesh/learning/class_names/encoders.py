@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.common.logs import quiet
 from skillmesh.errors import EncoderError
 
 Rows = NDArray[np.float32]
@@ -60,16 +60,14 @@ class Clip:
         if weights is not None and not weights.is_file():
             raise EncoderError(f"there is no weights file at {weights}; expected those of open_clip's {model}")
         source = CLIP_WEIGHTS if weights is None else str(weights)
-        logging.disable(logging.ERROR)  # a hub that cannot be reached is told once, below
         try:
-            self._model = open_clip.create_model(model, pretrained=source).eval()
+            with quiet("open_clip", "huggingface_hub", "timm"):  # a hub that cannot be reached is told once, below
+                self._model = open_clip.create_model(model, pretrained=source).eval()
         except Exception as error:  # hub clients, readers and torch each have a zoo of errors
             raise EncoderError(
                 f"CLIP's weights could not be had from {source!r} ({str(error).partition(chr(10))[0]}); with no "
                 f"network, give a file of {model}'s weights with --weights FILE, or take --encoder {DEFAULT}"
             ) from error
-        finally:
-            logging.disable(logging.NOTSET)
         self._tokens = open_clip.get_tokenizer(model)
 
     def encode(self, texts: Sequence[str]) -> Rows:

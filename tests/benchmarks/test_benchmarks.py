@@ -14,6 +14,8 @@ import pytest
 from skillmesh.errors import RunError
 from skillmesh_challenge.metrics import interval
 
+pytestmark = pytest.mark.long
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 IMPORT_ALL = """
 import importlib, sys, traceback

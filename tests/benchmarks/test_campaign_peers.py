@@ -12,6 +12,8 @@ from hostile import ATTACKS
 
 from skillmesh.core import Core
 
+pytestmark = pytest.mark.long
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 IN_PEACE = {"rss": 500.0, "fds": 30, "threads": 60, "disk": 10**6}
 

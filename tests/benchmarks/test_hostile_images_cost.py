@@ -9,6 +9,8 @@ from typing import Any
 import hostile_cases as cases
 import pytest
 
+pytestmark = pytest.mark.long
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 

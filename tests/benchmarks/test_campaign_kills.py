@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    not (sys.platform == "linux" and shutil.which("cc")), reason="needs Linux and a C compiler"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not (sys.platform == "linux" and shutil.which("cc")), reason="needs Linux and a C compiler"
+    ),
+]
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE = 240.0

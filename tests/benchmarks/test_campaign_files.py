@@ -19,6 +19,8 @@ import pytest
 
 from skillmesh.data.helper import HELPERS
 
+pytestmark = pytest.mark.long
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FOUND = Path(__file__).parents[1] / "fixtures" / "hostile"
 
