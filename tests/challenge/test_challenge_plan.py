@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from skillmesh.errors import AgentError, RunError
 from skillmesh_challenge import record, writing
 from skillmesh_challenge.assignment import assign
+from skillmesh_challenge.entries import Learned, Step, TaskAtStep
 from skillmesh_challenge.methods import METHODS, SkillMethod, find_method, register, register_kind
-from skillmesh_challenge.record import Learned, Step, TaskAtStep
 
 TASKS = ["a", "b", "c", "d", "e"]
 
