@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -46,7 +46,7 @@ from skillmesh_challenge.entries import (
 )
 
 Made = TypeVar("Made", bound=Entry)
-_adapter: Callable[[type[Any]], TypeAdapter[Any]] = cache(TypeAdapter)
+_adapter = cache(TypeAdapter)
 """Reads JSON as one kind of entry; made once, since a run's record is read again and again."""
 
 
@@ -134,7 +134,7 @@ def find_records(folders: Iterable[str | Path]) -> list[Path]:
 def made(kind: type[Made], values: dict[str, Any]) -> Made:
     """Make a part of a record from JSON, and refuse fields that are missing, unknown or of another type."""
     try:
-        found: Made = _adapter(kind).validate_python(values)
+        found: Made = _adapter(kind).validate_python(values)  # type: ignore[arg-type] # a class is hashable
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place, known = ".".join(map(str, first["loc"])), ", ".join(f.name for f in fields(kind))  # type: ignore[arg-type]
