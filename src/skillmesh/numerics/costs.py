@@ -12,8 +12,8 @@ spends beside its passes, and counts the backward pass of grouped convolutions f
 lite0, torch 2.13). Of forward passes both give the same; tests hold them against each other.
 
 A node's memory is why some other things are written by hand that a library has: the tail of a binomial in
-`vetting/harm.py` (scipy.stats costs 16 MB), and imports of scipy inside of functions (30 MB). `skillmesh_challenge`
-runs in no node and uses scipy.stats, pydantic, Jinja2 and torch's counter as they are.
+`vetting/harm.py` (scipy.stats costs 16 MB). The rest of scipy (30 MB) is imported inside of functions.
+`skillmesh_challenge` runs in no node and uses scipy.stats, pydantic, Jinja2 and torch's counter as they are.
 """
 
 from __future__ import annotations
