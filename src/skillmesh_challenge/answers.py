@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skillmesh.answering.mapper import Mapped
 from skillmesh.evaluation.shown import Shown
-from skillmesh_challenge.record import ClassAnswers, Confused, Confusions, EntryAnswers, EntryTaskAnswers, Mistake
+from skillmesh_challenge.entries import ClassAnswers, Confused, Confusions, EntryAnswers, EntryTaskAnswers, Mistake
 
 if TYPE_CHECKING:
     from skillmesh.core import Core

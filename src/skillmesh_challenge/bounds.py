@@ -20,8 +20,9 @@ from skillmesh.common.progress import begin
 from skillmesh.learning.head import Head, fit_large
 from skillmesh.numerics.costs import counted
 from skillmesh.numerics.tensors import Floats
+from skillmesh_challenge.entries import Bounds, TaskAtStep
 from skillmesh_challenge.executors import worker_backbone
-from skillmesh_challenge.record import Bounds, TaskAtStep, read_record
+from skillmesh_challenge.record import read_record
 
 if TYPE_CHECKING:
     from skillmesh.data.folder import TaskImages

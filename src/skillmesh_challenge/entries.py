@@ -6,11 +6,19 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import ConfigDict
+
 FORMAT = 1
 
 
+class Entry:
+    """A part of a record; pydantic reads it (`record.made`), and refuses fields that it does not know."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True)
-class TaskFacts:
+class TaskFacts(Entry):
     """A task as it was found."""
 
     name: str
@@ -23,7 +31,7 @@ class TaskFacts:
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(Entry):
     """What a run was asked for. A folder holds runs of one such setting only."""
 
     method: dict[str, Any]
@@ -58,7 +66,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class Circumstances(Entry):
     """What surrounds a run and must not change its results."""
 
     executor: str
@@ -73,7 +81,7 @@ FLEW_APART = "weights are no longer numbers: what is answered from here on is ch
 
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(Entry):
     """What learning one task took and gave."""
 
     task: str
@@ -104,7 +112,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class TaskAtStep:
+class TaskAtStep(Entry):
     """One task's test images after so many tasks, as shares; none where a method has no such thing."""
 
     task: str
@@ -122,7 +130,7 @@ class TaskAtStep:
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Entry):
     """After `known` tasks."""
 
     known: int
@@ -135,7 +143,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Sharing:
+class Sharing(Entry):
     """How all agents came to know all tasks, and whether they do."""
 
     how: str
@@ -161,7 +169,7 @@ class Sharing:
 
 
 @dataclass(frozen=True)
-class Confused:
+class Confused(Entry):
     """An image that was taken for another task's."""
 
     task: str
@@ -174,7 +182,7 @@ class Confused:
 
 
 @dataclass(frozen=True)
-class Confusions:
+class Confusions(Entry):
     """Which tasks are taken for which, at the last step."""
 
     tasks: tuple[str, ...]
@@ -184,7 +192,7 @@ class Confusions:
 
 
 @dataclass(frozen=True)
-class Mistake:
+class Mistake(Entry):
     """A class of some task that images of another class were taken for."""
 
     taken_for: str
@@ -197,7 +205,7 @@ class Mistake:
 
 
 @dataclass(frozen=True)
-class ClassAnswers:
+class ClassAnswers(Entry):
     """What the test images of one class were taken for."""
 
     label: str
@@ -211,7 +219,7 @@ class ClassAnswers:
 
 
 @dataclass(frozen=True)
-class EntryTaskAnswers:
+class EntryTaskAnswers(Entry):
     """The answers to one task's test images, by their right class."""
 
     task: str
@@ -219,14 +227,14 @@ class EntryTaskAnswers:
 
 
 @dataclass(frozen=True)
-class EntryAnswers:
+class EntryAnswers(Entry):
     """The final answers at the last step, task by task, in the order of the run."""
 
     tasks: tuple[EntryTaskAnswers, ...]
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Entry):
     """One classifier over all classes, trained on all tasks' data together: what sharing cannot beat by much."""
 
     how: str

@@ -22,8 +22,9 @@ from skillmesh.learning.lesson import Lesson, study
 from skillmesh.module import Module, now
 from skillmesh.numerics.costs import counted
 from skillmesh.store.parts import specs_for
+from skillmesh_challenge.entries import Learned, RunSettings
 from skillmesh_challenge.executors import BackboneRef, Workplace, open_place, worker_backbone
-from skillmesh_challenge.record import Learned, RunSettings, read_record
+from skillmesh_challenge.record import read_record
 
 if TYPE_CHECKING:
     from skillmesh.common.config import AgentConfig

@@ -10,8 +10,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from skillmesh.common.choices import AdaptationKind, AdaptMode, AnchorKind, Representation
 from skillmesh.common.config import AgentConfig
@@ -53,14 +56,31 @@ class Method(Protocol):
         ...
 
 
-def refuse_unknown_choices(method: Method, choices: dict[str, Any]) -> None:
-    """Settings that are one of a few words, each with the type that names these."""
-    for name, allowed in choices.items():
-        if getattr(method, name) not in get_args(allowed):
-            raise RunError(
-                f"the method {method.name!r} has {name} = {getattr(method, name)!r}; "
-                f"expected {', '.join(get_args(allowed))}"
-            )
+def refuse_wrong_settings(method: Any) -> None:
+    """Hold every setting against the type of its field, as pydantic reads it: choices, and numbers with bounds."""
+    for name, kind in _types(method.__class__).items():
+        value = getattr(method, name)
+        try:
+            kind.validate_python(value, strict=True)
+        except ValidationError as error:
+            expected = _in_words(kind.json_schema())
+            raise RunError(f"the method {method.name!r} has {name} = {value!r}; expected {expected}") from error
+
+
+@cache
+def _types(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
+    hints = get_type_hints(settings, include_extras=True)
+    return {field.name: TypeAdapter(hints[field.name]) for field in fields(settings)}
+
+
+def _in_words(schema: dict[str, Any]) -> str:
+    schema = next((kind for kind in schema.get("anyOf", ()) if kind["type"] != "null"), schema)
+    if "enum" in schema:
+        return ", ".join(schema["enum"])
+    if "exclusiveMinimum" in schema:
+        return f"more than {schema['exclusiveMinimum']:g}, up to {schema['maximum']:g}"
+    words = {"string": "a text", "boolean": "true or false", "number": "a number", "integer": "a whole number"}
+    return words[schema["type"]] + (f" from {schema['minimum']:g} up" if "minimum" in schema else "")
 
 
 @dataclass(frozen=True)
@@ -75,7 +95,7 @@ class SkillMethod:
     compact: bool = False
     head: HeadKind = "linear"
     biases: BiasMode = "never"
-    adaptation: Literal["biases", "reprogramming"] = "biases"
+    adaptation: Adaptation = "biases"
     """What `biases` trains; a `head2toe` head has its own."""
     layers: str = "all"
     epochs: int | None = None
@@ -88,7 +108,7 @@ class SkillMethod:
     kind = "skill"
 
     def __post_init__(self) -> None:
-        refuse_unknown_choices(self, {"head": HeadKind, "biases": BiasMode, "adaptation": AdaptationKind})
+        refuse_wrong_settings(self)
         if self.head == "head2toe" and self.biases == "never":
             raise RunError(
                 f"the method {self.name!r} has a head2toe head, which needs biases; set biases to auto or always"

@@ -147,14 +147,11 @@ class Interval:
 
 def interval(values: Sequence[float]) -> Interval:
     """Student's t."""
-    from scipy.stats import t
+    from scipy.stats import sem, t
 
     count = len(values)
-    mean = math.fsum(values) / count
-    if count < 2:
-        return Interval(mean, None, count)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return Interval(mean, float(t.ppf(0.975, count - 1)) * spread / math.sqrt(count), count)
+    half_width = float(t.ppf(0.975, count - 1) * sem(values)) if count > 1 else None
+    return Interval(math.fsum(values) / count, half_width, count)
 
 
 def pooled(one: Interval, other: Interval) -> Interval:

@@ -25,7 +25,7 @@ from skillmesh.errors import RunError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.store.mesh_settings import MeshSettings
-from skillmesh_challenge.record import Sharing
+from skillmesh_challenge.entries import Sharing
 
 if TYPE_CHECKING:
     from skillmesh_challenge.stage import Stage

@@ -23,57 +23,31 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from skillmesh.errors import RunError
 from skillmesh_challenge.entries import (
     FORMAT,
     Bounds,
     Circumstances,
-    ClassAnswers,
-    Confused,
     Confusions,
+    Entry,
     EntryAnswers,
-    EntryTaskAnswers,
     Learned,
-    Mistake,
     RunSettings,
     Sharing,
     Step,
-    TaskAtStep,
-    TaskFacts,
 )
 
-__all__ = [
-    "Bounds",
-    "Circumstances",
-    "ClassAnswers",
-    "Confused",
-    "Confusions",
-    "EntryAnswers",
-    "EntryTaskAnswers",
-    "Learned",
-    "Mistake",
-    "Record",
-    "RunSettings",
-    "Sharing",
-    "Step",
-    "TaskAtStep",
-    "TaskFacts",
-    "find_records",
-    "made",
-    "module_file",
-    "read_record",
-    "read_times",
-    "stem",
-    "without_times",
-]
-
-Made = TypeVar("Made")
+Made = TypeVar("Made", bound=Entry)
+_adapter = cache(TypeAdapter)
+"""Reads JSON as one kind of entry; made once, since a run's record is read again and again."""
 
 
 @dataclass
@@ -124,21 +98,17 @@ def read_record(folder: str | Path) -> Record:
             f"{folder / 'run.json'} is of format {whole.get('settings', {}).get('format')!r}, expected {FORMAT}; "
             "run the challenge again with this release"
         )
-    names = ("confusions", "answers", "sharing", "bounds", "results")
-    confusions, answers, sharing, bounds, results = (folder / f"{name}.json" for name in names)
-    learned = sorted((folder / "learned").glob("*.json"))
-    steps = sorted((folder / "steps").glob("*.json"))
     return Record(
         folder,
         made(RunSettings, whole["settings"]),
         made(Circumstances, whole["circumstances"]),
-        [made(Learned, _read(path)) for path in learned],
-        [made(Step, _read(path)) for path in steps],
-        made(Confusions, _read(confusions)) if confusions.exists() else None,
-        made(EntryAnswers, _read(answers)) if answers.exists() else None,
-        made(Sharing, _read(sharing)) if sharing.exists() else None,
-        made(Bounds, _read(bounds)) if bounds.exists() else None,
-        _read(results) if results.exists() else None,
+        [made(Learned, _read(path)) for path in sorted((folder / "learned").glob("*.json"))],
+        [made(Step, _read(path)) for path in sorted((folder / "steps").glob("*.json"))],
+        _made_if_there(Confusions, folder / "confusions.json"),
+        _made_if_there(EntryAnswers, folder / "answers.json"),
+        _made_if_there(Sharing, folder / "sharing.json"),
+        _made_if_there(Bounds, folder / "bounds.json"),
+        _read(results) if (results := folder / "results.json").exists() else None,
         read_times(folder),
     )
 
@@ -162,38 +132,20 @@ def find_records(folders: Iterable[str | Path]) -> list[Path]:
 
 
 def made(kind: type[Made], values: dict[str, Any]) -> Made:
-    """Make a record's dataclass of JSON: lists become tuples, dictionaries the dataclasses they stand for."""
+    """Make a part of a record from JSON, and refuse fields that are missing, unknown or of another type."""
     try:
-        return kind(**{name: _restored(kind, name, value) for name, value in values.items()})
-    except TypeError as error:
-        known = ", ".join(f.name for f in fields(kind))  # type: ignore[arg-type]
-        raise RunError(f"a {kind.__name__} of a run is damaged ({error}); expected {known}") from error
+        found: Made = _adapter(kind).validate_python(values)  # type: ignore[arg-type] # a class is hashable
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place, known = ".".join(map(str, first["loc"])), ", ".join(f.name for f in fields(kind))  # type: ignore[arg-type]
+        raise RunError(
+            f"a {kind.__name__} of a run is damaged ({place}: {first['msg'].lower()}); expected {known}"
+        ) from error
+    return found
 
 
-_INSIDE: dict[tuple[type[Any], str], type[Any]] = {
-    (RunSettings, "tasks"): TaskFacts,
-    (Step, "tasks"): TaskAtStep,
-    (Bounds, "tasks"): TaskAtStep,
-    (Confusions, "samples"): Confused,
-    (EntryAnswers, "tasks"): EntryTaskAnswers,
-    (EntryTaskAnswers, "classes"): ClassAnswers,
-    (ClassAnswers, "mistakes"): Mistake,
-}
-
-
-def _restored(kind: type[Any], name: str, value: Any) -> Any:
-    inside = _INSIDE.get((kind, name))
-    if inside is not None:
-        return tuple(made(inside, item) for item in value)
-    return _tuples(value)
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_tuples, value))
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return value
+def _made_if_there(kind: type[Made], path: Path) -> Made | None:
+    return made(kind, _read(path)) if path.exists() else None
 
 
 def _read(path: Path) -> dict[str, Any]:

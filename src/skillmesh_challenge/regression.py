@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from skillmesh.errors import SkillmeshError
 
 FEWEST_TASKS = 20
@@ -41,7 +39,7 @@ def fit_line(tasks: Sequence[float], accuracy: Sequence[float]) -> Line:
             f"a line needs accuracies at two numbers of tasks or more, found {len(accuracy)} for the numbers "
             f"{sorted(set(tasks))}; run the challenge with more tasks"
         )
-    x, y = np.asarray(tasks, dtype=np.float64), np.asarray(accuracy, dtype=np.float64)
-    centred = x - x.mean()
-    slope = float(centred @ (y - y.mean()) / (centred @ centred))
-    return Line(slope, float(y.mean() - slope * x.mean()))
+    from scipy.stats import linregress
+
+    found = linregress(tasks, accuracy)
+    return Line(float(found.slope), float(found.intercept))

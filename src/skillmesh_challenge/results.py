@@ -9,7 +9,8 @@ from typing import Any
 
 from skillmesh.evaluation.evaluate import macro_average
 from skillmesh_challenge import metrics
-from skillmesh_challenge.record import Learned, Record, TaskAtStep
+from skillmesh_challenge.entries import Learned, TaskAtStep
+from skillmesh_challenge.record import Record
 from skillmesh_challenge.regression import FEWEST_TASKS
 
 AVERAGED = {"given": "oracle_accuracy", "found": "task_accuracy", "final": "final_accuracy"}

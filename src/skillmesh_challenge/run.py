@@ -21,8 +21,9 @@ from skillmesh.evaluation.evaluate import open_measured
 from skillmesh.evaluation.provenance import provenance
 from skillmesh_challenge import writing
 from skillmesh_challenge.assignment import WAYS, assign
+from skillmesh_challenge.entries import Circumstances, RunSettings, TaskFacts
 from skillmesh_challenge.methods import Method, SkillMethod
-from skillmesh_challenge.record import Circumstances, Record, RunSettings, TaskFacts
+from skillmesh_challenge.record import Record
 from skillmesh_challenge.results import results_of
 from skillmesh_challenge.stage import Stage
 

@@ -18,8 +18,8 @@ from skillmesh.common.progress import begin
 from skillmesh.core import Core
 from skillmesh.errors import RunError
 from skillmesh.module import Module, read_file
+from skillmesh_challenge.entries import Sharing
 from skillmesh_challenge.nodes import leave_nothing_received, share_over_mesh
-from skillmesh_challenge.record import Sharing
 
 if TYPE_CHECKING:
     from skillmesh.evaluation.shown import Shown

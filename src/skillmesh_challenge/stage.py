@@ -13,7 +13,7 @@ from typing import Any
 from skillmesh.common.progress import Progress
 from skillmesh.data.folder import TaskImages
 from skillmesh_challenge import record, writing
-from skillmesh_challenge.record import Bounds, Confusions, EntryAnswers, Learned, RunSettings, Step
+from skillmesh_challenge.entries import Bounds, Confusions, EntryAnswers, Learned, RunSettings, Sharing, Step
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Stage:
     def keep_bounds(self, bounds: Bounds) -> None:
         writing.write_json(self.folder / "bounds.json", asdict(bounds))
 
-    def keep_sharing(self, sharing: record.Sharing) -> None:
+    def keep_sharing(self, sharing: Sharing) -> None:
         writing.write_json(self.folder / "sharing.json", asdict(sharing))
 
     def keep_times(self, **seconds: float) -> None:

@@ -21,7 +21,7 @@ from skillmesh.evaluation.shown import Shown
 from skillmesh.module import in_order
 from skillmesh.numerics.costs import counted
 from skillmesh_challenge.answers import answers_of, confusions_of, final_answers
-from skillmesh_challenge.record import Step, TaskAtStep
+from skillmesh_challenge.entries import Step, TaskAtStep
 
 if TYPE_CHECKING:
     from skillmesh.core import Core

@@ -12,7 +12,8 @@ from typing import Any
 
 from skillmesh.common.files import write_whole
 from skillmesh.errors import RunError
-from skillmesh_challenge.record import Circumstances, Learned, RunSettings, Step, stem
+from skillmesh_challenge.entries import Circumstances, Learned, RunSettings, Step
+from skillmesh_challenge.record import stem
 
 FIGURES = ("given", "found", "final", "strict", "unknown")
 """What is measured of a task at a step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from skillmesh.errors import AgentError, RunError
 from skillmesh_challenge import record, writing
 from skillmesh_challenge.assignment import assign
+from skillmesh_challenge.entries import Learned, Step, TaskAtStep
 from skillmesh_challenge.methods import METHODS, SkillMethod, find_method, register, register_kind
-from skillmesh_challenge.record import Learned, Step, TaskAtStep
 
 TASKS = ["a", "b", "c", "d", "e"]
 
@@ -187,9 +188,16 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         record.read_record(tmp_path)
 
 
-def test_a_damaged_file_says_so(tmp_path: Path):
-    with pytest.raises(RunError, match="Learned of a run is damaged"):
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [({"images": "many"}, "images: input should be a valid integer"), ({"colour": 3}, "colour: unexpected")],
+)
+def test_a_damaged_file_says_so(changes: dict[str, Any], complaint: str):
+    whole = asdict(Learned("a", 0, "anna", {}, 2.0, 10))
+    with pytest.raises(RunError, match=r"Learned of a run is damaged \(position: field required\); expected task"):
         record.made(Learned, {"task": "a"})
+    with pytest.raises(RunError, match=complaint):
+        record.made(Learned, whole | changes)
 
 
 def test_sums_of_macs_do_not_depend_on_the_order():

@@ -27,16 +27,9 @@ from skillmesh_challenge import methods
 from skillmesh_challenge.baselines.methods import Naive
 from skillmesh_challenge.bounds import joint_bound
 from skillmesh_challenge.cli.run import _print
+from skillmesh_challenge.entries import Learned, Step, TaskAtStep
 from skillmesh_challenge.methods import METHODS, SkillMethod
-from skillmesh_challenge.record import (
-    Learned,
-    Record,
-    Step,
-    TaskAtStep,
-    find_records,
-    read_record,
-    without_times,
-)
+from skillmesh_challenge.record import Record, find_records, read_record, without_times
 from skillmesh_challenge.results import AVERAGED
 from skillmesh_challenge.run import Plan, run
 from skillmesh_challenge.stage import Stage

@@ -454,11 +454,12 @@ def test_the_page_needs_no_other_file_and_says_what_images_show(page: Path, made
 
 def test_names_of_tasks_are_text_and_not_markup(runs: Path, tmp_path: Path):
     folder = copied(
-        runs / "maha", tmp_path / "odd", method={"name": "<b>bold</b>", "mapper": "maha", "biases": "never"}
+        runs / "maha", tmp_path / "odd", method={"name": "<b>bold\u202e</b>", "mapper": "maha", "biases": "never"}
     )
-    page = write_report(make_report([folder]), tmp_path / "out")
-    assert "<b>bold</b>" not in page.read_text()
-    assert "&lt;b&gt;bold&lt;/b&gt;" in page.read_text()
+    text = write_report(make_report([folder]), tmp_path / "out").read_text()
+    assert "<b>bold" not in text
+    assert "\u202e" not in text, "what turns a line around is shown as an escape"
+    assert r"&lt;b&gt;bold\u202e&lt;/b&gt;" in text
 
 
 def test_images_of_confused_tasks_are_inside_or_said_to_be_missing(runs: Path, tmp_path: Path):

@@ -6,6 +6,14 @@ whose descriptors lie in the cache is counted too: it was spent once.
 A pass counts the products of all convolutions and linear layers; norms, activations, pooling and attention's own
 products are left out. Training biases needs no gradient of a weight: backwards, each layer behind the first biased
 one costs once more what it cost forwards. Closed forms and EM count the products of their matrices.
+
+Counted by formulas, since `torch.utils.flop_counter` sees no products of numpy, which are most of what a node
+spends beside its passes, and counts the backward pass of grouped convolutions far too high (20 times for all of
+lite0, torch 2.13). Of forward passes both give the same; tests hold them against each other.
+
+A node's memory is why some other things are written by hand that a library has: the tail of a binomial in
+`vetting/harm.py` (scipy.stats costs 16 MB). The rest of scipy (30 MB) is imported inside of functions.
+`skillmesh_challenge` runs in no node and uses scipy.stats, pydantic, Jinja2 and torch's counter as they are.
 """
 
 from __future__ import annotations

@@ -126,7 +126,10 @@ class TaskNetwork(nn.Module):
 
     @cached_property
     def macs(self) -> tuple[int, int]:
-        """Of one image through the body, forwards and backwards: to weights and, but the first's, inputs."""
+        """Of one image through the body, forwards and backwards: to weights and, but the first's, inputs.
+
+        Not by torch's own counter: `skillmesh.numerics.costs` says why.
+        """
         was_training = self.training
         with torch.no_grad(), counting(layers_of(self.body)) as counted:
             self.eval()

@@ -15,8 +15,7 @@ from skillmesh.errors import RunError
 from skillmesh.numerics.costs import counted
 from skillmesh_challenge.baselines.data import BaselineTask
 from skillmesh_challenge.baselines.learner import Learner
-from skillmesh_challenge.entries import FLEW_APART
-from skillmesh_challenge.record import Learned, Step, TaskAtStep
+from skillmesh_challenge.entries import FLEW_APART, Learned, Step, TaskAtStep
 
 if TYPE_CHECKING:
     from skillmesh_challenge.baselines.settings import Baseline

@@ -13,7 +13,7 @@ from skillmesh.errors import DataError
 from skillmesh_challenge.data.faults import structure_faults, twin_faults, unreadable_faults
 from skillmesh_challenge.data.finding import Found, Settings, find
 from skillmesh_challenge.data.looks import Look, look_at
-from skillmesh_challenge.data.report import DataReport, DataTaskFacts, Problem
+from skillmesh_challenge.data.problems import DataReport, DataTaskFacts, Problem
 from skillmesh_challenge.data.twins import Twins, by_task, find_twins, shared_by_tasks
 from skillmesh_challenge.datasets import Rule, places
 

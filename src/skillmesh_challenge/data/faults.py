@@ -13,7 +13,7 @@ from skillmesh.data.folder import SPLIT_FOLDERS, TaskImages
 from skillmesh.data.twins import TaskTwins
 from skillmesh.errors import CardError
 from skillmesh_challenge.data.looks import Look
-from skillmesh_challenge.data.report import Problem
+from skillmesh_challenge.data.problems import Problem
 
 
 def structure_faults(task: TaskImages, path: Path) -> list[Problem]:

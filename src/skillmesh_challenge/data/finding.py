@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skillmesh.data.folder import SPLIT_FOLDERS, TaskImages, survey_task, task_name, tasks_at
 from skillmesh.errors import DataError
-from skillmesh_challenge.data.report import Problem
+from skillmesh_challenge.data.problems import Problem
 from skillmesh_challenge.datasets import DatasetPlace, Rule, collection, survey_collection
 from skillmesh_challenge.datasets.opening import how_to_get, missing_words
 

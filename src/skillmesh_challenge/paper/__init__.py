@@ -5,6 +5,6 @@
 more than the standard library.
 """
 
-from skillmesh_challenge.paper.report import report
+from skillmesh_challenge.paper.tables import report
 
 __all__ = ["report"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skillmesh_challenge.record import ClassAnswers, EntryAnswers
+from skillmesh_challenge.entries import ClassAnswers, EntryAnswers
 from skillmesh_challenge.report.collect import Comparison, Group
 from skillmesh_challenge.report.heat import slug
 from skillmesh_challenge.report.own_tasks import answer_in_words

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.errors import RunError
-from skillmesh_challenge.entries import FLEW_APART
+from skillmesh_challenge.entries import FLEW_APART, Learned, TaskAtStep
 from skillmesh_challenge.metrics import Interval, Matrix, averages, interval
-from skillmesh_challenge.record import Learned, Record, TaskAtStep, find_records, read_record
+from skillmesh_challenge.record import Record, find_records, read_record
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh_challenge.record import Confusions
+from skillmesh_challenge.entries import Confusions
 from skillmesh_challenge.report.collect import Comparison, Group
 from skillmesh_challenge.report.figure import Figure
 from skillmesh_challenge.report.style import HEAT, canvas

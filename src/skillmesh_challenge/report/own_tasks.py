@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillmesh_challenge.record import ClassAnswers, Mistake
+from skillmesh_challenge.entries import ClassAnswers, Mistake
 from skillmesh_challenge.report.collect import Comparison, Group
 from skillmesh_challenge.report.table import ReportTable, number, percent, rows, text
 

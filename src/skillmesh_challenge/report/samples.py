@@ -13,7 +13,8 @@ from pathlib import Path
 
 from skillmesh.data.sources import Source
 from skillmesh.errors import SkillmeshError
-from skillmesh_challenge.record import Confused, EntryTaskAnswers, Record
+from skillmesh_challenge.entries import Confused, EntryTaskAnswers
+from skillmesh_challenge.record import Record
 from skillmesh_challenge.report.collect import Comparison, Group
 from skillmesh_challenge.report.heat import confused_pairs, slug
 from skillmesh_challenge.report.own_tasks import answer_in_words

@@ -49,6 +49,12 @@ class ReportTable:
     ours: frozenset[int] = frozenset()
     """Rows that are set off from the others."""
 
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers."""
+        cells = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
+        return [any(isinstance(cell.value, int | float) for cell in column) for column in cells]
+
     def write(self, folder: Path) -> Path:
         """As CSV. Intervals have columns of their own; what is said about marked cells is in the last one."""
         path = folder / f"{self.name}.csv"

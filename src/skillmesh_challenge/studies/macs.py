@@ -80,8 +80,9 @@ def counts(network: Network) -> dict[str, int]:
 
 
 def _numbers(timm_name: str, size: int) -> Counter[str]:
-    """Read off one pass of the whole network how many numbers go through layers of each kind."""
+    """Read off one pass of the whole network how much is multiplied, and what goes through the other layers."""
     import torch
+    from torch.utils.flop_counter import FlopCounterMode
 
     from skillmesh.backbone.compat import import_timm
 
@@ -94,15 +95,15 @@ def _numbers(timm_name: str, size: int) -> Counter[str]:
         model = import_timm().create_model(timm_name).eval()
         for layer in model.modules():
             layer.register_forward_hook(count)
-        model(torch.zeros(1, 3, size, size))
+        with FlopCounterMode(display=False) as products:
+            model(torch.zeros(1, 3, size, size))
+    found["products"] = products.get_total_flops() // 2
     return found
 
 
 def _of_layer(layer: nn.Module, taken: int, given: int) -> dict[str, int]:
     from torch import nn
 
-    if isinstance(layer, nn.Conv2d | nn.Linear):
-        return {"products": given * layer.weight[0].numel()}
     if isinstance(layer, nn.BatchNorm2d):  # timm's hold their activation as a layer of its own
         return {"norms": given}
     if isinstance(layer, nn.ReLU | nn.ReLU6):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from skillmesh.common.choices import Representation
 from skillmesh.errors import RunError
-from skillmesh_challenge.methods import refuse_unknown_choices
+from skillmesh_challenge.methods import refuse_wrong_settings
 
 if TYPE_CHECKING:
     from skillmesh_challenge.baselines.learner import Learner
@@ -22,6 +23,11 @@ Start = Literal["pretrained", "random"]
 Label = Literal["given", "withheld"]
 Norms = Literal["frozen", "trained"]
 Schedule = Literal["one-cycle", "constant"]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]
+WholeNumber = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Grid = tuple[dict[str, Any], ...]
 
 
@@ -47,34 +53,9 @@ class Baseline:
     """Whether several agents can learn at once."""
     grid: ClassVar[Grid] = ()
     """The settings that tuning tries, as changes: equally many for every method."""
-    least: ClassVar[dict[str, float]] = {}
-    """The smallest value of settings that are numbers; of any other it is 0."""
 
     def __post_init__(self) -> None:
-        refuse_unknown_choices(self, self._choices())
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and (field.name in self._leasts() or isinstance(field.default, int | float)):
-                self._refuse_other_numbers(field.name, value, whole="float" not in str(field.type))
-
-    def _refuse_other_numbers(self, name: str, value: Any, whole: bool) -> None:
-        least = self._leasts().get(name, 0)
-        right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        if not right or not least <= value < math.inf:
-            raise RunError(
-                f"the method {self.name!r} has {name} = {value!r}; expected a {'whole ' * whole}number from "
-                f"{least:g} up"
-            )
-
-    @classmethod
-    def _leasts(cls) -> dict[str, float]:
-        """Of all classes that it is made of."""
-        return {
-            name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("least", {}).items()
-        }
-
-    def _choices(self) -> dict[str, Any]:
-        return {"label": Label}
+        refuse_wrong_settings(self)
 
     def settings_to_try(self) -> Grid:
         """By tuning."""
@@ -117,20 +98,19 @@ class TrainedSettings(Baseline):
     """
 
     start: Start = "pretrained"
-    size: int | None = None
+    size: Annotated[int, Field(ge=8)] | None = None
     """Width and height of images, if not the network's own."""
-    epochs: int = 6
-    batch: int = 32
-    rate: float = 0.003
+    epochs: Count = 6
+    batch: Count = 32
+    rate: Number = 0.003
     """Highest step of the body: SGD with momentum."""
-    head_rate: float = 0.01
-    momentum: float = 0.9
+    head_rate: Number = 0.01
+    momentum: Number = 0.9
     schedule: Schedule = "one-cycle"
     norms: Norms = "frozen"
     """Whether batch norms keep the statistics of the start. With trained ones all methods forget much more: a
     norm's statistics are of the newest task, and nothing protects them."""
 
-    least: ClassVar[dict[str, float]] = {"size": 8, "epochs": 1, "batch": 1}
     from_nothing: ClassVar[Grid] = ()
     """What tuning tries of a start at random, where that asks for other settings than a pretrained one."""
 
@@ -143,9 +123,6 @@ class TrainedSettings(Baseline):
                 f"the method {self.name!r} has batch = {self.batch} and norms = 'trained'; expected 2 or more: "
                 "one image has no statistics"
             )
-
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"start": Start, "norms": Norms, "schedule": Schedule}
 
     def settings_to_try(self) -> Grid:
         return self.from_nothing if self.start == "random" and self.from_nothing else self.grid
@@ -160,6 +137,3 @@ class Frozen(Baseline):
     calibration: str | None = None
     representation: Representation = "features"
     """Their papers use the features; on the `descriptor` they have what ours has."""
-
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"representation": Representation}

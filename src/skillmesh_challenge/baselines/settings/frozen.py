@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from skillmesh.errors import RunError
-from skillmesh_challenge.baselines.settings import Frozen, Grid, every
+from skillmesh_challenge.baselines.settings import Count, Frozen, Grid, Number, Positive, Share, WholeNumber, every
 
 Distance = Literal["cosine", "euclidean"]
 
@@ -17,46 +17,34 @@ class NearestMean(Frozen):
 
     distance: Distance = "cosine"
     # Zhou et al. 2023 (SimpleCIL) and McDonnell et al. 2023 compare with it; Mensink et al. 2013: Euclidean.
-    power: float = 1.0
+    power: Number = 1.0
     """Of Tukey's transform, which Goswami et al. 2023 add; 1 leaves everything as it is."""
 
     kind = "nearest-mean"
     made_by = "nearest_mean:NearestMeanLearner"
     grid = every(distance=get_args(Distance), power=(1.0, 0.5, 0.25))
 
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"distance": Distance}
-
 
 @dataclass(frozen=True)
 class Slda(Frozen):
     """Streaming linear discriminant analysis: class means and one covariance."""
 
-    shrinkage: float = 1e-4  # Hayes & Kanan 2020, section 3
-    """Share of the covariance that is the identity."""
+    shrinkage: Share = 1e-4  # Hayes & Kanan 2020, section 3
+    """Share of the covariance that is the identity; without any it may have no inverse."""
 
     kind = "slda"
     made_by = "slda:SldaLearner"
     grid = every(shrinkage=(1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.shrinkage <= 1:
-            raise RunError(
-                f"the method {self.name!r} has shrinkage = {self.shrinkage}; expected more than 0, up to 1: "
-                "without any the covariance may have no inverse"
-            )
 
 
 @dataclass(frozen=True)
 class RanPac(Frozen):
     """A random projection to many dimensions, and ridge regression on that."""
 
-    width: int = 10_000  # McDonnell et al. 2023, section 5: M = 10,000
-    ridge: float | None = None
+    width: Count = 10_000  # McDonnell et al. 2023, section 5: M = 10,000
+    ridge: Positive | None = None
     """None: chosen anew with each task among 10⁻⁸ … 10⁸, as its appendix says."""
 
-    least: ClassVar[dict[str, float]] = {"width": 1, "ridge": 1e-12}
     kind = "ranpac"
     made_by = "ranpac:RanPacLearner"
     # Its figure on M goes from hundreds to 15,000; the two fixed ridges are of its range.
@@ -74,11 +62,11 @@ class RanPac(Frozen):
 class Fecam(Frozen):
     """Mahalanobis distances under a covariance of each class's own."""
 
-    gamma1: float = 1.0  # Goswami et al. 2023, section 5: (1, 1) with many images of a class …
-    gamma2: float = 1.0
+    gamma1: Number = 1.0  # Goswami et al. 2023, section 5: (1, 1) with many images of a class …
+    gamma2: Number = 1.0
     """How much of the mean variance and of the mean covariance is added, each time."""
-    shrinks: int = 2  # … shrunk twice; their runs on pretrained transformers: (1, 0), once
-    power: float = 0.5  # their β
+    shrinks: WholeNumber = 2  # … shrunk twice; their runs on pretrained transformers: (1, 0), once
+    power: Number = 0.5  # their β
     """Of Tukey's transform."""
 
     kind = "fecam"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from skillmesh.errors import RunError
-from skillmesh_challenge.baselines.settings import Norms, TrainedSettings, every
+from skillmesh_challenge.baselines.settings import Norms, Number, Share, TrainedSettings, every
 
 Keys = Literal["binary", "complex"]
 Superposed = Literal["weights", "changes"]
@@ -27,9 +26,6 @@ class Psp(TrainedSettings):
     """The paper superposes weights: of a network from scratch. From a pretrained start that would scramble it for
     all tasks but the first, which then learn nothing in a few steps; so only what tasks change is superposed."""
 
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"keys": Keys, "superpose": Superposed}
-
 
 @dataclass(frozen=True)
 class Supsup(TrainedSettings):
@@ -40,23 +36,15 @@ class Supsup(TrainedSettings):
     grid = every(rate=(10.0, 100.0, 1000.0), share=(0.7, 0.9))
     from_nothing = every(rate=(0.1, 1.0, 10.0), share=(0.3, 0.5))
 
-    rate: float = 10.0
+    rate: Number = 10.0
     """Of scores, whose gradients are as small as the weights that they are multiplied with: from a pretrained
     start smaller steps hardly move a mask (a small trial). Both papers have 0.1, from random weights, for long."""
     norms: Norms = "trained"
     """Statistics of each task's own network; masks change them."""
-    share: float = 0.9
+    share: Share = 0.9
     """Of a layer's weights that a mask keeps. Much, where the weights are good ones: tuned."""
     telling: Telling = "entropy"
     """How tasks are told apart where the label is withheld."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise RunError(f"the method {self.name!r} has share = {self.share}; expected more than 0, up to 1")
-
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"telling": Telling}
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from skillmesh_challenge.baselines.settings import TrainedSettings, every
+from pydantic import Field
+
+from skillmesh_challenge.baselines.settings import Count, Number, TrainedSettings, WholeNumber, every
 
 Mix = Literal["union", "balanced"]
 
@@ -36,31 +38,27 @@ class Joint(TrainedSettings):
 class Er(TrainedSettings):
     """Experience replay (Robins 1995): learn on with some images of every earlier task."""
 
-    per_class: int = 10  # the paper, section 5 and appendix D
+    per_class: Count = 10  # the paper, section 5 and appendix D
     """Images that are kept of each class; the buffer grows with every task."""
     mix: Mix = "union"  # the paper: "all the data for that task, plus rehearses old tasks using the memory buffer"
     """Learn the buffer as if it were more of the new images, or join every batch of these by as many from it."""
 
-    least: ClassVar[dict[str, float]] = {"per_class": 1}
     kind = "er"
     made_by = "er:Replay"
     grid = RATES
-
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"mix": Mix}
 
 
 @dataclass(frozen=True)
 class Lwf(TrainedSettings):
     """Learning without forgetting (Li & Hoiem 2017): old heads go on saying of new images what they said."""
 
-    strength: float = 1.0  # section 3: the balance of both losses is 1 in most experiments
+    strength: Number = 1.0  # section 3: the balance of both losses is 1 in most experiments
     """Weight of what old heads must go on saying, beside the new task's own loss."""
-    temperature: float = 2.0  # section 3, after a grid search on held-out images
-    warm_up: int = 5  # section 3: the new head alone first, "to convergence"; ours: as long as all together
+    # section 3, after a grid search on held-out images
+    temperature: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] = 2.0
+    warm_up: WholeNumber = 5  # section 3: the new head alone first, "to convergence"; ours: as long as all
     """Epochs that train the new head alone, at a head's cost; 0: none."""
 
-    least: ClassVar[dict[str, float]] = {"temperature": 0.01}
     kind = "lwf"
     made_by = "lwf:WithoutForgetting"
     grid = every(strength=(0.3, 1.0, 3.0), rate=(0.0003, 0.001))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from skillmesh_challenge.baselines.settings import Grid, TrainedSettings, every
+from skillmesh_challenge.baselines.settings import Count, Grid, Number, Positive, TrainedSettings, every
 
 Fisher = Literal["sampled", "empirical"]
 Steps = Literal["plain", "steady"]
@@ -29,15 +29,12 @@ def _steady(*strengths: float) -> Grid:
 class Pulled(TrainedSettings):
     """Weights that mattered are held: loss + strength / 2 · Σ importance · (weight − old weight)²."""
 
-    strength: float = 1.0
+    strength: Number = 1.0
     steps: Steps = "plain"
     """`steady`, which is ours: where a spring is stiff, steps are shorter (importance.py says why)."""
 
     steady_grid: ClassVar[Grid] = ()
     """What tuning tries of steady steps, which bear strengths under which plain ones fly apart."""
-
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"steps": Steps}
 
     def settings_to_try(self) -> Grid:
         return self.steady_grid if self.steps == "steady" else super().settings_to_try()
@@ -47,27 +44,23 @@ class Pulled(TrainedSettings):
 class Ewc(Pulled):
     """Elastic weight consolidation (Kirkpatrick et al. 2017): a Fisher information for every task."""
 
-    strength: float = 30.0  # its λ, before which the paper has the factor ½, too; in the grid
+    strength: Number = 30.0  # its λ, before which the paper has the factor ½, too; in the grid
     fisher: Fisher = "sampled"
     """Of answers that the network draws (the Fisher information itself), or of the true labels (a stand-in)."""
-    fisher_images: int = 500
+    fisher_images: Count = 500
     """At most so many images, drawn by the seed: each costs a pass. Ours; the paper gives no number."""
 
-    least: ClassVar[dict[str, float]] = {"fisher_images": 1}
     kind = "ewc"
     made_by = "ewc:EwcLearner"
     grid = _plain(3.0, 10.0, 30.0, 100.0)
     steady_grid = _steady(1e3, 1e4, 1e5)
-
-    def _choices(self) -> dict[str, Any]:
-        return super()._choices() | {"fisher": Fisher}
 
 
 @dataclass(frozen=True)
 class EwcOnline(Ewc):
     """Online EWC (Schwarz et al. 2018): one running Fisher information, around the newest weights."""
 
-    decay: float = 0.95  # its γ, below 1; the value is ours, not tuned. The γ before its penalty is in `strength`.
+    decay: Number = 0.95  # its γ, below 1; the value is ours, untuned. The γ before its penalty is in `strength`.
 
     kind = "ewc-online"
     made_by = "ewc:EwcOnlineLearner"
@@ -77,10 +70,9 @@ class EwcOnline(Ewc):
 class Si(Pulled):
     """Synaptic intelligence (Zenke et al. 2017): who lowered the loss, measured along the path."""
 
-    strength: float = 1.0  # twice its c (no factor ½ there; 0.1 to 1); in the grid
-    damping: float = 1e-3  # its ξ: the paper has 1e-3 (split MNIST) and 0.1 (permuted MNIST)
+    strength: Number = 1.0  # twice its c (no factor ½ there; 0.1 to 1); in the grid
+    damping: Positive = 1e-3  # its ξ: the paper has 1e-3 (split MNIST) and 0.1 (permuted MNIST)
 
-    least: ClassVar[dict[str, float]] = {"damping": 1e-12}
     kind = "si"
     made_by = "si:SiLearner"
     grid = _plain(0.3, 1.0, 3.0, 10.0)
@@ -91,11 +83,10 @@ class Si(Pulled):
 class Mas(Pulled):
     """Memory aware synapses (Aljundi et al. 2018): how much the answers depend on a weight."""
 
-    strength: float = 0.3  # twice its λ (no factor ½ there), which is 1 in the paper; in the grid
-    answer_images: int = 500
+    strength: Number = 0.3  # twice its λ (no factor ½ there), which is 1 in the paper; in the grid
+    answer_images: Count = 500
     """At most so many images, as for a Fisher information; the paper has all."""
 
-    least: ClassVar[dict[str, float]] = {"answer_images": 1}
     kind = "mas"
     made_by = "mas:MasLearner"
     grid = _plain(0.03, 0.1, 0.3, 1.0)
