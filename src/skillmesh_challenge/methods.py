@@ -95,7 +95,7 @@ class SkillMethod:
     compact: bool = False
     head: HeadKind = "linear"
     biases: BiasMode = "never"
-    adaptation: Adaptation = "biases"
+    adaptation: AdaptationKind = "biases"
     """What `biases` trains; a `head2toe` head has its own."""
     layers: str = "all"
     epochs: int | None = None
