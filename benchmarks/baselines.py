@@ -139,7 +139,7 @@ def gathered(folder: Path, settings: Path, remark: str | None, before: dict[str,
 def row(group: Group) -> dict[str, Any]:
     figures = {
         "after_learning": group.over_seeds(lambda record: after_learning(record.matrix("given"))),
-        "task_given": group.figure("oracle_accuracy"),
+        "task_given": group.figure("task_given_accuracy"),
         "final": group.figure("final_accuracy"),
         "forgetting": group.over_seeds(lambda record: forgetting(record.matrix("final"))),
         "first_task": group.over_seeds(first_task),

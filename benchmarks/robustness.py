@@ -34,7 +34,7 @@ MAPPERS: dict[str, dict[str, object]] = {
     "maha": {"mapper": "maha", "representation": "features"},
     "gmmc": {"mapper": "gmmc", "representation": "sqrt-features", "variance_floor": 0.01},
 }
-FIGURES = ("oracle_accuracy", "task_accuracy", "final_accuracy", "known_unknown")
+FIGURES = ("task_given_accuracy", "task_found_accuracy", "final_accuracy", "known_unknown")
 
 
 def _encoded(image: Image.Image, kind: str = "PNG", **options: int) -> bytes:

@@ -30,10 +30,10 @@ FIGURES = (
     "unknown_auroc",
     "known_unknown",
     "hidden_unknown",
-    "task_accuracy",
+    "task_found_accuracy",
     "final_accuracy",
     "strict_accuracy",
-    "oracle_accuracy",
+    "task_given_accuracy",
 )
 
 

@@ -17,7 +17,7 @@ def accuracy() -> str:
     rows = []
     for name, label in METHODS.items():
         r = read(name)
-        figures = (r["oracle_accuracy"], r["task_accuracy"], r["final_accuracy"])
+        figures = (r["task_given_accuracy"], r["task_found_accuracy"], r["final_accuracy"])
         rows.append([label, *map(percent, figures), kilobytes(r["anchor_bytes"]), kilobytes(r["module_bytes"])])
     head = "mapper | task given, % | task found, % | final, % | anchor, KB | module, KB"
     return f"{table(head, rows)}\n\n{source(*METHODS)}"
@@ -26,7 +26,9 @@ def accuracy() -> str:
 def per_task() -> str:
     rows = []
     for t in read("sketch")["tasks"]:
-        figures = map(percent, (t["oracle_accuracy"], t["task_accuracy"], t["final_accuracy"], t["known_unknown"]))
+        figures = map(
+            percent, (t["task_given_accuracy"], t["task_found_accuracy"], t["final_accuracy"], t["known_unknown"])
+        )
         taken = sorted(t["confusions"].items(), key=lambda item: -item[1])[:2]
         others = ", ".join(f"{name} ({n})" for name, n in taken) or "–"
         rows.append([t["task"], str(t["classes"]), str(t["test_images"]), *figures, others])
@@ -41,7 +43,11 @@ def transfer() -> str:
     labels["sketch-compact"] = "sketch `--compact`"
     for name, label in labels.items():
         halves = [read(f"half-{half}-{name}") for half in "ab"]
-        cells = [percent(h[key]) for h in halves for key in ("oracle_accuracy", "task_accuracy", "final_accuracy")]
+        cells = [
+            percent(h[key])
+            for h in halves
+            for key in ("task_given_accuracy", "task_found_accuracy", "final_accuracy")
+        ]
         rows.append([label, *cells])
     head = "calibration from the other half | A: given | A: task | A: final | B: given | B: task | B: final"
     return f"{table(head, rows)}\n\n{source(*(f'half-{half}-{name}' for name in labels for half in 'ab'))}"
@@ -52,7 +58,7 @@ def drawn() -> str:
     for name in ("sketch", "maha"):
         for key, label in ((name, "shipped"), (f"drawn-{name}", "drawn tasks alone")):
             r = read(key)
-            figures = (r["oracle_accuracy"], r["task_accuracy"], r["final_accuracy"])
+            figures = (r["task_given_accuracy"], r["task_found_accuracy"], r["final_accuracy"])
             rows.append([f"{name}, calibration from {label}", *map(percent, figures)])
     head = "mapper | task given, % | task found, % | final, %"
     return f"{table(head, rows)}\n\n{source('drawn-sketch', 'drawn-maha', 'sketch', 'maha')}"
@@ -76,7 +82,7 @@ def robustness() -> str:
     rows = []
     for change in r["mappers"]["sketch"]:
         cells = [
-            f"{percent(m[change]['task_accuracy'])} / {percent(m[change]['final_accuracy'])}"
+            f"{percent(m[change]['task_found_accuracy'])} / {percent(m[change]['final_accuracy'])}"
             for m in r["mappers"].values()
         ]
         rows.append([change, *cells])
@@ -88,7 +94,7 @@ def xception() -> str:
     for name, label in METHODS.items():
         if name != "sketch-compact":
             r = read(f"xception-{name}")
-            figures = (r["oracle_accuracy"], r["task_accuracy"], r["final_accuracy"])
+            figures = (r["task_given_accuracy"], r["task_found_accuracy"], r["final_accuracy"])
             rows.append(
                 [label, *map(percent, figures), kilobytes(r["anchor_bytes"]), kilobytes(r["module_bytes"])]
             )

@@ -19,9 +19,9 @@ def challenge_runs() -> str:
             [
                 f"{r['method']}, {shared['how']}, {r['executor']}",
                 str(r["agents"]),
-                percent(r["oracle_accuracy"]),
+                percent(r["task_given_accuracy"]),
                 "–" if together is None else percent(together["final_accuracy"]),
-                percent(r["task_accuracy"]),
+                percent(r["task_found_accuracy"]),
                 percent(r["final_accuracy"]),
                 equal,
                 "all alike" if shared["same_answers"] else "DIFFERENT",
@@ -107,7 +107,7 @@ def simulate() -> str:
 
     def accuracy_of(run: dict[str, Any]) -> str:
         found = run["extrapolated"]
-        return f"{percent(found['task_accuracy'])} / {percent(found['final_accuracy'])}" if found else "none"
+        return f"{percent(found['task_found_accuracy'])} / {percent(found['final_accuracy'])}" if found else "none"
 
     lines: dict[str, Callable[[dict[str, Any]], str]] = {
         "classes": lambda run: f"{run['classes']:,}",

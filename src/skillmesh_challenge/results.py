@@ -13,7 +13,7 @@ from skillmesh_challenge.entries import Learned, TaskAtStep
 from skillmesh_challenge.record import Record
 from skillmesh_challenge.regression import FEWEST_TASKS
 
-AVERAGED = {"given": "oracle_accuracy", "found": "task_accuracy", "final": "final_accuracy"}
+AVERAGED = {"given": "task_given_accuracy", "found": "task_found_accuracy", "final": "final_accuracy"}
 AVERAGED |= {"strict": "strict_accuracy", "unknown": "known_unknown"}
 """A step's figures, and what `skillmesh eval` calls their macro averages."""
 LEVELS = (0.9, 0.8, 0.5, 0.0)
@@ -55,7 +55,7 @@ def _parts(learned: Sequence[Learned]) -> dict[str, float]:
 def _bounds(record: Record) -> dict[str, Any]:
     """Return what should bound the final accuracy from above: the task given, and all data in one place."""
     last = record.steps[-1]
-    bounds: dict[str, Any] = {"task_given": macro_averages(last.tasks[: last.known])["oracle_accuracy"]}
+    bounds: dict[str, Any] = {"task_given": macro_averages(last.tasks[: last.known])["task_given_accuracy"]}
     if record.bounds is not None:
         averages = macro_averages(record.bounds.tasks)
         bounds["all_data_together"] = {"how": record.bounds.how} | {

@@ -132,5 +132,5 @@ def _accuracy(agent: Core, paths: Sequence[str], seed: int) -> dict[str, float]:
         some.append(x[:: max(1, len(x) * len(paths) // AGREEMENT_IMAGES)])
     task, final, unknown = (fmean(map(float, column)) for column in zip(*rows, strict=True))
     shown: Floats = np.concatenate(some)
-    found = {"task_accuracy": task, "final_accuracy": final, "known_unknown": unknown}
+    found = {"task_found_accuracy": task, "final_accuracy": final, "known_unknown": unknown}
     return found | {"shortlist_agreement": mapper.shortlist_agreement(shown)}

@@ -109,7 +109,7 @@ def prove(
 def scaled(agent: Core, paths: Sequence[Path], plan: ScalePlan, proof: Proof) -> dict[str, Any]:
     """Grow what the agent has learned and measure; accuracy is left out where growing has not proved itself."""
     scale = measured_apart(agent.home, [str(path) for path in paths], plan, proof.reach)
-    accuracy = {key: scale.pop(key) for key in ("task_accuracy", "final_accuracy", "known_unknown")}
+    accuracy = {key: scale.pop(key) for key in ("task_found_accuracy", "final_accuracy", "known_unknown")}
     return {
         "simulated": SIMULATED,
         "real_tasks": proof.real_tasks,

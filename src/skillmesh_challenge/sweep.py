@@ -12,7 +12,7 @@ from skillmesh_challenge.record import Record
 from skillmesh_challenge.run import Plan, run
 from skillmesh_challenge.writing import write_json
 
-FIGURES = ("oracle_accuracy", "task_accuracy", "final_accuracy", "strict_accuracy", "known_unknown")
+FIGURES = ("task_given_accuracy", "task_found_accuracy", "final_accuracy", "strict_accuracy", "known_unknown")
 
 
 def folders_of(out: Path, agents: Sequence[int], seeds: Sequence[int]) -> dict[Path, int]:

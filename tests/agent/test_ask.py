@@ -189,7 +189,7 @@ class TestInputs:
             assert sum(line.startswith(f"skipped: {name}: ") for line in lines) == 1
         said = ask(wrong[0], photo, *wrong[1:], photo, "--json")
         assert said.code == 1
-        assert [bad["image"] for bad in said.json["unreadable"]] == [str(name) for name in wrong]
+        assert [bad["file"] for bad in said.json["unreadable"]] == [str(name) for name in wrong]
         assert len(said.json["answers"]) == 2
 
     def test_an_address_is_quoted_as_it_was_typed(self, ask: Command):

@@ -184,13 +184,13 @@ def test_a_task_that_is_withheld_must_be_found(plan: Plan, tmp_path: Path):
     assert all(task.final <= min(task.found or 0, task.given or 0) for task in last)
     assert record.steps[0].tasks[0].found == 1  # of one task
     assert record.results is not None
-    assert record.results["task_accuracy"] < 1
+    assert record.results["task_found_accuracy"] < 1
 
 
 def test_a_task_that_is_told_is_not_found(replayed: Record):
     assert replayed.results is not None
-    assert replayed.results["task_accuracy"] is None
-    assert replayed.results["final_accuracy"] == replayed.results["oracle_accuracy"]
+    assert replayed.results["task_found_accuracy"] is None
+    assert replayed.results["final_accuracy"] == replayed.results["task_given_accuracy"]
 
 
 # Costs.

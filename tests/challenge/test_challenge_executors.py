@@ -134,7 +134,14 @@ def test_sharing_over_the_mesh_gives_the_same_answers(plan: Plan, here: Record, 
     found = run(replace(plan, out=tmp_path / "mesh", mesh=True, agents=3, reuse=(here.folder,)))
     assert here.results is not None
     assert found.results is not None
-    same = ("oracle_accuracy", "task_accuracy", "final_accuracy", "strict_accuracy", "known_unknown", "lifelong")
+    same = (
+        "task_given_accuracy",
+        "task_found_accuracy",
+        "final_accuracy",
+        "strict_accuracy",
+        "known_unknown",
+        "lifelong",
+    )
     assert {name: found.results[name] for name in same} == {name: here.results[name] for name in same}
     assert found.sharing is not None
     assert found.sharing.same_answers

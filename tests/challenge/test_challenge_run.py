@@ -82,8 +82,8 @@ def test_every_step_is_what_an_agent_with_just_these_tasks_answers(
             asked = by_task[task.task]
             assert (task.images, task.given, task.found) == (
                 asked.test_images,
-                asked.oracle_accuracy,
-                asked.task_accuracy,
+                asked.task_given_accuracy,
+                asked.task_found_accuracy,
             )
             assert (task.final, task.strict, task.unknown) == (
                 asked.final_accuracy,
@@ -163,9 +163,9 @@ def test_costs_add_up(made: Record):
 def test_bounds_are_in_every_result(made: Record):
     assert made.results is not None
     bounds = made.results["bounds"]
-    assert bounds["task_given"] == made.results["oracle_accuracy"]
+    assert bounds["task_given"] == made.results["task_given_accuracy"]
     assert 0.7 < bounds["all_data_together"]["final_accuracy"] <= 1
-    assert bounds["all_data_together"]["task_accuracy"] >= bounds["all_data_together"]["final_accuracy"]
+    assert bounds["all_data_together"]["task_found_accuracy"] >= bounds["all_data_together"]["final_accuracy"]
 
 
 @pytest.mark.long
@@ -390,7 +390,7 @@ def test_a_method_that_learns_another_way_leaves_the_same_record(plan: Plan, tmp
     assert lifelong["forgetting"] == 1
     assert lifelong["backward_transfer"] == -1
     assert lifelong["final_after_each_task"] == [1, 1 / 2, 1 / 3, 1 / 4]
-    assert found.results["task_accuracy"] is None
+    assert found.results["task_found_accuracy"] is None
     assert found.results["costs"]["teacher_total"] == 4e9
     assert read_record(tmp_path / "run").complete
 

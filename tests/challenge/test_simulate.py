@@ -149,7 +149,7 @@ def test_no_accuracy_is_given_unless_every_half_came_within_two_points(
     report = simulation.simulate(new_agent(), paths, ScalePlan(8, 8, 3, rounds=1))
     assert report["proven"] is printed
     assert (report["extrapolated"] is not None) is printed
-    assert not {"task_accuracy", "final_accuracy"} & report.keys()
+    assert not {"task_found_accuracy", "final_accuracy"} & report.keys()
 
 
 @pytest.mark.slow
@@ -186,4 +186,4 @@ def test_real_tasks_grown_from_half_come_within_two_points_of_the_measured(comma
         "challenge", "simulate", real_tasks, "--tasks", 100, "--agents", 10, "--halves", 2, "--json"
     ).json
     assert all(abs(half["gap"]) <= 0.02 for half in report["check"])
-    assert report["extrapolated"]["task_accuracy"] <= report["check"][0]["all_real"] + 0.005
+    assert report["extrapolated"]["task_found_accuracy"] <= report["check"][0]["all_real"] + 0.005

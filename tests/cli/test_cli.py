@@ -126,7 +126,7 @@ class TestLearn:
         facts = command("learn", tmp_path / "dice.zip", *words).json
         assert (facts["task"], facts["counts"], facts["version"]) == ("dice", [3, 3], 1)
         assert (facts["licence"], facts["note"]) == ("CC0-1.0", "drawn")
-        assert [u["name"] for u in facts["unreadable"]] == ["dice/train/five/broken.jpg"]
+        assert [u["file"] for u in facts["unreadable"]] == ["dice/train/five/broken.jpg"]
         assert len(facts["notes"]) == 1
         assert facts["seconds"] > 0
         assert facts["bytes"] == Core(tmp_path / "new").bank.find("dice").size
@@ -210,7 +210,7 @@ class TestSharing:
         ran = command("import", *files, "--json", "--home", tmp_path / "new")
         assert ran.code == 1
         assert [m["task"] for m in ran.json["imported"]] == ["dice", "latin"]
-        assert [(r["file"], r["error"]) for r in ran.json["refused"]] == [
+        assert [(r["file"], r["kind"]) for r in ran.json["refused"]] == [
             (str(files[1]), "NotASkillFileError"),
             (str(files[3]), "ModuleError"),
         ]
@@ -221,7 +221,14 @@ class TestSharing:
 
 
 KEYS = {
-    *("oracle_accuracy", "task_accuracy", "final_accuracy", "strict_accuracy", "known_unknown", "module_bytes"),
+    *(
+        "task_given_accuracy",
+        "task_found_accuracy",
+        "final_accuracy",
+        "strict_accuracy",
+        "known_unknown",
+        "module_bytes",
+    ),
     *("anchor_bytes", "learn_seconds", "answer_seconds", "confidence_error", "tasks", "hidden", "settings"),
     *("unknown_threshold", "task_temperature", "provenance"),
 }
@@ -246,7 +253,7 @@ class TestEval:
         assert report["settings"]["mapper"] == "maha"
         assert report["settings"]["representation"] == "features"
         for task in (report, *report["tasks"]):
-            for key in ("oracle_accuracy", "task_accuracy", "final_accuracy"):
+            for key in ("task_given_accuracy", "task_found_accuracy", "final_accuracy"):
                 assert 0 <= task[key] <= 1
             assert task["module_bytes"] > 1000
         assert report["provenance"]["command"].startswith("skillmesh eval tasks --out out.json --mapper maha")

@@ -65,7 +65,7 @@ def test_each_folder_as_json(command: Command, shelf: Path, home: Path):
     ran = command("learn", shelf, "--each-folder", "--json", "--home", home)
     assert ran.code == 1
     assert [facts["task"] for facts in ran.json["learned"]] == ["dice", "latin"]
-    assert [bad["folder"] for bad in ran.json["failed"]] == [str(shelf / "bad.zip")]
+    assert [bad["file"] for bad in ran.json["failed"]] == [str(shelf / "bad.zip")]
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ class TestCommands:
             assert shown in ran.stderr
         as_json = self.run("ask", "--home", home, "--json", *images.iterdir())
         self.check(as_json.stdout)
-        assert BAD in json.loads(as_json.stdout)["unreadable"][0]["image"]
+        assert BAD in json.loads(as_json.stdout)["unreadable"][0]["file"]
 
     def test_on_a_terminal(self, images: Path, home: Path):
         main, other = pty.openpty()

@@ -148,15 +148,15 @@ def test_answers_through_a_node_and_beside_it_are_the_same(
         said = command("ask", *mixed, "--home", crew.student.home, "--json", *how)
         assert said.code == 1
         assert [a["image"] for a in said.json["answers"]] == [f"{mixed[0]}/inside/first.jpg", str(images[1])]
-        assert [bad["image"] for bad in said.json["unreadable"]] == [str(mixed[1])]
+        assert [bad["file"] for bad in said.json["unreadable"]] == [str(mixed[1])]
     with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
         for number in range(70):  # more than are asked about at once
             archive.write(images[number % len(images)], f"{number:02}.jpg")
     damage(tmp_path / "many.zip", "66.jpg")
     said = command("ask", tmp_path / "many.zip", "--home", crew.student.home, "--json").json
     assert len(said["answers"]) == 69
-    assert [bad["image"] for bad in said["unreadable"]] == [f"{tmp_path / 'many.zip'}/66.jpg"]
-    assert "cannot be unpacked" in said["unreadable"][0]["error"]
+    assert [bad["file"] for bad in said["unreadable"]] == [f"{tmp_path / 'many.zip'}/66.jpg"]
+    assert "cannot be unpacked" in said["unreadable"][0]["reason"]
     # Files that never end, or that nobody fills, are refused by whoever would read them.
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "endless.png").symlink_to("/dev/zero")
@@ -166,7 +166,7 @@ def test_answers_through_a_node_and_beside_it_are_the_same(
     status = Path(f"/proc/{crew.student.process.pid}/status")
     before = resident(status)
     said = command("ask", *hostile, images[0], "--home", crew.student.home, "--json")
-    assert [bad["image"] for bad in said.json["unreadable"]] == list(map(str, hostile))
+    assert [bad["file"] for bad in said.json["unreadable"]] == list(map(str, hostile))
     assert len(said.json["answers"]) == 1
     assert resident(status) < before + 100_000
     through = command("ask", *images, "--home", crew.student.home, "--json")

@@ -162,7 +162,7 @@ def test_continue_by_command(command: Callable[..., Any], new_agent: NewAgent, d
         ("--layers", "last-half"),
         ("--epochs", "1"),
         ("--mirrored",),
-        ("--warm",),
+        ("--from-plain-head",),
         ("--warm-start", "never"),
         ("--warm-form", "two"),
     ],

@@ -180,7 +180,7 @@ class JsonAnswers:
 
     def add(self, answer: Answer) -> None:
         if answer.error is not None:
-            self._unreadable.append({"image": answer.image, "error": answer.error})
+            self._unreadable.append({"file": answer.image, "reason": answer.error})
             return
         text = show.json_text(answer.as_dict())
         outlet.raw(('{"answers": [\n' if not self._count else ",\n") + text)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from skillmesh.evaluation.evaluate import Evaluation, TaskAnswers
 
 FIGURES = {
-    "oracle_accuracy": "task given",
-    "task_accuracy": "task found",
+    "task_given_accuracy": "task given",
+    "task_found_accuracy": "task found",
     "final_accuracy": "final",
     "strict_accuracy": "final, unknown is wrong",
     "known_unknown": "unknown",

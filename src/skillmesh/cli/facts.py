@@ -63,7 +63,7 @@ def lesson_facts(lesson: Lesson, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "macs": lesson.costs.spent,
         "notes": list(lesson.notes),
-        "unreadable": [{"name": bad.name, "reason": bad.reason} for bad in lesson.unreadable],
+        "unreadable": [{"file": bad.name, "reason": bad.reason} for bad in lesson.unreadable],
         "checks": [finding.as_dict() for finding in lesson.all_findings],
         "training_accuracy": lesson.training_accuracy,
         "confusions": [{"class": c.label, "given": c.given, "images": c.images, "of": c.of} for c in confusions],

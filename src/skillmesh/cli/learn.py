@@ -125,7 +125,7 @@ def _learn_each(agent: Core, folder: Path, json: bool, how: dict[str, Any]) -> N
         try:
             module, lesson = _taught(agent, task, None, how)
         except SkillmeshError as error:
-            failed.append({"folder": str(task), "error": str(error)})
+            failed.append({"file": str(task), "reason": str(error)})
             show.warn(f"failed: {task}: {error}")
             continue
         seconds = time.perf_counter() - started

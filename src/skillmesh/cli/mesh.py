@@ -109,7 +109,7 @@ def status(context: typer.Context, home: options.Home = None, json: options.Json
     name_of = task_names(agent, elsewhere).marked
     _show_state(found)
     for failed in found.get("not_learned", ()):
-        show.warn(f"not learned: {failed['folder']}: {failed['error']}")
+        show.warn(f"not learned: {failed['file']}: {failed['reason']}")
     if found.get("trouble"):
         show.warn(f"trouble: {found['trouble']}")
     held = {h["id"] for h in found["held"]}
@@ -128,7 +128,7 @@ def status(context: typer.Context, home: options.Home = None, json: options.Json
         text = f"banned: {ban['agent'][:12]}…: {ban['reason']}; to forgive it: `skillmesh peers --unban "
         show.say(f"{text}{ban['agent'][:12]}`", indent=2)
     for damaged in found["damaged"]:
-        show.warn(f"damaged: {damaged['file']}: {damaged['error']}")
+        show.warn(f"damaged: {damaged['file']}: {damaged['reason']}")
     _show_strangers([seen | {"task": name_of(seen["task"])} for seen in found["seen"]])
 
 

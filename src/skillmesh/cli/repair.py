@@ -32,7 +32,7 @@ def repair(context: typer.Context, home: options.Home = None, json: options.Json
 
     agent = open_agent(home or context.obj, make=False)
     done = mend(agent)
-    damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
+    damaged = [{"file": str(d.path), "reason": str(d.error)} for d in agent.bank.damaged]
     if json:
         facts = asdict(done) | {"aside": None if done.aside is None else str(done.aside)}
         show.print_json(facts | {"damaged": damaged})

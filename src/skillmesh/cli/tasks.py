@@ -24,7 +24,7 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     agent = open_agent(home or context.obj)
     modules, merged = agent.tasks(), agent.merged()
     if json:
-        damaged = [{"file": str(d.path), "error": str(d.error)} for d in agent.bank.damaged]
+        damaged = [{"file": str(d.path), "reason": str(d.error)} for d in agent.bank.damaged]
         names = task_names(agent)
         facts = {
             "tasks": [facts_of(m, agent, names) for m in modules],
@@ -127,7 +127,7 @@ def import_(
         try:
             received.append(agent.receive(file))
         except SkillmeshError as error:
-            refused.append({"file": str(file), "error": type(error).__name__, "reason": str(error)})
+            refused.append({"file": str(file), "reason": str(error), "kind": type(error).__name__})
     if json:
         print_json({"imported": [facts_of(m, agent) for m in received], "refused": refused})
     else:

@@ -34,9 +34,9 @@ class TaskResult:
     task: str
     classes: int
     test_images: int
-    oracle_accuracy: float
+    task_given_accuracy: float
     """Right class, the task given."""
-    task_accuracy: float
+    task_found_accuracy: float
     """Right task."""
     final_accuracy: float
     """Right task and right class, no task given, an answer forced."""
@@ -130,12 +130,12 @@ class Evaluation:
     @property
     def task_given(self) -> float | None:
         """Share of images given the right class where the task is given; the mean over tasks."""
-        return self._mean("oracle_accuracy")
+        return self._mean("task_given_accuracy")
 
     @property
     def task_found(self) -> float | None:
         """Share of images whose task is recognised; the mean over tasks."""
-        return self._mean("task_accuracy")
+        return self._mean("task_found_accuracy")
 
     @property
     def final(self) -> float | None:
@@ -159,8 +159,8 @@ class Evaluation:
     def summary(self) -> dict[str, Any]:
         """Return the macro averages and the tasks, as JSON would have it."""
         averaged = (
-            "oracle_accuracy",
-            "task_accuracy",
+            "task_given_accuracy",
+            "task_found_accuracy",
             "final_accuracy",
             "strict_accuracy",
             "known_unknown",
@@ -303,8 +303,8 @@ def _test_known(
             task=folder.name,
             classes=len(module.card.classes),
             test_images=len(shown),
-            oracle_accuracy=marks.given,
-            task_accuracy=marks.found,
+            task_given_accuracy=marks.given,
+            task_found_accuracy=marks.found,
             final_accuracy=marks.final,
             known_unknown=marks.unknown,
             strict_accuracy=marks.strict,

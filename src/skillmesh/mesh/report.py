@@ -112,7 +112,7 @@ def status(agent: Core) -> dict[str, Any]:
         "links": _links(agent, [link for link in view.links.values() if not link.withdrawn]),
         "bans": [{"agent": banned, "reason": reason} for banned, reason in view.bans.items()],
         "ledger_damage": agent.ledger.damage,
-        "damaged": [{"file": d.path.name, "error": str(d.error)} for d in agent.bank.damaged],
+        "damaged": [{"file": d.path.name, "reason": str(d.error)} for d in agent.bank.damaged],
     }
 
 

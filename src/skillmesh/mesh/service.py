@@ -46,7 +46,7 @@ class Lessons:
                 log.info("learned %r", module.card.task)
             except SkillmeshError as error:
                 log.error("could not learn %s: %s", folder, error)
-                self.failed.append({"folder": folder, "error": str(error)})
+                self.failed.append({"file": folder, "reason": str(error)})
             self.to_learn.pop(0)
 
 

@@ -23,7 +23,7 @@ def refuse_unportable(card: Card) -> None:
         return
     raise SettingsMismatchError(
         f"the rows of {card.task!r} cannot be used in another head: its head looks at {seen}, expected the plain "
-        f"{card.representation}; leave the task out, or ask its teacher to learn it again with --adapt never"
+        f"{card.representation}; leave the task out, or ask its teacher to learn it again with --adapt none"
     )
 
 

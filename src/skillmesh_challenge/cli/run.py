@@ -148,7 +148,7 @@ def _print(records: list[Record]) -> None:
             str(record.settings.method["name"]),
             str(record.settings.agents),
             str(record.settings.seed),
-            *(show.percent(results[k]) for k in ("oracle_accuracy", "task_accuracy", "final_accuracy")),
+            *(show.percent(results[k]) for k in ("task_given_accuracy", "task_found_accuracy", "final_accuracy")),
             show.percent(together),
             "yes" if record.settings.method.get("label") == "given" else "no",
         )

@@ -97,7 +97,7 @@ def _print_accuracy(report: dict[str, Any]) -> None:
         show.console.print(rows)
     if report["extrapolated"]:
         found, tasks = report["extrapolated"], report["plan"]["tasks"]
-        task, final = show.percent(found["task_accuracy"]), show.percent(found["final_accuracy"])
+        task, final = show.percent(found["task_found_accuracy"]), show.percent(found["final_accuracy"])
         show.console.print(f"extrapolated to {tasks:,} tasks: task found {task}, final {final}")
     else:
         why = "growing missed by more than 2 points" if report["check"] else "too few real tasks to prove it on"

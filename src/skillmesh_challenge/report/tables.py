@@ -11,8 +11,8 @@ from skillmesh_challenge.report.paper_tables import table_1, table_2
 from skillmesh_challenge.report.table import Cell, ReportTable, mean, number, numbered, percent, rows, text, yes
 
 ACCURACIES = {
-    "task given": "oracle_accuracy",
-    "task found": "task_accuracy",
+    "task given": "task_given_accuracy",
+    "task found": "task_found_accuracy",
     "final": "final_accuracy",
     "final, unknown is wrong": "strict_accuracy",
     "known taken for unknown": "known_unknown",
