@@ -162,7 +162,8 @@ DATASETS: dict[str, Callable[[], Any]] = {
     "generator of bytes": lambda: ((encoded(image), word) for image, word in zip(pillow(), WORDS, strict=True)),
     "columns": lambda: {"image": ARRAYS, "label": WORDS},
     "subset": lambda: Subset(
-        Mapped([*zip(ARRAYS, LABELS, strict=True), (ARRAYS[0], 1)], classes=NAMES, targets=[*LABELS, 1]), range(30)
+        Mapped([(ARRAYS[0], 1), *zip(ARRAYS, LABELS, strict=True)], classes=NAMES, targets=[1, *LABELS]),
+        range(1, 31),
     ),
 }
 
