@@ -127,6 +127,7 @@ def test_folding_batch_norms_changes_nothing_but_rounding(name: str):
     torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-4 * float(before.abs().max()))
 
 
+@pytest.mark.long
 class TestXception:
     def test_has_the_papers_size(self):
         def count(**options: Any) -> int:

@@ -325,6 +325,7 @@ def skill102(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 class TestSkill102:
     def test_the_list_is_the_papers(self):
         rows = datasets.collection("skill102").rows
@@ -511,6 +512,7 @@ class TestCommand:
         assert listed[4] == {"name": "dtd", "classes": 47, "train": 1880, "val": 1880, "test": 1880}
 
 
+@pytest.mark.long
 def test_a_thinned_out_task_is_learned_and_tested_like_any(new_agent, tiny_tasks: Path, monkeypatch):
     """Subsampled folders flow into learning and measuring unchanged."""
     monkeypatch.setattr("skillmesh_challenge.datasets.thinning.TOTALS", {"train": 4, "val": 2, "test": 2})
