@@ -136,7 +136,7 @@ def import_(
             task = task_names(agent).marked(module.card.task)
             outlet.line(f"imported {task!r} ({len(module.card.classes)} classes) by {teacher}")
         for bad in refused:
-            outlet.line(f"skillmesh: {bad['file']}: {bad['error']}: {bad['reason']}", err=True)
+            outlet.line(f"skillmesh: {bad['file']}: {bad['kind']}: {bad['reason']}", err=True)
     if refused:
         raise typer.Exit(1)
 
