@@ -34,7 +34,7 @@ from skillmesh.learning.biases import PAPER, train_biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.head2toe import fit_by_adam
 from skillmesh.learning.training import Examples, Space, Trained
-from skillmesh.numerics.costs import counted, spend
+from skillmesh.numerics.arrays import counted, spend
 from skillmesh.store.home import create_home
 
 FORWARD_BATCH = 128

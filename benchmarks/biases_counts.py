@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from skillmesh.backbone.biasing import chosen
-from skillmesh.backbone.compat import import_timm
+from skillmesh.backbone.building import chosen, import_timm, spec_of
 from skillmesh.backbone.network import Network
-from skillmesh.backbone.pass_costs import pass_costs
-from skillmesh.backbone.registry import spec_of
+from skillmesh.backbone.suffix import pass_costs
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.biases import OURS, PAPER

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from skillmesh.backbone.building import build
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.suffix import Start, Suffix
-from skillmesh.backbone.weights import build
 from skillmesh.evaluation.provenance import provenance
 
 HERE = Path(__file__).parent

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.backbone.allocator import process_is_ours
 from skillmesh.backbone.network import cpu_workers
 from skillmesh.common.choices import Adaptation, WarmStart
 from skillmesh.core import Core
@@ -26,7 +25,7 @@ from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.inputs import as_image
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.adaptation import Biases
-from skillmesh.numerics.threads import one_thread_each
+from skillmesh.numerics.process import one_thread_each, process_is_ours
 from skillmesh.store.home import create_home
 
 HERE = Path(__file__).parent

@@ -15,8 +15,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from skillmesh_challenge.metrics import AVERAGED
 from skillmesh_challenge.record import Record, find_records, read_record
-from skillmesh_challenge.results import AVERAGED
 
 FIGURES = (*AVERAGED.values(), "module_bytes", "anchor_bytes")
 

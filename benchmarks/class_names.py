@@ -20,7 +20,7 @@ from skillmesh.data.folder import find_tasks, survey_task, task_name
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.class_names.encoders import Encoder, load_encoder
 from skillmesh.learning.class_names.pairs import Encoded, similarity
-from skillmesh.synergy.matching.bank_matches import ClassMatches
+from skillmesh.synergy.matching import ClassMatches
 
 HERE = Path(__file__).parent
 PAIRS = HERE.parent / "tests" / "fixtures" / "paper-class-pairs.json"

@@ -19,17 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.answering.mapper import Mapper
+from skillmesh.answering.answering import Mapper
 from skillmesh.common.choices import WarmStart
 from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.head import Head
 from skillmesh.module import Module, in_order
-from skillmesh.numerics.tensors import Floats
-from skillmesh.store import validation
-from skillmesh.store.home import create_home
-from skillmesh.synergy.composition.picking import Pick
+from skillmesh.numerics.arrays import Floats
+from skillmesh.store.home import VALIDATION, create_home, load_validation
+from skillmesh.synergy.composition import Pick
 from skillmesh.vetting.quarantine import Quarantine, background_of
 
 HERE = Path(__file__).parent
@@ -86,7 +85,7 @@ class World:
     def held(self, live: list[Module], newcomers: list[Module]) -> list[str]:
         """Whom the first teacher holds back."""
         agent = self.teachers[0]
-        kept = validation.load(agent.home / validation.FOLDER, self.taught[0])
+        kept = load_validation(agent.home / VALIDATION, self.taught[0])
         background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
         quarantine = Quarantine(agent.prior, agent.config.mapper, background, kept)
         return [f"{h.module.card.task}: {h.reason}" for h in quarantine.judge(live, newcomers).held]

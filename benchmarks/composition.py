@@ -35,9 +35,9 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.data.folder import find_tasks
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.head import Head, Labels, fit_head, log_loss
-from skillmesh.learning.warm_start.epochs import EpochSettings, Norm, random_rows, train_rows
-from skillmesh.numerics.tensors import Floats
-from skillmesh.synergy.composition.head import FORMS, ComposedSource, compose, refine
+from skillmesh.learning.rows import EpochSettings, Norm, random_rows, train_rows
+from skillmesh.numerics.arrays import Floats
+from skillmesh.synergy.composition import FORMS, ComposedSource, compose, refine
 
 HERE = Path(__file__).parent
 EPOCHS = (0, 1, 2, 5, 10, 20, 30)

@@ -25,9 +25,8 @@ from skillmesh.data.folder import TaskImages, find_tasks
 from skillmesh.evaluation.corrective import corrective
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.evaluation.provenance import provenance
-from skillmesh.learning.class_names.encoders import Encoder
-from skillmesh.learning.class_names.remembered import remembering
-from skillmesh.synergy.matching.bank_matches import ClassMatches
+from skillmesh.learning.class_names.encoders import Encoder, remembering
+from skillmesh.synergy.matching import ClassMatches
 
 HERE = Path(__file__).parent
 JUDGED = HERE / "corrections_judged.json"

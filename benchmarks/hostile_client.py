@@ -36,13 +36,13 @@ from typing import Any
 from mesh_answers import carrier
 from nodes import Namespace, environment, namespace, runs, start, taught_homes
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.errors import AgentError
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.certs import create_ca, issue
 from skillmesh.store.home import create_home
-from skillmesh.store.mesh_settings import MeshSettings
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent / "tests" / "helpers"

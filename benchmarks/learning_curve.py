@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from skillmesh.backbone.backbone import Backbone
-from skillmesh.backbone.cache import default_folder
+from skillmesh.backbone.backbone import Backbone, default_folder
 from skillmesh.data.folder import TaskImages, find_tasks
 from skillmesh.evaluation.evaluate import open_measured
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.examine import Part, examine
 from skillmesh.learning.head import Head, fit_head
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats
 
 SEED = 0
 

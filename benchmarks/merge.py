@@ -24,16 +24,15 @@ import numpy as np
 from overlap_tasks import half_of
 from threadpoolctl import threadpool_limits
 
-from skillmesh.anchors.statistics import Statistics, merged
+from skillmesh.anchors.sketch import Statistics, merged
 from skillmesh.common.choices import WarmStart
 from skillmesh.core import Core
 from skillmesh.data.folder import Split, TaskImages, find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.module import Module
-from skillmesh.numerics.tensors import Floats
-from skillmesh.store import validation
-from skillmesh.store.home import create_home
-from skillmesh.synergy.merging.fitting import misfit
+from skillmesh.numerics.arrays import Floats
+from skillmesh.store.home import VALIDATION, create_home, load_validation
+from skillmesh.synergy.merging import misfit
 from skillmesh.vetting.quarantine import Quarantine, background_of
 
 HERE = Path(__file__).parent
@@ -193,7 +192,7 @@ def second_teachers(first: Core, second: Core) -> dict[str, Any]:
     """Each task's second teacher before the first, who knows all tasks; then the same with names moved by one."""
     config = first.config
     background = background_of(first.calibration, config.representation, config.compact)
-    own = validation.load(first.home / validation.FOLDER, list(first.bank))
+    own = load_validation(first.home / VALIDATION, list(first.bank))
     found: dict[str, Any] = {
         "tried": 0,
         "honest_held": [],

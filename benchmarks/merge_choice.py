@@ -21,17 +21,15 @@ from synergy_tasks import Task, halves, load
 from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import AnchorSettings
-from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
-from skillmesh.anchors.statistics import Statistics, merged
+from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged, pooled_precision
 from skillmesh.backbone.calibration import Prior
 from skillmesh.data.folder import find_tasks
 from skillmesh.evaluation.provenance import provenance
-from skillmesh.learning.closed_form import closed_form
-from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path
-from skillmesh.numerics.tensors import Floats
-from skillmesh.synergy.continuing import knowledge as continuing
-from skillmesh.synergy.continuing.knowledge import Images, Known, joined
-from skillmesh.synergy.merging.heads import HeadPart, combined
+from skillmesh.learning.head import Fit, Head, Labels, calibrate, closed_form, fit_head, fit_path
+from skillmesh.numerics.arrays import Floats
+from skillmesh.synergy import continuing
+from skillmesh.synergy.continuing import Images, Known, joined
+from skillmesh.synergy.merging import HeadPart, combined
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRENGTHS = (1.0, 0.1, 0.01)

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from nodes import fresh_copies, namespace, runs, start, status, taught_homes, until
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.mesh.calling import call
 from skillmesh.module.notice import announce
 from skillmesh.store.home import create_home
-from skillmesh.store.mesh_settings import MeshSettings
 
 HERE = Path(__file__).parent
 REST = 30.0

@@ -34,19 +34,15 @@ SOURCE = ROOT / "src" / "skillmesh"
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 CORE = (
     "anchors/*.py",
-    "answering/mapper.py",
     "answering/answering.py",
     "learning/head.py",
-    "learning/probes.py",
-    "learning/closed_form.py",
-    "learning/class_names/union.py",
+    "learning/class_names/pairs.py",
     "synergy/merging/*.py",
     "vetting/*.py",
     "module/*.py",
-    "store/parts.py",
     "store/bank.py",
     "store/ledger.py",
-    "store/mesh_settings.py",
+    "common/config.py",
     "mesh/*.py",
     "data/*.py",
 )

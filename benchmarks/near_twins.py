@@ -22,8 +22,7 @@ import numpy as np
 from PIL import Image
 from threadpoolctl import threadpool_limits
 
-from skillmesh.backbone.backbone import Backbone
-from skillmesh.backbone.cache import default_folder
+from skillmesh.backbone.backbone import Backbone, default_folder
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.data.images import open_rgb
 from skillmesh.data.inputs import AnyImage, as_image

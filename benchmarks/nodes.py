@@ -14,13 +14,13 @@ from typing import Any
 
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import WarmStart
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.folder import open_task
 from skillmesh.mesh.calling import NotRunningError, call
 from skillmesh.mesh.repair import repair
 from skillmesh.store.home import create_home
-from skillmesh.store.mesh_settings import MeshSettings
 
 SERVE = [sys.executable, "-m", "skillmesh", "serve", "--home"]
 COUNTER = "/sys/class/net/lo/statistics/tx_bytes"

@@ -22,25 +22,20 @@ from typing import Any
 import numpy as np
 
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.answering.mapper import Mapper
-from skillmesh.backbone.cache import DescriptorCache, default_folder
+from skillmesh.answering.answering import Mapper
+from skillmesh.backbone.backbone import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
 from skillmesh.common.choices import WarmStart
 from skillmesh.core import Core
 from skillmesh.data.folder import Split, TaskImages, find_tasks, open_task
 from skillmesh.evaluation.provenance import provenance
-from skillmesh.learning.head import Head
-from skillmesh.learning.probes import SHARES, probe_tensors
+from skillmesh.learning.head import SHARES, Head, probe_tensors
 from skillmesh.module import Identity, Module
-from skillmesh.numerics.lowrank import LowRank
-from skillmesh.numerics.tensors import Floats, Tensors
-from skillmesh.store import validation
-from skillmesh.store.home import create_home
-from skillmesh.store.validation import OwnValidation
+from skillmesh.numerics.arrays import Floats, LowRank, Tensors
+from skillmesh.store.home import VALIDATION, OwnValidation, create_home, load_validation
 from skillmesh.vetting import exam
-from skillmesh.vetting.alone import figures_of
-from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of
+from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of, figures_of
 
 HERE = Path(__file__).parent
 OWN = (1, 2, 5)
@@ -86,7 +81,7 @@ def learned(paths: list[Path], home: Path, **settings: object) -> World:
     for path in paths:
         folder = open_task(path, hold_out=("val", "test"), seed=0)
         module, _ = agent.learn(folder, warm_start=WarmStart("never"))
-        own += validation.load(home / validation.FOLDER, [module])
+        own += load_validation(home / VALIDATION, [module])
         split = folder.splits["test"]
         rows = np.linspace(0, len(split) - 1, min(len(split), TEST_IMAGES)).astype(int)
         described = agent.backbone.describe([split.files[i] for i in rows])
@@ -176,7 +171,7 @@ def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.
         kept = []
         for half, teacher in enumerate(teachers):
             module, _ = teacher.learn(_half(folder, half), warm_start=WarmStart("never"))
-            kept += validation.load(teacher.home / validation.FOLDER, [module])
+            kept += load_validation(teacher.home / VALIDATION, [module])
         others = [world.foreign[i] for i in rng.permutation(len(paths))[: OTHERS[-1]] if i != index]
         quarantine = Quarantine(world.prior, world.agent.config.mapper, world.background, kept[:1])
         held += _held(quarantine.judge([kept[0].module, *others], [kept[1].module]))

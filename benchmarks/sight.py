@@ -25,15 +25,13 @@ from typing import Any
 import numpy as np
 from overlap_tasks import every_second_class, halves, opened, taught
 
-from skillmesh.answering.mapper import Mapper
+from skillmesh.answering.answering import Mapper
 from skillmesh.common.choices import Support
 from skillmesh.data.folder import TaskImages, find_tasks
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.evaluation.shown import show
-from skillmesh.learning.class_names.encoders import Encoder
-from skillmesh.learning.class_names.remembered import remembering
-from skillmesh.synergy.matching.bank_matches import ClassMatches
-from skillmesh.synergy.matching.by_sight import FEWEST, IMAGES, MOST, BankView, Sighting, by_both, by_sight
+from skillmesh.learning.class_names.encoders import Encoder, remembering
+from skillmesh.synergy.matching import FEWEST, IMAGES, MOST, BankView, ClassMatches, Sighting, by_both, by_sight
 
 HERE = Path(__file__).parent
 JUDGED = (HERE.parent / "tests" / "fixtures" / "class_names_judged.json", HERE / "class_sight_judged.json")

@@ -28,20 +28,18 @@ from sklearn.mixture import GaussianMixture
 from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.backbone.allocator import process_is_ours
 from skillmesh.backbone.backbone import Backbone
-from skillmesh.backbone.describe import describe
-from skillmesh.backbone.network import cpu_workers
-from skillmesh.backbone.weights import build
+from skillmesh.backbone.building import build
+from skillmesh.backbone.network import cpu_workers, describe
 from skillmesh.common.choices import WarmStart
 from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import open_task
 from skillmesh.data.images import Pixels
 from skillmesh.evaluation.provenance import provenance
-from skillmesh.learning.head import fit_head
-from skillmesh.learning.probes import probe_tensors
+from skillmesh.learning.head import fit_head, probe_tensors
 from skillmesh.module import Card, Module, now
+from skillmesh.numerics.process import process_is_ours
 from skillmesh.store.home import create_home
 from skillmesh_challenge.bare import BareNetwork
 
@@ -119,7 +117,7 @@ def scoring_rows(rounds: int, tasks: int = 102, dim: int = 1280) -> list[Row]:
 
 def plain_timm(pixels: list[Pixels]) -> Callable[[], object]:
     """What a user would write: timm's network as it comes, batches of 32 on all cores."""
-    from skillmesh.backbone.registry import spec_of
+    from skillmesh.backbone.building import spec_of
 
     model = build(spec_of("lite0"), None).eval()
     batch = torch.tensor(np.stack(pixels)).permute(0, 3, 1, 2).float().contiguous()

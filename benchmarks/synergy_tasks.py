@@ -11,7 +11,7 @@ from overlap_tasks import half_of
 
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.head import Head, Labels
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats
 from skillmesh_challenge.studies.study import StudySettings
 from skillmesh_challenge.studies.tasks import describe_tasks, views
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.backbone.cache import DescriptorCache, default_folder
+from skillmesh.backbone.backbone import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network
 from skillmesh.core import Core

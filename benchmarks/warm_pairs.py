@@ -18,9 +18,16 @@ from synergy_tasks import Task
 from skillmesh.learning.class_names.encoders import Encoder
 from skillmesh.learning.class_names.pairs import Encoded, similarity
 from skillmesh.learning.head import Head, Labels, fit_head
-from skillmesh.learning.warm_start.epochs import EpochSettings, Norm, started_rows, train_rows
-from skillmesh.learning.warm_start.sources import KnownClass, RowSource, one_to_one
-from skillmesh.numerics.tensors import Floats
+from skillmesh.learning.rows import (
+    EpochSettings,
+    KnownClass,
+    Norm,
+    RowSource,
+    one_to_one,
+    started_rows,
+    train_rows,
+)
+from skillmesh.numerics.arrays import Floats
 
 HALF = 10
 """A task is cut in two if each half has so many training images of every class."""

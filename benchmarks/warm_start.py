@@ -23,13 +23,13 @@ from synergy_tasks import accuracy, few, interval, load, row_accuracy
 from threadpoolctl import threadpool_limits
 from warm_pairs import Knowledge, Pair, Pairs
 
-from skillmesh.backbone.cache import default_folder
+from skillmesh.backbone.backbone import default_folder
 from skillmesh.data.folder import find_tasks
 from skillmesh.evaluation.provenance import provenance
-from skillmesh.learning.class_names.remembered import name_encoder
+from skillmesh.learning.class_names.encoders import name_encoder
 from skillmesh.learning.head import fit_head
-from skillmesh.learning.warm_start.epochs import EpochSettings, Norm, started_rows, train_rows
-from skillmesh.learning.warm_start.start import fit_from, level
+from skillmesh.learning.rows import EpochSettings, Norm, started_rows, train_rows
+from skillmesh.learning.warm_start import fit_from, level
 
 HERE = Path(__file__).parent
 SHOTS: tuple[int | None, ...] = (1, 3, 5, 10, None)

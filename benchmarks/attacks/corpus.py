@@ -22,21 +22,18 @@ from attacks.forgeries import MALLORY
 from attacks.mutators import png_bomb, zip_bomb
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.backbone.backbone import backbone_fingerprint
-from skillmesh.backbone.cache import DescriptorCache
+from skillmesh.backbone.backbone import DescriptorCache, backbone_fingerprint
 from skillmesh.backbone.calibration import Calibration, LabelledRaw, calibrate
+from skillmesh.common.config import MeshSettings
 from skillmesh.learning.adaptation import Biases
-from skillmesh.learning.class_names.remembered import Remembered, Spelling
-from skillmesh.learning.head import fit_head
-from skillmesh.learning.probes import probe_tensors
+from skillmesh.learning.class_names.encoders import Remembered, Spelling
+from skillmesh.learning.head import fit_head, probe_tensors
 from skillmesh.mesh.certs import create_ca, issue
-from skillmesh.mesh.protocol import Hello, write_digest, write_notices
+from skillmesh.mesh.wire import Hello, write_digest, write_notices
 from skillmesh.module import Card, Identity, Module
 from skillmesh.module.notice import Notice, Slot, announce, link, withdraw
-from skillmesh.store import validation
-from skillmesh.store.home import CALIBRATION_FILE, KEY_FILE, create_home
+from skillmesh.store.home import CALIBRATION_FILE, KEY_FILE, create_home, save_validation
 from skillmesh.store.ledger import Ledger
-from skillmesh.store.mesh_settings import MeshSettings
 
 ADA, BOB = Identity("ada", b"a" * 32), Identity("bob", b"b" * 32)
 """The agent whose home is attacked, and an honest teacher whom it trusts."""
@@ -109,7 +106,7 @@ def _calibration() -> Calibration:
 
 
 def _modules(calibration: Calibration) -> list[tuple[Module, bytes]]:
-    from skillmesh.backbone.representation import represent
+    from skillmesh.backbone.calibration import represent
 
     made = []
     for seed, (task, classes, teacher) in enumerate(
@@ -185,7 +182,7 @@ def _home(folder: Path, modules: list[tuple[Module, bytes]], notices: list[Notic
         (home / "bank" / f"{module.id}.skill").write_bytes(data)
     chance = np.random.default_rng(3)
     own = modules[0][0]
-    validation.save(home / "validation", own.id, chance.standard_normal((9, WIDTH)).astype("f"), np.arange(9) % 2)
+    save_validation(home / "validation", own.id, chance.standard_normal((9, WIDTH)).astype("f"), np.arange(9) % 2)
     held, held_data = modules[4]
     (home / "quarantine" / f"{held.id}.skill").write_bytes(held_data)
     ledger = Ledger(home / "ledger.sqlite", ADA.public_key)

@@ -68,8 +68,7 @@ def _share_the_network() -> None:
     """Load the network once for all children; each opens the cache of descriptors for itself."""
     import torch
 
-    from skillmesh.backbone.backbone import Backbone, load_calibration
-    from skillmesh.backbone.cache import DescriptorCache, default_folder
+    from skillmesh.backbone.backbone import Backbone, DescriptorCache, default_folder, load_calibration
 
     torch.set_num_threads(1)
     loaded = Backbone.load()

@@ -88,7 +88,7 @@ def run_command(words: list[str]) -> int:
     """Run a command line in this process, as `skillmesh` would; returns its exit status."""
     import click
 
-    from skillmesh.cli.app import app
+    from skillmesh.cli import app
     from skillmesh.errors import SkillmeshError
 
     try:
@@ -105,11 +105,11 @@ def build(files: Path) -> None:
     """Make the files and, in `start`, the home that tries begin with: alice, who knows bob, carol and dave."""
     import numpy as np
 
+    from skillmesh.common.config import MeshSettings
     from skillmesh.core import Core
     from skillmesh.data.demo import write_demo_tasks
     from skillmesh.mesh.shelf import Shelf, distrust
     from skillmesh.store.home import create_home
-    from skillmesh.store.mesh_settings import MeshSettings
 
     drawn = {"tasks": ("shapes", "dice", "latin", "greek", "snowflakes"), "other": ("shapes", "dice", "latin")}
     for seed, (folder, names) in enumerate(drawn.items()):

@@ -40,16 +40,16 @@ from nodes import Namespace, environment, namespace
 from attacks.town import ENDS_WITH_US, Lines, Resident, in_order, over_and_over, started, stop, unseen, within
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import WarmStart
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.shelf import Shelf, distrust
 from skillmesh.module import Identity, Module
 from skillmesh.module.notice import announce
+from skillmesh.store.bank import specs_for
 from skillmesh.store.home import create_home
 from skillmesh.store.ledger import Ledger
-from skillmesh.store.mesh_settings import MeshSettings
-from skillmesh.store.parts import specs_for
 
 HERE = Path(__file__).parent
 HOSTILE = HERE.parent.parent / "tests" / "helpers" / "hostile.py"

@@ -25,26 +25,27 @@ from typing import Any
 
 import zenoh
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.errors import SkillmeshError
-from skillmesh.mesh.protocol import (
+from skillmesh.mesh.session import close_session, open_session
+from skillmesh.mesh.wire import (
     DIGEST,
     MAX_PIECE,
     NOTICES,
     PIECE,
+    ROOT,
     SHORT,
     Hello,
+    Wire,
     asked_piece,
     write_digest,
     write_notices,
     write_piece,
 )
-from skillmesh.mesh.protocol import short as short_id
-from skillmesh.mesh.session import close_session, open_session
-from skillmesh.mesh.wire import ROOT, Wire
+from skillmesh.mesh.wire import short as short_id
 from skillmesh.module import Identity, Module
 from skillmesh.module.notice import Announcement, Link, Notice, Withdrawal, announce, decode, link, withdraw
-from skillmesh.store.mesh_settings import MeshSettings
-from skillmesh.store.parts import specs_for
+from skillmesh.store.bank import specs_for
 
 VERBS = (DIGEST, NOTICES, PIECE)
 PAUSE = 0.12

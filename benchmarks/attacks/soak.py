@@ -30,6 +30,7 @@ from nodes import Namespace, environment, namespace
 from attacks.town import Lines, Resident, in_order, over_and_over, started, stop, unseen, within
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import WarmStart
+from skillmesh.common.config import MeshSettings, TlsFiles
 from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.mesh.calling import call
@@ -37,7 +38,6 @@ from skillmesh.mesh.certs import CA, CERTIFICATE, KEY, create_ca, issue
 from skillmesh.module import Module
 from skillmesh.module.notice import Slot
 from skillmesh.store.home import create_home
-from skillmesh.store.mesh_settings import MeshSettings, TlsFiles
 
 STAY = {"ann": ("shapes", "dice"), "bob": ("cards", "flowers"), "cem": ()}
 """The agents, and the tasks that each has taught and keeps."""

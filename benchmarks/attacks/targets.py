@@ -42,11 +42,10 @@ from attacks.mutators import (
     write_json,
 )
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.answering.mapper import Mapper
-from skillmesh.backbone.backbone import load_calibration
-from skillmesh.backbone.cache import DescriptorCache
+from skillmesh.answering.answering import Mapper
+from skillmesh.backbone.backbone import DescriptorCache, load_calibration
 from skillmesh.backbone.calibration import SPACES
-from skillmesh.common.config import AgentConfig
+from skillmesh.common.config import AgentConfig, MeshSettings, TlsFiles
 from skillmesh.core import Core
 from skillmesh.data.folder import open_task
 from skillmesh.data.formats import PILLOW_FORMATS
@@ -54,16 +53,14 @@ from skillmesh.data.gather import gather
 from skillmesh.data.images import UnreadableImageError, pixel_hash
 from skillmesh.data.inputs import AnyImage, EncodedImage, Unreadable, as_image
 from skillmesh.errors import DataError
-from skillmesh.learning.class_names.remembered import Remembered, Spelling
+from skillmesh.learning.class_names.encoders import Remembered, Spelling
 from skillmesh.mesh import certs
-from skillmesh.mesh.partial import Partial
-from skillmesh.mesh.protocol import read_digest, read_notices, read_piece, short
-from skillmesh.mesh.shelf import Shelf
+from skillmesh.mesh.shelf import Partial, Shelf
+from skillmesh.mesh.wire import read_digest, read_notices, read_piece, short
 from skillmesh.module import Identity, Module, in_order, verify
 from skillmesh.module.notice import Announcement, Notice, Slot, decode
-from skillmesh.store import validation
+from skillmesh.store.home import VALIDATION, load_validation
 from skillmesh.store.ledger import Ledger
-from skillmesh.store.mesh_settings import MeshSettings, TlsFiles
 from skillmesh.vetting.quarantine import Quarantine, background_of
 
 MB = 1_000_000
@@ -124,9 +121,7 @@ class ModuleKind(Kind):
         self.agent = Core(home)
         self.agent.rebuilds_itself = False
         self.live = list(self.agent.bank)
-        own = validation.load(
-            home / validation.FOLDER, [m for m in self.live if m.card.teacher_key == ADA.public_key]
-        )
+        own = load_validation(home / VALIDATION, [m for m in self.live if m.card.teacher_key == ADA.public_key])
         self.background = background_of(self.agent.calibration, "descriptor", compact=False)
         self.quarantine = Quarantine(self.agent.prior, "sketch", self.background, own)
 
@@ -319,7 +314,7 @@ class CalibrationKind(Kind):
 
 
 def _any_specs(card: Any) -> Any:
-    from skillmesh.store.parts import specs_for
+    from skillmesh.store.bank import specs_for
 
     return specs_for(card)
 
@@ -405,7 +400,7 @@ class ValidationKind(Kind):
 
     def __init__(self, corpus: Corpus, place: Path, name: str) -> None:
         super().__init__(corpus, place, name)
-        self.file = next(name for name in corpus["home"] if name.startswith(validation.FOLDER))
+        self.file = next(name for name in corpus["home"] if name.startswith(VALIDATION))
         self.module = Module.from_bytes(corpus["module"]["dice.skill"], _any_specs)
 
     def make(self, rng: Random) -> Case:
@@ -413,7 +408,7 @@ class ValidationKind(Kind):
 
     def feed(self, case: Case) -> str:
         self._written(case.data, Path(self.file).name)
-        (kept,) = validation.load(self.place, [self.module])
+        (kept,) = load_validation(self.place, [self.module])
         if not np.isfinite(kept.x).all() or kept.x.shape[1] != WIDTH:
             raise Wrong("validation images that are no descriptors")
         return "probes stand in" if kept.labels is None else READ
@@ -521,7 +516,7 @@ class HomeKind(Kind):
             files = {agent.bank.file_of(module) for module in tasks}
             if not files <= self.valid | signed or len(held) > 1:
                 raise Wrong("a bank holds a module that its teacher did not sign")
-            validation.load(home / validation.FOLDER, tasks)
+            load_validation(home / VALIDATION, tasks)
             if zlib.crc32(case.data) % EVERY == 0:
                 background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
                 refuse_odd_answers(agent, background[:2])

@@ -12,7 +12,7 @@ from mutation.making import Mutant, lines_of_statement
 
 NAMED: dict[str, tuple[str, str, str]] = {
     "the mapper's temperature multiplies": (
-        "answering/mapper.py",
+        "answering/answering.py",
         "softmax(scores.task / self.temperature",
         "softmax(scores.task * self.temperature",
     ),
@@ -52,12 +52,12 @@ NAMED: dict[str, tuple[str, str, str]] = {
         "for damaged in self.damaged]",
     ),
     "the threshold of negative novelties lies below the middle": (
-        "answering/mapper.py",
+        "answering/answering.py",
         "usual = middle + USUAL_SPREAD * abs(middle)",
         "usual = middle + USUAL_SPREAD * middle",
     ),
     "the threshold of negative novelties is capped below the middle": (
-        "answering/mapper.py",
+        "answering/answering.py",
         "middle + 4 * USUAL_SPREAD * abs(middle)",
         "middle + 4 * USUAL_SPREAD * middle",
     ),
@@ -67,14 +67,14 @@ NAMED: dict[str, tuple[str, str, str]] = {
         "(novelty - threshold) / max(threshold, 1e-9)",
     ),
     "pieces never grow": (
-        "mesh/peers.py",
+        "mesh/membership.py",
         "peer.piece = min(2 * peer.piece, MAX_PIECE)",
         "peer.piece = min(peer.piece, MAX_PIECE)",
     ),
-    "claims never grow": ("mesh/partial.py", "            count += 1\n", "            break\n"),
-    "--version goes on": ("cli/app.py", "        raise typer.Exit\n", ""),
+    "claims never grow": ("mesh/shelf.py", "            count += 1\n", "            break\n"),
+    "--version goes on": ("cli/__init__.py", "        raise typer.Exit\n", ""),
     "silence is counted from the wrong side": (
-        "mesh/peers.py",
+        "mesh/membership.py",
         "time.monotonic() - self.appeared > SILENCE",
         "time.monotonic() + self.appeared > SILENCE",
     ),
@@ -104,12 +104,12 @@ NAMED: dict[str, tuple[str, str, str]] = {
         'Spec("F32", (1,), low=-1, high=1e9)',
     ),
     "the scales of probes may be a hair larger": (
-        "learning/probes.py",
+        "learning/head.py",
         '"probe.scale": Spec("F32", (count,), low=0, high=10)',
         '"probe.scale": Spec("F32", (count,), low=0, high=11)',
     ),
     "the scales of probes may be a hair below zero": (
-        "learning/probes.py",
+        "learning/head.py",
         '"probe.scale": Spec("F32", (count,), low=0,',
         '"probe.scale": Spec("F32", (count,), low=-1,',
     ),

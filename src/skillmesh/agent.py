@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from skillmesh.answering.answer import Answer
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.common.choices import Adaptation, Refining, WarmStart
-    from skillmesh.common.progress import Progress
     from skillmesh.evaluation.evaluate import Evaluation
     from skillmesh.mesh.node import Node
     from skillmesh.module import Module
     from skillmesh.module.notice import Link, Withdrawal
-    from skillmesh.synergy.composition.picking import Pick
+    from skillmesh.numerics.process import Progress
+    from skillmesh.synergy.composition import Pick
 
 
 class Agent:

@@ -128,7 +128,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 
 def picks(name: str, value: Any) -> tuple[Any, ...]:
     """Classes to compose a task of."""
-    from skillmesh.synergy.composition.picking import Pick
+    from skillmesh.synergy.composition import Pick
 
     items = _several(name, value, "classes, each as 'task:class' or a Pick")
     for index, item in enumerate(items):

@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING, Any, overload
 from skillmesh import arguments
 from skillmesh.anchors import KINDS
 from skillmesh.answering.answer import Answer
-from skillmesh.answering.answering import Answering, refuse_empty
-from skillmesh.answering.mapper import Mapper
+from skillmesh.answering.answering import Answering, Mapper, refuse_empty
 from skillmesh.arguments import checked, path, task_images, text
-from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
-from skillmesh.backbone.cache import default_folder
+from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, default_folder, load_calibration
 from skillmesh.common.choices import Adaptation, Refining, Support, WarmStart
 from skillmesh.common.config import FILE as CONFIG_FILE
-from skillmesh.common.config import AgentConfig
+from skillmesh.common.config import AgentConfig, MeshSettings
 from skillmesh.common.files import remove_abandoned, write_whole
-from skillmesh.common.progress import Progress, begin
 from skillmesh.data.folder import TaskImages, open_task
-from skillmesh.data.inputs import AnyImage, as_image, as_images, is_image
-from skillmesh.data.windows import in_windows
+from skillmesh.data.inputs import AnyImage, as_image, as_images, in_windows, is_image
 from skillmesh.errors import (
     AgentError,
     DataError,
@@ -37,33 +33,28 @@ from skillmesh.errors import (
     WithdrawnError,
 )
 from skillmesh.learning.adaptation import Biases
-from skillmesh.learning.class_names.remembered import remembered_minilm
+from skillmesh.learning.class_names.encoders import remembered_minilm
 from skillmesh.learning.head import Head
 from skillmesh.learning.lesson import NO_ADAPTATION, Lesson, anchor_settings, study
-from skillmesh.learning.warm_start.start import WarmSources
+from skillmesh.learning.warm_start import WarmSources
 from skillmesh.module import Identity, Module, read_file
-from skillmesh.module.joint import MergedTask
-from skillmesh.module.notice import Link, Slot, Withdrawal, withdraw
+from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, withdraw
 from skillmesh.module.teachers import Teachers
-from skillmesh.numerics.costs import counted
-from skillmesh.numerics.tensors import Floats
-from skillmesh.store import validation
-from skillmesh.store.bank import SUFFIX, Bank
-from skillmesh.store.home import KEY_FILE, create_home, home_folder, put_in_order
+from skillmesh.numerics.arrays import Floats, counted
+from skillmesh.numerics.process import Progress, begin
+from skillmesh.store.bank import SUFFIX, Bank, Signing, told
+from skillmesh.store.home import KEY_FILE, VALIDATION, create_home, home_folder, put_in_order, remove_validation
 from skillmesh.store.ledger import FILE as LEDGER_FILE
 from skillmesh.store.ledger import Ledger
-from skillmesh.store.mesh_settings import MeshSettings
-from skillmesh.store.signing import Signing, told
-from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
-from skillmesh.synergy.merging.arranging import Arranging
+from skillmesh.synergy.links import Arranging
+from skillmesh.synergy.matching import BankMatches, ClassMatches
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from skillmesh.backbone.calibration import Prior
-    from skillmesh.backbone.representation import Raw
+    from skillmesh.backbone.calibration import Prior, Raw
     from skillmesh.data.inputs import Unreadable
-    from skillmesh.synergy.composition.picking import Pick
+    from skillmesh.synergy.composition import Pick
 
 
 class Core:
@@ -226,7 +217,7 @@ class Core:
 
         The new version takes the old one's place, here and with everyone who hears of it.
         """
-        from skillmesh.synergy.continuing.lesson import more_of, own_task, study_on, told_before
+        from skillmesh.synergy.continuing import more_of, own_task, study_on, told_before
 
         self.ledger.refuse_unchangeable()
         older = own_task(self, task)
@@ -264,9 +255,8 @@ class Core:
             How to go on, and for how long: `prior` as far as it pays, the paper's `two` and `infinity` for 10
             epochs, where nothing is said.
         """
-        from skillmesh.synergy.composition.lesson import Further, lesson_of, lesson_with_images
-        from skillmesh.synergy.composition.picking import pick
-        from skillmesh.synergy.composition.task import composed_task
+        from skillmesh.synergy.composed_lesson import Further, lesson_of, lesson_with_images
+        from skillmesh.synergy.composition import composed_task, pick
 
         name = unicodedata.normalize("NFC", name)
         if images is None and (form != "prior" or epochs is not None):
@@ -353,14 +343,14 @@ class Core:
     @checked()
     def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
         """Say to everyone that tasks of several teachers are parts of one; they answer as one from now on."""
-        from skillmesh.synergy.merging.linking import make_link
+        from skillmesh.synergy.links import make_link
 
         return make_link(self, tasks, name)
 
     @checked(name=text)
     def unmerge(self, name: str, reason: str | None = None) -> Link:
         """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
-        from skillmesh.synergy.merging.linking import unmake_link
+        from skillmesh.synergy.links import unmake_link
 
         return unmake_link(self, name, reason)
 
@@ -397,7 +387,7 @@ class Core:
 
     def _remove(self, module: Module) -> None:
         # The images first: behind a module that is gone nobody would look for them after a kill.
-        validation.remove(self.home / validation.FOLDER, module.id)
+        remove_validation(self.home / VALIDATION, module.id)
         self.bank.remove(module)
 
     @checked()
@@ -480,7 +470,7 @@ class Core:
 
     def arranged(self) -> list[Module]:
         """The bank's tasks in their order: modules that a link joins are one task."""
-        from skillmesh.synergy.merging.linking import acting_links
+        from skillmesh.synergy.links import acting_links
 
         modules, links = list(self.bank), acting_links(self)
         if not links or not KINDS[self.config.mapper].adds_up:

@@ -1,4 +1,4 @@
-"""Growing: from the anchors of real tasks to those of more tasks than there is data for.
+"""Growing: from the anchors of real tasks to those of more tasks than there is data for, and a bank of them.
 
 The rule takes the real tasks for a sample of all tasks there might be, and asks how near the next one would
 come. Seen from a class of one of R tasks, the nearest class of another task lies at a distance r (in units of the
@@ -22,8 +22,10 @@ import numpy as np
 from skillmesh.anchors.protocol import Labels, first_columns
 from skillmesh.anchors.sketch import SketchAnchor, SketchScorer, pooled_precision
 from skillmesh.backbone.calibration import Prior
-from skillmesh.numerics.lowrank import Precision
-from skillmesh.numerics.tensors import Floats
+from skillmesh.core import Core
+from skillmesh.learning.head import probe_tensors, read_probes
+from skillmesh.module import Card, Module
+from skillmesh.numerics.arrays import Floats, Precision, Tensors
 
 REACHES = (0.3, 3.0)
 """The nearest and the farthest."""
@@ -168,3 +170,58 @@ def _resized(means: Floats, classes: int, rng: np.random.Generator) -> Floats:
     mixture = rng.standard_normal((classes - len(means), len(means))) / np.sqrt(max(len(means) - 1, 1))
     more = centre + mixture.astype(np.float32) @ (means - centre)
     return np.concatenate([means, more])
+
+
+# A bank of real and grown modules, as an agent would hold it in memory.
+
+
+def grown_bank(agent: Core, tasks: int, classes: int | None, reach: float, seed: int) -> list[Module]:
+    """The agent's own modules, then grown ones up to so many tasks.
+
+    Grown modules have every part of a real one, in memory of its own. The first is really signed and written, for
+    its size in bytes; the others differ from it in numbers only and are neither signed nor checked.
+    """
+    real = list(agent.bank)
+    anchors = [SketchAnchor.read(module.tensors) for module in real]
+    family = related(anchors, agent.prior)
+    rng = np.random.default_rng(seed)
+    bank, sizes = list(real), dict[int, int]()
+    for number, grown in enumerate(grow(family, tasks - len(real), rng, reach, classes)):
+        donor = real[grown.donor]
+        card, tensors = _card(donor, grown, number), _tensors(donor, anchors[grown.donor], grown)
+        count = len(card.classes)
+        if count not in sizes:
+            sizes[count] = Module.create(_signable(card, agent), tensors, agent.identity)[0].size
+        bank.append(Module(card, tensors, f"grown-{number}", f"grown-{number}", sizes[count]))
+    return bank
+
+
+def _card(donor: Module, grown: Grown, number: int) -> Card:
+    classes = len(grown.anchor.means)
+    changes = {
+        "task": f"grown-{number:05}",
+        "classes": tuple(f"class {index:03}" for index in range(classes)),
+        "counts": tuple(donor.card.counts[index % len(donor.card.counts)] for index in range(classes)),
+    }
+    return donor.card.model_copy(update=changes)
+
+
+def _signable(card: Card, agent: Core) -> Card:
+    return card.model_copy(update={"teacher_key": agent.identity.public_key, "teacher": agent.name})
+
+
+def _tensors(donor: Module, anchor: SketchAnchor, grown: Grown) -> Tensors:
+    tensors = grown.anchor.tensors()
+    probes = read_probes(donor.tensors, donor.card.dim)
+    if len(probes):
+        tensors |= probe_tensors(_moved(probes, anchor, grown))
+    rows = np.arange(len(grown.anchor.means)) % len(anchor.means)
+    return tensors | {name: donor.tensors[name][rows] for name in ("head.weight", "head.scale", "head.bias")}
+
+
+def _moved(probes: Floats, anchor: SketchAnchor, grown: Grown) -> Floats:
+    """The donor's probes, each moved as its nearest class was."""
+    square = np.square(anchor.means).sum(axis=1)
+    nearest = (2 * probes @ anchor.means.T - square).argmax(axis=1)
+    moved: Floats = probes + grown.moved[nearest]
+    return moved

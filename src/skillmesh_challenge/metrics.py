@@ -1,4 +1,4 @@
-"""The challenge's metrics, from accuracies and costs alone.
+"""The challenge's metrics, from accuracies and costs alone, and a run's results by them.
 
 An accuracy matrix has R[t, i], the accuracy of task i after t + 1 tasks; entries above the diagonal (a task that
 is still to come) and entries that a method does not have are NaN.
@@ -8,12 +8,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh_challenge.regression import Line, fit_line
+from skillmesh.errors import SkillmeshError
+from skillmesh.evaluation.evaluate import macro_average
+from skillmesh_challenge.entries import Learned, TaskAtStep
+from skillmesh_challenge.record import Record
+
+FEWEST_TASKS = 20
+"""Number of tasks from which on a line may be drawn on beyond them.
+
+One easy or hard task moves an average over n tasks by up to 100/n points. Below 20 tasks that is more than 5,
+three times what `sketch` loses over 40 tasks: the line would show which tasks came first, not a trend.
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """accuracy = intercept + slope · tasks"""
+
+    slope: float
+    intercept: float
+
+    def at(self, tasks: float) -> float:
+        return self.intercept + self.slope * tasks
+
+    def meets(self, level: float) -> float | None:
+        """At how many tasks accuracy falls to `level`; nothing for a line that does not fall."""
+        if self.slope >= 0:
+            return None
+        return max((level - self.intercept) / self.slope, 0.0)
+
+
+def fit_line(tasks: Sequence[float], accuracy: Sequence[float]) -> Line:
+    """Least squares. Accuracies as shares or in per cent: the line speaks the same."""
+    if len(tasks) != len(accuracy) or len(set(tasks)) < 2:
+        raise SkillmeshError(
+            f"a line needs accuracies at two numbers of tasks or more, found {len(accuracy)} for the numbers "
+            f"{sorted(set(tasks))}; run the challenge with more tasks"
+        )
+    from scipy.stats import linregress
+
+    found = linregress(tasks, accuracy)
+    return Line(float(found.slope), float(found.intercept))
+
 
 Matrix = NDArray[np.float64]
 
@@ -177,3 +219,155 @@ def _mean(values: NDArray[np.float64]) -> float | None:
 def _largest(values: NDArray[np.float64]) -> float:
     known = values[~np.isnan(values)]
     return float(known.max()) if len(known) else math.nan
+
+
+# From a run's record to its results: macro averages, metrics, costs, wall-clock.
+
+AVERAGED = {"given": "task_given_accuracy", "found": "task_found_accuracy", "final": "final_accuracy"}
+AVERAGED |= {"strict": "strict_accuracy", "unknown": "known_unknown"}
+"""A step's figures, and what `skillmesh eval` calls their macro averages."""
+LEVELS = (0.9, 0.8, 0.5, 0.0)
+"""Accuracies at which the regression line of the mapper is read off; the paper asks for zero."""
+
+
+def results_of(record: Record) -> dict[str, Any]:
+    """Everything that a table or figure needs, as JSON has it. Times are apart, under `wall_seconds`."""
+    last = record.steps[-1]
+    found: dict[str, Any] = macro_averages(last.tasks[: last.known])
+    found |= {
+        "module_bytes": macro_average([learned.module_bytes for learned in record.learned]),
+        "anchor_bytes": macro_average([learned.parts.get("anchor", 0) for learned in record.learned]),
+        "bytes_by_part": _parts(record.learned),
+        "bounds": _bounds(record),
+        "lifelong": _lifelong(record),
+        "costs": _costs(record),
+        "sharing": _sharing(record),
+        "wall_seconds": _wall(record),
+    }
+    return found
+
+
+def macro_averages(tasks: Sequence[TaskAtStep]) -> dict[str, float | None]:
+    """As `skillmesh eval` has them, to the last digit."""
+    averages: dict[str, float | None] = {}
+    for figure, name in AVERAGED.items():
+        values = [getattr(task, figure) for task in tasks]
+        averages[name] = None if None in values else macro_average(values)
+    return averages
+
+
+def _parts(learned: Sequence[Learned]) -> dict[str, float]:
+    """Bytes of a module on average, by what they hold."""
+    names = sorted({part for task in learned for part in task.parts})
+    return {name: macro_average([task.parts.get(name, 0) for task in learned]) for name in names}
+
+
+def _bounds(record: Record) -> dict[str, Any]:
+    """Return what should bound the final accuracy from above: the task given, and all data in one place."""
+    last = record.steps[-1]
+    bounds: dict[str, Any] = {"task_given": macro_averages(last.tasks[: last.known])["task_given_accuracy"]}
+    if record.bounds is not None:
+        averages = macro_averages(record.bounds.tasks)
+        bounds["all_data_together"] = {"how": record.bounds.how} | {
+            name: value for name, value in averages.items() if value is not None
+        }
+    return bounds
+
+
+def _lifelong(record: Record) -> dict[str, Any]:
+    """How accuracies hold as tasks are added, of the final answer and of the task alone."""
+    final, mapper = record.matrix("final"), record.matrix("found")
+    chance = [1 / len(task.classes) for task in record.settings.tasks]
+    relative = normalised(final)
+    enough = len(record.settings.tasks) >= FEWEST_TASKS
+    line = line_through(averages(mapper)) if enough else None
+    return {
+        "final_after_each_task": averages(final),
+        "task_found_after_each_task": averages(mapper),
+        "given_after_each_task": averages(record.matrix("given")),
+        "task_1": over_time(final, 1),
+        "first_ten": over_time(final, 10),
+        "normalised_first_ten": over_time(relative, 10),
+        "normalised_at_the_end": averages(relative)[-1],
+        "backward_transfer": backward_transfer(final),
+        "forward_transfer": forward_transfer(final, chance),
+        "forgetting": forgetting(final),
+        "mapper_line": None
+        if line is None
+        else asdict(line) | {"meets": {str(level): line.meets(level) for level in LEVELS}},
+    }
+
+
+def _costs(record: Record) -> dict[str, Any]:
+    """MACs in the paper's terms; with a mesh the bytes are those really sent."""
+    assignment, alpha = record.settings.assignment, record.settings.alpha
+    teachers = {
+        name: math.fsum(learned.total_macs for learned in record.learned if learned.agent == name)
+        for name in assignment
+    }
+    modules = {
+        name: float(sum(learned.module_bytes for learned in record.learned if learned.agent != name))
+        for name in assignment
+    }
+    received = modules if record.sharing is None else {k: float(v) for k, v in record.sharing.received.items()}
+    student = math.fsum(math.fsum(step.student_macs.values()) for step in record.steps)
+    once = math.fsum(record.steps[-1].student_macs.values())
+    costs = costs_of(teachers, received, student, alpha)
+    kinds = sorted({kind for learned in record.learned for kind in learned.macs})
+    return asdict(costs) | {
+        "speedup": costs.speedup,
+        "efficiency": costs.efficiency,
+        "busiest_speedup": costs.busiest_speedup,
+        "efficiency_as_done": _efficiency_as_done(record, teachers, received, once),
+        "trials": _trials(record),
+        "rebuilds": len(record.steps),
+        "student_one_rebuild": once,
+        "teacher_by_kind": {
+            kind: math.fsum(learned.macs.get(kind, 0.0) for learned in record.learned) for kind in kinds
+        },
+    }
+
+
+def _efficiency_as_done(
+    record: Record, teachers: dict[str, float], received: dict[str, float], build: float
+) -> float:
+    """With what students really multiplied: one build of the mapper, and on a mesh the trials before it.
+
+    One agent alone tries nothing and builds once.
+    """
+    alpha = record.settings.alpha
+    parallel = costs_of(teachers, received, build + _trials(record), alpha).parallel
+    return costs_of(teachers, received, build, alpha).single / parallel / len(teachers)
+
+
+def _trials(record: Record) -> float:
+    """On a mesh, agents try every module before they let it in, with mappers built for that: of an agent."""
+    if record.sharing is None or not record.sharing.trial_macs:
+        return 0.0
+    return math.fsum(record.sharing.trial_macs.values()) / len(record.sharing.trial_macs)
+
+
+def _sharing(record: Record) -> dict[str, Any] | None:
+    sharing = record.sharing
+    if sharing is None:
+        return None
+    return {
+        "how": sharing.how,
+        "agents": len(sharing.answers),
+        "asked": sharing.asked,
+        "same_answers": sharing.same_answers,
+        "answers_sha256": sorted(set(sharing.answers.values())),
+        "bytes_received": sum(sharing.received.values()),
+        "bytes_sent": sum(sharing.sent.values()) if sharing.sent else None,
+        "held": list(sharing.held),
+    }
+
+
+def _wall(record: Record) -> dict[str, Any]:
+    """Wall-clock beside all of it."""
+    return dict(record.times) | {
+        "teachers_seconds": round(sum(learned.seconds for learned in record.learned), 3),
+        "rebuilds_seconds": round(sum(step.student_seconds for step in record.steps), 3),
+        "from_cache": sum(learned.cached_images or 0 for learned in record.learned),
+        "images": sum(learned.images for learned in record.learned),
+    }

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skillmesh.common.progress import begin
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.errors import RunError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.shelf import Shelf
-from skillmesh.store.mesh_settings import MeshSettings
+from skillmesh.numerics.process import begin
 from skillmesh_challenge.entries import Sharing
 
 if TYPE_CHECKING:

@@ -14,18 +14,16 @@ from typing import Any
 import numpy as np
 
 from skillmesh.common.files import remove_abandoned
-from skillmesh.common.progress import Progress
 from skillmesh.data.folder import TaskImages
 from skillmesh.errors import CalibrationError, RunError, SkillmeshError
 from skillmesh.evaluation.evaluate import open_measured
 from skillmesh.evaluation.provenance import provenance
-from skillmesh_challenge import writing
-from skillmesh_challenge.assignment import WAYS, assign
+from skillmesh.numerics.process import Progress
 from skillmesh_challenge.entries import Circumstances, RunSettings, TaskFacts
 from skillmesh_challenge.methods import Method, SkillMethod
-from skillmesh_challenge.record import Record
-from skillmesh_challenge.results import results_of
-from skillmesh_challenge.stage import Stage
+from skillmesh_challenge.metrics import interval, results_of
+from skillmesh_challenge.record import Record, refuse_file, write_json, write_settings, write_steps_table
+from skillmesh_challenge.stage import WAYS, Stage, assign
 
 PACKAGES = (
     "skillmesh",
@@ -76,7 +74,7 @@ class Plan:
 def run(plan: Plan) -> Record:
     """Make the run or resume it. To a complete one, only answers that an older release did not keep are added."""
     plan.method.refuse(plan)
-    writing.refuse_file(plan.out)
+    refuse_file(plan.out)
     folders = _in_order(plan)
     origin = provenance(plan.command, plan.paths, plan.seed)
     settings = _settings(plan, folders, origin["data_hash"])
@@ -92,8 +90,8 @@ def run(plan: Plan) -> Record:
         if plan.bound and stage.read().bounds is None:
             _keep_bound(plan.method, stage)
     found = stage.read()
-    writing.write_steps_table(stage.folder, found.steps)
-    writing.write_json(stage.folder / "results.json", results_of(found))
+    write_steps_table(stage.folder, found.steps)
+    write_json(stage.folder / "results.json", results_of(found))
     stage.log("complete")
     return stage.read()
 
@@ -149,8 +147,8 @@ def _fingerprint(method: Method) -> str:
 
 
 def _stage(plan: Plan, settings: RunSettings, folders: Sequence[TaskImages]) -> Stage:
-    from skillmesh.backbone.cache import default_folder
-    from skillmesh.numerics.threads import cores
+    from skillmesh.backbone.backbone import default_folder
+    from skillmesh.numerics.process import cores
     from skillmesh_challenge.agents import usual_workers
 
     alone = not isinstance(plan.method, SkillMethod)  # others learn in this process
@@ -197,7 +195,7 @@ def _begin(stage: Stage, circumstances: Circumstances) -> bool:
             )
         raise RunError(f"{stage.folder} is not empty and holds no run; name another folder with --out")
     stage.folder.mkdir(parents=True, exist_ok=True)
-    writing.write_settings(stage.folder, stage.settings, circumstances)
+    write_settings(stage.folder, stage.settings, circumstances)
     stage.log(f"{len(stage.tasks)} task(s), {stage.settings.agents} agent(s), {stage.settings.method['name']}")
     return True
 
@@ -243,7 +241,7 @@ def _short(value: Any) -> str:
 
 def _keep_bound(method: Method, stage: Stage) -> None:
     """The joint classifier on the method's representation, or on the descriptor where it has none."""
-    from skillmesh_challenge.bounds import joint_bound
+    from skillmesh_challenge.steps import joint_bound
 
     skill = method if isinstance(method, SkillMethod) else _beside(method.settings())
     if skill is None:
@@ -268,3 +266,68 @@ def _beside(settings: dict[str, Any]) -> SkillMethod | None:
     except CalibrationError:
         return None
     return skill
+
+
+# Several runs: over seeds, for confidence intervals, and over numbers of agents, for speedup against N.
+
+FIGURES = ("task_given_accuracy", "task_found_accuracy", "final_accuracy", "strict_accuracy", "known_unknown")
+
+
+def folders_of(out: Path, agents: Sequence[int], seeds: Sequence[int]) -> dict[Path, int]:
+    """The folder of every run of a sweep, and its seed."""
+    return {out / _name(agents, count, seeds, seed): seed for seed in seeds for count in agents}
+
+
+def sweep(plan: Plan, agents: Sequence[int], seeds: Sequence[int]) -> list[Record]:
+    """Run every number of agents with every seed; one of each is a plain run in the folder itself.
+
+    Tasks that one number of agents has learned are taken over by the next: what is learned does not depend on it.
+    """
+    if len(agents) == 1 and len(seeds) == 1:
+        return [run(replace(plan, agents=agents[0], seed=seeds[0]))]
+    records: list[Record] = []
+    for seed in seeds:
+        earlier: tuple[Path, ...] = plan.reuse
+        for count in agents:
+            folder = plan.out / _name(agents, count, seeds, seed)
+            records.append(run(replace(plan, agents=count, seed=seed, out=folder, reuse=earlier)))
+            earlier = (folder, *earlier)
+    write_json(plan.out / "summary.json", summary_of(records))
+    return records
+
+
+def _name(agents: Sequence[int], count: int, seeds: Sequence[int], seed: int) -> str:
+    parts = [f"agents-{count:03d}"] * (len(agents) > 1) + [f"seed-{seed}"] * (len(seeds) > 1)
+    return "/".join(parts)
+
+
+def summary_of(records: Sequence[Record]) -> dict[str, Any]:
+    """Per number of agents: accuracy over seeds with its interval, cost and speedup."""
+    counts = sorted({record.settings.agents for record in records})
+    rows = []
+    for count in counts:
+        some = [r.results for r in records if r.settings.agents == count and r.results is not None]
+        row: dict[str, Any] = {"agents": count, "half_of_agents": count / 2}
+        for figure in FIGURES:
+            values = [results[figure] for results in some if results[figure] is not None]
+            row[figure] = asdict(interval(values)) if values else None
+        for figure in ("speedup", "efficiency", "busiest_speedup"):
+            row[figure] = asdict(interval([results["costs"][figure] for results in some]))
+        rows.append(row)
+    return {
+        "method": records[0].settings.method["name"],
+        "tasks": len(records[0].settings.tasks),
+        "seeds": sorted({record.settings.seed for record in records}),
+        "accuracy_independent_of_agents": _independent(records),
+        "sweep": rows,
+        "provenance": records[0].circumstances.provenance,
+    }
+
+
+def _independent(records: Sequence[Record]) -> bool:
+    """Whether, seed by seed, all numbers of agents have the same accuracies to the last digit."""
+    by_seed: dict[int, set[tuple[Any, ...]]] = {}
+    for record in records:
+        figures = tuple((record.results or {}).get(figure) for figure in FIGURES)
+        by_seed.setdefault(record.settings.seed, set()).add(figures)
+    return all(len(found) == 1 for found in by_seed.values())

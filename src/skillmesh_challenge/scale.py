@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from skillmesh.answering.mapper import Mapper
-from skillmesh.backbone.allocator import hand_back
+from skillmesh.answering.answering import Mapper
 from skillmesh.core import Core
 from skillmesh.data.folder import open_task
 from skillmesh.evaluation.evaluate import anchor_bytes
 from skillmesh.module import Module
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.process import hand_back
 from skillmesh_challenge.bare import BareNetwork
-from skillmesh_challenge.grown_bank import grown_bank
+from skillmesh_challenge.growth import grown_bank
 from skillmesh_challenge.resident import forget_peak, peak_bytes, resident_bytes
 
 AGREEMENT_IMAGES = 100

@@ -24,11 +24,11 @@ from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.common.choices import WarmStart
-from skillmesh.common.progress import Progress, begin
 from skillmesh.core import Core
 from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import DataError, SkillmeshError
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.process import Progress, begin
 from skillmesh_challenge.growth import fit_reach, grow, recognised, related
 from skillmesh_challenge.scale import ScalePlan, measure
 

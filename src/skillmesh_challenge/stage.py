@@ -1,7 +1,9 @@
-"""What a method plays on: the tasks, where to work, and the record that it writes."""
+"""What a method plays on: the tasks, who learns which, where to work, and the record that it writes."""
 
 from __future__ import annotations
 
+import csv
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,10 +12,118 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skillmesh.common.progress import Progress
 from skillmesh.data.folder import TaskImages
-from skillmesh_challenge import record, writing
+from skillmesh.errors import RunError
+from skillmesh.numerics.process import Progress
+from skillmesh_challenge import record
 from skillmesh_challenge.entries import Bounds, Confusions, EntryAnswers, Learned, RunSettings, Sharing, Step
+from skillmesh_challenge.record import write_bytes, write_json, write_learned, write_step
+
+Assignment = dict[str, tuple[str, ...]]
+"""Each agent's tasks, in the order in which it learns them."""
+
+
+WAYS = ("order", "round-robin", "balanced")
+
+
+def assign(
+    tasks: Sequence[str], agents: int, how: str = "order", sizes: Sequence[int] | None = None
+) -> Assignment:
+    """Give every task to one agent.
+
+    Parameters
+    ----------
+    how
+        `order`: the first agent takes the first tasks, and so on, in blocks as equal as they can be;
+        `round-robin`: task by task in turn; `balanced`: the largest first, each to the agent that has least to do;
+        else a JSON or CSV file. Where there are more agents than tasks, some have none: they only receive.
+    sizes
+        Images of each task, for `balanced`.
+    """
+    if agents < 1:
+        raise RunError(f"{agents} agents cannot learn anything; expected 1 or more")
+    names = [agent_name(index) for index in range(agents)]
+    if how == "round-robin":
+        return {name: tuple(tasks[index::agents]) for index, name in enumerate(names)}
+    if how == "order":
+        cuts = [round(index * len(tasks) / agents) for index in range(agents + 1)]
+        if agents > len(tasks):  # the first agents have one each
+            cuts = [min(index, len(tasks)) for index in range(agents + 1)]
+        return {name: tuple(tasks[cuts[i] : cuts[i + 1]]) for i, name in enumerate(names)}
+    if how == "balanced":
+        return _balanced(tasks, names, sizes or [1] * len(tasks))
+    return _from_file(Path(how), tasks, agents)
+
+
+def _balanced(tasks: Sequence[str], names: Sequence[str], sizes: Sequence[int]) -> Assignment:
+    """Largest first, to whoever has least; every agent learns its tasks in the given order."""
+    loads, chosen = dict.fromkeys(names, 0), {name: list[int]() for name in names}
+    for index in sorted(range(len(tasks)), key=lambda i: -sizes[i]):
+        name = min(names, key=lambda n: (loads[n], len(chosen[n])))
+        loads[name] += sizes[index]
+        chosen[name].append(index)
+    return {name: tuple(tasks[i] for i in sorted(some)) for name, some in chosen.items()}
+
+
+def agent_name(index: int) -> str:
+    return f"a{index + 1:03d}"
+
+
+def _from_file(path: Path, tasks: Sequence[str], agents: int) -> Assignment:
+    """Read `{"agent": ["task", …]}`, or a CSV of agent and task."""
+    try:
+        text = path.read_text()
+        found = _of_csv(text) if path.suffix.lower() == ".csv" else _of_json(json.loads(text))
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"cannot read the assignment {path}: {error}; expected {', '.join(WAYS)}, or a file with JSON "
+            'such as {"anna": ["dice"]} or CSV lines such as anna,dice'
+        ) from error
+    _refuse_unequal(path, found, tasks)
+    if len(found) > agents:
+        raise RunError(f"{path} names {len(found)} agents, --agents says {agents}; make them agree")
+    spare = (name for name in map(agent_name, range(agents + len(found))) if name not in found)
+    while len(found) < agents:
+        found[next(spare)] = ()
+    return found
+
+
+def _of_json(value: Any) -> Assignment:
+    if not isinstance(value, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value.values()
+    ):
+        raise ValueError("it is no object of lists of task names")
+    return {agent: tuple(names) for agent, names in value.items()}
+
+
+def _of_csv(text: str) -> Assignment:
+    found: dict[str, list[str]] = {}
+    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+        words = [word.strip() for word in row]
+        if not any(words) or (number == 1 and words == ["agent", "task"]):
+            continue
+        if len(words) != 2:
+            raise ValueError(f"line {number} has {len(words)} columns, not agent and task")
+        found.setdefault(words[0], []).append(words[1])
+    return {agent: tuple(names) for agent, names in found.items()}
+
+
+def _refuse_unequal(path: Path, found: Assignment, tasks: Sequence[str]) -> None:
+    for name in found:  # each has a folder of its name
+        if name in ("", ".", "..") or Path(name).name != name or "\\" in name:
+            raise RunError(f"{path} names an agent {name!r}; expected a name without slashes, such as anna")
+    given = [task for names in found.values() for task in names]
+    twice = sorted({task for task in given if given.count(task) > 1})
+    foreign, missing = sorted(set(given) - set(tasks)), sorted(set(tasks) - set(given))
+    for names, what in (
+        (twice, "gives twice"),
+        (foreign, "gives, though they are not there"),
+        (missing, "leaves out"),
+    ):
+        if names:
+            raise RunError(
+                f"the tasks that {path} {what}: {', '.join(names[:5])}; expected each of {len(tasks)} once"
+            )
 
 
 @dataclass(frozen=True)
@@ -53,30 +163,30 @@ class Stage:
     def keep_learned(self, learned: Learned, module: bytes | None = None) -> None:
         """Keep a learned task. The module goes first: a task counts as learned when its JSON is there."""
         if module is not None:
-            writing.write_bytes(self.module_file(learned.position), module)
-        writing.write_learned(self.folder, learned)
+            write_bytes(self.module_file(learned.position), module)
+        write_learned(self.folder, learned)
 
     def keep_step(self, step: Step) -> None:
-        writing.write_step(self.folder, step)
+        write_step(self.folder, step)
 
     def keep_confusions(self, confusions: Confusions) -> None:
-        writing.write_json(self.folder / "confusions.json", asdict(confusions))
+        write_json(self.folder / "confusions.json", asdict(confusions))
 
     def keep_answers(self, answers: EntryAnswers) -> None:
-        writing.write_json(self.folder / "answers.json", asdict(answers))
+        write_json(self.folder / "answers.json", asdict(answers))
 
     def keep_bounds(self, bounds: Bounds) -> None:
-        writing.write_json(self.folder / "bounds.json", asdict(bounds))
+        write_json(self.folder / "bounds.json", asdict(bounds))
 
     def keep_sharing(self, sharing: Sharing) -> None:
-        writing.write_json(self.folder / "sharing.json", asdict(sharing))
+        write_json(self.folder / "sharing.json", asdict(sharing))
 
     def keep_times(self, **seconds: float) -> None:
         """Note how long something took, summed over sittings; of one that was killed, what had ended by then."""
         times = record.read_times(self.folder)
         for name, value in seconds.items():
             times[name] = times.get(name, 0.0) + round(value, 3)
-        writing.write_json(self.folder / "times.json", times)
+        write_json(self.folder / "times.json", times)
 
     def timed(self, name: str) -> Timer:
         return Timer(partial(self._keep_time, name))

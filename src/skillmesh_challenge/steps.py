@@ -1,4 +1,4 @@
-"""Tests with no task label after 1, 2, …, T tasks.
+"""Tests with no task label after 1, 2, …, T tasks, the final answers, and a bound from all data together.
 
 A module's head answers the same whatever else the bank holds, so whether it names the right class is found once
 per image. What changes from step to step is the mapper: it is built anew, and run, after every task.
@@ -7,26 +7,149 @@ per image. What changes from step to step is the mapper: it is built anew, and r
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.answering.mapper import Mapped, Mapper
-from skillmesh.common.progress import begin
+from skillmesh.answering.answering import Mapped, Mapper
 from skillmesh.evaluation.evaluate import Marks, is_right
 from skillmesh.evaluation.shown import Shown
+from skillmesh.learning.head import Head, fit_large
 from skillmesh.module import in_order
-from skillmesh.numerics.costs import counted
-from skillmesh_challenge.answers import answers_of, confusions_of, final_answers
-from skillmesh_challenge.entries import Step, TaskAtStep
+from skillmesh.numerics.arrays import Floats, counted
+from skillmesh.numerics.process import begin
+from skillmesh_challenge.entries import (
+    Bounds,
+    ClassAnswers,
+    Confused,
+    Confusions,
+    EntryAnswers,
+    EntryTaskAnswers,
+    Mistake,
+    Step,
+    TaskAtStep,
+)
+from skillmesh_challenge.executors import worker_backbone
+from skillmesh_challenge.record import read_record
 
 if TYPE_CHECKING:
     from skillmesh.core import Core
+    from skillmesh.data.folder import TaskImages
     from skillmesh.module import Module
+    from skillmesh_challenge.methods import SkillMethod
     from skillmesh_challenge.stage import Stage
+
+Indices = NDArray[np.int64]
+SAMPLES = 3
+"""Images kept by name of each pair of confused tasks."""
+CLASS_SAMPLES = 2
+"""Images kept by name of each class's right answers, and of each kind of its wrong ones."""
+
+
+@dataclass(frozen=True)
+class FinalAnswers:
+    """The task and class named for each test image of one task, nothing given and an answer forced."""
+
+    tasks: Indices
+    """Positions in the order of the run."""
+    classes: Indices
+    """Indices into the classes of the named task's module."""
+
+
+def final_answers(
+    agent: Core,
+    modules: Sequence[Module],
+    live: Sequence[Module],
+    shown: Sequence[Shown],
+    own: Sequence[Indices],
+    mapped: Sequence[Mapped],
+) -> list[FinalAnswers]:
+    """Ask the head of whichever task each image was taken for.
+
+    Parameters
+    ----------
+    modules, shown
+        In the order of the run.
+    live
+        The same modules in the order of the mapper.
+    own
+        The class that each task's own head names for its images.
+    mapped
+        The mapper's view of each task's images.
+    """
+    position = {module.id: index for index, module in enumerate(modules)}
+    order = np.array([position[module.id] for module in live])
+    answers = []
+    for index, (images, by_own_head, on_task) in enumerate(zip(shown, own, mapped, strict=True)):
+        tasks, classes = order[on_task.task], by_own_head.copy()
+        for other in np.unique(tasks[tasks != index]):
+            rows = np.flatnonzero(tasks == other)
+            chosen = [images.images[int(row)] for row in rows]
+            seen = agent.seen_by(modules[other], images.x[rows], chosen)
+            classes[rows] = agent.head(modules[other]).logits(seen).argmax(axis=1)
+        answers.append(FinalAnswers(tasks, classes))
+    return answers
+
+
+def confusions_of(
+    stage: Stage, modules: Sequence[Module], shown: Sequence[Shown], answers: Sequence[FinalAnswers]
+) -> Confusions:
+    """Count which task's images were taken for which task's, and keep some of them by name."""
+    counts = tuple(
+        tuple(int(count) for count in np.bincount(named.tasks, minlength=len(modules))) for named in answers
+    )
+    samples = [
+        Confused(
+            folder.name,
+            folder.classes[images.labels[row]],
+            images.images[int(row)].name,
+            modules[other].card.task,
+            modules[other].card.classes[named.classes[row]],
+        )
+        for index, (folder, images, named) in enumerate(zip(stage.tasks, shown, answers, strict=True))
+        for other in np.unique(named.tasks[named.tasks != index])
+        for row in np.flatnonzero(named.tasks == other)[:SAMPLES]
+    ]
+    return Confusions(tuple(stage.settings.names), counts, tuple(samples))
+
+
+def answers_of(
+    stage: Stage, modules: Sequence[Module], shown: Sequence[Shown], answers: Sequence[FinalAnswers]
+) -> EntryAnswers:
+    """Group the answers by the images' right classes."""
+    tasks = []
+    for folder, images, named in zip(stage.tasks, shown, answers, strict=True):
+        cards = [modules[task].card for task in named.tasks]
+        words = [(card.task, card.classes[at]) for card, at in zip(cards, named.classes, strict=True)]
+        names = [image.name for image in images.images]
+        classes = [
+            _class_answers(folder.name, label, [words[row] for row in rows], [names[row] for row in rows])
+            for at, label in enumerate(folder.classes)
+            for rows in [np.flatnonzero(images.labels == at)]
+        ]
+        tasks.append(EntryTaskAnswers(folder.name, tuple(classes)))
+    return EntryAnswers(tuple(tasks))
+
+
+def _class_answers(
+    task: str, label: str, answers: Sequence[tuple[str, str]], names: Sequence[str]
+) -> ClassAnswers:
+    """Count the answers to one class's images."""
+    samples: dict[tuple[str, str], list[str]] = {}
+    for answer, name in zip(answers, names, strict=True):
+        samples.setdefault(answer, []).append(name)
+    counts = Counter(answers)
+    right = counts.pop((task, label), 0)
+    mistakes = [
+        Mistake(*answer, images, tuple(samples[answer][:CLASS_SAMPLES]))
+        for answer, images in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    shown = tuple(samples.get((task, label), [])[:CLASS_SAMPLES])
+    return ClassAnswers(label, len(answers), right, shown, tuple(mistakes))
 
 
 def measure_steps(stage: Stage, agent: Core, modules: Sequence[Module], shown: Sequence[Shown]) -> None:
@@ -68,3 +191,82 @@ def _step(
     ]
     seconds = (round(built - start, 4), round(time.perf_counter() - built, 4))
     return Step(len(modules), tuple(tasks), dict(costs.spent), *seconds), live, mapped
+
+
+# One classifier over all classes of all tasks, trained on all data together: usually an upper bound.
+#
+# It is what nobody in the challenge may have: all images in one place. Nothing forces it to be better than single
+# heads; the report calls it a bound only where it is. A softmax by L-BFGS in single precision on the same
+# representation, regularised as every head is, but with fewer rounds; the strength is chosen on the validation
+# images, which then join the training.
+
+Labels = NDArray[np.int64]
+SEEN = ("backbone", "representation", "compact")
+"""What of a method decides what the classifier sees."""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """One split of all tasks."""
+
+    x: Floats
+    labels: Labels
+    """Over the classes of all tasks."""
+    sizes: list[int]
+    """Images of each task."""
+
+
+def joint_bound(method: SkillMethod, stage: Stage) -> Bounds:
+    """Train and test it, or take it from a run of the same representation and data."""
+    how = _words(method)
+    for folder in stage.reuse:
+        earlier = read_record(folder)
+        seen = [settings.method.get(name) for settings in (earlier.settings, stage.settings) for name in SEEN]
+        alike = seen[: len(SEEN)] == seen[len(SEEN) :] and earlier.settings.same_images(stage.settings)
+        if earlier.bounds and alike:
+            return earlier.bounds
+    start = time.perf_counter()
+    starts = np.cumsum([0, *(len(folder.classes) for folder in stage.tasks)])
+    with counted() as costs:
+        train, val, test = (_pooled(method, stage, split, starts) for split in ("train", "val", "test"))
+        head, strength = fit_large(train.x, train.labels, val.x, val.labels, int(starts[-1]))
+    tasks = _marked(head, test, starts, stage.tasks)
+    how = f"{how}, strength {strength:g}"
+    return Bounds(how, tasks, dict(costs.spent), round(time.perf_counter() - start, 3))
+
+
+def _words(method: SkillMethod) -> str:
+    compact = ", compact" if method.compact else ""
+    return f"softmax over all classes by L-BFGS on {method.backbone} {method.representation}{compact}"
+
+
+def _pooled(method: SkillMethod, stage: Stage, split: str, starts: NDArray[np.int64]) -> Pooled:
+    from skillmesh_challenge.agents import backbone_ref
+
+    backbone = worker_backbone(backbone_ref(method, stage))
+    advance = begin(stage.progress, f"all data together ({split})", len(stage.tasks))
+    rows, labels = [], []
+    for folder, first in zip(stage.tasks, starts, strict=False):
+        described = backbone.describe(folder.splits[split].files)
+        rows.append(backbone.represent(described.raw, method.representation, method.compact))
+        labels.append(folder.splits[split].labels[described.readable] + first)
+        if advance is not None:
+            advance(1)
+    return Pooled(np.concatenate(rows), np.concatenate(labels), [len(part) for part in rows])
+
+
+def _marked(
+    head: Head, test: Pooled, starts: NDArray[np.int64], folders: Sequence[TaskImages]
+) -> tuple[TaskAtStep, ...]:
+    """Per task: the right class among its own, the task of the best class of all, the right class of all."""
+    marked, begun = [], 0
+    for index, (folder, size) in enumerate(zip(folders, test.sizes, strict=True)):
+        logits = head.logits(test.x[begun : begun + size])
+        labels = test.labels[begun : begun + size]
+        best = logits.argmax(axis=1)
+        own = logits[:, starts[index] : starts[index + 1]].argmax(axis=1) + starts[index]
+        found = (best >= starts[index]) & (best < starts[index + 1])
+        shares = ((own == labels).mean(), found.mean(), (best == labels).mean())
+        marked.append(TaskAtStep(folder.name, size, *map(float, shares)))
+        begun += size
+    return tuple(marked)

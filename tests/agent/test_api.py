@@ -78,7 +78,7 @@ EXAMPLES = {
     "skillmesh.learning.result": None,
     "skillmesh.mesh.node": "Node",
     "skillmesh.module.card": "Card",
-    "skillmesh.module.module": "Module",
+    "skillmesh.module.format": "Module",
 }
 
 

@@ -16,7 +16,7 @@ from skillmesh.arguments import ARGUMENTS, checked, count, flag, texts
 from skillmesh.common.choices import Adaptation, WarmStart
 from skillmesh.core import Core
 from skillmesh.errors import ArgumentError, FolderOfTasksError, SkillmeshError
-from skillmesh.synergy.composition.picking import Pick
+from skillmesh.synergy.composition import Pick
 
 X, Y = np.zeros((4, 8, 8, 3)), np.zeros(4)
 WRONG: dict[str, Callable[[Core], Any]] = {

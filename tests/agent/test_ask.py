@@ -20,7 +20,7 @@ from skillmesh.answering.answer import Answer, Guess
 from skillmesh.cli import show
 from skillmesh.cli.answers import AnswerLines
 from skillmesh.core import Core
-from skillmesh.data.windows import WINDOW
+from skillmesh.data.inputs import WINDOW
 
 Command = Callable[..., Any]
 Terminal = Callable[[int], None]

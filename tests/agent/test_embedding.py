@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from running import PLAIN
 
-from skillmesh.common.logs import quiet
+from skillmesh.numerics.process import quiet
 
 PROGRAM = """
 import ctypes, json, logging, random, sys, threading
@@ -86,7 +86,7 @@ def test_a_program_keeps_its_threads_allocator_logging_and_random_numbers(
 
 COMMAND = """
 import sys
-from skillmesh.backbone import allocator
+from skillmesh.numerics import process as allocator
 if sys.argv.pop(1) == "ours":
     allocator.process_is_ours()
 print(allocator.keep_freed_memory())
@@ -103,7 +103,7 @@ def test_only_a_process_of_our_own_has_its_allocator_tuned(whose: str, tuned: st
 
 LOADS = """
 import logging, sys, threading
-from skillmesh.common.logs import quiet
+from skillmesh.numerics.process import quiet
 
 with quiet("noisy"):
     logging.getLogger("noisy.part").error("of the library")

@@ -73,9 +73,9 @@ LEARN = """
 from pathlib import Path
 from types import SimpleNamespace
 from skillmesh.core import Core
-from skillmesh.backbone import describe
+from skillmesh.backbone import network as describe
 from skillmesh.backbone.backbone import Backbone
-from skillmesh.backbone.cache import DescriptorCache, default_folder
+from skillmesh.backbone.backbone import DescriptorCache, default_folder
 home, folder = Path(sys.argv[2]), sys.argv[3]
 def work(say):
     agent = Core(home)

@@ -11,7 +11,7 @@ import pytest
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.core import Core
-from skillmesh.numerics.lowrank import COLUMNS, LowRank, both_in_single, invert_in_place, lower_inverse
+from skillmesh.numerics.arrays import COLUMNS, LowRank, both_in_single, invert_in_place, lower_inverse
 
 pytestmark = pytest.mark.long
 
@@ -60,7 +60,7 @@ def test_a_scorer_built_part_by_part_is_that_of_the_whole(monkeypatch: pytest.Mo
     anchors = [SketchAnchor(task, some(8), 50) for task in means]
     x = rng.standard_normal((9, dim)).astype(np.float32)
     in_parts = SketchAnchor.pool(iter(anchors), prior).score(x)
-    monkeypatch.setattr("skillmesh.numerics.lowrank.COLUMNS", dim)
+    monkeypatch.setattr("skillmesh.numerics.arrays.COLUMNS", dim)
     whole = SketchAnchor.pool(anchors, prior).score(x)
     np.testing.assert_allclose(in_parts.task, whole.task, rtol=1e-5)
     np.testing.assert_allclose(in_parts.novelty, whole.novelty, rtol=1e-5)

@@ -15,8 +15,8 @@ from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import TensorError
-from skillmesh.module.validate import check_tensors
-from skillmesh.numerics.lowrank import LowRank
+from skillmesh.module.format import check_tensors
+from skillmesh.numerics.arrays import LowRank
 
 DIM = 24
 

@@ -15,10 +15,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.shortlist import CLOSE, ShortlistScorer
 from skillmesh.anchors.sketch import SketchAnchor, SketchScorer
-from skillmesh.answering.mapper import Mapper
+from skillmesh.answering.answering import Mapper
 from skillmesh.backbone.calibration import Prior
 from skillmesh.core import Core
-from skillmesh.numerics.lowrank import LowRank
+from skillmesh.numerics.arrays import LowRank
 
 DIM, TASKS, CLASSES = 96, 30, 7
 
@@ -95,8 +95,8 @@ def test_means_are_kept_as_the_module_holds_them_and_never_stale(bank):
 
 def test_of_many_modules_some_are_asked_and_all_can_be(tiny_taught: Core, monkeypatch):
     modules, whole = tiny_taught.mapper()
-    monkeypatch.setattr("skillmesh.answering.mapper.ASKED_MODULES", 2)
-    monkeypatch.setattr("skillmesh.answering.mapper.PROBES_AT_ONCE", 4)
+    monkeypatch.setattr("skillmesh.answering.answering.ASKED_MODULES", 2)
+    monkeypatch.setattr("skillmesh.answering.answering.PROBES_AT_ONCE", 4)
     some = Mapper(modules, "sketch", tiny_taught.prior)
     assert some.threshold != whole.threshold
     assert np.array_equal(some.probed.task, whole.probed.task)
@@ -121,9 +121,9 @@ BUILD = """
 import numpy as np
 import scipy.linalg
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.backbone.allocator import keep_freed_memory, process_is_ours
+from skillmesh.numerics.process import keep_freed_memory, process_is_ours
 from skillmesh.backbone.calibration import Prior
-from skillmesh.numerics.lowrank import LowRank
+from skillmesh.numerics.arrays import LowRank
 
 def memory(field):
     with open("/proc/self/status") as file:

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skillmesh.answering.answering import _relative
-from skillmesh.answering.mapper import Mapper, _threshold
+from skillmesh.answering.answering import Mapper, _relative, _threshold
 from skillmesh.core import Core
-from skillmesh.learning.probes import read_probes
+from skillmesh.learning.head import read_probes
 from skillmesh.module import Module
 
 NewAgent = Callable[..., Core]

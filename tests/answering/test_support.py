@@ -10,14 +10,13 @@ import pytest
 from meshes import Mesh, Node, answers, eventually
 
 from skillmesh import Answer
-from skillmesh.answering import support
-from skillmesh.answering.answer import Guess
-from skillmesh.answering.support import ByEncoder, Heard, equal_forms, sameness, supported
+from skillmesh.answering import answer as support
+from skillmesh.answering.answer import ByEncoder, Guess, Heard, equal_forms, sameness, supported
 from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError, EncoderError
 from skillmesh.learning.class_names.encoders import Letters
-from skillmesh.synergy.matching.bank_matches import BankMatches
+from skillmesh.synergy.matching import BankMatches
 
 NewAgent = Callable[..., Core]
 

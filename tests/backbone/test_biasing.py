@@ -10,7 +10,7 @@ import torch
 from models import weights_hash
 from torch import nn
 
-from skillmesh.backbone.biasing import Biased, chosen, marking_silent, places
+from skillmesh.backbone.building import Biased, chosen, marking_silent, places
 from skillmesh.backbone.network import Network
 from skillmesh.errors import BackboneError
 

@@ -14,13 +14,12 @@ from safetensors.numpy import save_file
 
 from skillmesh.backbone import calibration as calibration_module
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
-from skillmesh.backbone.calibration import Calibration, LabelledRaw, calibrate
-from skillmesh.backbone.compat import import_timm
+from skillmesh.backbone.building import import_timm
+from skillmesh.backbone.calibration import Calibration, LabelledRaw, Raw, calibrate, represent
 from skillmesh.backbone.network import Network
-from skillmesh.backbone.representation import Raw, represent
 from skillmesh.common.choices import Representation
 from skillmesh.errors import CalibrationError
-from skillmesh.numerics.lowrank import Doubles, LowRank
+from skillmesh.numerics.arrays import Doubles, LowRank
 
 NETWORK = "ab" * 32
 FEATURES, WIDTH = 20, 50

@@ -13,12 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from skillmesh.backbone import cache as cache_module
-from skillmesh.backbone import describe as describe_module
-from skillmesh.backbone.cache import DescriptorCache, content_key, default_folder
-from skillmesh.backbone.compat import import_timm
-from skillmesh.backbone.describe import describe
-from skillmesh.backbone.network import Network
+from skillmesh.backbone import backbone as cache_module
+from skillmesh.backbone import network as describe_module
+from skillmesh.backbone.backbone import DescriptorCache, content_key, default_folder
+from skillmesh.backbone.building import import_timm
+from skillmesh.backbone.network import Network, describe
 from skillmesh.data.inputs import AnyImage, as_image
 
 FINGERPRINT = "f" * 64
@@ -227,7 +226,7 @@ class TestCache:
         code = (
             "import hashlib, sys, numpy as np\n"
             "from pathlib import Path\n"
-            "from skillmesh.backbone.cache import DescriptorCache\n"
+            "from skillmesh.backbone.backbone import DescriptorCache\n"
             f"cache = DescriptorCache(Path(sys.argv[1]), {FINGERPRINT!r})\n"
             "for i in range(50):\n"
             "    name = f'{sys.argv[2]} {i}'.encode()\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from skillmesh.backbone.frozen import KeepLess
+from skillmesh.backbone.suffix import KeepLess
 
 SHAPES = {
     "plain": ((2, 3, 9, 9), (8, 3, 3, 3), {}),

@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from skillmesh.backbone import network as network_module
-from skillmesh.backbone.compat import import_timm
-from skillmesh.backbone.describe import describe
-from skillmesh.backbone.folding import fold_batch_norms
-from skillmesh.backbone.network import Network, best_device, cpu_workers
-from skillmesh.backbone.registry import NAMED, spec_of
-from skillmesh.backbone.weights import build
+from skillmesh.backbone.building import NAMED, build, fold_batch_norms, import_timm, spec_of
+from skillmesh.backbone.network import Network, best_device, cpu_workers, describe
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import BackboneError
 

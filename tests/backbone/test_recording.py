@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import torch
 
+from skillmesh.backbone.building import in_one_go
 from skillmesh.backbone.network import Network
-from skillmesh.backbone.recording import in_one_go
 
 EXAMPLE = torch.arange(6.0).reshape(1, 6)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from models import random_model
 
-from skillmesh.backbone import frozen
-from skillmesh.backbone.biasing import chosen
+from skillmesh.backbone import suffix as frozen
+from skillmesh.backbone.building import chosen
 from skillmesh.backbone.network import Network
 from skillmesh.backbone.suffix import Suffix
 

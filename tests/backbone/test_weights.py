@@ -11,9 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from skillmesh.backbone.compat import import_timm
-from skillmesh.backbone.registry import NAMED, spec_of
-from skillmesh.backbone.weights import State, build, read_state
+from skillmesh.backbone.building import NAMED, State, build, import_timm, read_state, spec_of
 from skillmesh.errors import BackboneError
 
 SPEC = spec_of("test_efficientnet")

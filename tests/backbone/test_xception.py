@@ -40,7 +40,7 @@ def test_xception_learns_and_answers_on_random_weights(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from skillmesh.backbone.compat import import_timm
+    from skillmesh.backbone.building import import_timm
 
     torch.manual_seed(0)
     weights, calibration = tmp_path / "xception.safetensors", tmp_path / "calibration.safetensors"

@@ -118,7 +118,7 @@ def test_what_only_prints_or_only_types_is_left_alone(making: Any):
 def test_every_mutant_of_the_source_is_still_python(making: Any):
     """Also where characters take several bytes."""
     count = 0
-    for path in (*sorted((SOURCE / "anchors").glob("*.py")), SOURCE / "answering/mapper.py"):
+    for path in (*sorted((SOURCE / "anchors").glob("*.py")), SOURCE / "answering/answering.py"):
         text = path.read_text()
         for mutant in making.mutants_of(path.name, text):
             assert ast.dump(ast.parse(mutant.applied(text))) != ast.dump(ast.parse(text))
@@ -127,12 +127,12 @@ def test_every_mutant_of_the_source_is_still_python(making: Any):
 
 
 def test_a_change_elsewhere_in_a_file_leaves_the_draw_alone(making: Any):
-    text = (SOURCE / "answering/mapper.py").read_text()
-    before = making.drawn(making.mutants_of("answering/mapper.py", text), 5, 10)
+    text = (SOURCE / "answering/answering.py").read_text()
+    before = making.drawn(making.mutants_of("answering/answering.py", text), 5, 10)
     longer = text.replace("KNOWN = ", "# a comment\n\nKNOWN = ") + "\n\ndef new(a):\n    return a + 1\n"
-    after = making.drawn(making.mutants_of("answering/mapper.py", longer), 5, 12)
+    after = making.drawn(making.mutants_of("answering/answering.py", longer), 5, 12)
     assert {m.key for m in before} <= {m.key for m in after}
-    assert {m.key for m in making.drawn(making.mutants_of("answering/mapper.py", text), 6, 10)} != {
+    assert {m.key for m in making.drawn(making.mutants_of("answering/answering.py", text), 6, 10)} != {
         m.key for m in before
     }
 
@@ -143,8 +143,8 @@ def test_every_named_hole_is_still_in_the_source(named: Any):
 
 
 def test_a_named_hole_that_is_lost_is_an_error(named: Any):
-    with pytest.raises(ValueError, match=r"0 times in answering/mapper.py, expected once; follow the change"):
-        named._mutant(SOURCE, "gone", "answering/mapper.py", "no such text", "")
+    with pytest.raises(ValueError, match=r"0 times in answering/answering.py, expected once; follow the change"):
+        named._mutant(SOURCE, "gone", "answering/answering.py", "no such text", "")
 
 
 RUN = """

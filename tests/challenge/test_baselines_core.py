@@ -22,7 +22,7 @@ from torch import nn
 
 from skillmesh.data.folder import open_task
 from skillmesh.errors import RunError
-from skillmesh.numerics.costs import counted
+from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines import data
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, decoded_task
 from skillmesh_challenge.baselines.joint import JointLearner as JointLearner

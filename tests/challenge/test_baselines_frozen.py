@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from skillmesh.errors import DataError, RunError
-from skillmesh.numerics.costs import counted
+from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines import methods
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask
 from skillmesh_challenge.baselines.fecam import FecamLearner

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from skillmesh.errors import RunError
-from skillmesh.numerics.costs import counted
+from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask
 from skillmesh_challenge.baselines.methods import Naive, ParallelSupsup, Psp, Supsup
 from skillmesh_challenge.baselines.network import TaskNetwork

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from skillmesh.errors import RunError
-from skillmesh.numerics.costs import counted
+from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines import methods
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, Batch
 from skillmesh_challenge.baselines.ewc import EwcLearner, EwcOnlineLearner

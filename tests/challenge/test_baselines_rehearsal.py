@@ -11,7 +11,7 @@ import torch
 from drawn import draw_tasks, small
 from torch import nn
 
-from skillmesh.numerics.costs import counted
+from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, Batch
 from skillmesh_challenge.baselines.er import Replay
 from skillmesh_challenge.baselines.lwf import WithoutForgetting, distillation

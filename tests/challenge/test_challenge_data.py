@@ -515,7 +515,7 @@ class TestCommand:
 @pytest.mark.long
 def test_a_thinned_out_task_is_learned_and_tested_like_any(new_agent, tiny_tasks: Path, monkeypatch):
     """Subsampled folders flow into learning and measuring unchanged."""
-    monkeypatch.setattr("skillmesh_challenge.datasets.thinning.TOTALS", {"train": 4, "val": 2, "test": 2})
+    monkeypatch.setattr("skillmesh_challenge.datasets.opening.TOTALS", {"train": 4, "val": 2, "test": 2})
     task = datasets.subsample(open_task(tiny_tasks / "shapes", hold_out=("val", "test")))
     assert [len(task.splits[split]) for split in ("train", "val", "test")] == [4, 2, 2]
     agent = new_agent("thin")

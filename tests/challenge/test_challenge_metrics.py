@@ -174,8 +174,7 @@ def pooled_cost(kind: str) -> float:
     """Pool two tasks of three classes with four images each, six numbers an image, and count."""
     from skillmesh.anchors import KINDS, AnchorSettings
     from skillmesh.backbone.calibration import Prior
-    from skillmesh.numerics.costs import counted
-    from skillmesh.numerics.lowrank import LowRank
+    from skillmesh.numerics.arrays import LowRank, counted
 
     prior = Prior(
         within=LowRank(np.ones(DIM), np.ones((1, DIM))),

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillmesh.errors import AgentError, RunError
-from skillmesh_challenge import record, writing
-from skillmesh_challenge.assignment import assign
+from skillmesh_challenge import record
 from skillmesh_challenge.entries import Learned, Step, TaskAtStep
 from skillmesh_challenge.methods import METHODS, SkillMethod, find_method, register, register_kind
+from skillmesh_challenge.record import write_learned, write_steps_table
+from skillmesh_challenge.stage import assign
 
 TASKS = ["a", "b", "c", "d", "e"]
 
@@ -157,7 +158,7 @@ def test_a_name_is_registered_once():
 
 def test_what_was_learned_is_read_as_it_was_written(tmp_path):
     learned = Learned("a b/c", 3, "anna", {"forward": 1.5}, 2.0, 10, None, 5, {"head": 3, "card": 2}, 0.5)
-    writing.write_learned(tmp_path, learned)
+    write_learned(tmp_path, learned)
     (path,) = (tmp_path / "learned").iterdir()
     assert path.name == "0003-a_b_c.json"
     assert record.made(Learned, json.loads(path.read_text())) == learned
@@ -165,7 +166,7 @@ def test_what_was_learned_is_read_as_it_was_written(tmp_path):
 
 def test_steps_make_a_table(tmp_path):
     step = Step(2, (TaskAtStep("a", 4, 1.0, 1.0, 0.75), TaskAtStep("b", 2, None, None, 0.5)), {}, 0.0, 0.0)
-    writing.write_steps_table(tmp_path, [step])
+    write_steps_table(tmp_path, [step])
     rows = (tmp_path / "steps.csv").read_text().splitlines()
     assert rows[0] == "known,task,images,given,found,final,strict,unknown"
     assert rows[1:] == ["2,a,4,1.0,1.0,0.75,,", "2,b,2,,,0.5,,"]

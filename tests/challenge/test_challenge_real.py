@@ -11,7 +11,7 @@ from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh_challenge.methods import METHODS, SkillMethod
-from skillmesh_challenge.results import AVERAGED
+from skillmesh_challenge.metrics import AVERAGED
 from skillmesh_challenge.run import Plan, run
 
 

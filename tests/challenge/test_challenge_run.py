@@ -22,18 +22,17 @@ from skillmesh.core import Core
 from skillmesh.errors import RunError, SkillmeshError
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.module import Module
-from skillmesh.store.parts import specs_for
+from skillmesh.store.bank import specs_for
 from skillmesh_challenge import methods
 from skillmesh_challenge.baselines.methods import Naive
-from skillmesh_challenge.bounds import joint_bound
 from skillmesh_challenge.cli.run import _print
 from skillmesh_challenge.entries import Learned, Step, TaskAtStep
 from skillmesh_challenge.methods import METHODS, SkillMethod
+from skillmesh_challenge.metrics import AVERAGED
 from skillmesh_challenge.record import Record, find_records, read_record, without_times
-from skillmesh_challenge.results import AVERAGED
-from skillmesh_challenge.run import Plan, run
+from skillmesh_challenge.run import Plan, run, sweep
 from skillmesh_challenge.stage import Stage
-from skillmesh_challenge.sweep import sweep
+from skillmesh_challenge.steps import joint_bound
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from skillmesh.anchors.gmmc import GmmcAnchor
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.network import Network
-from skillmesh.backbone.pass_costs import pass_costs
+from skillmesh.backbone.suffix import pass_costs
 from skillmesh.learning.head import _gram_factor, _minimise
-from skillmesh.numerics.costs import counted, em_macs, head_macs
+from skillmesh.numerics.arrays import counted, em_macs, head_macs
 from skillmesh_challenge.paper import inputs
 from skillmesh_challenge.studies.macs import PUBLISHED, counts, random_network
 
@@ -72,8 +72,7 @@ class TestNetworks:
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
-        from skillmesh.backbone.compat import import_timm
-        from skillmesh.backbone.registry import spec_of
+        from skillmesh.backbone.building import import_timm, spec_of
 
         name, found = network
         size = {"lite0": 224, "xception": 299}[name]
@@ -109,7 +108,7 @@ def test_what_the_papers_tables_take_for_xception_is_xceptions(networks: dict[st
 
 
 def test_xception_has_the_parameters_that_the_paper_says():
-    from skillmesh.backbone.compat import import_timm
+    from skillmesh.backbone.building import import_timm
 
     model = import_timm().create_model("legacy_xception")
     assert sum(p.numel() for p in model.parameters()) == inputs.XCEPTION_COUNTED

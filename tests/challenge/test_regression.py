@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skillmesh.errors import SkillmeshError
-from skillmesh_challenge.regression import fit_line
+from skillmesh_challenge.metrics import fit_line
 
 pytestmark = pytest.mark.long
 

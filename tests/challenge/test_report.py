@@ -23,6 +23,7 @@ from skillmesh.errors import RunError, SkillmeshError
 from skillmesh_challenge import metrics
 from skillmesh_challenge.entries import FLEW_APART
 from skillmesh_challenge.methods import METHODS
+from skillmesh_challenge.metrics import results_of
 from skillmesh_challenge.paper.parallel import parallel_cells
 from skillmesh_challenge.paper.single import single_cells
 from skillmesh_challenge.record import read_record
@@ -30,9 +31,7 @@ from skillmesh_challenge.report import Report, bars, curves, make_report, write_
 from skillmesh_challenge.report.collect import Comparison, collect
 from skillmesh_challenge.report.figure import Figure
 from skillmesh_challenge.report.task_map import project
-from skillmesh_challenge.results import results_of
-from skillmesh_challenge.run import Plan, run
-from skillmesh_challenge.sweep import sweep
+from skillmesh_challenge.run import Plan, run, sweep
 
 pytestmark = pytest.mark.long
 

@@ -14,12 +14,11 @@ from reports import column, copied, lengthened, table_of
 from running import LEARNED
 
 from skillmesh_challenge.methods import METHODS
+from skillmesh_challenge.metrics import FEWEST_TASKS, results_of
 from skillmesh_challenge.record import read_record
-from skillmesh_challenge.regression import FEWEST_TASKS
 from skillmesh_challenge.report import Report, curves, dots, lines, make_report, speedup, write_report
 from skillmesh_challenge.report.bounds import bounds_in_words
 from skillmesh_challenge.report.collect import collect
-from skillmesh_challenge.results import results_of
 from skillmesh_challenge.run import Plan, run
 
 pytestmark = pytest.mark.long

@@ -12,10 +12,18 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.core import Core
 from skillmesh.errors import SkillmeshError
-from skillmesh.numerics.lowrank import LowRank
+from skillmesh.numerics.arrays import LowRank
 from skillmesh_challenge import simulate as simulation
-from skillmesh_challenge.grown_bank import grown_bank
-from skillmesh_challenge.growth import Family, _distances, crossing, fit_reach, grow, recognised, related
+from skillmesh_challenge.growth import (
+    Family,
+    _distances,
+    crossing,
+    fit_reach,
+    grow,
+    grown_bank,
+    recognised,
+    related,
+)
 from skillmesh_challenge.scale import ScalePlan, measure
 
 pytestmark = pytest.mark.long

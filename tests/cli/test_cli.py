@@ -45,7 +45,7 @@ def small_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights of timm's smallest network, which is calibrated in a moment."""
     import torch
 
-    from skillmesh.backbone.compat import import_timm
+    from skillmesh.backbone.building import import_timm
 
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("weights") / "small.pt"
@@ -388,7 +388,7 @@ def test_commands_of_another_package_say_what_to_install_where_it_is_not_there(v
 
 
 def test_commands_of_another_package_are_added_once(command: Command):
-    from skillmesh.cli.app import app
+    from skillmesh.cli import app
 
     command("--version")
     groups = len(app.registered_groups)

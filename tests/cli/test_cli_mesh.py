@@ -13,12 +13,12 @@ from notices import ALICE, BOB, announced
 from running import LEARNED, Ran, failed
 
 from skillmesh.cli import show
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module import Module
 from skillmesh.module.notice import Slot, Withdrawal, withdraw
 from skillmesh.module.teachers import claimed
-from skillmesh.store.mesh_settings import MeshSettings
 
 Command = Callable[..., Ran]
 

@@ -19,7 +19,7 @@ from running import Ran
 from skillmesh.cli import show
 from skillmesh.cli.task_report import PER_CLASS
 from skillmesh.learning.head import Head
-from skillmesh.learning.warm_start.start import Started, start_head
+from skillmesh.learning.warm_start import Started, start_head
 
 Command = Callable[..., Ran]
 

@@ -264,8 +264,8 @@ class TestExport:
 ALLOWED = {
     "skillmesh/common/files.py: _begin": "the one way",
     "skillmesh/common/files.py: _put": "the one way",
-    "skillmesh/backbone/cache.py: DescriptorCache._begin_anew": "a damaged cache is moved aside",
-    "skillmesh/backbone/cache.py: DescriptorCache._open": "a database",
+    "skillmesh/backbone/backbone.py: DescriptorCache._begin_anew": "a damaged cache is moved aside",
+    "skillmesh/backbone/backbone.py: DescriptorCache._open": "a database",
     "skillmesh_challenge/baselines/data.py: _store": "a new folder is renamed as a whole",
     "skillmesh_challenge/nodes.py: Served.__init__": "the log of a node, in its home",
     "skillmesh_challenge/resident.py: forget_peak": "a switch of the kernel",
@@ -273,15 +273,15 @@ ALLOWED = {
     "skillmesh_challenge/studies/macs.py: random_network": "into a temporary folder of its own",
     "skillmesh/cli/answers.py: _as_file": "into a temporary folder of its own",
     "skillmesh/cli/demo/member.py: Member.start": "the log of a node, in its home",
-    "skillmesh/data/demo/write.py: _write_task": "a new folder is renamed as a whole",
+    "skillmesh/data/demo/catalogue.py: _write_task": "a new folder is renamed as a whole",
     "skillmesh/store/ledger.py: _connect": "a database; `Ledger` makes its file by `write_whole`",
     "skillmesh/store/ledger.py: reading": "into a temporary folder of its own",
-    "skillmesh/mesh/partial.py: Partial.fill": "pieces of a file come one by one; each is checked by its hash",
-    "skillmesh/mesh/partial.py: Partial.reserve": "the same file, before its pieces come",
+    "skillmesh/mesh/shelf.py: Partial.fill": "pieces of a file come one by one; each is checked by its hash",
+    "skillmesh/mesh/shelf.py: Partial.reserve": "the same file, before its pieces come",
     "skillmesh/mesh/shelf.py: Shelf.try_again": "a whole file is moved",
     "skillmesh/mesh/repair.py: _move_aside": "a damaged ledger is moved",
     "skillmesh/mesh/repair.py: repair": "the new ledger, written by `write_whole`, is moved into its place",
-    "skillmesh/learning/class_names/remembered.py: Remembered._open": "a database",
+    "skillmesh/learning/class_names/encoders.py: Remembered._open": "a database",
 }
 """Functions of the package that write otherwise, and why they may."""
 
@@ -296,7 +296,7 @@ def writes(call: ast.Call) -> bool:
     if owner == "sqlite3" and name == "connect":
         return "mode=ro" not in ast.unparse(call)
     if name in ("write_text", "write_bytes"):
-        return owner not in ("", "writing")  # `skillmesh_challenge.writing` has such functions of its own
+        return owner not in ("", "record")  # `skillmesh_challenge.record` has such functions of its own
     if name == "save" and owner in ("np", "torch"):
         return ast.unparse(call.args[-1]) not in ("file", "content")  # one that `writing` gave, or memory
     if owner == "os" and name in ("link", "symlink"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.common.lookalikes import Lookalikes, reading
+from skillmesh.common.text import Lookalikes, reading
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,14 @@ import pytest
 from PIL import Image
 
 from skillmesh.common.choices import Adaptation
+from skillmesh.common.text import some
 from skillmesh.core import Core
-from skillmesh.data.checks import UNBALANCED, _plain, check_balance, check_names, some
 from skillmesh.data.folder import open_task
 from skillmesh.data.images import MIN_SIDE, UnreadableImageError, decode, pixel_hash
-from skillmesh.data.twins import ImagePlace, TaskTwins
 from skillmesh.errors import DataError
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.learning import examine
-from skillmesh.learning.examine import Part
+from skillmesh.learning.examine import UNBALANCED, ImagePlace, Part, TaskTwins, _plain, check_balance, check_names
 
 NewAgent = Callable[..., Core]
 

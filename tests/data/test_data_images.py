@@ -14,10 +14,9 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from skillmesh.data import images
-from skillmesh.data.headers import Ordinary, ordinary, png_metadata, webp_size
+from skillmesh.data.formats import Ordinary, ordinary, png_metadata, webp_size
 from skillmesh.data.helper import HELPERS
-from skillmesh.data.images import UnreadableImageError, decode
-from skillmesh.data.limits import too_many_pixels
+from skillmesh.data.images import UnreadableImageError, decode, too_many_pixels
 
 SIZE = 32
 EXIF_ORIENTATION = 0x0112

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from skillmesh.backbone.compat import import_timm
+from skillmesh.backbone.building import import_timm
 from skillmesh.data.datasets import task_of
 from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.data.images import UnreadableImageError

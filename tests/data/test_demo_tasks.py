@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skillmesh.data.demo import HIDDEN, LEARNED, demo_task_classes, draw, fonts, write, write_demo_tasks
+from skillmesh.data.demo import HIDDEN, LEARNED, canvas, catalogue, demo_task_classes, draw, write_demo_tasks
 from skillmesh.data.demo.letters import ALPHABETS, FONTS
 from skillmesh.errors import DataError
 
@@ -84,10 +84,10 @@ def test_another_process_draws_the_same_and_needs_no_torch() -> None:
 def test_letters_are_in_the_fonts_and_unlike_each_other(font: str) -> None:
     letters = [letter for alphabet in ALPHABETS.values() for letter in alphabet.values()]
     assert len(set(letters)) == len(letters)
-    missing = fonts.glyph(font, "\U0001fbff").tobytes()
+    missing = canvas.glyph(font, "\U0001fbff").tobytes()
     stencils = {}
     for letter in letters:
-        stencil = fonts.glyph(font, letter)
+        stencil = canvas.glyph(font, letter)
         assert stencil.tobytes() != missing, f"{font} lacks {letter}"
         stencils[letter] = np.asarray(stencil.resize((32, 32))) > 127
     for (a, first), (b, second) in combinations(stencils.items(), 2):
@@ -105,10 +105,10 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
 
 
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    fonts.font_folder.cache_clear()
+    canvas.font_folder.cache_clear()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(DataError, match=r"pip install 'skillmesh\[demo\]'"):
-        fonts.font_folder()
+        canvas.font_folder()
 
 
 def test_written_splits_are_complete_and_disjoint(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_interrupted_writing_leaves_no_half_task_and_can_go_on(
             raise KeyboardInterrupt
         return draw(name, cls, seed, size=32)
 
-    monkeypatch.setattr(write, "draw", stop_at_faces)
+    monkeypatch.setattr(catalogue, "draw", stop_at_faces)
     with pytest.raises(KeyboardInterrupt):
         write_demo_tasks(tmp_path, train=1, val=1, test=1, names=["dice", "faces"])
     assert [path.name for path in tmp_path.iterdir()] == ["dice"]

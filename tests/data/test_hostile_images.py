@@ -28,12 +28,11 @@ from meshes import eventually
 from PIL import Image
 
 from skillmesh.core import Core
-from skillmesh.data import helper, images, inputs, limits, sources
+from skillmesh.data import helper, images, inputs, sources
+from skillmesh.data.formats import jpeg_coefficients, jpeg_scans, ordinary
 from skillmesh.data.gather import gather
-from skillmesh.data.headers import jpeg_coefficients, jpeg_scans, ordinary
-from skillmesh.data.images import UnreadableImageError, decode, pixel_hash
+from skillmesh.data.images import Room, UnreadableImageError, decode, pixel_hash
 from skillmesh.data.inputs import Unreadable, as_image, read_pixels
-from skillmesh.data.limits import Room
 from skillmesh.data.sources import ZipSource
 from skillmesh.errors import DataError
 
@@ -79,10 +78,10 @@ def test_a_wrong_limit_is_no_fault_of_the_images(monkeypatch: pytest.MonkeyPatch
 def test_a_wrong_limit_is_told(text: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SKILLMESH_MAX_MEGAPIXELS", text)
     if not text:
-        assert limits.max_pixels() == 40_000_000
+        assert images.max_pixels() == 40_000_000
         return
     with pytest.raises(DataError, match=f"SKILLMESH_MAX_MEGAPIXELS is '{text}'; expected a whole number"):
-        limits.max_pixels()
+        images.max_pixels()
 
 
 class TestOrdinaryImagesAreSeenAsBefore:

@@ -26,30 +26,33 @@ import numpy as np
 import zenoh
 
 from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.learning.head import Head
-from skillmesh.mesh.protocol import (
+from skillmesh.mesh.session import close_session, open_session
+from skillmesh.mesh.wire import (
+    _END,
     DIGEST,
     MAX_DIGEST,
+    NONCE,
     NOTICES,
     PIECE,
+    ROOT,
     SHORT,
     Hello,
+    Wire,
     asked_piece,
     write_digest,
     write_notices,
     write_piece,
 )
-from skillmesh.mesh.protocol import short as short_id
-from skillmesh.mesh.session import close_session, open_session
-from skillmesh.mesh.wire import _END, NONCE, ROOT, Wire
 from skillmesh.mesh.wire import _digest as signed_part
+from skillmesh.mesh.wire import short as short_id
 from skillmesh.module import Identity, Module
 from skillmesh.module.notice import Announcement, Notice, Withdrawal, announce, decode, withdraw
-from skillmesh.numerics.tensors import Tensors
-from skillmesh.store import validation
-from skillmesh.store.mesh_settings import MeshSettings
-from skillmesh.store.parts import specs_for
+from skillmesh.numerics.arrays import Tensors
+from skillmesh.store.bank import specs_for
+from skillmesh.store.home import VALIDATION, load_validation
 from skillmesh.vetting.quarantine import Quarantine, background_of
 
 ROOT_OF_NOTHING = "0" * 64
@@ -723,7 +726,7 @@ def overtuned(attacker: Attacker) -> None:
 def _most_that_pass(attacker: Attacker) -> tuple[int, int]:
     """Search for the number of classes at which quarantine begins to object, in an order in which some pass."""
     victim = _victim(attacker)
-    own = validation.load(victim.home / validation.FOLDER, victim.tasks())
+    own = load_validation(victim.home / VALIDATION, victim.tasks())
     background = background_of(victim.calibration, victim.config.representation, victim.config.compact)
     quarantine = Quarantine(victim.prior, victim.config.mapper, background, own)
 

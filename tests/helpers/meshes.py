@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 from skillmesh.answering.answer import Answer
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.mesh.calling import NotRunningError, call
 from skillmesh.mesh.report import status as report
-from skillmesh.store.mesh_settings import MeshSettings
 
 SKILLMESH = [sys.executable, "-m", "skillmesh"]
 PATIENCE = 60.0

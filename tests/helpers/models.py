@@ -7,7 +7,7 @@ import hashlib
 import torch
 from torch import nn
 
-from skillmesh.backbone.compat import import_timm
+from skillmesh.backbone.building import import_timm
 
 timm = import_timm()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from skillmesh.module import Card, Identity, write
-from skillmesh.numerics.tensors import Spec, Tensors
+from skillmesh.numerics.arrays import Spec, Tensors
 
 ADA = Identity("Ada", bytes(range(32)))
 EVE = Identity("Eve", bytes(32))

@@ -30,7 +30,7 @@ from streams import BATCH, CLASSES, EPOCHS, HIDDEN, RATE, TASKS, Course, SmallSt
 from torch import nn
 from torch.utils.data import Sampler
 
-from skillmesh.backbone.compat import import_timm
+from skillmesh.backbone.building import import_timm
 
 if TYPE_CHECKING:
     from avalanche.benchmarks import CLExperience

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from skillmesh_challenge.metrics import results_of
 from skillmesh_challenge.record import read_record
 from skillmesh_challenge.report import Report
 from skillmesh_challenge.report.table import ReportTable
-from skillmesh_challenge.results import results_of
 
 
 def copied(

@@ -6,8 +6,8 @@ from typing import Any
 
 from skillmesh.core import Core
 from skillmesh.module import Identity, Module
-from skillmesh.numerics.tensors import Tensors
-from skillmesh.store import validation
+from skillmesh.numerics.arrays import Tensors
+from skillmesh.store.home import VALIDATION, load_validation
 from skillmesh.vetting.quarantine import Quarantine, background_of
 
 LIAR = Identity.create("liar")
@@ -17,7 +17,7 @@ def quarantine_of(agent: Core, own: list[Module]) -> Quarantine:
     config = agent.config
     background = background_of(agent.calibration, config.representation, config.compact)
     prior = agent.calibration.prior(config.representation, config.compact)
-    kept = validation.load(agent.home / validation.FOLDER, own)
+    kept = load_validation(agent.home / VALIDATION, own)
     return Quarantine(prior, config.mapper, background, kept)
 
 

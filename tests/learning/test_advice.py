@@ -9,9 +9,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from skillmesh.learning import advice
-from skillmesh.learning.advice import advise
-from skillmesh.learning.outcome import OTHER, Outcome
+from skillmesh.learning import lesson
+from skillmesh.learning.lesson import OTHER, Outcome, advise
 
 RESULTS = Path(__file__).parents[2] / "docs/results"
 
@@ -91,8 +90,8 @@ class TestFigures:
 
     def test_more_images(self):
         tasks = json.loads((RESULTS / "learning-curve.json").read_text())["tasks"]
-        for measured, few in ((advice.MORE_OF_FEW, True), (advice.MORE_OF_MANY, False)):
-            mine = [t for t in tasks if (t["images_per_class"] <= advice.FEW_PER_CLASS) == few]
+        for measured, few in ((lesson.MORE_OF_FEW, True), (lesson.MORE_OF_MANY, False)):
+            mine = [t for t in tasks if (t["images_per_class"] <= lesson.FEW_PER_CLASS) == few]
             gains = [100 * (t["test_accuracy"] - t["test_accuracy_with_half"]) for t in mine]
             assert (measured.tasks, measured.points) == (len(mine), round(fmean(gains), 1))
 
@@ -101,6 +100,6 @@ class TestFigures:
         auto, plain = "biases, our way, auto", "head on descriptor"
         kept = [t for t in tasks.values() if t["methods"][auto]["trial"].endswith("; kept")]
         gains = [100 * (t["methods"][auto]["test"] - t["methods"][plain]["test"]) for t in kept]
-        assert len(tasks) == advice.ADAPTING_TASKS
-        assert (advice.ADAPTING.tasks, advice.ADAPTING.points) == (len(kept), round(fmean(gains), 1))
-        assert min(t["images"][0] for t in kept) >= advice.ENOUGH_TO_ADAPT
+        assert len(tasks) == lesson.ADAPTING_TASKS
+        assert (lesson.ADAPTING.tasks, lesson.ADAPTING.points) == (len(kept), round(fmean(gains), 1))
+        assert min(t["images"][0] for t in kept) >= lesson.ENOUGH_TO_ADAPT

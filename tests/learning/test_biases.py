@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from meshes import Mesh, answers, eventually
 from PIL import Image
 
-from skillmesh.answering.mapper import Mapper
+from skillmesh.answering.answering import Mapper
 from skillmesh.common.choices import Adaptation
 from skillmesh.core import Core
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import BackboneError, DataError, SkillmeshError, TensorError
 from skillmesh.learning import trial
+from skillmesh.learning import warm_start as warm
 from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.trial import _better, _largest
-from skillmesh.learning.warm_start import prior as warm
 
 pytestmark = pytest.mark.long
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.learning.class_names.plain import NUMBERS, joined, plain, singular
+from skillmesh.learning.class_names.pairs import NUMBERS, joined, plain, singular
 
 SAME = [
     ("Spring_Rolls", "spring roll"),

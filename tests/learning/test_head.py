@@ -7,8 +7,16 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from skillmesh.learning import head as head_module
-from skillmesh.learning.head import STRENGTHS, Head, best_temperature, fit_head, log_loss, softmax
-from skillmesh.learning.probes import choose_probes, probe_weights
+from skillmesh.learning.head import (
+    STRENGTHS,
+    Head,
+    best_temperature,
+    choose_probes,
+    fit_head,
+    log_loss,
+    probe_weights,
+    softmax,
+)
 
 
 def blobs(seed: int, images: int, classes: int = 3, dim: int = 40, spread: float = 1.0):

@@ -13,8 +13,7 @@ from skillmesh.backbone.toes import Toes, choose_toes, toe_features
 from skillmesh.data.images import Pixels
 from skillmesh.learning.head import Head, Labels, log_loss
 from skillmesh.learning.head2toe import fit_by_adam
-from skillmesh.numerics.costs import counted
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats, counted
 
 pytestmark = pytest.mark.long
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from skillmesh.errors import TensorError
-from skillmesh.learning.probes import SHARES, choose_probes, probe_specs, probe_tensors, probe_weights, read_probes
-from skillmesh.module.validate import check_tensors
+from skillmesh.learning.head import SHARES, choose_probes, probe_specs, probe_tensors, probe_weights, read_probes
+from skillmesh.module.format import check_tensors
 
 DIM = 5
 

@@ -15,20 +15,19 @@ import torch
 from models import weights_hash
 
 from skillmesh.backbone.backbone import load_calibration
-from skillmesh.backbone.biasing import chosen
-from skillmesh.backbone.calibration import Calibration
+from skillmesh.backbone.building import chosen
+from skillmesh.backbone.calibration import Calibration, Raw, represent
 from skillmesh.backbone.network import Network
-from skillmesh.backbone.pass_costs import first_of, pass_costs
-from skillmesh.backbone.representation import Raw, represent
+from skillmesh.backbone.suffix import first_of, pass_costs
 from skillmesh.common.choices import Adaptation, Representation
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import Split, open_task
+from skillmesh.learning.adaptation import NOTHING, reprogrammed, stored
 from skillmesh.learning.biases import train_biases
 from skillmesh.learning.head import Head, Labels, fit_head, log_loss
-from skillmesh.learning.pattern import NOTHING, reprogrammed, stored
 from skillmesh.learning.reprogramming import train_pattern
 from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
-from skillmesh.numerics.costs import Costs, counted, spend
+from skillmesh.numerics.arrays import Costs, counted, spend
 
 pytestmark = pytest.mark.long
 

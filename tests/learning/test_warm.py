@@ -8,15 +8,8 @@ from scipy.optimize import approx_fprime
 
 from skillmesh.learning import head as head_module
 from skillmesh.learning.head import fit_head, fit_path, log_loss, softmax
-from skillmesh.learning.warm_start.epochs import (
-    NORMS,
-    EpochSettings,
-    normed,
-    row_gradient,
-    started_rows,
-    train_rows,
-)
-from skillmesh.learning.warm_start.prior import centre_of, fit_warm, folds, trust
+from skillmesh.learning.rows import NORMS, EpochSettings, centre_of, normed, row_gradient, started_rows, train_rows
+from skillmesh.learning.warm_start import fit_warm, folds, trust
 
 CLASSES, DIM = 4, 60
 

@@ -16,16 +16,15 @@ from meshes import Mesh, eventually
 from skillmesh.common.choices import Adaptation, WarmStart
 from skillmesh.core import Core
 from skillmesh.errors import CardError, EncoderError
-from skillmesh.learning.class_names import remembered
-from skillmesh.learning.class_names.encoders import Letters
-from skillmesh.learning.class_names.plain import plain
-from skillmesh.learning.class_names.remembered import name_encoder
+from skillmesh.learning import rows as sources
+from skillmesh.learning.class_names import encoders
+from skillmesh.learning.class_names.encoders import Letters, name_encoder
+from skillmesh.learning.class_names.pairs import plain
 from skillmesh.learning.head import fit_head
-from skillmesh.learning.warm_start import sources
-from skillmesh.learning.warm_start.sources import KnownClass, RowSource, one_to_one, saw
-from skillmesh.learning.warm_start.start import choose, fit_epochs, fit_from
+from skillmesh.learning.rows import KnownClass, RowSource, one_to_one, saw
+from skillmesh.learning.warm_start import choose, fit_epochs, fit_from
 from skillmesh.module import Card, Module
-from skillmesh.store import validation
+from skillmesh.store.home import VALIDATION, load_validation
 
 pytestmark = pytest.mark.long
 
@@ -154,7 +153,7 @@ class TestLearning:
         def lacking() -> Any:
             raise EncoderError("not installed")
 
-        monkeypatch.setattr(remembered, "package_folder", lacking)
+        monkeypatch.setattr(encoders, "package_folder", lacking)
         warm, _ = agent.learn(parts["new"])
         assert len(warm.card.warm_start.rows) == 6
 
@@ -284,7 +283,7 @@ class TestSources:
 
     def test_probes_tell_whether_a_module_saw_the_images(self, taught):
         module = taught.bank.find("old dice")
-        seen = validation.load(taught.home / validation.FOLDER, [module])[0].x
+        seen = load_validation(taught.home / VALIDATION, [module])[0].x
         assert saw(module, seen)
         assert not saw(module, seen + 0.2)
 
@@ -335,7 +334,7 @@ def test_without_weights_names_are_compared_by_spelling(monkeypatch, tmp_path):
     def lacking() -> Any:
         raise EncoderError("not installed")
 
-    monkeypatch.setattr(remembered, "package_folder", lacking)
+    monkeypatch.setattr(encoders, "package_folder", lacking)
     encoder = name_encoder(tmp_path)
     assert (encoder.name, encoder.threshold) == ("spelling", 1.0)
 

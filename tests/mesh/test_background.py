@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from skillmesh.mesh import background
+from skillmesh.mesh import wire
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="threads have a niceness of their own on Linux only"
@@ -23,9 +23,9 @@ def niceness() -> int:
 def test_threads_and_pools_step_back_and_the_caller_does_not():
     before, seen = niceness(), []
     with contextlib.ExitStack() as over:
-        background.thread("one", lambda: seen.append(niceness()), over)
-        seen.append(background.pool("some", 2, over).submit(niceness).result())
-    assert seen == [max(before, background.NICE)] * 2
+        wire.thread("one", lambda: seen.append(niceness()), over)
+        seen.append(wire.pool("some", 2, over).submit(niceness).result())
+    assert seen == [max(before, wire.NICE)] * 2
     assert niceness() == before
 
 
@@ -38,10 +38,10 @@ def test_threads_that_something_called_from_the_background_starts_stay_there():
         return seen
 
     before = niceness()
-    assert background.from_background(with_a_thread_of_its_own) == [max(before, background.NICE)]
+    assert wire.from_background(with_a_thread_of_its_own) == [max(before, wire.NICE)]
     assert niceness() == before
 
 
 def test_an_error_in_the_background_reaches_the_caller():
     with pytest.raises(ZeroDivisionError):
-        background.from_background(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+        wire.from_background(lambda: 1 / 0)  # type: ignore[arg-type,return-value]

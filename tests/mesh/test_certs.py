@@ -16,12 +16,12 @@ import zenoh
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from skillmesh.common.config import MeshSettings, TlsFiles
 from skillmesh.errors import MeshError
 from skillmesh.mesh import certs
 from skillmesh.mesh import session as sessions
 from skillmesh.mesh.session import close_session, introduce, locators, open_router, open_session
 from skillmesh.module import Identity
-from skillmesh.store.mesh_settings import MeshSettings, TlsFiles
 
 pytestmark = pytest.mark.long
 

@@ -560,7 +560,7 @@ NODE = """
 import sys, threading
 from pathlib import Path
 from skillmesh.mesh.control import Control
-from skillmesh.backbone.allocator import give_back_freed_memory, process_is_ours
+from skillmesh.numerics.process import give_back_freed_memory, process_is_ours
 process_is_ours()
 give_back_freed_memory()  # as a node does
 told = threading.Event()

@@ -13,11 +13,9 @@ import pytest
 from notices import EVE, announced
 
 from skillmesh.mesh import sync as sync_module
-from skillmesh.mesh.exchanges import Exchanges
-from skillmesh.mesh.peers import BETWEEN_TURNS, Peers
-from skillmesh.mesh.protocol import DIGEST, NOTICES, Hello, write_digest
-from skillmesh.mesh.sync import AT_MOST, MAX_ASKED, PATIENCE, Exchange, Sync
-from skillmesh.mesh.wire import LieError, NoReplyError, Pending
+from skillmesh.mesh.membership import BETWEEN_TURNS, Peers
+from skillmesh.mesh.sync import AT_MOST, MAX_ASKED, PATIENCE, Exchange, Exchanges, Sync
+from skillmesh.mesh.wire import DIGEST, NOTICES, Hello, LieError, NoReplyError, Pending, write_digest
 from skillmesh.store.ledger import Ledger
 
 HELLO = Hello(name="someone", root="ab" * 32, live=0, same=False)

@@ -18,10 +18,9 @@ from notices import ALICE, announced
 
 from skillmesh.mesh import fetch as fetch_module
 from skillmesh.mesh.fetch import Fetcher, NobodyError
-from skillmesh.mesh.partial import Partial
-from skillmesh.mesh.peers import Peers
-from skillmesh.mesh.protocol import Hello, asked_piece, write_piece
-from skillmesh.mesh.wire import Pending
+from skillmesh.mesh.membership import Peers
+from skillmesh.mesh.shelf import Partial
+from skillmesh.mesh.wire import Hello, Pending, asked_piece, write_piece
 from skillmesh.module.notice import Announcement
 
 HELLO = Hello(name="someone", root="ab" * 32, live=3, same=False)

@@ -15,10 +15,8 @@ import pytest
 from notices import BOB, EVE, announced
 
 from skillmesh.core import Core
-from skillmesh.mesh.adopter import Adopter, Arrival
-from skillmesh.mesh.intake import Intake
-from skillmesh.mesh.partial import Partial
-from skillmesh.mesh.shelf import Shelf
+from skillmesh.mesh.intake import Adopter, Arrival, Intake
+from skillmesh.mesh.shelf import Partial, Shelf
 from skillmesh.module.notice import announce
 from skillmesh.vetting.quarantine import Held, Verdict
 

@@ -9,9 +9,9 @@ import pytest
 from notices import ALICE, announced
 
 from skillmesh.core import Core
-from skillmesh.mesh.library import Library
-from skillmesh.mesh.protocol import ask_piece, read_piece
+from skillmesh.mesh.fetch import Library
 from skillmesh.mesh.shelf import Shelf
+from skillmesh.mesh.wire import ask_piece, read_piece
 from skillmesh.module.notice import LEAF, Announcement, announce, withdraw
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from notices import ALICE, BOB, EVE
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.mesh import membership as membership_module
-from skillmesh.mesh.membership import Membership
-from skillmesh.mesh.peers import Peers
-from skillmesh.mesh.protocol import Hello
+from skillmesh.mesh.membership import Membership, Peers
+from skillmesh.mesh.wire import Hello
 from skillmesh.store.ledger import Ledger
-from skillmesh.store.mesh_settings import MeshSettings
 
 Joined = Callable[..., Membership]
 

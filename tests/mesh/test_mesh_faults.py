@@ -22,15 +22,14 @@ from typing import Any
 import pytest
 from meshes import SKILLMESH, Mesh, Node, environment, eventually, files_of, namespaces, skillmesh
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core, slot_of
 from skillmesh.mesh.calling import FILE as SOCKET
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.certs import create_ca, issue
-from skillmesh.mesh.partial import Partial
-from skillmesh.mesh.peers import FIRST_PIECE
-from skillmesh.mesh.shelf import Shelf
+from skillmesh.mesh.membership import FIRST_PIECE
+from skillmesh.mesh.shelf import Partial, Shelf
 from skillmesh.module.notice import LEAF, Announcement, announce
-from skillmesh.store.mesh_settings import MeshSettings
 
 pytestmark = pytest.mark.long
 

@@ -25,7 +25,7 @@ from skillmesh.mesh.calling import call
 from skillmesh.module import Module
 from skillmesh.module.identity import Identity
 from skillmesh.module.notice import announce
-from skillmesh.vetting.harm import LOSS, tolerance
+from skillmesh.vetting.exam import LOSS, tolerance
 
 pytestmark = pytest.mark.long
 

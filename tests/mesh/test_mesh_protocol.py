@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from notices import ALICE, BOB, announced
 
-from skillmesh.mesh import protocol
-from skillmesh.mesh.protocol import (
+from skillmesh.mesh import wire
+from skillmesh.mesh.wire import (
     MAX_DIGEST,
     MAX_NOTICES,
     MAX_PIECE,
@@ -19,6 +19,7 @@ from skillmesh.mesh.protocol import (
     NOTICES_AT_ONCE,
     SHORT,
     Hello,
+    LieError,
     ask_piece,
     asked_piece,
     read_digest,
@@ -29,7 +30,6 @@ from skillmesh.mesh.protocol import (
     write_notices,
     write_piece,
 )
-from skillmesh.mesh.wire import LieError
 from skillmesh.module.notice import LEAF, MAX_NOTICE, Notice, withdraw
 
 HELLO = Hello(name="alice", root="ab" * 32, live=3, locators=("tcp/10.0.0.1:7447",), same=False)
@@ -148,7 +148,7 @@ class TestNotices:
 
     def test_that_a_crowd_sends_over_and_over_are_checked_once(self, monkeypatch: pytest.MonkeyPatch):
         notice, checked = announced(ALICE, "of a crowd"), []
-        monkeypatch.setattr(protocol, "decode", lambda data: checked.append(data) or notice)
+        monkeypatch.setattr(wire, "decode", lambda data: checked.append(data) or notice)
         for _ in range(5):
             assert read_notices(notice.encode(), [short(notice)]) == [notice]
         assert len(checked) == 1
@@ -176,7 +176,7 @@ class TestNotices:
         assert len(large[0].encode()) < MAX_NOTICE
 
     def test_are_so_many_at_once_and_no_more(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(protocol, "NOTICES_AT_ONCE", 3)
+        monkeypatch.setattr(wire, "NOTICES_AT_ONCE", 3)
         wanted = b"".join(BY_SHORT)
         assert len(write_notices(wanted, BY_SHORT).split(b"\n")) == 3
         assert NOTICES_AT_ONCE * SHORT < 10_000

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from meshes import free_port
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.errors import AgentError
 from skillmesh.mesh import service
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.service import Lessons, catch_up
-from skillmesh.store.mesh_settings import MeshSettings
 
 
 @pytest.fixture
@@ -138,9 +138,9 @@ SERVES = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from skillmesh.core import Core
-from skillmesh.backbone.allocator import keep_freed_memory, process_is_ours
+from skillmesh.numerics.process import keep_freed_memory, process_is_ours
 from skillmesh.mesh import service
-from skillmesh.store.mesh_settings import MeshSettings
+from skillmesh.common.config import MeshSettings
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import zenoh
 
+from skillmesh.common.config import MESH_FILE, MeshSettings, TlsFiles, endpoint
 from skillmesh.errors import AgentError, MeshError
 from skillmesh.mesh import session as session_module
 from skillmesh.mesh.session import (
@@ -29,7 +30,6 @@ from skillmesh.mesh.session import (
     open_router,
     open_session,
 )
-from skillmesh.store.mesh_settings import FILE, MeshSettings, TlsFiles, endpoint
 
 pytestmark = pytest.mark.long
 
@@ -88,18 +88,18 @@ def test_settings_are_the_defaults_until_they_are_saved(tmp_path: Path) -> None:
     chosen = settings(network="fixed", connect=["a.example:7447"], interests=["birds*", "tag:field"])
     chosen.save(tmp_path)
     assert MeshSettings.load(tmp_path) == chosen
-    assert [p.name for p in tmp_path.iterdir()] == [FILE]
+    assert [p.name for p in tmp_path.iterdir()] == [MESH_FILE]
 
 
 @pytest.mark.parametrize("content", ["{", '{"network": "moon"}', '{"colour": "red"}', '{"listen": ["x"]}'])
 def test_damaged_settings_are_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / FILE).write_text(content)
+    (tmp_path / MESH_FILE).write_text(content)
     with pytest.raises(AgentError, match=r"mesh\.json is damaged"):
         MeshSettings.load(tmp_path)
 
 
 def test_settings_that_are_no_text_are_named(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"\xff\xfe")
+    (tmp_path / MESH_FILE).write_bytes(b"\xff\xfe")
     with pytest.raises(AgentError, match="cannot be read"):
         MeshSettings.load(tmp_path)
 
@@ -428,7 +428,7 @@ def test_a_gateway_runs_until_it_is_told_to_stop(heard_by: int) -> None:
     """The system may hand a signal to any thread; Python acts on it in the main one, which then has to wake up."""
     port = free_port()
     code = (
-        "import json; from skillmesh.mesh.gateway import run_gateway\n"
+        "import json; from skillmesh.mesh.session import run_gateway\n"
         "def ready(at): print(json.dumps(at), flush=True)\n"
         f"run_gateway(['127.0.0.1:{port}'], ready=ready, discovery_port=None)\n"
         "print('ended')"

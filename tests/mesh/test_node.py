@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from notices import BOB, EVE, announced
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core, slot_of
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.report import _links, node_status
 from skillmesh.module import Module
 from skillmesh.module.notice import Announcement, Withdrawal, announce, link, withdraw
-from skillmesh.store.mesh_settings import MeshSettings
 
 
 @pytest.fixture

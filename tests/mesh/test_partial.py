@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from notices import announced
 
-from skillmesh.mesh.partial import Partial
+from skillmesh.mesh.shelf import Partial
 from skillmesh.module.notice import LEAF, Announcement
 
 SIZES = st.integers(1, 6 * LEAF) | st.sampled_from([1, LEAF - 1, LEAF, LEAF + 1, 3 * LEAF])

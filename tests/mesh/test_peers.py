@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.mesh import peers as peers_module
-from skillmesh.mesh.peers import AT_ONCE, FIRST_PIECE, IN_VAIN, LACKS_FOR, LONGEST_REST, REST, SILENCE, Peer, Peers
-from skillmesh.mesh.protocol import MAX_PIECE, MIN_PIECE, Hello
+from skillmesh.mesh import membership as peers_module
+from skillmesh.mesh.membership import (
+    AT_ONCE,
+    FIRST_PIECE,
+    IN_VAIN,
+    LACKS_FOR,
+    LONGEST_REST,
+    REST,
+    SILENCE,
+    Peer,
+    Peers,
+)
+from skillmesh.mesh.wire import MAX_PIECE, MIN_PIECE, Hello
 
 HELLO = Hello(name="alice", root="ab" * 32, live=3, same=True)
 

@@ -8,9 +8,9 @@ import pytest
 from notices import ALICE, BOB, EVE, announced
 
 from skillmesh.mesh import sync as sync_module
-from skillmesh.mesh.peers import Peers
-from skillmesh.mesh.protocol import Hello, read_digest, short
+from skillmesh.mesh.membership import Peers
 from skillmesh.mesh.sync import HEARD_AT_ONCE, HEARD_PER_SECOND, RUSH, Sync
+from skillmesh.mesh.wire import Hello, read_digest, short
 from skillmesh.module import notice as notice_module
 from skillmesh.module.notice import link, withdraw
 from skillmesh.store.ledger import Ledger, LedgerView

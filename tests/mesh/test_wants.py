@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from notices import ALICE, BOB, announced
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
-from skillmesh.mesh import wants as wants_module
-from skillmesh.mesh.shelf import Shelf
-from skillmesh.mesh.wants import HOUR, Chooser, Wants
+from skillmesh.mesh import shelf as wants_module
+from skillmesh.mesh.shelf import AN_HOUR, Chooser, Shelf, Wants
 from skillmesh.module import Identity, Module
 from skillmesh.module.notice import Announcement, withdraw
-from skillmesh.store.mesh_settings import MeshSettings
 
 Announce = Callable[..., Announcement]
 
@@ -136,7 +135,7 @@ class TestLimits:
         later = chooses.choose(agent.ledger.view())
         assert later.wanted == []
         assert f"alice~{ALICE.public_key[:8]} has had its 2 modules of this hour; later" in later.declined.values()
-        clock[0] += HOUR + 1
+        clock[0] += AN_HOUR + 1
         assert len(chooses.choose(agent.ledger.view()).wanted) == 1
 
     def test_trying_again_does_not_use_up_the_hour(self, agent: Core, announce: Announce):

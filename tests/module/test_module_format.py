@@ -40,8 +40,8 @@ from skillmesh.module import (
     verify,
     write,
 )
-from skillmesh.numerics.tensors import Array, Spec, Tensors
-from skillmesh.store import parts
+from skillmesh.numerics.arrays import Array, Spec, Tensors
+from skillmesh.store import bank
 
 OTHER: dict[str, Any] = {
     "task": "Six birds",
@@ -104,8 +104,8 @@ def test_a_card_cannot_be_changed() -> None:
 
 
 def test_an_input_pattern_is_a_square_of_colours() -> None:
-    assert "pattern" not in parts.specs_for(make_card())
-    assert parts.specs_for(make_card().model_copy(update={"pattern": 96}))["pattern"] == Spec("U8", (96, 96, 3))
+    assert "pattern" not in bank.specs_for(make_card())
+    assert bank.specs_for(make_card().model_copy(update={"pattern": 96}))["pattern"] == Spec("U8", (96, 96, 3))
 
 
 def test_any_safetensors_reader_opens_it(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ from skillmesh.errors import (
     TruncatedError,
 )
 from skillmesh.module import MAX_FILE, MAX_HEADER, Card, Module, module_id
-from skillmesh.module.canonical import show
 from skillmesh.module.format import _header_bytes, read
-from skillmesh.numerics.tensors import Spec
+from skillmesh.module.identity import show
+from skillmesh.numerics.arrays import Spec
 
 GOOD = make_file()
 START = 8 + int.from_bytes(GOOD[:8], "little")

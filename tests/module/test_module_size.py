@@ -8,8 +8,7 @@ import pytest
 from skillmesh.anchors import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.backbone import load_calibration
-from skillmesh.learning.head import Head
-from skillmesh.learning.probes import SHARES, probe_tensors
+from skillmesh.learning.head import SHARES, Head, probe_tensors
 from skillmesh.module import Card, Identity, Module, now
 
 CLASSES = 49

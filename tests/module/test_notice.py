@@ -14,9 +14,9 @@ from notices import ALICE, BOB, announced
 
 from skillmesh.core import Core
 from skillmesh.errors import ModuleError, NoticeError
-from skillmesh.module.canonical import dumps
 from skillmesh.module.card import MAX_CLASSES
 from skillmesh.module.format import MAX_FILE
+from skillmesh.module.identity import dumps
 from skillmesh.module.notice import (
     LEAF,
     MAX_NOTICE,

@@ -12,17 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from notices import ALICE, announced
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.errors import AgentError, CardError, OddNameError, UnknownTaskError
-from skillmesh.mesh.adopter import Adopter, Arrival
-from skillmesh.mesh.partial import Partial
-from skillmesh.mesh.shelf import Shelf, trust
-from skillmesh.mesh.wants import Chooser
+from skillmesh.mesh.intake import Adopter, Arrival
+from skillmesh.mesh.shelf import Chooser, Partial, Shelf, trust
 from skillmesh.module import Card, Identity, Module
 from skillmesh.module.notice import Slot, announce, link
 from skillmesh.module.teachers import fits, odd_task
-from skillmesh.store.mesh_settings import MeshSettings
-from skillmesh.synergy.merging.linking import acting_links
+from skillmesh.synergy.links import acting_links
 
 NewAgent = Callable[..., Core]
 Command = Callable[..., Any]

@@ -17,19 +17,18 @@ from scipy.optimize import approx_fprime
 from skillmesh.anchors import AnchorSettings
 from skillmesh.anchors.maha import MahaAnchor
 from skillmesh.anchors.shortlist import ShortlistScorer
-from skillmesh.anchors.sketch import MAX_TRACE, SketchAnchor, SketchScorer
-from skillmesh.anchors.statistics import Statistics, merged
-from skillmesh.answering import mapper as mapper_module
-from skillmesh.answering.answering import RIVAL_TASKS, _likely_tasks, longest
-from skillmesh.answering.mapper import Mapper
-from skillmesh.answering.support import LEAST
+from skillmesh.anchors.sketch import MAX_TRACE, SketchAnchor, SketchScorer, Statistics, merged
+from skillmesh.answering import answering as mapper_module
+from skillmesh.answering.answer import LEAST
+from skillmesh.answering.answering import RIVAL_TASKS, Mapper, _likely_tasks, longest
 from skillmesh.backbone.calibration import Prior
 from skillmesh.core import Core
-from skillmesh.data import helper, limits
+from skillmesh.data import helper
+from skillmesh.data import images as limits
 from skillmesh.data.images import Check, Pixels
 from skillmesh.data.inputs import as_image
 from skillmesh.learning import head as heads
-from skillmesh.learning.class_names.union import Union, union
+from skillmesh.learning.class_names.pairs import Union, union
 from skillmesh.learning.head import (
     Head,
     best_temperature,
@@ -41,15 +40,22 @@ from skillmesh.learning.head import (
     softmax,
 )
 from skillmesh.module import Module
-from skillmesh.module.validate import check_tensors
-from skillmesh.numerics.lowrank import LowRank
-from skillmesh.synergy.merging.fitting import _unconnected
-from skillmesh.synergy.merging.heads import HEADS_SHARE, HeadPart, combined
-from skillmesh.synergy.merging.joining import MOST_EVIDENCE, _counts, _evidence, _middle_counts, _unrounded
-from skillmesh.synergy.merging.trying import DISPUTED_IMAGES, DISPUTED_SHARE, _complaint
-from skillmesh.vetting.alone import MAX_CERTAINTY, MAX_DISTANCE, MAX_IMAGES, Figures
-from skillmesh.vetting.exam import Result
-from skillmesh.vetting.harm import _more_than_each, tolerance, worse
+from skillmesh.module.format import check_tensors
+from skillmesh.numerics.arrays import LowRank
+from skillmesh.synergy.links import DISPUTED_IMAGES, DISPUTED_SHARE, _complaint
+from skillmesh.synergy.merging import (
+    HEADS_SHARE,
+    MOST_EVIDENCE,
+    HeadPart,
+    _counts,
+    _evidence,
+    _middle_counts,
+    _unconnected,
+    _unrounded,
+    combined,
+)
+from skillmesh.vetting.exam import Result, _more_than_each, tolerance, worse
+from skillmesh.vetting.quarantine import MAX_CERTAINTY, MAX_DISTANCE, MAX_IMAGES, Figures
 
 RNG = np.random.default_rng(18)
 
@@ -277,7 +283,7 @@ def test_the_longest_names_set_the_width_of_a_table(tiny_taught: Core):
 def test_probes_are_asked_of_evenly_spaced_modules(tiny_taught: Core, monkeypatch: pytest.MonkeyPatch):
     """Of four modules two are asked: the first and the third; with room for all, all."""
     modules, whole = tiny_taught.mapper()
-    monkeypatch.setattr("skillmesh.answering.mapper.ASKED_MODULES", 2)
+    monkeypatch.setattr("skillmesh.answering.answering.ASKED_MODULES", 2)
     some = Mapper(modules, "sketch", tiny_taught.prior)
     asked = []
     voices = mapper_module._voices

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.numerics.lowrank import Doubles, LowRank, Precision, cholesky, principal, total
+from skillmesh.numerics.arrays import Doubles, LowRank, Precision, cholesky, principal, total
 
 
 def dense(matrix: LowRank) -> Doubles:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from skillmesh.numerics.tensors import dequantise_rows, quantise_rows
+from skillmesh.numerics.arrays import dequantise_rows, quantise_rows
 
 matrices = hnp.arrays(
     np.float32,

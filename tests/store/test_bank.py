@@ -26,9 +26,8 @@ from skillmesh.errors import (
 )
 from skillmesh.module import Card, Identity, Module, module_id
 from skillmesh.module.format import _header_bytes
-from skillmesh.numerics.tensors import Array
-from skillmesh.store.bank import Bank
-from skillmesh.store.parts import specs_for
+from skillmesh.numerics.arrays import Array
+from skillmesh.store.bank import Bank, specs_for
 
 NewAgent = Callable[..., Core]
 

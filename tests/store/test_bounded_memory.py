@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from notices import EVE, announced
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.mesh import node as node_module
 from skillmesh.mesh import sync as sync_module
 from skillmesh.mesh.node import Node
-from skillmesh.mesh.protocol import Hello, write_digest
+from skillmesh.mesh.wire import Hello, write_digest
 from skillmesh.module import Identity
 from skillmesh.store import ledger as ledger_module
 from skillmesh.store.home import create_home
 from skillmesh.store.ledger import BY_USER, Ledger
-from skillmesh.store.mesh_settings import MeshSettings
 
 pytestmark = pytest.mark.long
 

@@ -28,6 +28,7 @@ from notices import BOB, EVE, announced
 
 from skillmesh import agent as agent_module
 from skillmesh.common import files
+from skillmesh.common.config import MeshSettings
 from skillmesh.common.files import write_whole
 from skillmesh.core import Core
 from skillmesh.errors import AgentError, LedgerDamagedError, TaskExistsError
@@ -39,7 +40,6 @@ from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import Slot, withdraw
 from skillmesh.store.home import create_home
 from skillmesh.store.ledger import Ledger
-from skillmesh.store.mesh_settings import MeshSettings
 
 NOBODY = 65534
 """Another user of this machine."""
@@ -593,7 +593,7 @@ class TestTwoAtOnce:
     ):
         agent = new_agent()
         agent.learn(tiny_tasks / "dice")
-        from skillmesh.synergy.continuing import lesson as continuing
+        from skillmesh.synergy import continuing
 
         study_on = continuing.study_on
 

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from skillmesh.core import Core
-from skillmesh.learning.class_names.encoders import Letters
-from skillmesh.learning.class_names.pairs import match_classes
-from skillmesh.learning.class_names.plain import plain
-from skillmesh.learning.class_names.remembered import Remembered, remembered_minilm
-from skillmesh.synergy.matching.bank_matches import BankMatches, ClassMatches
+from skillmesh.learning.class_names.encoders import Letters, Remembered, remembered_minilm
+from skillmesh.learning.class_names.pairs import match_classes, plain
+from skillmesh.synergy.matching import BankMatches, ClassMatches
 
 NewAgent = Callable[..., Core]
 
@@ -82,7 +80,7 @@ def test_an_agents_matches_are_those_of_its_bank(new_agent: NewAgent, skill_file
 
 
 def test_many_tasks_at_once_match_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skillmesh.synergy.matching.bank_matches.AT_ONCE", 12)
+    monkeypatch.setattr("skillmesh.synergy.matching.AT_ONCE", 12)
     rng = np.random.default_rng(0)
     words = ["apple", "apples", "pear", "plum", "strawberry", "strawberries", "kiwi fruit", "kiwi fruits"]
     tasks = {

@@ -12,11 +12,10 @@ import pytest
 
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import DataError, EncoderError
-from skillmesh.learning.class_names.encoders import Clip, Encoder, Letters, load_encoder
-from skillmesh.learning.class_names.minilm import MOST_TOKENS
+from skillmesh.learning.class_names.encoders import MOST_TOKENS, Clip, Encoder, Letters, load_encoder
 from skillmesh.learning.class_names.pairs import match_classes
 from skillmesh.module.teachers import claimed
-from skillmesh.synergy.matching.bank_matches import ClassMatches
+from skillmesh.synergy.matching import ClassMatches
 
 DATA = Path(__file__).parents[1] / "fixtures"
 TASKS = {
@@ -212,7 +211,7 @@ def test_clip_without_network_names_the_way_out(monkeypatch: pytest.MonkeyPatch,
 
 
 def _open_clip() -> Any:
-    from skillmesh.backbone.compat import import_timm
+    from skillmesh.backbone.building import import_timm
 
     import_timm()
     return pytest.importorskip("open_clip", reason="open_clip (the extra clip) is not installed")

@@ -12,10 +12,9 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import SettingsMismatchError
 from skillmesh.learning.head import Head, fit_head, log_loss
-from skillmesh.module.card import Card
-from skillmesh.module.portable import refuse_strangers, refuse_unportable
-from skillmesh.numerics.lowrank import LowRank
-from skillmesh.synergy.composition.head import FORMS, ComposedSource, compose, refine
+from skillmesh.module.card import Card, refuse_strangers, refuse_unportable
+from skillmesh.numerics.arrays import LowRank
+from skillmesh.synergy.composition import FORMS, ComposedSource, compose, refine
 
 DIM = 30
 PRIOR = Prior(LowRank(np.ones(DIM), np.zeros((1, DIM))), LowRank(np.zeros(DIM), np.eye(DIM)[:5]), np.zeros(DIM))

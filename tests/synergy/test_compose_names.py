@@ -18,7 +18,7 @@ from skillmesh.errors import (
     TaskExistsError,
     UnknownTaskError,
 )
-from skillmesh.synergy.composition.picking import Pick, pick
+from skillmesh.synergy.composition import Pick, pick
 
 
 class Bank:

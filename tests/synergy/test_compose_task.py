@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.core import Core
 from skillmesh.errors import AgentError, CardError
-from skillmesh.learning.head import Head
-from skillmesh.learning.probes import read_probes
+from skillmesh.learning.head import Head, read_probes
 from skillmesh.module import Card
-from skillmesh.synergy.composition.picking import Pick, pick
+from skillmesh.synergy.composition import Pick, pick
 
 pytestmark = pytest.mark.long
 

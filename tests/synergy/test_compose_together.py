@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from vetted import forged, quarantine_of
 
-from skillmesh.answering.mapper import YIELD, YIELD_TO_ALL, Mapper
+from skillmesh.answering.answering import YIELD, YIELD_TO_ALL, Mapper
 from skillmesh.core import Core
 from skillmesh.errors import DataError, SkillmeshError
-from skillmesh.learning.probes import read_probes
+from skillmesh.learning.head import read_probes
 from skillmesh.module import Module
-from skillmesh.store import validation
+from skillmesh.store.home import VALIDATION, OwnValidation, load_validation
 from skillmesh.vetting.exam import Examiner
 from skillmesh.vetting.quarantine import background_of
 
@@ -96,7 +96,7 @@ def test_only_its_own_teacher_examines_it(new_agent: Callable[..., Core], tiny_t
     background = background_of(agent.calibration, config.representation, config.compact)
     sources = {module.id for module in tiny_taught.bank}
     dice = agent.bank.find("dice")
-    images = validation.OwnValidation(composed, read_probes(dice.tensors, dice.card.dim), None)
+    images = OwnValidation(composed, read_probes(dice.tensors, dice.card.dim), None)
     for own in ([], [images]):
         sitting = Examiner(prior, config.mapper, background, own).sit(modules)
         assert sitting.own.keys() == {kept.module.id for kept in own}
@@ -130,7 +130,7 @@ def test_images_take_it_further_and_never_back(sam: Core, demo_tasks: Path, tmp_
     assert module.card.trial is not None
     assert module.card.trial.startswith(f"{form} form on 10 images, 2 epochs: ")
     assert len(lesson.validation) == 10
-    kept = validation.load(sam.home / validation.FOLDER, [module])[0]
+    kept = load_validation(sam.home / VALIDATION, [module])[0]
     assert kept.labels is not None
     assert sorted(kept.labels) == sorted([*range(5)] * 2)
 
@@ -171,10 +171,10 @@ def test_the_papers_forms_are_not_tried_where_nothing_judges_them(
 @pytest.mark.parametrize("form", ["two", "infinity"])
 def test_the_papers_forms_do_not_care_how_loud_the_composed_rows_are_and_end_with_all_images(form) -> None:
     from skillmesh.learning.head import Head
-    from skillmesh.learning.warm_start.epochs import EpochSettings, train_rows
-    from skillmesh.learning.warm_start.start import level
-    from skillmesh.synergy.composition.further import Images, go_on
-    from skillmesh.synergy.composition.head import Composed
+    from skillmesh.learning.rows import EpochSettings, train_rows
+    from skillmesh.learning.warm_start import level
+    from skillmesh.synergy.composed_lesson import Images, go_on
+    from skillmesh.synergy.composition import Composed
 
     rng = np.random.default_rng(0)
     means, labels = rng.normal(size=(4, 30)).astype(np.float32), np.arange(80) % 4

@@ -15,7 +15,7 @@ from skillmesh.core import Core
 from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
 from skillmesh.module.notice import Announcement
-from skillmesh.store import validation
+from skillmesh.store.home import VALIDATION, load_validation
 
 pytestmark = pytest.mark.long
 
@@ -61,7 +61,7 @@ def test_more_images_make_a_new_version_that_is_about_as_good_as_all_at_once(
     after = right(agent, images)
     assert after >= before
     assert after > right(whole(new_agent, shapes, demo_tasks), images) - 0.05
-    kept = validation.load(agent.home / validation.FOLDER, [module])[0]
+    kept = load_validation(agent.home / VALIDATION, [module])[0]
     assert kept.labels is not None
     assert len(kept.labels) == module.card.validation_images == 30
 

@@ -18,12 +18,10 @@ from skillmesh.core import Core
 from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import NoticeError, SettingsMismatchError, UnknownTaskError
 from skillmesh.module import Module
-from skillmesh.module.joint import MergedTask
-from skillmesh.module.notice import LINK, Link, Slot, decode, link
+from skillmesh.module.notice import LINK, Link, MergedTask, Slot, decode, link
 from skillmesh.module.teachers import claimed
 from skillmesh.store.ledger import Ledger
-from skillmesh.synergy.merging.fitting import misfit
-from skillmesh.synergy.merging.joining import MOST_EVIDENCE, arranged
+from skillmesh.synergy.merging import MOST_EVIDENCE, arranged, misfit
 
 NewAgent = Callable[..., Core]
 

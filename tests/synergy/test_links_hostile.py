@@ -14,7 +14,8 @@ from halves import dealt
 from vetted import quarantine_of
 
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.answering.origins import is_copy
+from skillmesh.answering.answering import is_copy
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import AgentError
@@ -22,13 +23,11 @@ from skillmesh.learning.head import Head
 from skillmesh.mesh.node import Node
 from skillmesh.module import Identity, Module
 from skillmesh.module.notice import link
-from skillmesh.numerics.tensors import Tensors
-from skillmesh.numerics.threads import one_thread
-from skillmesh.store.mesh_settings import MeshSettings
-from skillmesh.synergy.merging import joining
-from skillmesh.synergy.merging.fitting import misfit
-from skillmesh.synergy.merging.joining import MISFITS, MOST_EVIDENCE, arranged, joint
-from skillmesh.vetting.agreement import disagreement
+from skillmesh.numerics.arrays import Tensors
+from skillmesh.numerics.process import one_thread
+from skillmesh.synergy import merging
+from skillmesh.synergy.merging import MISFITS, MOST_EVIDENCE, arranged, joint, misfit
+from skillmesh.vetting.quarantine import disagreement
 
 pytestmark = pytest.mark.long
 
@@ -146,7 +145,7 @@ def test_what_came_of_a_link_is_remembered(victim: Core, honest: Module, monkeyp
     dice, good = victim.bank.find("dice"), forged(honest, LIARS[1])[0]
     links = [link("bad", 1, [own.id, dice.id], LIARS[0]), link("good", 1, [own.id, good.id], LIARS[1])]
     looked = _looked(monkeypatch)
-    remembered = joining.Remembered()
+    remembered = merging.Remembered()
     first = arranged([own, good, dice], links, victim.prior, remembered=remembered)
     once = len(looked)
     again = arranged([own, good, dice, forged(dice, LIARS[0])[0]], links, victim.prior, remembered=remembered)
@@ -158,8 +157,8 @@ def test_what_came_of_a_link_is_remembered(victim: Core, honest: Module, monkeyp
 
 def _looked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     looked: list[object] = []
-    real = joining.misfit
-    monkeypatch.setattr(joining, "misfit", lambda parts, prior: looked.append(parts) or real(parts, prior))
+    real = merging.misfit
+    monkeypatch.setattr(merging, "misfit", lambda parts, prior: looked.append(parts) or real(parts, prior))
     return looked
 
 

@@ -11,16 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmesh.anchors import AnchorSettings
-from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.anchors.statistics import Statistics, merged
+from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged
 from skillmesh.backbone.calibration import Prior
-from skillmesh.learning.class_names.union import union
-from skillmesh.learning.closed_form import closed_form
-from skillmesh.learning.head import Head, fit_head
+from skillmesh.learning.class_names.pairs import union
+from skillmesh.learning.head import Head, closed_form, fit_head
 from skillmesh.module import Module
-from skillmesh.numerics.lowrank import LowRank
-from skillmesh.synergy.merging.heads import HeadPart, combined
-from skillmesh.vetting.agreement import disagreement
+from skillmesh.numerics.arrays import LowRank
+from skillmesh.synergy.merging import HeadPart, combined
+from skillmesh.vetting.quarantine import disagreement
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,7 @@ from skillmesh.data.folder import survey_task
 from skillmesh.errors import DataError
 from skillmesh.learning.class_names.encoders import Letters
 from skillmesh.module.teachers import claimed
-from skillmesh.synergy.matching.by_sight import FEWEST, BankView, by_both, by_sight
+from skillmesh.synergy.matching import FEWEST, BankView, by_both, by_sight
 
 NewAgent = Callable[..., Core]
 

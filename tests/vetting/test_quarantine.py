@@ -13,20 +13,17 @@ from vetted import LIAR, forged, quarantine_of
 
 from skillmesh.anchors import KINDS
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.answering.mapper import Mapper
-from skillmesh.backbone.calibration import Calibration
-from skillmesh.backbone.representation import represent
+from skillmesh.answering.answering import Mapper
+from skillmesh.backbone.calibration import Calibration, represent
 from skillmesh.core import Core
 from skillmesh.data.inputs import as_image
 from skillmesh.learning.adaptation import Biases
-from skillmesh.learning.head import Head
-from skillmesh.learning.probes import probe_tensors, read_probes
+from skillmesh.learning.head import Head, probe_tensors, read_probes
 from skillmesh.module import Identity, Module, in_order
-from skillmesh.numerics.tensors import Tensors, quantise_rows
-from skillmesh.store import validation
+from skillmesh.numerics.arrays import Tensors, quantise_rows
+from skillmesh.store.home import MAX_IMAGES, VALIDATION, load_validation, remove_validation, save_validation
 from skillmesh.vetting import exam
-from skillmesh.vetting.exam import Result, Sitting
-from skillmesh.vetting.harm import harm, tolerance
+from skillmesh.vetting.exam import Result, Sitting, harm, tolerance
 from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of
 
 OWN = ("shapes", "dice")
@@ -187,7 +184,7 @@ def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Core, mod
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
     card = modules["shapes"].card.model_copy(update={"biases": (CHANNELS, len(biases["bias.value"]))})
     own = Module.create(card, modules["shapes"].tensors | biases, taught.identity)[0]
-    (kept,) = validation.load(taught.home / validation.FOLDER, [modules["shapes"]])
+    (kept,) = load_validation(taught.home / VALIDATION, [modules["shapes"]])
     examiner = quarantine_of(taught, [])._examiner
     quarantine = Quarantine(examiner.prior, "sketch", examiner.background, [replace(kept, module=own)])
     thief = rival(modules["shapes"], classes=tuple(f"no {name}" for name in card.classes))
@@ -201,7 +198,7 @@ def test_a_second_teacher_may_be_wrong_as_often_as_the_first_on_new_images(
 ) -> None:
     """The first one's head has seen its validation images and knows them all; its card says how good it is."""
     shapes = forged(modules["shapes"], validation_accuracy=accuracy)
-    (kept,) = validation.load(taught.home / validation.FOLDER, [modules["shapes"]])
+    (kept,) = load_validation(taught.home / VALIDATION, [modules["shapes"]])
     examiner = quarantine_of(taught, [])._examiner
     quarantine = Quarantine(examiner.prior, "sketch", examiner.background, [replace(kept, module=shapes)])
     head, order = Head.read(shapes.tensors), np.arange(len(shapes.card.classes))
@@ -486,9 +483,9 @@ def test_the_background_is_brought_into_every_representation(
 
 
 def test_learning_keeps_validation_descriptors_that_the_module_does_not_carry(taught: Core) -> None:
-    folder = taught.home / validation.FOLDER
+    folder = taught.home / VALIDATION
     module = taught.bank.find("shapes")
-    (kept,) = validation.load(folder, [module])
+    (kept,) = load_validation(folder, [module])
     assert len(kept.x) == module.card.validation_images > 4
     assert set(kept.labels) == set(range(len(module.card.classes)))
     probes = read_probes(module.tensors, module.card.dim)
@@ -501,9 +498,9 @@ def test_many_validation_images_are_thinned_evenly(tmp_path: Path, taught: Core)
     classes = len(module.card.classes)
     labels = np.repeat(np.arange(classes), 500 // classes)
     x = np.ones((len(labels), module.card.dim), dtype=np.float32) * (labels[:, None] + 1)
-    validation.save(tmp_path, module.id, x, labels)
-    (kept,) = validation.load(tmp_path, [module])
-    assert len(kept.x) == validation.MAX_IMAGES
+    save_validation(tmp_path, module.id, x, labels)
+    (kept,) = load_validation(tmp_path, [module])
+    assert len(kept.x) == MAX_IMAGES
     assert np.ptp(np.bincount(kept.labels, minlength=classes)) <= 1
     assert np.allclose(kept.x[:, 0], kept.labels + 1)
 
@@ -513,16 +510,16 @@ def test_probes_stand_in_for_a_file_that_is_missing_or_damaged(damage: str, tmp_
     module = taught.bank.find("shapes")
     rows, width = 6, module.card.dim - (damage == "wrong width")
     label = 999 if damage == "wrong label" else 0
-    validation.save(tmp_path, module.id, np.ones((rows, width), dtype=np.float32), np.full(rows, label))
+    save_validation(tmp_path, module.id, np.ones((rows, width), dtype=np.float32), np.full(rows, label))
     (file,) = tmp_path.iterdir()
     if damage == "missing":
-        validation.remove(tmp_path, module.id)
+        remove_validation(tmp_path, module.id)
         assert not file.exists()
     elif damage == "cut":
         file.write_bytes(file.read_bytes()[:100])
     elif damage == "pickle":
         file.write_bytes(b"\x80\x04K\x01.")
-    (kept,) = validation.load(tmp_path, [module])
+    (kept,) = load_validation(tmp_path, [module])
     assert kept.labels is None
     assert np.array_equal(kept.x, read_probes(module.tensors, module.card.dim))
 
@@ -531,7 +528,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_learning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "validation").write_text("a file, where a folder should be")
-    validation.save(
+    save_validation(
         tmp_path / "validation", "0" * 64, np.ones((2, 3), dtype=np.float32), np.zeros(2, dtype=np.int64)
     )
     assert "not kept" in caplog.text
@@ -541,7 +538,7 @@ def test_own_probes_alone_still_protect_the_agent(
     taught: Core, modules: dict[str, Module], tmp_path: Path
 ) -> None:
     shapes = modules["shapes"]
-    own = validation.load(tmp_path, [shapes])
+    own = load_validation(tmp_path, [shapes])
     full = quarantine_of(taught, [])
     quarantine = Quarantine(full._examiner.prior, "sketch", full._examiner.background, own)
     reason = reason_of(quarantine.judge([shapes, modules["dice"]], [thief_of(shapes)]))

@@ -14,8 +14,7 @@ import numpy as np
 
 from skillmesh.anchors.protocol import Anchor, AnchorSettings, Labels, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
-from skillmesh.numerics.costs import em_macs, spend
-from skillmesh.numerics.tensors import Floats, Spec, Tensors
+from skillmesh.numerics.arrays import Floats, Spec, Tensors, em_macs, spend
 
 
 @dataclass(frozen=True)

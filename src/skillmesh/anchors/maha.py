@@ -25,8 +25,7 @@ from skillmesh.anchors.protocol import (
 from skillmesh.anchors.sketch import SketchAnchor, class_means
 from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import TensorError
-from skillmesh.numerics.costs import cholesky_macs, gram_macs, spend
-from skillmesh.numerics.tensors import Floats, Spec, Tensors
+from skillmesh.numerics.arrays import Floats, Spec, Tensors, cholesky_macs, gram_macs, spend
 
 SHRINKAGE = 0.1
 """Share of the tied covariance that is its diagonal alone: with few images it is singular otherwise."""

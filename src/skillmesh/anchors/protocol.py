@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.backbone.calibration import Prior
-from skillmesh.numerics.tensors import Floats, Spec, Tensors
+from skillmesh.numerics.arrays import Floats, Spec, Tensors
 
 if TYPE_CHECKING:
     from skillmesh.anchors.sketch import SketchAnchor

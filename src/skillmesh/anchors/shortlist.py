@@ -30,11 +30,20 @@ from skillmesh.anchors.sketch import (
     SketchAnchor,
     SketchScorer,
 )
-from skillmesh.backbone.allocator import hand_back
 from skillmesh.backbone.calibration import Prior
-from skillmesh.numerics.costs import cholesky_macs, spend
-from skillmesh.numerics.lowrank import Doubles, Factor, LowRank, both_in_single, column_parts, invert_in_place
-from skillmesh.numerics.tensors import Floats, dequantise_rows
+from skillmesh.numerics.arrays import (
+    Doubles,
+    Factor,
+    Floats,
+    LowRank,
+    both_in_single,
+    cholesky_macs,
+    column_parts,
+    dequantise_rows,
+    invert_in_place,
+    spend,
+)
+from skillmesh.numerics.process import hand_back
 
 QUICK = 256
 """Numbers per class that the quick look uses."""

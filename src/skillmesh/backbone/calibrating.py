@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from skillmesh.backbone.cache import DescriptorCache
+from skillmesh.backbone.backbone import DescriptorCache
 from skillmesh.backbone.calibration import Calibration, LabelledRaw, calibrate
-from skillmesh.backbone.describe import describe
-from skillmesh.backbone.network import Network
-from skillmesh.common.progress import Progress, begin
+from skillmesh.backbone.network import Network, describe
 from skillmesh.data.folder import open_task
+from skillmesh.numerics.process import Progress, begin
 
 
 def calibrate_on(

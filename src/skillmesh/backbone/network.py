@@ -1,4 +1,4 @@
-"""The frozen network: pixels in, raw descriptors out, in one forward pass.
+"""The frozen network: pixels in, raw descriptors out, in one forward pass; many images side by side.
 
 A raw descriptor is the pooled last layer (the *features*), then the mean and then the standard deviation over
 space of every tapped module's channels. It is rounded to float16 here, once, so that a descriptor from the cache
@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
 from threading import local
@@ -22,18 +24,44 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from skillmesh.backbone.allocator import keep_freed_memory
-from skillmesh.backbone.biasing import Biased, marking_silent
-from skillmesh.backbone.counting import counting
-from skillmesh.backbone.folding import fold_batch_norms
-from skillmesh.backbone.recording import in_one_go
-from skillmesh.backbone.registry import NetworkSpec, spec_of
-from skillmesh.backbone.representation import Raw
-from skillmesh.backbone.toes import choose_toes
-from skillmesh.backbone.weights import build
-from skillmesh.data.images import Pixels
+from skillmesh.backbone.backbone import DescriptorCache, content_key
+from skillmesh.backbone.building import (
+    Biased,
+    NetworkSpec,
+    build,
+    fold_batch_norms,
+    in_one_go,
+    marking_silent,
+    spec_of,
+)
+from skillmesh.backbone.calibration import Raw
+from skillmesh.backbone.toes import choose_toes, toe_features
+from skillmesh.data.images import CONTENTS, Pixels, UnreadableImageError
+from skillmesh.data.inputs import AnyImage, Unreadable, read_pixels
 from skillmesh.errors import BackboneError
-from skillmesh.numerics.threads import cores
+from skillmesh.numerics.arrays import Floats, spend
+from skillmesh.numerics.process import Advance, cores, keep_freed_memory, one_thread_each
+
+
+@contextmanager
+def counting(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, int]]:
+    """Multiply–accumulates of convolutions and linear layers inside, by their names; all images together."""
+    counted = dict.fromkeys(layers, 0)
+
+    def hook(path: str) -> Any:
+        def count(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            assert isinstance(layer.weight, torch.Tensor)
+            counted[path] += output.numel() * layer.weight[0].numel()
+
+        return count
+
+    hooks = [layer.register_forward_hook(hook(path)) for path, layer in layers.items()]
+    try:
+        yield counted
+    finally:
+        for one in hooks:
+            one.remove()
+
 
 TINY = 1e-12
 MAX_WIDTH = 8192
@@ -275,3 +303,115 @@ def _fingerprint(spec: NetworkSpec, model: nn.Module) -> str:
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(tensor.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+# Many images to raw descriptors: read, decode and describe in parallel, the cache before the network.
+
+GPU_BATCH = 64
+WINDOW = 256
+"""Images under way at once: bounds memory, and how much work a kill can lose."""
+
+
+@dataclass
+class Described:
+    """Raw descriptors of the images that could be read, and the others."""
+
+    raw: Raw
+    readable: NDArray[np.int64]
+    """For each row of `raw`, the index of its image among those handed in."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    fresh: int = 0
+    """How many were not in the cache."""
+    keys: list[bytes] = field(default_factory=list)
+    """For each row of `raw`, a hash of its image's content: equal files have equal keys."""
+
+
+def describe(
+    network: Network,
+    images: Sequence[AnyImage],
+    cache: DescriptorCache | None = None,
+    progress: Advance | None = None,
+    biases: torch.Tensor | None = None,
+) -> Described:
+    """Describe all images, skipping and listing what cannot be read; with biases, nothing is cached."""
+    rows: list[Raw] = []
+    readable: list[int] = []
+    unreadable: list[Unreadable] = []
+    keys: list[bytes] = []
+    fresh = 0
+    with one_thread_each(cpu_workers()) as pool:
+        for start in range(0, len(images), WINDOW):
+            window = images[start : start + WINDOW]
+            items = list(pool.map(partial(_prepare, network, cache, biases), window))
+            _describe_the_rest(network, items, biases)
+            for index, item in enumerate(items, start):
+                if item.raw is None:
+                    unreadable.append(Unreadable(images[index].name, item.reason))
+                else:
+                    rows.append(item.raw)
+                    readable.append(index)
+                    keys.append(item.key)
+            fresh += sum(item.fresh for item in items)
+            if cache is not None:
+                cache.put([(item.key, item.raw) for item in items if item.fresh and item.raw is not None])
+            if progress is not None:
+                progress(len(window))
+    spend("forward", len(rows) * network.forward_macs)
+    raw = np.stack(rows) if rows else np.empty((0, network.width), dtype=np.float16)
+    return Described(raw, np.array(readable, dtype=np.int64), unreadable, fresh, keys)
+
+
+@dataclass
+class _Item:
+    """One image on its way: its descriptor, or the pixels still to be described, or why there are none."""
+
+    key: bytes = b""
+    raw: Raw | None = None
+    pixels: Pixels | None = None
+    reason: str = ""
+    fresh: bool = False
+    """Not from the cache."""
+
+
+def _prepare(
+    network: Network, cache: DescriptorCache | None, biases: torch.Tensor | None, image: AnyImage
+) -> _Item:
+    """Do what one thread can do alone: all of it on a CPU, all but the forward pass on a GPU."""
+    try:
+        with CONTENTS.taken(image.size()):
+            content = image.content()
+            key = content_key(content)
+            if cache is not None and (known := cache.get(key)) is not None:
+                return _Item(key, raw=known)
+            pixels = image.pixels(content, network.size)
+            del content
+    except UnreadableImageError as error:
+        return _Item(reason=str(error))
+    if network.device.type == "cpu":
+        return _Item(key, raw=network.describe_one(pixels, biases), fresh=True)
+    return _Item(key, pixels=pixels, fresh=True)
+
+
+def _describe_the_rest(network: Network, items: list[_Item], biases: torch.Tensor | None) -> None:
+    waiting = [item for item in items if item.pixels is not None]
+    for start in range(0, len(waiting), GPU_BATCH):
+        batch = waiting[start : start + GPU_BATCH]
+        pixels = np.stack([item.pixels for item in batch if item.pixels is not None])
+        for item, raw in zip(batch, network.forward(pixels, biases), strict=True):
+            item.raw, item.pixels = raw, None
+
+
+def describe_toes(network: Network, images: Sequence[AnyImage], added: Floats) -> Floats:
+    """What a Head2Toe head sees of images that can be read: each alone on a CPU, several side by side."""
+    toes, biases = choose_toes(added), network.biases(added)
+    on_cpu = network.device.type == "cpu"
+
+    def some(batch: Sequence[AnyImage]) -> Floats:
+        pixels = np.stack([read_pixels(image, network.size) for image in batch])
+        return toe_features(network, pixels, biases, toes)
+
+    size = 1 if on_cpu else GPU_BATCH
+    batches = [images[start : start + size] for start in range(0, len(images), size)]
+    with one_thread_each(cpu_workers() if on_cpu else 1) as pool:
+        spend("forward", len(images) * network.forward_macs)
+        return np.concatenate(list(pool.map(some, batches)))

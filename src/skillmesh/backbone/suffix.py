@@ -1,4 +1,4 @@
-"""The end of a network, run from activations that are computed once.
+"""The end of a network, run from activations that are computed once, and what a pass of it costs.
 
 Biases of later layers leave all earlier activations as they are. So the network is cut behind the last stage that
 no biased layer precedes; what comes out of it is kept, and training runs from there.
@@ -6,17 +6,74 @@ no biased layer precedes; what comes out of it is kept, and training runs from t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv2d_input
+from torch.overrides import TorchFunctionMode
 
-from skillmesh.backbone.biasing import Biased, Place, twin_of
-from skillmesh.backbone.frozen import KeepLess
+from skillmesh.backbone.building import Biased, Place, twin_of
 
 if TYPE_CHECKING:
     from skillmesh.backbone.network import Network
+
+# Convolutions with frozen weights that keep nothing for the way back but those weights.
+#
+# torch keeps the input of every convolution, for the gradient of its weights. Where weights are frozen nobody
+# wants that; without it, training biases takes half the memory.
+
+
+class KeepLess(TorchFunctionMode):
+    """While it is entered, convolutions with frozen weights keep no inputs."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.conv2d and torch.is_grad_enabled():
+            return _conv2d(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _conv2d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> torch.Tensor:
+    if weight.requires_grad or isinstance(padding, str):
+        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    how = stride, padding, dilation, groups
+    output: torch.Tensor = _FrozenConvolution.apply(x, weight, bias, *how)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _FrozenConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *how: Any
+    ) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        ctx.input, ctx.how, ctx.biased = (x.shape, x.dtype), how, bias is not None
+        return torch.conv2d(x, weight, bias, *how)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (weight,), (shape, dtype) = ctx.saved_tensors, ctx.input
+        towards = along = None
+        if ctx.needs_input_grad[0]:
+            towards = conv2d_input(shape, weight.to(gradient.dtype), gradient, *ctx.how).to(dtype)  # type: ignore[no-untyped-call]
+        if ctx.biased and ctx.needs_input_grad[2]:
+            along = gradient.sum(dim=(0, 2, 3), dtype=torch.float32)
+        return towards, None, along, *(None for _ in ctx.how)
 
 
 MOST_KEPT = 4 << 30
@@ -141,3 +198,35 @@ def _silence_before(parent: nn.Module, name: str) -> None:
     children = [child for child, _ in parent.named_children()]
     for before in children[: children.index(name)]:
         setattr(parent, before, nn.Identity())
+
+
+# What one image costs in a network, in multiply–accumulates layer by layer.
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """MACs of one image, layer by layer in the order of the network's places."""
+
+    layers: tuple[int, ...]
+
+    @property
+    def forward(self) -> int:
+        return sum(self.layers)
+
+    def from_layer(self, first: int) -> int:
+        """Forward from this layer on."""
+        return sum(self.layers[first:])
+
+    def backward(self, first: int) -> int:
+        """Backward where the first biased layer is this one: the gradient passes through all layers behind it."""
+        return sum(self.layers[first + 1 :])
+
+
+def pass_costs(network: Network, size: int | None = None) -> PassCosts:
+    """Read off one pass how much each layer multiplies, for images of the network's size or another."""
+    return PassCosts(tuple(network.layer_macs(size)))
+
+
+def first_of(chosen: Sequence[Place], places: Sequence[Place]) -> int:
+    """The index of the first chosen layer among all."""
+    return min(places.index(place) for place in chosen)

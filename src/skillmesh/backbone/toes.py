@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.network import Network

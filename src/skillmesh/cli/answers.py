@@ -14,18 +14,16 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from skillmesh.answering.answer import Answer, Guess
-from skillmesh.cli import outlet, show
-from skillmesh.cli.app import open_agent
-from skillmesh.common.lookalikes import with_letters
-from skillmesh.common.text import safe
-from skillmesh.data.windows import WINDOW
+from skillmesh.cli import open_agent, outlet, show
+from skillmesh.common.text import safe, with_letters
+from skillmesh.data.inputs import WINDOW
 from skillmesh.errors import AgentError, SkillmeshError
 from skillmesh.mesh.calling import NotRunningError, call
 from skillmesh.store.home import home_folder
 
 if TYPE_CHECKING:
-    from skillmesh.common.progress import Progress
     from skillmesh.data.inputs import AnyImage
+    from skillmesh.numerics.process import Progress
 
 SHOWN = 0.05
 """Another label is shown beside the answer from this confidence on."""

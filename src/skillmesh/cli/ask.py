@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from skillmesh.cli import options
-from skillmesh.cli.app import app
+from skillmesh.cli import app, options
 from skillmesh.errors import AgentError, SkillmeshError
 
 

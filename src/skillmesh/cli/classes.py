@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh.cli import options
-from skillmesh.cli.app import app, open_agent
+from skillmesh.cli import app, open_agent, options
 from skillmesh.common import choices as names
 from skillmesh.errors import DataError
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from skillmesh.core import Core
     from skillmesh.learning.class_names.encoders import Encoder
     from skillmesh.module import Module
-    from skillmesh.synergy.matching.by_sight import Sighting
+    from skillmesh.synergy.matching import Sighting
 
 classes = typer.Typer(help="Classes that recur under other names.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(classes, name="classes")
@@ -71,8 +70,8 @@ def match(
 ) -> None:
     """Show the classes of A and B that are one thing, the surest first: by their names, by sight, or by both."""
     from skillmesh.cli import show
+    from skillmesh.learning.class_names.encoders import remembering
     from skillmesh.learning.class_names.pairs import checked
-    from skillmesh.learning.class_names.remembered import remembering
 
     where = home or context.obj
     how = by or _what_there_is(learned, target)
@@ -133,7 +132,7 @@ def _by_sight(
 ) -> list[dict[str, Any]]:
     """What the bank makes of the images on one side; A stands first in the result, whichever side that is."""
     from skillmesh.data.folder import find_tasks, survey_task
-    from skillmesh.synergy.matching.by_sight import BankView, by_both, by_sight
+    from skillmesh.synergy.matching import BankView, by_both, by_sight
 
     new, known = (target, learned) if target is not None and not _has_images(learned) else (learned, target)
     if new is None or not _has_images(new) or (known is not None and Path(known).exists()):
@@ -153,7 +152,7 @@ def _by_sight(
 
 def _answers_for(agent: Core, module: Module) -> Module:
     """The task in use that a module is, or is a part of."""
-    from skillmesh.module.joint import parts_of
+    from skillmesh.module.notice import parts_of
 
     return next(m for m in agent.mapper()[0] if module.id in {m.id, *(part.id for part in parts_of(m))})
 
@@ -211,7 +210,7 @@ def _side(given: str | None, home: Path | None) -> Side:
 
 def _known(agent: Core, task: str | None = None) -> Side:
     """All modules of the bank, or a task that answers under this name, which may be merged."""
-    from skillmesh.module.joint import parts_of
+    from skillmesh.module.notice import parts_of
 
     bank = list(agent.bank)
     chosen = bank if task is None else [agent.find(task)]

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from skillmesh.cli import options, outlet
-from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import facts_of, lesson_facts, warn_of
+from skillmesh.cli import app, open_agent, options, outlet
+from skillmesh.cli.outlet import facts_of, lesson_facts, warn_of
 from skillmesh.common import choices as names
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh.cli import options, outlet
-from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import facts_of, lesson_facts, warn_of
+from skillmesh.cli import app, open_agent, options, outlet
+from skillmesh.cli.outlet import facts_of, lesson_facts, warn_of
 from skillmesh.errors import AgentError, FolderOfTasksError, SkillmeshError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def learn(
     json: options.Json = False,
 ) -> None:
     """Learn a task from a folder of images and keep it as a small signed module."""
-    from skillmesh.cli.targets import refuse_bad_target
+    from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.common.choices import Adaptation, WarmStart
 
     refuse_bad_target(report)
@@ -177,7 +176,7 @@ def _show(module: Module, lesson: Lesson, seconds: float) -> None:
 def _write_report(path: Path, module: Module, lesson: Lesson) -> None:
     from skillmesh.cli import show
     from skillmesh.cli.task_report import TaskSection, write_report
-    from skillmesh.learning.outcome import Outcome
+    from skillmesh.learning.lesson import Outcome
 
     card = module.card
     figures = (

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh.cli import options, outlet
-from skillmesh.cli.app import app
+from skillmesh.cli import app, options, outlet
 
 if TYPE_CHECKING:
     from skillmesh.core import Core
@@ -54,14 +53,14 @@ def eval_(
 ) -> None:
     """Measure: accuracy with the task given, task recognition, and accuracy with no task given."""
     from skillmesh.cli import show
-    from skillmesh.cli.evaluated import print_evaluation, write_json, write_page
-    from skillmesh.cli.targets import refuse_bad_target
+    from skillmesh.cli.outlet import refuse_bad_target
+    from skillmesh.cli.task_report import print_evaluation, write_json, write_page
     from skillmesh.core import Core
     from skillmesh.data.folder import find_tasks
     from skillmesh.evaluation.corrective import corrective as corrected
     from skillmesh.evaluation.evaluate import evaluate
     from skillmesh.evaluation.provenance import provenance
-    from skillmesh.learning.class_names.remembered import remembering
+    from skillmesh.learning.class_names.encoders import remembering
     from skillmesh.store.home import create_home, home_folder
 
     paths = find_tasks(folders)
@@ -121,11 +120,11 @@ def calibrate(
     device: options.Device = None,
 ) -> None:
     """Measure a backbone's calibration on training images of some tasks. Agents that share need the same one."""
-    from skillmesh.backbone.cache import DescriptorCache, default_folder
+    from skillmesh.backbone.backbone import DescriptorCache, default_folder
     from skillmesh.backbone.calibrating import calibrate_on
     from skillmesh.backbone.network import Network
     from skillmesh.cli import show
-    from skillmesh.cli.targets import refuse_bad_target
+    from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.data.folder import find_tasks
 
     refuse_bad_target(out)

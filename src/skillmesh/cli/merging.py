@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from skillmesh.cli import options, outlet
-from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import merged_facts
+from skillmesh.cli import app, open_agent, options, outlet
+from skillmesh.cli.outlet import merged_facts
 
 
 @app.command()

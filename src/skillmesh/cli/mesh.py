@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillmesh.cli import options, outlet
-from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import called, task_names
+from skillmesh.cli import app, open_agent, options, outlet
+from skillmesh.cli.outlet import called, task_names
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
+    from skillmesh.common.config import MeshSettings, TlsFiles
     from skillmesh.core import Core
     from skillmesh.mesh.node import Node
-    from skillmesh.store.mesh_settings import MeshSettings, TlsFiles
 
 Reason = Annotated[str | None, typer.Option("--reason", show_default=False, help="Why, for those who used it.")]
 
@@ -226,8 +225,8 @@ def gateway(
     ] = None,
 ) -> None:
     """Join sites: route between agents here, agents that connect from behind a NAT, and other gateways."""
-    from skillmesh.mesh.gateway import run_gateway
-    from skillmesh.store.mesh_settings import DISCOVERY_PORT
+    from skillmesh.common.config import DISCOVERY_PORT
+    from skillmesh.mesh.session import run_gateway
 
     def ready(places: Any) -> None:
         outlet.line(f"gateway listens on {', '.join(places)}")
@@ -244,8 +243,8 @@ def gateway(
 
 def tls_files(folder: Path) -> TlsFiles:
     """What `skillmesh certs issue` writes into a folder."""
+    from skillmesh.common.config import TlsFiles
     from skillmesh.mesh.certs import CA, CERTIFICATE, KEY
-    from skillmesh.store.mesh_settings import TlsFiles
 
     return TlsFiles(ca=folder / CA, certificate=folder / CERTIFICATE, key=folder / KEY)
 
@@ -296,7 +295,7 @@ def config(
 ) -> None:
     """Show or change how this agent meets others: network, listen, connect, interests, limits."""
     from skillmesh.cli import show
-    from skillmesh.store.mesh_settings import MeshSettings
+    from skillmesh.common.config import MeshSettings
 
     folder = open_agent(home or context.obj).home
     settings = MeshSettings.load(folder)
@@ -328,7 +327,7 @@ def _settings(
     agent: Core, network: str | None, listen: list[str] | None, connect: list[str] | None, trust: str | None
 ) -> MeshSettings:
     """The home's settings, with what was said on the command line."""
-    from skillmesh.store.mesh_settings import MeshSettings
+    from skillmesh.common.config import MeshSettings
 
     said = {"network": network, "listen": listen, "connect": connect, "trust": trust}
     return MeshSettings.load(agent.home).with_(**{name: value for name, value in said.items() if value})

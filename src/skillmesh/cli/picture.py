@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from skillmesh.answering.answer import Answer
 from skillmesh.common.files import writing
-from skillmesh.data.demo.fonts import font_folder
+from skillmesh.data.demo.canvas import font_folder
 from skillmesh.data.inputs import EncodedImage, read_pixels
 
 COLUMNS, TILE, CAPTION, GAP = 8, 144, 48, 12

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from skillmesh.cli import options
-from skillmesh.cli.app import app, open_agent
+from skillmesh.cli import app, open_agent, options
 
 if TYPE_CHECKING:
     from skillmesh.mesh.repair import Repair

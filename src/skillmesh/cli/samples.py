@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skillmesh.cli import options, outlet
-from skillmesh.cli.app import app
+from skillmesh.cli import app, options, outlet
 
 TASKS = ("flowers", "dice", "shapes")
 """Of the drawn tasks those that need no font, and so nothing that a plain installation lacks."""

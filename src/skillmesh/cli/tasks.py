@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from skillmesh.cli import options, outlet
-from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import facts_of, merged_facts, task_names
+from skillmesh.cli import app, open_agent, options, outlet
+from skillmesh.cli.outlet import facts_of, merged_facts, task_names
 from skillmesh.errors import SkillmeshError
 
 NOTE = "  | "
@@ -63,7 +62,7 @@ def show(
 ) -> None:
     """Show everything that a module says about itself."""
     from skillmesh.cli import show as shown
-    from skillmesh.module.joint import MergedTask
+    from skillmesh.module.notice import MergedTask
 
     agent = open_agent(home or context.obj, make=False)
     module = agent.find(task)

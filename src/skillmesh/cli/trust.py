@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skillmesh.cli import options, outlet
-from skillmesh.cli.app import app, open_agent
-from skillmesh.cli.facts import called, task_names
+from skillmesh.cli import app, open_agent, options, outlet
 from skillmesh.cli.mesh import tls_files
+from skillmesh.cli.outlet import called, task_names
 from skillmesh.errors import AgentError
 
 if TYPE_CHECKING:
@@ -166,9 +165,9 @@ def certs_issue(
     name: Annotated[str | None, typer.Option("--name", show_default=False, help="That agent's name.")] = None,
 ) -> None:
     """Issue a certificate for this agent, or for another one by its key; it goes into the agent's settings."""
+    from skillmesh.common.config import MeshSettings
     from skillmesh.mesh.certs import issue
     from skillmesh.module.identity import refuse_bad_key
-    from skillmesh.store.mesh_settings import MeshSettings
 
     if key is not None:
         refuse_bad_key(key)

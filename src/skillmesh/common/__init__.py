@@ -1,1 +1,1 @@
-"""What every part of the package may use: choices, settings, files, progress and text."""
+"""What every part of the package may use: choices, settings, files and text."""

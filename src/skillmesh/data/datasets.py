@@ -20,12 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from skillmesh.data.arrays import batch_of, holds_values
-from skillmesh.data.checks import some
+from skillmesh.common.text import some
 from skillmesh.data.folder import ImageFile, Split, TaskImages, cut_split, nfc
 from skillmesh.data.formats import IMAGE_SUFFIXES, suffix_of
 from skillmesh.data.images import UnreadableImageError
-from skillmesh.data.inputs import AnyImage, BadImage
+from skillmesh.data.inputs import AnyImage, BadImage, batch_of, holds_values
 from skillmesh.data.items import ItemImage, RenamedImage, Spool, SpoolError, as_given
 from skillmesh.data.sources import FolderSource
 from skillmesh.errors import ArgumentError, DataError, SkillmeshError

@@ -23,9 +23,8 @@ import threading
 import time
 from pathlib import Path
 
-from skillmesh.data.headers import jpeg_coefficients
-from skillmesh.data.images import UnreadableImageError, decode_here, hash_here
-from skillmesh.data.limits import (
+from skillmesh.data.formats import jpeg_coefficients
+from skillmesh.data.images import (
     A_MEGAPIXEL,
     AN_IMAGE,
     BYTES_A_PIXEL,
@@ -35,6 +34,9 @@ from skillmesh.data.limits import (
     SECONDS,
     SEVERAL_COPIES,
     Room,
+    UnreadableImageError,
+    decode_here,
+    hash_here,
     max_pixels,
 )
 

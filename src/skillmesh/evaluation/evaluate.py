@@ -13,18 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.answering.answer import Guess
-from skillmesh.answering.mapper import Mapped
+from skillmesh.answering.answering import Mapped
 from skillmesh.common.choices import WarmStart
-from skillmesh.common.progress import Progress
-from skillmesh.data.checks import Finding
 from skillmesh.data.folder import TaskImages, open_task
 from skillmesh.errors import ArgumentError, DataError
-from skillmesh.evaluation.measured import MeasurableAgent
-from skillmesh.evaluation.shown import Change, Shown, show, show_sound
+from skillmesh.evaluation.shown import Change, MeasurableAgent, Shown, show, show_sound
+from skillmesh.learning.examine import Finding
 from skillmesh.learning.head import softmax
-from skillmesh.learning.outcome import OTHER, Outcome
+from skillmesh.learning.lesson import OTHER, Outcome
 from skillmesh.module import Module
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.process import Progress
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,37 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.backbone.cache import content_key
-from skillmesh.common.progress import Progress, begin
-from skillmesh.data.checks import Finding, unreadable
+from skillmesh.answering.answer import Answer
+from skillmesh.backbone.backbone import content_key
+from skillmesh.common.choices import Support, WarmStart
 from skillmesh.data.folder import Split, TaskImages
 from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import DataError
-from skillmesh.learning.examine import Part, examine
-from skillmesh.numerics.tensors import Floats
+from skillmesh.learning.examine import Finding, Part, examine, unreadable
+from skillmesh.learning.lesson import Lesson
+from skillmesh.module import Module
+from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.process import Progress, begin
+from skillmesh.synergy.holder import Holder
 
-if TYPE_CHECKING:
-    from skillmesh.evaluation.measured import MeasurableAgent
+
+class MeasurableAgent(Holder, Protocol):
+    """An agent that can be measured: it learns tasks, and answers images that are described already."""
+
+    def learn(
+        self, task: TaskImages, *, warm_start: WarmStart | None = None, progress: Progress | None = None
+    ) -> tuple[Module, Lesson]: ...
+
+    def answer_described(
+        self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
+    ) -> list[Answer]: ...
+
 
 Change = Callable[[AnyImage], AnyImage]
 """Something done to every test image before it is shown to the agent."""

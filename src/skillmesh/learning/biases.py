@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skillmesh.backbone.biasing import chosen
-from skillmesh.backbone.pass_costs import PassCosts
-from skillmesh.backbone.suffix import Start
+from skillmesh.backbone.building import chosen
+from skillmesh.backbone.suffix import PassCosts, Start
 from skillmesh.learning.head import Head
 from skillmesh.learning.training import Examples, Space, Trained, Training, TrainingSettings
 

@@ -1,4 +1,4 @@
-"""The head: a linear classifier on frozen descriptors, by regularised multinomial logistic regression."""
+"""The head: a linear classifier on frozen descriptors, by regularised multinomial logistic regression; probes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.backbone.allocator import hand_back
-from skillmesh.numerics.costs import gram_macs, head_macs, spend
-from skillmesh.numerics.tensors import Floats, Spec, Tensors, dequantise_rows, quantise_rows
+from skillmesh.numerics.arrays import (
+    Floats,
+    Precision,
+    Spec,
+    Tensors,
+    dequantise_rows,
+    gram_macs,
+    head_macs,
+    quantise_rows,
+    spend,
+)
+from skillmesh.numerics.process import hand_back
 
 Labels = NDArray[np.int64]
 
@@ -288,3 +297,62 @@ def _minimise(
     spend("head", head_macs(len(design), design.shape[1], start.shape[1], result.nfev))
     solution: NDArray[np.float64] = result.x.reshape(start.shape)
     return solution
+
+
+# A head in closed form, from the means of classes and their common scatter.
+
+
+def closed_form(means: Floats, precision: Precision) -> Head:
+    """The linear discriminant of classes with these means and one common scatter: μᵀPx − ½μᵀPμ."""
+    rows = precision.apply(means, precision.along(means)).astype(np.float32)
+    return Head(rows, np.asarray(-0.5 * np.einsum("ij,ij->i", rows, means), dtype=np.float32))
+
+
+# Probes: a few validation descriptors that travel with a module.
+#
+# A module must not depend on the bank in which it was made, so it cannot carry a threshold for "unknown" or a
+# scale for confidence. Probes let whoever holds it find both for the bank that it is in.
+
+SHARES = (0.5, 0.3, 0.12, 0.08)
+"""What part of the validation images each probe stands for, from the most usual to the oddest.
+
+Four images at random would say little about the oddest twentieth, where "unknown" begins. These are the middle
+images of four layers, so all validation images have a say; the shares undo the choice when statistics are made.
+"""
+
+
+def choose_probes(x: Floats, novelty: Floats) -> Floats:
+    """Pick from validation descriptors by their novelty to the task's own anchor alone, which no bank changes."""
+    order = np.argsort(novelty, kind="stable")
+    if len(order) <= len(SHARES):
+        return x[order]
+    middles = np.cumsum(SHARES) - np.array(SHARES) / 2
+    return x[order[(middles * len(order)).astype(np.int64)]]
+
+
+def probe_weights(validation_images: int) -> NDArray[np.float64]:
+    """What part of so many validation images each of their probes stands for."""
+    if validation_images > len(SHARES):
+        return np.array(SHARES)
+    return np.full(validation_images, 1 / max(validation_images, 1))
+
+
+def probe_tensors(probes: Floats) -> Tensors:
+    if not len(probes):
+        return {}
+    values, scale = quantise_rows(probes)
+    return {"probe": values, "probe.scale": scale}
+
+
+def probe_specs(validation_images: int, dim: int) -> dict[str, Spec]:
+    """A module with validation images has probes; one without has none."""
+    count = min(validation_images, len(SHARES))
+    if not count:
+        return {}
+    return {"probe": Spec("I8", (count, dim)), "probe.scale": Spec("F32", (count,), low=0, high=10)}
+
+
+def read_probes(tensors: Tensors, dim: int) -> Floats:
+    if "probe" not in tensors:
+        return np.empty((0, dim), dtype=np.float32)
+    return dequantise_rows(tensors["probe"], tensors["probe.scale"])

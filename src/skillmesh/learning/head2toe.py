@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from skillmesh.learning.head import MAX_EXPONENT, Head, Labels, log_loss
-from skillmesh.numerics.chance import seeded
-from skillmesh.numerics.costs import head_macs, spend
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats, head_macs, spend
+from skillmesh.numerics.process import seeded
 
 EPOCHS, RATE, BATCH, PATIENCE = 100, 1e-3, 128, 10
 FLAT = 1e-4

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,30 +12,211 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.anchors import KINDS, Anchor, AnchorSettings
-from skillmesh.backbone.allocator import hand_back
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import Prior
 from skillmesh.common.choices import Adaptation
 from skillmesh.common.config import AgentConfig
-from skillmesh.common.progress import Advance
-from skillmesh.data.checks import Finding, check_balance, check_names, unreadable
 from skillmesh.data.folder import TaskImages
+from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import DataError
-from skillmesh.learning.advice import advise
-from skillmesh.learning.examine import Part, examine
-from skillmesh.learning.head import Fit, softmax
-from skillmesh.learning.outcome import Outcome
-from skillmesh.learning.probes import choose_probes, probe_tensors
+from skillmesh.learning.examine import Finding, Part, check_balance, check_names, examine, unreadable
+from skillmesh.learning.head import Fit, choose_probes, probe_tensors, softmax
 from skillmesh.learning.trial import Material, refuse_impossible, try_adapting
-from skillmesh.learning.warm_start.start import WarmSources, start_head
-from skillmesh.numerics.costs import Costs
-from skillmesh.numerics.tensors import Floats, Tensors
-from skillmesh.numerics.threads import one_thread
+from skillmesh.learning.warm_start import WarmSources, start_head
+from skillmesh.numerics.arrays import Costs, Floats, Tensors
+from skillmesh.numerics.process import Advance, hand_back, one_thread
 
 if TYPE_CHECKING:
     from skillmesh.data.inputs import Unreadable
 
 Labels = NDArray[np.int64]
+
+OTHER = -1
+"""Answer that is none of the task's classes: a class of another task."""
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Images of one class that were given another."""
+
+    label: str
+    given: str
+    images: int
+    of: int
+    """Number of images of the class."""
+
+    def __str__(self) -> str:
+        return f"{self.label} with {self.given} ({self.images} of {self.of})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answers to images of a task's classes."""
+
+    classes: tuple[str, ...]
+    images: Sequence[AnyImage]
+    labels: Labels
+    """The right class of each."""
+    guesses: Labels
+    """The class that each was given, or `OTHER`."""
+    confidence: Floats
+    answers: tuple[str, ...] | None = None
+    """What was said of each, where an answer may be a class of another task."""
+
+    @classmethod
+    def nothing(cls, classes: tuple[str, ...]) -> Outcome:
+        """Make the outcome of no image."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(classes, (), none, none, np.empty(0, dtype=np.float32))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def accuracy(self) -> float | None:
+        return float(np.mean(self.guesses == self.labels)) if len(self) else None
+
+    def answer(self, index: int) -> str:
+        """Name what was said of an image."""
+        return self.answers[index] if self.answers is not None else self.classes[self.guesses[index]]
+
+    def matrix(self) -> NDArray[np.int64]:
+        """Count images by their class (row) and the class they were given (column; the last one is `OTHER`)."""
+        counts = np.zeros((len(self.classes), len(self.classes) + 1), dtype=np.int64)
+        np.add.at(counts, (self.labels, self.guesses), 1)
+        return counts
+
+    def recall(self) -> list[float | None]:
+        """Return the share of each class's images that were given it; `None` where it has no image."""
+        counts = self.matrix()
+        images = counts.sum(axis=1)
+        return [float(counts[c, c] / images[c]) if images[c] else None for c in range(len(self.classes))]
+
+    def confusions(self) -> list[Confusion]:
+        """Return all pairs of classes that were confused, most images first."""
+        counts = self.matrix()
+        images = counts.sum(axis=1)
+        pairs = [
+            Confusion(self.classes[a], self.classes[b], int(counts[a, b]), int(images[a]))
+            for a, b in np.argwhere(counts[:, :-1])
+            if a != b
+        ]
+        return sorted(pairs, key=lambda pair: (-pair.images, -pair.images / pair.of, pair.label, pair.given))
+
+    def wrong(self) -> list[int]:
+        """Return the positions of wrong answers, class by class, the surest ones first."""
+        wrong = np.flatnonzero(self.guesses != self.labels)
+        return [int(i) for i in sorted(wrong, key=lambda i: (self.labels[i], -self.confidence[i]))]
+
+    def class_facts(self) -> list[dict[str, Any]]:
+        """Return images and recall of each class, and what its images were given instead, as JSON has it."""
+        counts, recall = self.matrix(), self.recall()
+        return [
+            {
+                "class": name,
+                "images": int(counts[c].sum()),
+                "recall": None if recall[c] is None else round(recall[c] or 0.0, 6),
+                "given": {self.classes[g]: int(counts[c, g]) for g in np.flatnonzero(counts[c, :-1])},
+                "given_other_task": int(counts[c, -1]),
+            }
+            for c, name in enumerate(self.classes)
+        ]
+
+
+# One sentence on what would help a task that was learned less than perfectly, from measurements on real tasks.
+
+FEW_TO_JUDGE = 20
+"""Validation images below which the accuracy says little: 95 % of the time it is off by up to 22 points."""
+TO_JUDGE_A_CLASS = 20
+WEAK = 0.98
+"""Validation accuracy below which there is something to gain."""
+FEW_PER_CLASS = 30
+"""Training images per class up to which more of them help most."""
+ENOUGH_TO_ADAPT = 800
+"""Training images from which biases were kept; fewer were tried on one task only, where they were not."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What something was worth on real tasks: their number, and the points of accuracy on average."""
+
+    tasks: int
+    points: float
+
+
+MORE_OF_FEW = Measured(11, 6.9)
+"""The second half of the training images, on tasks with up to `FEW_PER_CLASS` of a class (docs/learning.md)."""
+MORE_OF_MANY = Measured(29, 0.9)
+"""The same on tasks with more."""
+ADAPTING_TASKS = 16
+ADAPTING = Measured(9, 3.7)
+"""Biases, on those of the `ADAPTING_TASKS` where `--adapt auto` kept them."""
+
+
+def advise(
+    outcome: Outcome, counts: Sequence[int], training_accuracy: float | None, adapting_tried: bool
+) -> str | None:
+    """Say what helps most; nothing where nothing is to be gained.
+
+    Parameters
+    ----------
+    outcome
+        The validation images, by a head that has not seen them.
+    counts
+        Training images of each class.
+    training_accuracy
+        That of the same head. Where it is no better, the head lacks something that more images do not give.
+    """
+    accuracy = outcome.accuracy
+    if accuracy is None or len(outcome) < FEW_TO_JUDGE:
+        return _too_few(outcome)
+    if accuracy >= WEAK:
+        return None
+    weakest = _weakest(outcome)
+    few = counts[weakest] <= FEW_PER_CLASS
+    if not few and not adapting_tried and sum(counts) >= ENOUGH_TO_ADAPT:
+        return (
+            f"--adapt auto may help: on {ADAPTING.tasks} of {ADAPTING_TASKS} real tasks it did, by "
+            f"{ADAPTING.points} points on average, and on the others it kept the head as it is"
+        )
+    if training_accuracy is not None and training_accuracy <= accuracy:
+        return _alike(outcome)
+    worth = MORE_OF_FEW if few else MORE_OF_MANY
+    name, images = outcome.classes[weakest], counts[weakest]
+    return (
+        f"more images of {name!r} (it has {images:,}){'' if few else ' help a little'}: on {worth.tasks} real "
+        f"tasks with {'up to' if few else 'over'} {FEW_PER_CLASS} per class, the second half of the images was "
+        f"worth {worth.points} points"
+    )
+
+
+def _alike(outcome: Outcome) -> str | None:
+    """Say that the head lacks something which more images do not give, where two classes are to blame."""
+    confusions = outcome.confusions()
+    if not confusions:
+        return None
+    return (
+        f"{confusions[0]}: it is no better on its own training images, so more of the same will not help; look "
+        "whether these classes can be told apart in the images, or make one of them"
+    )
+
+
+def _too_few(outcome: Outcome) -> str:
+    images = len(outcome)
+    if not images:
+        return f"no validation images: how good it is cannot be said; {TO_JUDGE_A_CLASS} per class would tell"
+    off = 100 * 1.96 * math.sqrt(0.25 / images)
+    return (
+        f"only {images} validation image{'s' if images > 1 else ''}: the figure says little (it may be off by "
+        f"{min(off, 100):.0f} points); {TO_JUDGE_A_CLASS} per class would tell"
+    )
+
+
+def _weakest(outcome: Outcome) -> int:
+    """Return the class with the most wrong answers about it, given or missed."""
+    counts = outcome.matrix()[:, :-1]
+    wrong = counts.sum(axis=1) + counts.sum(axis=0) - 2 * np.diagonal(counts)
+    return int(np.argmax(wrong))
 
 
 NO_ADAPTATION = Adaptation("none")

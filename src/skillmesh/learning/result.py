@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skillmesh.learning.lesson import Lesson
-from skillmesh.learning.outcome import Confusion
+from skillmesh.learning.lesson import Confusion, Lesson
 from skillmesh.module import Module
 
 

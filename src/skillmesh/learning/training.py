@@ -22,17 +22,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from skillmesh.backbone.biasing import Place
-from skillmesh.backbone.pass_costs import PassCosts, pass_costs
-from skillmesh.backbone.representation import CLIP
-from skillmesh.backbone.suffix import Start, Suffix
+from skillmesh.backbone.building import Place
+from skillmesh.backbone.calibration import CLIP
+from skillmesh.backbone.suffix import PassCosts, Start, Suffix, pass_costs
 from skillmesh.common.choices import Representation
 from skillmesh.common.files import PRIVATE, writing
 from skillmesh.data.images import Pixels
 from skillmesh.errors import DataError
 from skillmesh.learning.head import Head, Labels
-from skillmesh.numerics.chance import seeded
-from skillmesh.numerics.costs import Costs, spend
+from skillmesh.numerics.arrays import Costs, spend
+from skillmesh.numerics.process import seeded
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Calibration

@@ -11,15 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.common.choices import Adaptation
-from skillmesh.common.progress import Advance
 from skillmesh.data.inputs import read_pixels
 from skillmesh.errors import AgentError, DataError
-from skillmesh.learning.adaptation import Biases, room_for
+from skillmesh.learning.adaptation import Biases, Patterned, room_for, stored
 from skillmesh.learning.head import Fit, Labels, best_temperature, fit_head, losses
-from skillmesh.learning.pattern import Patterned, stored
-from skillmesh.numerics.costs import counted
-from skillmesh.numerics.tensors import Floats, Tensors
-from skillmesh.numerics.threads import one_thread
+from skillmesh.numerics.arrays import Floats, Tensors, counted
+from skillmesh.numerics.process import Advance, one_thread
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
@@ -55,7 +52,7 @@ def refuse_impossible(adaptation: Adaptation, network: Network, validation_image
                 f"layers are chosen ({adaptation.layers}), but reprogramming trains none; leave them out"
             )
         return
-    from skillmesh.backbone.biasing import chosen
+    from skillmesh.backbone.building import chosen
 
     chosen(adaptation.layers, network.places)
     if not room_for(len(network.base)):

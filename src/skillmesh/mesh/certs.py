@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives import serialization as ser
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from skillmesh.common.config import TlsFiles
 from skillmesh.common.files import PRIVATE, make_folder, write_whole
 from skillmesh.errors import MeshError
 from skillmesh.module.identity import is_key, is_name
-from skillmesh.store.mesh_settings import TlsFiles
 
 CA, CA_KEY = "ca.pem", "ca.key"
 CERTIFICATE, KEY = "agent.pem", "agent.key"

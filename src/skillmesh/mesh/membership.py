@@ -1,4 +1,4 @@
-"""Being on the mesh and staying there: joining, joining again on another network, finding lost peers again.
+"""The other agents as one agent sees them, and how it stays on the mesh with them.
 
 zenoh keeps links and finds peers by multicast. What it does not do: wait for a gateway that is away at opening,
 follow a laptop to another network, and call peers again that it knew by hearsay only. That is done here.
@@ -10,12 +10,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 
-from skillmesh.mesh.background import A_LITTLE, from_background
-from skillmesh.mesh.peers import Peers
+from skillmesh.common.config import MeshSettings
 from skillmesh.mesh.session import (
     GatewayAwayError,
     addresses,
@@ -25,10 +26,261 @@ from skillmesh.mesh.session import (
     open_session,
     usable,
 )
-from skillmesh.mesh.wire import NoReplyError, Wire
+from skillmesh.mesh.wire import A_LITTLE, MAX_PIECE, MIN_PIECE, Hello, NoReplyError, Wire, from_background
 from skillmesh.module import Identity
 from skillmesh.store.ledger import Ledger
-from skillmesh.store.mesh_settings import MeshSettings
+
+MAX_PEERS = 2_000
+"""Signs of life cost nothing to make up: those beyond so many are not believed until another is gone."""
+AT_ONCE = 2
+"""Modules that are fetched from one peer at a time: a slow one must not take up every hand."""
+FIRST_PIECE = 131_072
+QUICK, SLOW = 0.1, 1.0
+"""Seconds for a piece under which the next is twice as large, and over which it is half as large."""
+LACKS_FOR = 10.0
+"""Seconds for which a peer is not asked again for a module that it did not have."""
+SILENCE = 5.0
+"""Seconds after which nobody waits any more for one who has never replied."""
+REST, LONGEST_REST = 2.0, 120.0
+IN_VAIN = 3
+"""Times after which one that was asked and did not reply has failed, and if it never sent anything makes room."""
+BETWEEN_TURNS = 10.0
+"""Seconds between two turns of one peer: those who list the same, over and over, are not asked without end."""
+
+
+@dataclass
+class Peer:
+    """One other agent."""
+
+    agent: str
+    hello: Hello | None = None
+    alive: bool = True
+    heard: float = 0.0
+    """When it last replied, by the monotonic clock."""
+    piece: int = FIRST_PIECE
+    busy: int = 0
+    failures: int = 0
+    rests_until: float = 0.0
+    lacks: dict[str, float] = field(default_factory=dict)
+    bytes_received: int = 0
+    appeared: float = 0.0
+    is_new: bool = True
+    """Whether it has appeared, and nothing was asked of it since it said hello."""
+    level: bool = False
+    """Whether all that it listed was known here when it last did."""
+    unanswered: int = 0
+    """Questions in a row that it had not answered when they were not of interest any more."""
+    seconds: float = 0.0
+    """What its last piece took."""
+    seconds_per_byte: float = 0.0
+    turn: float = inf
+    """When it is to be asked for what another was being asked for."""
+    had_turn: float = -inf
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is there, as it seems, and has never said anything."""
+        return self.hello is None and time.monotonic() - self.appeared > SILENCE
+
+    @property
+    def delivers(self) -> bool:
+        """Whether it has sent pieces, the last one soon and right."""
+        return self.bytes_received > 0 and self.seconds <= SLOW and self.failures == 0
+
+    def order(self, teacher: str) -> tuple[int, bool, int, int, bool]:
+        """Whom to ask for a module of this teacher: the least goes first."""
+        is_teacher = self.agent == teacher
+        known = self.delivers or (is_teacher and self.busy == 0)
+        return self.failures, not known, self.unanswered, self.busy, not is_teacher
+
+
+class Peers:
+    """All peers, for several threads."""
+
+    def __init__(self) -> None:
+        self._peers: dict[str, Peer] = {}
+        self._guard = threading.Lock()
+
+    def appeared(self, agent: str) -> bool:
+        """Note that an agent is there; say whether that is news."""
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is None:
+                if len(self._peers) >= MAX_PEERS and not self._evict():
+                    return False
+                peer = self._peers[agent] = Peer(agent, alive=False)
+            news, peer.alive = not peer.alive, True
+            if news:
+                peer.appeared, peer.level, peer.is_new = time.monotonic(), False, True
+                peer.rests_until, peer.failures = 0.0, 0
+                peer.lacks.clear()
+            return news
+
+    def gone(self, agent: str) -> None:
+        with self._guard:
+            if agent in self._peers:
+                self._peers[agent].alive = False
+
+    def rested(self) -> list[Peer]:
+        """Those who are there and did not fail a moment ago."""
+        now = time.monotonic()
+        return [peer for peer in self.alive() if peer.rests_until <= now]
+
+    def let_rest(self, agent: str) -> None:
+        peer = self._peers.get(agent)
+        if peer is not None:
+            self.failed(peer)
+
+    def all_gone(self) -> None:
+        """Begin anew, as on another network."""
+        with self._guard:
+            for peer in self._peers.values():
+                peer.alive = False
+
+    def greeted(self, agent: str, hello: Hello) -> None:
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is not None:
+                peer.hello, peer.heard = hello, time.monotonic()
+
+    def has_greeted(self, agent: str) -> bool:
+        """Whether an agent is there and has said hello."""
+        peer = self._peers.get(agent)
+        return peer is not None and peer.alive and peer.hello is not None
+
+    def newly_greeted(self, agent: str) -> bool:
+        """Whether an agent has said hello, asked for the first time since it appeared."""
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is None or peer.hello is None or not peer.is_new:
+                return False
+            peer.is_new = False
+            return True
+
+    def level(self, agent: str, level: bool) -> None:
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is not None:
+                peer.level = level
+
+    def put_off(self, agent: str, until: float) -> None:
+        """Note that it has news which another was just asked for, and when that one will have had its time."""
+        with self._guard:
+            peer = self._peers.get(agent)
+            if peer is not None:
+                peer.turn = max(until, peer.had_turn + BETWEEN_TURNS)
+
+    def whose_turn(self) -> list[Peer]:
+        """Those who were put off and are to be asked now."""
+        now = time.monotonic()
+        with self._guard:
+            due = [peer for peer in self._peers.values() if peer.alive and peer.turn <= now]
+            for peer in due:
+                peer.turn, peer.had_turn = inf, now
+        random.shuffle(due)
+        return due
+
+    def alive(self) -> list[Peer]:
+        with self._guard:
+            return [peer for peer in self._peers.values() if peer.alive]
+
+    def all(self) -> list[Peer]:
+        with self._guard:
+            return list(self._peers.values())
+
+    def get(self, agent: str) -> Peer | None:
+        return self._peers.get(agent)
+
+    def take(self, digest: str, first: str, shunned: Collection[str], proven: bool = False) -> Peer | None:
+        """Return someone to fetch a module from, or None where all are busy or lack it; `free` gives it back.
+
+        Those who delivered before and are quick come first, and its teacher; then whoever is least busy. Who has
+        signed nothing yet is not asked at all: signs of life alone cost nothing to make up. With `proven`, it is
+        one who delivered before, or nobody.
+        """
+        with self._guard:
+            free = [peer for peer in self._able(digest, shunned) if peer.busy < AT_ONCE]
+            free = [peer for peer in free if peer.delivers or not proven]
+            random.shuffle(free)
+            chosen = min(free, key=lambda p: p.order(first), default=None)
+            if chosen is not None:
+                chosen.busy += 1
+            return chosen
+
+    def free(self, peer: Peer) -> None:
+        """Note that a peer which was taken is asked no more."""
+        with self._guard:
+            peer.busy -= 1
+
+    def may_have(self, digest: str, shunned: Collection[str]) -> bool:
+        """Whether there is anyone to ask for a module, now or when it is less busy."""
+        with self._guard:
+            return bool(self._able(digest, shunned))
+
+    def _able(self, digest: str, shunned: Collection[str]) -> list[Peer]:
+        now = time.monotonic()
+        return [
+            peer
+            for peer in self._peers.values()
+            if peer.alive
+            and peer.hello is not None
+            and peer.agent not in shunned
+            and peer.rests_until <= now
+            and peer.lacks.get(digest, 0.0) <= now
+        ]
+
+    def delivered(self, peer: Peer, count: int, seconds: float) -> None:
+        """A piece came; the next is larger or smaller by how long it took."""
+        with self._guard:
+            peer.bytes_received += count
+            peer.seconds, peer.seconds_per_byte = seconds, seconds / max(count, 1)
+            peer.failures = peer.unanswered = 0
+            peer.heard = time.monotonic()
+            if seconds < QUICK and count >= peer.piece // 2:
+                peer.piece = min(2 * peer.piece, MAX_PIECE)
+            elif seconds > SLOW:
+                peer.piece = max(peer.piece // 2, MIN_PIECE)
+
+    def lacked(self, peer: Peer, digest: str) -> None:
+        now = time.monotonic()
+        with self._guard:
+            peer.lacks = {lacked: until for lacked, until in peer.lacks.items() if until > now}
+            peer.lacks[digest] = now + LACKS_FOR
+            peer.failures = peer.unanswered = 0  # it replies, which is more than those do who keep silent
+
+    def overtaken(self, peer: Peer) -> None:
+        """Another sent what it was asked for; one to which that happens over and over has failed."""
+        with self._guard:
+            peer.unanswered += 1
+        if peer.unanswered >= IN_VAIN:
+            self.failed(peer)
+
+    def failed(self, peer: Peer) -> None:
+        """It did not reply: leave it alone for a while, longer each time."""
+        with self._guard:
+            peer.failures += 1
+            peer.unanswered = 0
+            peer.piece = MIN_PIECE
+            doubled = min(peer.failures - 1, 10)
+            peer.rests_until = time.monotonic() + min(REST * 2**doubled, LONGEST_REST)
+
+    def _evict(self) -> bool:
+        """Make room by dropping one that is gone, or else that never signed anything, or only kept others waiting.
+
+        In this order: one that is there and is dropped does not appear again, and the honest may fail, too.
+        """
+        idle = [peer for peer in self._peers.values() if peer.busy == 0]
+        for useless in (
+            lambda peer: not peer.alive,
+            lambda peer: peer.hello is None,
+            lambda peer: peer.failures >= IN_VAIN and not peer.bytes_received,
+        ):
+            found = next(filter(useless, idle), None)
+            if found is not None:
+                del self._peers[found.agent]
+                return True
+        return False
+
 
 log = logging.getLogger(__name__)
 

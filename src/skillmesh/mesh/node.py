@@ -16,25 +16,18 @@ from collections.abc import Iterator
 
 from filelock import FileLock, Timeout
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.common.files import PRIVATE
 from skillmesh.core import Core, slot_of
 from skillmesh.errors import AgentError, MeshError, SkillmeshError
-from skillmesh.mesh.adopter import Adopter
-from skillmesh.mesh.background import thread
-from skillmesh.mesh.exchanges import Exchanges
-from skillmesh.mesh.fetch import Fetcher
-from skillmesh.mesh.intake import Intake
-from skillmesh.mesh.library import Library
-from skillmesh.mesh.membership import Membership
-from skillmesh.mesh.peers import Peers
-from skillmesh.mesh.protocol import DIGEST, NOTICES, PIECE, Hello
-from skillmesh.mesh.shelf import Shelf, put_away
-from skillmesh.mesh.sync import Sync
-from skillmesh.mesh.wants import HOUR, Chooser
-from skillmesh.mesh.wire import LieError, NoReplyError, Wire
+from skillmesh.mesh.fetch import Fetcher, Library
+from skillmesh.mesh.intake import Adopter, Intake
+from skillmesh.mesh.membership import Membership, Peers
+from skillmesh.mesh.shelf import AN_HOUR, Chooser, Shelf, put_away
+from skillmesh.mesh.sync import Exchanges, Sync
+from skillmesh.mesh.wire import DIGEST, NOTICES, PIECE, Hello, LieError, NoReplyError, Wire, thread
 from skillmesh.module.notice import Withdrawal, announce
 from skillmesh.store.ledger import LedgerView
-from skillmesh.store.mesh_settings import MeshSettings
 
 log = logging.getLogger(__name__)
 
@@ -328,7 +321,7 @@ class Node:
             heard = self._heard.setdefault(notice.teacher_key, {})
             heard.setdefault(notice.digest, now)
             if len(heard) > most:
-                heard = {digest: at for digest, at in heard.items() if at > now - HOUR}
+                heard = {digest: at for digest, at in heard.items() if at > now - AN_HOUR}
                 self._heard[notice.teacher_key] = heard
             flooded = len(heard) > most and notice.teacher_key != self._own
             if flooded and notice.teacher_key not in self._banned():

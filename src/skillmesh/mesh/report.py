@@ -6,12 +6,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.mesh.calling import NotRunningError, call
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import Announcement, Link, Withdrawal
 from skillmesh.module.teachers import odd_notice
-from skillmesh.store.mesh_settings import MeshSettings
 
 if TYPE_CHECKING:
     from skillmesh.mesh.node import Node

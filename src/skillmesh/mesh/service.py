@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.answering.answering import longest
-from skillmesh.backbone.allocator import give_back_freed_memory, hand_back
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.errors import AgentError, SkillmeshError
-from skillmesh.mesh.background import thread
 from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.report import node_status, peer_list
-from skillmesh.store.mesh_settings import MeshSettings
+from skillmesh.mesh.wire import thread
+from skillmesh.numerics.process import give_back_freed_memory, hand_back
 
 log = logging.getLogger(__name__)
 

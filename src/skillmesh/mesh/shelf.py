@@ -1,24 +1,113 @@
-"""Where received files lie until they are in the bank: those on their way, and those held in quarantine."""
+"""Files that an agent wants, those on their way, and those held in quarantine until they are in the bank."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import shlex
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
+from skillmesh.common.config import MeshSettings
 from skillmesh.common.files import HOUR, PRIVATE, make_folder, remove, sync_folder, write_whole
 from skillmesh.core import Core, slot_of
 from skillmesh.errors import AgentError, ModuleError, TaskExistsError, UnknownTaskError, WithdrawnError
 from skillmesh.module import Module
 from skillmesh.module.identity import refuse_bad_key
-from skillmesh.module.notice import Announcement, Slot
-from skillmesh.module.teachers import Teachers
-from skillmesh.store.bank import SUFFIX
+from skillmesh.module.notice import LEAF, Announcement, Slot, leaf_hash
+from skillmesh.module.teachers import Teachers, odd_notice
+from skillmesh.store.bank import SUFFIX, specs_for
 from skillmesh.store.ledger import BY_USER, Ledger, LedgerView
-from skillmesh.store.parts import specs_for
+
+# A module's file on its way: the leaves that have arrived, on disk, so that nothing is fetched twice.
+#
+# The file is its own record. What lies in it is believed only where its hash is the announced one, so a process
+# that was killed, or a disk that was full, leaves nothing worse than a gap.
+
+
+class Partial:
+    """The file of one announced module, complete or with gaps."""
+
+    def __init__(self, folder: Path, announcement: Announcement) -> None:
+        self.path = folder / announcement.digest  # anyone can announce any id, but not the same digest
+        self._announcement = announcement
+        self._missing = self._gaps()
+        self._asked: set[int] = set()
+
+    @property
+    def complete(self) -> bool:
+        return not self._missing
+
+    def reserve(self) -> None:
+        """Take the room for all of it: a disk that is full should say so before anything is fetched in vain."""
+        with self.path.open("ab") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, self._announcement.size)
+
+    def claim(self, most: int) -> tuple[int, int] | None:
+        """The next gap that nobody was asked for, as offset and length of at most `most` bytes; whole leaves."""
+        wanted = [leaf for leaf in sorted(self._missing) if leaf not in self._asked]
+        if not wanted:
+            return None
+        first, count = wanted[0], 1
+        while count < max(1, most // LEAF) and first + count in self._missing and first + count not in self._asked:
+            count += 1
+        self._asked.update(range(first, first + count))
+        start = first * LEAF
+        return start, min((first + count) * LEAF, self._announcement.size) - start
+
+    def unclaim(self, offset: int, length: int) -> None:
+        """Give back a gap whose piece did not come."""
+        self._asked.difference_update(self._leaves(offset, length))
+
+    def fill(self, offset: int, data: bytes) -> bool:
+        """Store a piece; `False`, and nothing is stored, where its bytes are not the announced ones."""
+        leaves = self._leaves(offset, len(data))
+        for leaf in leaves:
+            start = leaf * LEAF - offset
+            if leaf_hash(data[start : start + LEAF]) != self._announcement.leaf(leaf):
+                return False
+        there = self.path.exists()
+        if not there:  # nothing has come yet, or somebody took the file away
+            self._missing = self._all()
+        with self.path.open("r+b" if there else "w+b") as file:
+            file.seek(offset)
+            file.write(data)
+        self._missing.difference_update(leaves)
+        self._asked.difference_update(leaves)
+        return True
+
+    def read(self) -> bytes:
+        with self.path.open("rb") as file:
+            return file.read(self._announcement.size)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def _all(self) -> set[int]:
+        return set(self._leaves(0, self._announcement.size))
+
+    def _leaves(self, offset: int, length: int) -> range:
+        return range(offset // LEAF, -(-(offset + length) // LEAF))
+
+    def _gaps(self) -> set[int]:
+        """Which leaves are not there, or not as announced."""
+        missing = self._all()
+        if not self.path.exists():
+            return missing
+        with self.path.open("rb") as file:
+            for leaf in sorted(missing):
+                length = min(LEAF, self._announcement.size - leaf * LEAF)
+                if leaf_hash(file.read(length)) == self._announcement.leaf(leaf):
+                    missing.discard(leaf)
+        return missing
+
 
 log = logging.getLogger(__name__)
 
@@ -249,3 +338,109 @@ def _sizes(folder: Path) -> dict[str, int]:
 def _files(folder: Path) -> Iterator[Path]:
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return (path for path in found if path.is_file())
+
+
+# What an agent wants to have of all that it knows of, and why not the rest.
+
+AN_HOUR = 3600.0
+
+
+class Wants(NamedTuple):
+    """Announced modules that the agent does not hold."""
+
+    wanted: list[Announcement]
+    declined: Mapping[str, str]
+    """By the announcement's digest, why it is not fetched."""
+
+
+class Chooser:
+    """Decides what to fetch, by the user's settings and by what has been decided before."""
+
+    def __init__(self, agent: Core, settings: MeshSettings, shelf: Shelf) -> None:
+        self._agent, self._settings, self._shelf = agent, settings, shelf
+        self._begun: dict[str, dict[str, float]] = {}
+        """For each teacher, the modules that were begun in the last hour, and when."""
+        self._guard = threading.Lock()
+
+    def choose(self, view: LedgerView) -> Wants:
+        wanted: list[Announcement] = []
+        declined: dict[str, str] = {}
+        held = {(m.card.teacher_key, m.card.task): (m.card.version, m.id) for m in self._agent.bank}
+        room = self._settings.quota_bytes - self._agent.bank.size - self._shelf.size
+        come = self._shelf.come()
+        begun = self._begun_this_hour()
+        for announcement in view.known.values():
+            if not isinstance(announcement, Announcement):
+                continue
+            if held.get(announcement.slot, (0, "")) >= (announcement.version, announcement.id):
+                continue
+            ours = begun.setdefault(announcement.teacher_key, set())
+            to_come = announcement.size - come.get(announcement.digest, 0)
+            reason = (
+                self._decided(announcement, view)
+                or self._unfit(announcement)
+                or self._limited(announcement, to_come, room, ours)
+            )
+            if reason is None:
+                room -= to_come
+                ours.add(announcement.digest)
+                wanted.append(announcement)
+            else:
+                declined[announcement.digest] = reason
+        return Wants(wanted, declined)
+
+    def fetching(self, announcement: Announcement) -> None:
+        """Count a module whose fetch begins, for the limit per teacher and hour; trying again costs nothing."""
+        with self._guard:
+            self._begun.setdefault(announcement.teacher_key, {}).setdefault(announcement.digest, time.monotonic())
+
+    def _begun_this_hour(self) -> dict[str, set[str]]:
+        since = time.monotonic() - AN_HOUR
+        with self._guard:
+            self._begun = {
+                teacher: recent
+                for teacher, times in self._begun.items()
+                if (recent := {module_id: began for module_id, began in times.items() if began > since})
+            }
+            return {teacher: set(times) for teacher, times in self._begun.items()}
+
+    def _decided(self, announcement: Announcement, view: LedgerView) -> str | None:
+        if (banned := view.bans.get(announcement.teacher_key)) is not None:
+            key = announcement.teacher_key[:12]
+            return f"its teacher is banned: {banned}; `skillmesh peers --unban {key}` forgives"
+        if announcement.slot in view.forgotten:
+            return f"forgotten here; `skillmesh remember {shlex.quote(announcement.task)}` takes it again"
+        for name in (announcement.digest, announcement.id):  # what it says of itself, and what it says it is
+            chosen = view.choices.get(name)
+            if chosen is not None and chosen.choice != "released":
+                return f"{chosen.choice}: {chosen.reason}"
+        return None
+
+    def _unfit(self, announcement: Announcement) -> str | None:
+        config, bank = self._agent.config, self._agent.bank
+        if (odd := odd_notice(announcement)) is not None:
+            return odd
+        if announcement.backbone != bank.backbone:
+            return f"made for backbone {announcement.backbone[:16]}…, this agent's is {bank.backbone[:16]}…"
+        theirs = (announcement.representation, announcement.compact, config.mapper in announcement.anchors)
+        if theirs != (config.representation, config.compact, True):
+            return "made with other settings (representation, compact or mapper) than this agent's"
+        if not self.interesting(announcement):
+            return "not among this agent's interests"
+        return None
+
+    def _limited(self, announcement: Announcement, to_come: int, room: int, begun: set[str]) -> str | None:
+        most = self._settings.max_module_bytes
+        if announcement.size > most:
+            return f"{announcement.size:,} bytes, more than max_module_bytes = {most:,}"
+        if announcement.digest not in begun and len(begun) >= self._settings.modules_per_hour:
+            teacher = self._agent.teachers.name(announcement)
+            return f"{teacher} has had its {self._settings.modules_per_hour} modules of this hour; later"
+        if to_come > room:
+            return f"the quota of {self._settings.quota_bytes:,} bytes is used up; raise quota_bytes"
+        return None
+
+    def interesting(self, announcement: Announcement) -> bool:
+        tags = {f"tag:{tag}" for tag in announcement.tags or ()}
+        patterns = self._settings.interests
+        return not patterns or any(p in tags or fnmatchcase(announcement.task, p) for p in patterns)

@@ -8,15 +8,18 @@ from skillmesh.module.format import (
     MAX_FILE,
     MAX_HEADER,
     MAX_TENSORS,
+    Module,
     SpecsFor,
+    check_finite,
+    check_tensors,
     content_id,
+    in_order,
     module_id,
     read,
+    read_file,
     write,
 )
 from skillmesh.module.identity import Identity, is_name, verify
-from skillmesh.module.module import Module, in_order, read_file
-from skillmesh.module.validate import check_finite, check_tensors
 
 __all__ = [
     "MAX_FILE",

@@ -7,19 +7,121 @@ rule in words: it is what an error quotes as "expected".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from skillmesh.common.choices import AnchorKind, Representation
-from skillmesh.errors import CardError, FormatVersionError, NotCanonicalError
-from skillmesh.module.canonical import dumps, loads, show
-from skillmesh.module.identity import is_name
-from skillmesh.module.warm_record import DESCRIPTION as WARM_DESCRIPTION
-from skillmesh.module.warm_record import CardWarmRecord
-from skillmesh.module.words import line, plain
+from skillmesh.common.choices import AnchorKind, Representation, WarmForm
+from skillmesh.errors import CardError, FormatVersionError, NotCanonicalError, SettingsMismatchError
+from skillmesh.module.identity import dumps, is_name, loads, show
+
+
+def plain(text: str) -> str:
+    """Check text that may have several lines: all of it prints, and each word has one spelling."""
+    if not text.replace("\n", " ").replace("\t", " ").isprintable():
+        raise ValueError(f"{show(text)} with characters that do not print")
+    if not unicodedata.is_normalized("NFC", text):
+        raise ValueError(f"{show(text)}, which is not in Unicode's NFC")
+    return text
+
+
+def line(text: str) -> str:
+    """Check text of one line."""
+    if "\n" in text or "\t" in text:
+        raise ValueError(f"{show(text)} with a line break or tab")
+    return plain(text)
+
+
+# What a card says of a warm start: which classes began with whose rows, and in which form.
+
+MAX_ROWS = 10_000
+DESCRIPTION = (
+    "'form' ('prior', 'infinity' or 'two'), 'sources' (task, module id and pull of each, all used) and 'rows' "
+    "(class, source, the class's name there and similarity, in the order of the classes)"
+)
+
+WarmSource = tuple[
+    Annotated[str, Field(min_length=1, max_length=100)],
+    Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")],
+    Annotated[float, Field(ge=0, le=1e6)],
+]
+"""Task, id of the module, and by how much its rows were multiplied."""
+WarmRow = tuple[
+    Annotated[int, Field(ge=0, lt=MAX_ROWS)],
+    Annotated[int, Field(ge=0, lt=MAX_ROWS)],
+    Annotated[str, Field(min_length=1, max_length=200)],
+    Annotated[float, Field(ge=0, le=1)],
+]
+"""Which class, which source, what the class is called there, and how similar the names are."""
+
+
+class WarmRecord(BaseModel):
+    """Where the rows came from that a head began with. A `prior` without rows is none: nothing was taken over."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    form: WarmForm
+    rows: Annotated[tuple[WarmRow, ...], Field(max_length=MAX_ROWS)]
+    sources: Annotated[tuple[WarmSource, ...], Field(max_length=MAX_ROWS)]
+
+    @model_validator(mode="after")
+    def _agrees(self) -> WarmRecord:
+        classes = [row[0] for row in self.rows]
+        if classes != sorted(set(classes)):
+            raise ValueError("rows whose classes are not in order, each once")
+        if {row[1] for row in self.rows} != set(range(len(self.sources))):
+            raise ValueError(f"rows from other sources than the {len(self.sources)} there are")
+        if self.form == "prior" and not self.rows:
+            raise ValueError("a prior without rows")
+        for text in (*(source[0] for source in self.sources), *(row[2] for row in self.rows)):
+            line(text)
+        return self
+
+    def lines(self, classes: tuple[str, ...]) -> dict[str, str]:
+        """In words, by class: for people."""
+        return {
+            classes[index]: f"{name!r} of {self.sources[source][0]!r} ({self.sources[source][1][:12]}…), names "
+            f"{similarity:.2f} similar, taken × {self.sources[source][2]:.2g}"
+            for index, source, name, similarity in self.rows
+        }
+
+
+def _read(value: Any) -> Any:
+    """A card that is read has an object of lists here; complaints are told like the card's own."""
+    if not isinstance(value, dict):
+        return value
+    if not value.keys() <= WarmRecord.model_fields.keys():
+        raise ValueError(f"{show(value)} with other keys than {', '.join(WarmRecord.model_fields)}")
+    try:
+        return WarmRecord(**{name: _tuples(part) for name, part in value.items()})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        cause = first.get("ctx", {}).get("error")
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(str(cause) if cause else f"{show(first['input'])} at {where!r}") from None
+
+
+def _tuples(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return value
+    if len(value) > MAX_ROWS:  # pydantic would first collect a million complaints
+        raise ValueError(show(value))
+    return tuple(map(_tuples, value)) if value and isinstance(value[0], list | tuple) else tuple(value)
+
+
+CardWarmRecord = Annotated[WarmRecord, BeforeValidator(_read)]
+
 
 FORMAT = 2
 """The newest that is read. A card says 1 unless it has fields that came with 2: older releases then say that they
@@ -166,7 +268,7 @@ class Card(BaseModel):
         description="for each class the id of the module that it comes from, ':' and its name there",
     )
     trial: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
-    warm_start: CardWarmRecord | None = Field(None, description=WARM_DESCRIPTION)
+    warm_start: CardWarmRecord | None = Field(None, description=DESCRIPTION)
     licence: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     tags: Tags | None = Field(
         None, description="1–16 tags in alphabetical order, each once, of 1–32 of a–z, 0–9, '.', '_' and '-'"
@@ -277,3 +379,57 @@ def _wrong(name: str, found: str, where: str = "") -> CardError:
     expected = Card.model_fields[name].description
     message = f"card field '{name}{where}': found {found}, expected {expected}; mend it and write again"
     return CardError(message, name, found, expected or "")
+
+
+# Which rows may move: those of heads that look at the very same numbers.
+
+Space = tuple[str, str, bool, int]
+"""Backbone, representation, whether it is compact, and how many numbers that is."""
+
+
+def refuse_unportable(card: Card) -> None:
+    """Rows mean something only to who sees what their head saw: the backbone's own pass, with nothing added."""
+    if card.toes is not None:
+        seen = f"{card.head_dim:,} numbers from inside the backbone that were chosen for this task (Head2Toe)"
+    elif card.biases is not None:
+        seen = f"a pass with {card.biases[1]:,} biases of this task"
+    elif card.pattern is not None:
+        seen = "images with this task's own pattern around them (reprogramming)"
+    else:
+        return
+    raise SettingsMismatchError(
+        f"the rows of {card.task!r} cannot be used in another head: its head looks at {seen}, expected the plain "
+        f"{card.representation}; leave the task out, or ask its teacher to learn it again with --adapt none"
+    )
+
+
+def refuse_strangers(cards: Sequence[Card]) -> None:
+    """Rows stand beside each other only if their heads look at one representation of one backbone."""
+    for card in cards:
+        refuse_unportable(card)
+    for card in cards[1:]:
+        if space_of(card) != space_of(cards[0]):
+            raise SettingsMismatchError(
+                f"the rows of {card.task!r} are on {_words(card)}, those of {cards[0].task!r} on "
+                f"{_words(cards[0])}, expected the same; take tasks of one backbone and one representation"
+            )
+
+
+def refuse_elsewhere(card: Card, space: Space) -> None:
+    """A head on this space can take only rows that were made on it."""
+    refuse_unportable(card)
+    if space_of(card) != space:
+        representation, compact, dim = space[1:]
+        raise SettingsMismatchError(
+            f"the rows of {card.task!r} are on {_words(card)}, expected {dim:,} numbers of {representation}"
+            f"{' (compact)' if compact else ''} of {space[0][:8]}; leave the task out"
+        )
+
+
+def space_of(card: Card) -> Space:
+    return card.backbone, card.representation, card.compact, card.dim
+
+
+def _words(card: Card) -> str:
+    compact = " (compact)" if card.compact else ""
+    return f"{card.dim:,} numbers of {card.representation}{compact} of {card.backbone_name} {card.backbone[:8]}"

@@ -1,4 +1,4 @@
-"""The bytes of a `.skill` file: a safetensors file in one canonical form, with a signed card in its metadata.
+"""A task module: the bytes of its `.skill` file, how these are checked, and what it is in memory.
 
 `docs/skill-format.md` is the specification. The reader trusts nothing: it checks in a fixed order, from what is
 cheap to what is costly, and looks at the signature last; each failure has its own error.
@@ -6,10 +6,14 @@ cheap to what is costly, and looks at the signature last; each failure has its o
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,18 +22,133 @@ from skillmesh.errors import (
     CardError,
     FileTooLargeError,
     HeaderTooLargeError,
+    ModuleError,
     NotASkillFileError,
     NotCanonicalError,
+    NotFiniteError,
     SignatureError,
     TensorError,
     TruncatedError,
 )
-from skillmesh.module.canonical import dumps, loads, show
 from skillmesh.module.card import Card
-from skillmesh.module.identity import Identity, verify
-from skillmesh.module.sniff import guess
-from skillmesh.module.validate import check_finite, check_tensors, dtype_name
-from skillmesh.numerics.tensors import DTYPES, Array, Spec, Tensors
+from skillmesh.module.identity import Identity, dumps, loads, show, verify
+from skillmesh.numerics.arrays import DTYPES, Array, Spec, Tensors
+
+_MAGIC = {
+    b"PK\x03\x04": "a zip archive (PyTorch and Keras files are zips too)",
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"\x1f\x8b": "a gzip archive",
+    b"\x89HDF": "an HDF5 file",
+    b"\x93NUMPY": "a NumPy file",
+    b"\x7fELF": "a program",
+}
+
+
+def guess(data: bytes) -> str | None:
+    """Name what the first bytes look like, or None.
+
+    A header's length begins a module, and may begin like a pickle: ask only when it is clear that it is none.
+
+    >>> guess(b"\\x80\\x04\\x95..."), guess(b"hello"), guess(bytes(9))
+    ('a pickle (which may run code when opened, so skillmesh never does)', 'text', None)
+    """
+    for magic, name in _MAGIC.items():
+        if data.startswith(magic):
+            return name
+    if data[:1] == b"\x80" and 2 <= int.from_bytes(data[1:2]) <= 5 and data[2:3] not in (b"", b"\0"):
+        return "a pickle (which may run code when opened, so skillmesh never does)"
+    try:
+        start, _ = codecs.utf_8_decode(data[:64], "strict", False)  # False: the last letter may be cut in two
+    except UnicodeDecodeError:
+        return None
+    if start and all(letter.isprintable() or letter in "\r\n\t" for letter in start):
+        return "text"
+    return None
+
+
+# Tensors against what the card demands, before any number of a stranger's is used.
+
+MAX_LETTER = 4096
+"""The largest size that a letter in a `Spec` may stand for."""
+
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def dtype_name(name: str, values: Array) -> str:
+    """The safetensors name of an array's dtype, or a `TensorError` where a module may not hold it."""
+    try:
+        return _DTYPE_NAMES[values.dtype]
+    except KeyError:
+        found, expected = values.dtype, ", ".join(map(str, _DTYPE_NAMES))
+        raise TensorError(f"tensor {name!r} is {found}, expected one of {expected}; convert it first") from None
+
+
+def check_tensors(tensors: Tensors, specs: Mapping[str, Spec]) -> None:
+    """Demand exactly the tensors of `specs`, each with its dtype, shape and bounds.
+
+    >>> check_tensors({"a": np.zeros(3, np.int8)}, {"a": Spec("I8", ("k",))})
+    """
+    missing, unexpected = specs.keys() - tensors.keys(), tensors.keys() - specs.keys()
+    if missing:
+        raise TensorError(f"tensor {_names(missing)} is missing, expected {_names(specs)}; write the module again")
+    if unexpected:
+        raise TensorError(f"tensor {_names(unexpected)} is unexpected, expected only {_names(specs)}")
+    letters: dict[str, int] = {}
+    for name, spec in sorted(specs.items()):
+        found = dtype_name(name, tensors[name])
+        if found != spec.dtype:
+            raise TensorError(f"tensor {name!r} is {found}, expected {spec.dtype}; write the module again")
+        _check_shape(name, tensors[name].shape, spec, letters)
+        _check_bounds(name, tensors[name], spec)
+
+
+def check_finite(name: str, values: Array) -> None:
+    """NaN and infinity poison every sum that they enter: refuse them."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        raise NotFiniteError(
+            f"tensor {name!r} holds {bad} NaN or infinite numbers of {values.size}, expected finite ones; "
+            "learn the task again"
+        )
+
+
+def _check_shape(name: str, shape: tuple[int, ...], spec: Spec, letters: dict[str, int]) -> None:
+    bound = dict(letters)
+    fits = len(shape) == len(spec.shape)
+    for found, wanted in zip(shape, spec.shape, strict=False):
+        if isinstance(wanted, str):
+            fits &= 1 <= found <= MAX_LETTER and letters.setdefault(wanted, found) == found
+        else:
+            fits &= found == wanted
+    if not fits:
+        known = {size: bound.get(size, f"1–{MAX_LETTER}") for size in spec.shape if isinstance(size, str)}
+        where = "".join(f", {letter} = {value}" for letter, value in known.items())
+        raise TensorError(
+            f"tensor {name!r} has shape {_shape(shape)}, expected {_shape(spec.shape)}{where}; "
+            "write the module again"
+        )
+
+
+def _check_bounds(name: str, values: Array, spec: Spec) -> None:
+    if (spec.low is None and spec.high is None) or not values.size:
+        return
+    check_finite(name, values)  # NaN would slip through any comparison
+    low, high = float(values.min()), float(values.max())
+    if spec.low is not None and low < spec.low:
+        raise TensorError(f"tensor {name!r} holds {low:g}, expected at least {spec.low:g}; learn the task again")
+    if spec.high is not None and high > spec.high:
+        raise TensorError(f"tensor {name!r} holds {high:g}, expected at most {spec.high:g}; learn the task again")
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names)) or "none"
+
+
+def _shape(sizes: tuple[int | str, ...]) -> str:
+    return f"({', '.join(map(str, sizes))})"
+
 
 MAX_FILE = 64_000_000
 MAX_HEADER = 4_000_000
@@ -237,3 +356,67 @@ def _digest(kind: str, words: bytes, tensors: Mapping[str, Array]) -> str:
         shape = ",".join(map(str, values.shape))
         add([name.encode(), dtype_name(name, values).encode(), shape.encode(), values.tobytes()])
     return digest.hexdigest()
+
+
+# A task module in memory: a card and tensors that are checked, signed and can no longer change.
+
+
+@dataclass(frozen=True)
+class Module:
+    """One learned task. Two modules are equal when their ids are.
+
+    `tensors` are views of the file's bytes that NumPy refuses to write to. `size` is the file's, in bytes.
+
+    Examples
+    --------
+    >>> module = agent.tasks()[0]
+    >>> module.card.task, module.size < 300_000
+    ('dice', True)
+    """
+
+    card: Card = field(compare=False)
+    tensors: Tensors = field(compare=False, repr=False)
+    id: str
+    content_id: str = field(compare=False)
+    size: int = field(compare=False)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, specs_for: SpecsFor) -> Module:
+        """Check a file's bytes and make a module of them.
+
+        `specs_for` is asked which tensors the card demands: the parts that use them (head, anchors) know.
+        """
+        return cls._of(read(data, specs_for), len(data))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], specs_for: SpecsFor) -> Module:
+        """Read and check a `.skill` file."""
+        return cls.from_bytes(read_file(path), specs_for)
+
+    @classmethod
+    def create(cls, card: Card, tensors: Mapping[str, Array], identity: Identity) -> tuple[Module, bytes]:
+        """Sign a new module; what comes back is what any reader of the bytes will get."""
+        data = write(card, tensors, identity)
+        return cls._of(read(data), len(data)), data
+
+    @classmethod
+    def _of(cls, parts: Parts, size: int) -> Module:
+        return cls(parts.card, parts.tensors, parts.id, content_id(parts.card, parts.tensors), size)
+
+
+def in_order(modules: Iterable[Module]) -> list[Module]:
+    """As every bank has them: agents that hold the same add up in the same order."""
+    return sorted(modules, key=lambda m: (m.content_id, m.id))
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a `.skill` file's bytes; of one that is too large, no more than shows that it is."""
+    file = Path(path)
+    try:
+        if file.exists() and not file.is_file():
+            raise ModuleError(f"{str(file)!r} is not a file, expected a .skill file; check the path")
+        with file.open("rb") as stream:
+            return stream.read(MAX_FILE + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ModuleError(f"cannot read {str(file)!r} ({reason}), expected a .skill file") from None

@@ -1,4 +1,4 @@
-"""Notices: what a teacher says of its modules to the whole mesh. They are signed, so anyone may pass them on.
+"""Notices: what teachers tell the mesh of their modules, signed; and tasks that links make of several modules.
 
 An *announcement* says that a version of a task exists and what its file looks like, leaf by leaf: whoever fetches
 it checks every piece on arrival and knows who sent a wrong one. A *withdrawal* says that a version, and every one
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -21,10 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from skillmesh.common.choices import AnchorKind, Representation
 from skillmesh.errors import NoticeError
-from skillmesh.module.canonical import dumps, loads, show
 from skillmesh.module.card import MAX_CLASSES, Card, Hex, Line, Tags, TaskName, TeacherName, Version
-from skillmesh.module.format import MAX_FILE
-from skillmesh.module.identity import Identity, verify
+from skillmesh.module.format import MAX_FILE, Module
+from skillmesh.module.identity import Identity, dumps, loads, show, verify
 
 LEAF = 32_768
 """Bytes of a file that one hash in its announcement covers."""
@@ -242,3 +242,22 @@ def _first(error: ValidationError | TypeError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or "fields"
     return f"{where}: found {show(first['input'])}, {first['msg'].lower()}"
+
+
+# A task whose parts several teachers taught, as one module in memory. It has no file and is never sent.
+
+
+@dataclass(frozen=True)
+class MergedTask(Module):
+    """What a link makes of its parts: read like any module, but nothing in it is rounded.
+
+    Its card names the task as the link does, and all teachers; `size` is that of the parts.
+    """
+
+    link: Link = field(compare=False)
+    parts: tuple[Module, ...] = field(compare=False, repr=False)
+
+
+def parts_of(module: Module) -> tuple[Module, ...]:
+    """The modules that a task consists of: several, or itself."""
+    return module.parts if isinstance(module, MergedTask) else (module,)

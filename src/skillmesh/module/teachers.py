@@ -13,14 +13,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from skillmesh.common.lookalikes import Lookalikes, reading, with_letters
-from skillmesh.common.text import hidden, safe
+from skillmesh.common.text import Lookalikes, hidden, reading, safe, with_letters
 from skillmesh.errors import AgentError, OddNameError
-from skillmesh.module.canonical import show
 from skillmesh.module.card import Card
-from skillmesh.module.identity import is_name
-from skillmesh.module.joint import parts_of
-from skillmesh.module.module import Module
+from skillmesh.module.format import Module
+from skillmesh.module.identity import is_name, show
+from skillmesh.module.notice import parts_of
 
 MARK = "~"
 """Stands between a claimed name and the beginning of the key."""

@@ -1,1 +1,1 @@
-"""Numbers as modules store them, low-rank algebra, thread limits and the counting of costs."""
+"""Numbers as modules store them, low-rank algebra, the counting of costs, and work inside a process."""

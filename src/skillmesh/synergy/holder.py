@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from skillmesh.answering.mapper import Mapper
+from skillmesh.answering.answering import Mapper
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import Prior
 from skillmesh.common.config import AgentConfig
 from skillmesh.data.inputs import AnyImage
 from skillmesh.learning.head import Head
 from skillmesh.module import Identity, Module
-from skillmesh.module.joint import MergedTask
+from skillmesh.module.notice import MergedTask
 from skillmesh.module.teachers import Teachers
-from skillmesh.numerics.tensors import Floats
+from skillmesh.numerics.arrays import Floats
 from skillmesh.store.bank import Bank
 from skillmesh.store.ledger import Ledger
-from skillmesh.synergy.merging.arranging import Arranging
+from skillmesh.synergy.links import Arranging
 
 
 class Holder(Protocol):

@@ -1,8 +1,8 @@
 """Quarantine: a module that arrives is tried before it may answer.
 
-By itself it must look like a task (`alone.py`). Then it joins the agent's bank on trial (`exam.py`): if the agent
+By itself it must look like a task. Then it joins the agent's bank on trial (`exam.py`): if the agent
 does worse on what it knows for certain, on what other teachers sent along, or on images that no single task should
-claim, the newcomer is held back, with figures that say why (`harm.py`).
+claim, the newcomer is held back, with figures that say why (`exam.py`).
 
 Newcomers are tried together, in one mapper that the agent then goes on with. Only a batch that fails is halved,
 until the modules to blame are found.
@@ -12,20 +12,169 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skillmesh.anchors import KINDS
-from skillmesh.answering.mapper import Mapper
+from skillmesh.anchors.sketch import MAX_TRACE, SketchAnchor, pooled_precision
+from skillmesh.answering.answering import Mapper
 from skillmesh.backbone.calibration import Calibration, Prior
 from skillmesh.common.choices import Representation
+from skillmesh.learning.class_names.pairs import Places, union
+from skillmesh.learning.head import Head, closed_form, read_probes
 from skillmesh.module import Module, in_order
-from skillmesh.numerics.tensors import Floats
-from skillmesh.store.validation import OwnValidation
-from skillmesh.vetting.agreement import disagreement
-from skillmesh.vetting.alone import figures_of
-from skillmesh.vetting.exam import Examiner, Sitting
-from skillmesh.vetting.harm import harm, own_loss
+from skillmesh.numerics.arrays import Floats
+from skillmesh.store.home import OwnValidation
+from skillmesh.vetting.exam import Examiner, Sitting, harm, own_loss
+
+COMPARED = 64
+"""Of so many classes of two parts it is seen whether they agree, or all: tasks of thousands would take minutes."""
+
+
+def disagreement(parts: Sequence[Module], prior: Prior) -> tuple[int, int]:
+    """Of classes of one name in two parts, how many there are, and how many lie nearer to a class of another.
+
+    Of several parts, those two count that agree the least.
+    """
+    worst = (0, 0)
+    for seen in _compared(parts, prior).values():
+        compared, astray = seen.there.size + seen.back.size, int(seen.there.sum() + seen.back.sum())
+        if compared and astray * max(worst[0], 1) >= worst[1] * compared:
+            worst = compared, astray
+    return worst
+
+
+def disputed(parts: Sequence[Module], index: int, prior: Prior) -> Places:
+    """Which classes of one part lie nearer to a class of another name in any other, or others' nearer to its."""
+    found = np.zeros(len(parts[index].card.classes), dtype=np.bool_)
+    places = union([part.card.classes for part in parts]).places
+    for (i, j), seen in _compared(parts, prior).items():
+        if index in (i, j):
+            found |= np.isin(places[index], seen.places[seen.there | seen.back])
+    return np.flatnonzero(found)
+
+
+class _Compared(NamedTuple):
+    """Classes that two parts share, and which of them the second takes for another, or the first does."""
+
+    places: Places
+    there: NDArray[np.bool_]
+    back: NDArray[np.bool_]
+
+
+def _compared(parts: Sequence[Module], prior: Prior) -> dict[tuple[int, int], _Compared]:
+    """Compare all pairs; each part's closed form is made once."""
+    places = union([part.card.classes for part in parts]).places
+    anchors = [SketchAnchor.read(part.tensors) for part in parts]
+    precision = pooled_precision(anchors, prior)
+    closed = [closed_form(anchor.means, precision) for anchor in anchors]
+
+    def astray(i: int, j: int, shared: Places) -> NDArray[np.bool_]:
+        rows = [places[i].tolist().index(place) for place in shared]
+        return np.asarray(places[j][closed[j].logits(anchors[i].means[rows]).argmax(axis=1)] != shared)
+
+    found = {}
+    for i, j in combinations(range(len(parts)), 2):
+        shared = np.intersect1d(places[i], places[j])
+        if len(shared):
+            shared = shared[:: -(-len(shared) // COMPARED)]
+            found[i, j] = _Compared(shared, astray(i, j, shared), astray(j, i, shared))
+    return found
+
+
+# What a module shows by itself, before it meets a bank: a few bounds that no honest teacher comes near.
+#
+# A bank pools what its modules say of themselves, so one absurd number could move all of its answers. Each check
+# compares with the calibration, which every agent of a backbone has; `benchmarks/quarantine.py` measures how far
+# real tasks stay below the bounds.
+
+MAX_DISTANCE = 8.0
+"""Squared distance of a mean or probe from the calibration's centre, in units of that of images on average."""
+MAX_CERTAINTY = 50.0
+"""Log-odds of a head's best class over its second on images that are not of its task, in the middle."""
+MAX_IMAGES = 10_000_000
+"""Training images of a task. Counts weigh little here (a task has one voice at most), but a lie is a lie."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of a module by itself."""
+
+    kind: str
+    claim: float
+    """Share of the background that it says it knows, in a bank of its own."""
+    distance: float
+    spread: float
+    """Scatter within its classes, in units of the calibration's."""
+    certainty: float
+    oddity: float | None
+    """Novelty of its middle probe; none where it has no probes."""
+    images: int
+    """What it says it was learned from."""
+    freedom: int | None
+    """Images less classes, as its anchor has it; none where the kind stores none."""
+
+    @property
+    def complaint(self) -> str | None:
+        """What is wrong with it, as a sentence, or nothing."""
+        if self.distance > MAX_DISTANCE:
+            return (
+                f"a mean or probe lies {self.distance:.3g} times as far out as images usually do, "
+                f"expected at most {MAX_DISTANCE:g}"
+            )
+        if self.spread > MAX_TRACE:
+            return (
+                f"its classes scatter {self.spread:.3g} times as much as the calibration's, "
+                f"expected at most {MAX_TRACE:g}"
+            )
+        if self.images > MAX_IMAGES:
+            return f"it claims {self.images:,} training images, expected at most {MAX_IMAGES:,}"
+        if self.freedom is not None and self.freedom > self.images:
+            return f"its scatter claims {self.freedom:,} images, expected at most the {self.images:,} of its card"
+        if self.certainty > MAX_CERTAINTY:
+            return (
+                f"its head prefers one class by {self.certainty:.3g} in log-odds on images of other tasks, "
+                f"expected at most {MAX_CERTAINTY:g}"
+            )
+        low, high = KINDS[self.kind].usual_novelty
+        if self.oddity is not None and not low <= self.oddity <= high:
+            return (
+                f"its probes are not of its classes: their novelty is {self.oddity:.3g} in the middle, "
+                f"expected {low:g} to {high:g}"
+            )
+        if self.claim > (most := KINDS[self.kind].most_claimed):
+            return f"it claims {self.claim:.0%} of the background images as its own, expected at most {most:.0%}"
+        return None
+
+
+def figures_of(module: Module, kind: str, prior: Prior, background: Floats) -> Figures:
+    """Measure a module in a bank of its own. Nothing of other modules takes part: they cannot cover for it."""
+    anchor = KINDS[kind].read(module.tensors)
+    whole = prior.within.variances.sum() + prior.between.variances.sum()
+    probes = read_probes(module.tensors, module.card.dim)
+    rows = np.concatenate([anchor.rows(), probes]).astype(np.float64)
+    mapper = Mapper([module], kind, prior)
+    return Figures(
+        kind=kind,
+        claim=float(np.mean(~mapper.map(background).unknown)),
+        distance=float(np.square(rows - prior.centre).sum(axis=1).max() / whole),
+        spread=anchor.spread() / float(prior.within.variances.sum()),
+        certainty=_certainty(module, background),
+        oddity=float(np.median(mapper.probed.novelty)) if len(probes) else None,
+        images=sum(module.card.counts),
+        freedom=anchor.images_less_classes(),
+    )
+
+
+def _certainty(module: Module, background: Floats) -> float:
+    if module.card.head_dim != module.card.dim:  # it looks at more than descriptors
+        return 0.0
+    logits = np.sort(Head.read(module.tensors).logits(background) / module.card.temperature, axis=1)
+    return float(np.median(logits[:, -1] - logits[:, -2]))
+
 
 MET_IMAGES, MET_SHARE = 3, 0.1
 """A second teacher of a task takes so many of its images at least, and such a share of them."""

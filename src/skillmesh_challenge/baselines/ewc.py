@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import BaselineTask
 from skillmesh_challenge.baselines.importance import PulledLearner, Tensors, elements
 from skillmesh_challenge.baselines.network import bytes_of

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import normalize
 
-from skillmesh.numerics.costs import cholesky_macs, gram_macs, spend
+from skillmesh.numerics.arrays import cholesky_macs, gram_macs, spend
 from skillmesh_challenge.baselines.frozen import FrozenLearner, class_means, powered
 from skillmesh_challenge.baselines.settings.frozen import Fecam as Settings
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 import torch
 
-from skillmesh.common.progress import begin
 from skillmesh.errors import DataError
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
+from skillmesh.numerics.process import begin
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, seen_task
 from skillmesh_challenge.baselines.learner import LearnerAnswers
 from skillmesh_challenge.baselines.network import bytes_of
@@ -27,8 +27,8 @@ from skillmesh_challenge.baselines.settings import Frozen
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone
-    from skillmesh.common.progress import Progress
     from skillmesh.data.folder import Split, TaskImages
+    from skillmesh.numerics.process import Progress
     from skillmesh_challenge.stage import Stage
 
 SCORED_AT_ONCE = 1024

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.func import functional_call, grad, vmap
 
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask
 from skillmesh_challenge.baselines.network import bytes_of
 from skillmesh_challenge.baselines.trainer import Trainer

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import TEST_BATCH, BaselineTask
 from skillmesh_challenge.baselines.network import Norm, bytes_of
 from skillmesh_challenge.baselines.trainer import Trainer

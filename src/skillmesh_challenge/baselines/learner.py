@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from skillmesh.common.progress import Progress
 from skillmesh.data.folder import TaskImages
+from skillmesh.numerics.process import Progress
 from skillmesh_challenge.baselines.data import BaselineTask
 
 

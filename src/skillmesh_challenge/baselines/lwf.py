@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import BaselineTask, Batch, in_equal_batches
 from skillmesh_challenge.baselines.trainer import Trainer
 

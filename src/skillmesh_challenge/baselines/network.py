@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from skillmesh.backbone.compat import import_timm
-from skillmesh.backbone.counting import counting
-from skillmesh.backbone.network import completed
-from skillmesh.backbone.registry import spec_of
-from skillmesh.backbone.weights import build
+from skillmesh.backbone.building import build, import_timm, spec_of
+from skillmesh.backbone.network import completed, counting
 
 if TYPE_CHECKING:
     from skillmesh_challenge.baselines.settings import TrainedSettings
@@ -128,7 +125,7 @@ class TaskNetwork(nn.Module):
     def macs(self) -> tuple[int, int]:
         """Of one image through the body, forwards and backwards: to weights and, but the first's, inputs.
 
-        Not by torch's own counter: `skillmesh.numerics.costs` says why.
+        Not by torch's own counter: `skillmesh.numerics.arrays` says why.
         """
         was_training = self.training
         with torch.no_grad(), counting(layers_of(self.body)) as counted:

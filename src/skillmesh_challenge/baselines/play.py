@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from skillmesh.common.files import writing
-from skillmesh.common.progress import begin
 from skillmesh.errors import RunError
-from skillmesh.numerics.costs import counted
+from skillmesh.numerics.arrays import counted
+from skillmesh.numerics.process import begin
 from skillmesh_challenge.baselines.data import BaselineTask
 from skillmesh_challenge.baselines.learner import Learner
 from skillmesh_challenge.entries import FLEW_APART, Learned, Step, TaskAtStep

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.isolation import Isolated
 from skillmesh_challenge.baselines.network import bytes_of, layers_of
 from skillmesh_challenge.baselines.superposition import Superposition

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from skillmesh.errors import DataError
-from skillmesh.numerics.costs import cholesky_macs, gram_macs, spend
+from skillmesh.numerics.arrays import cholesky_macs, gram_macs, spend
 from skillmesh_challenge.baselines.frozen import FrozenLearner
 from skillmesh_challenge.baselines.settings.frozen import RanPac as Settings
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import BaselineTask
 from skillmesh_challenge.baselines.importance import PulledLearner, Tensors, elements
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from skillmesh.numerics.costs import cholesky_macs, gram_macs, spend
+from skillmesh.numerics.arrays import cholesky_macs, gram_macs, spend
 from skillmesh_challenge.baselines.frozen import FrozenLearner, class_means
 from skillmesh_challenge.baselines.settings.frozen import Slda as Settings
 

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import BaselineTask, in_equal_batches
 from skillmesh_challenge.baselines.isolation import Isolated
 from skillmesh_challenge.baselines.learner import LearnerAnswers

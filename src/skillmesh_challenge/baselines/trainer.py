@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from skillmesh.backbone.network import usable_device
-from skillmesh.numerics.costs import spend
+from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import (
     BaselineExamples,
     BaselineTask,
@@ -23,8 +23,8 @@ from skillmesh_challenge.baselines.learner import LearnerAnswers
 from skillmesh_challenge.baselines.network import TaskNetwork, build_body, bytes_of
 
 if TYPE_CHECKING:
-    from skillmesh.common.progress import Progress
     from skillmesh.data.folder import TaskImages
+    from skillmesh.numerics.process import Progress
     from skillmesh_challenge.baselines.settings import TrainedSettings
     from skillmesh_challenge.stage import Stage
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from skillmesh.common.progress import Progress
 from skillmesh.data.folder import Split, TaskImages
 from skillmesh.errors import DataError
+from skillmesh.numerics.process import Progress
 from skillmesh_challenge.baselines.settings import Baseline
 from skillmesh_challenge.datasets import Rule, open_tasks, task_paths
 from skillmesh_challenge.metrics import after_learning
@@ -147,8 +147,7 @@ def _begin(workers: int) -> None:
     """Make a new process ready: threads of several that wait for the same cores would spin."""
     import torch
 
-    from skillmesh.backbone.allocator import process_is_ours
-    from skillmesh.numerics.threads import cores
+    from skillmesh.numerics.process import cores, process_is_ours
     from skillmesh_challenge.executors import end_with_parent
 
     end_with_parent()

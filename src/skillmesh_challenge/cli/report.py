@@ -26,8 +26,8 @@ def report(
 ) -> None:
     """Compare runs, beside the paper: one page, its figures as SVG and PNG, its tables as CSV."""
     from skillmesh.cli import show
+    from skillmesh_challenge.record import refuse_file
     from skillmesh_challenge.report import make_report, write_report
-    from skillmesh_challenge.writing import refuse_file
 
     refuse_file(out)
     made = make_report(folders, _levels(levels))

@@ -74,8 +74,7 @@ def run(
     from skillmesh_challenge.datasets import open_tasks, task_paths
     from skillmesh_challenge.methods import find_method
     from skillmesh_challenge.record import find_records
-    from skillmesh_challenge.run import Plan
-    from skillmesh_challenge.sweep import folders_of, sweep
+    from skillmesh_challenge.run import Plan, folders_of, sweep
 
     chosen = find_method(method, {"backbone": backbone} | _absolute(weights=weights, calibration=calibration))
     numbers = _numbers(agents or ("2" if getattr(chosen, "parallel", True) else "1"), "--agents", 1)

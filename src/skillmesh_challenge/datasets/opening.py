@@ -1,18 +1,232 @@
-"""Open a collection: find its datasets below a folder, thin them out, hold them against its list."""
+"""Open a collection of datasets: find them below a folder, thin them out, hold them against its list."""
 
 from __future__ import annotations
 
-from collections import Counter
+import csv
+import sqlite3
+import zlib
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
+from typing import Any, Literal
 
-from skillmesh.data.folder import TaskImages, find_tasks, open_task, refuse_too_few_classes, survey_task
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.data.folder import (
+    ImageFile,
+    Split,
+    TaskImages,
+    find_tasks,
+    open_task,
+    refuse_too_few_classes,
+    survey_task,
+)
+from skillmesh.data.sources import FolderSource
 from skillmesh.errors import DataError
-from skillmesh_challenge.datasets.catalogue import catalogued_names, has_catalogue, open_catalogued
-from skillmesh_challenge.datasets.collection import Collection, DatasetRow, collection
-from skillmesh_challenge.datasets.places import places
-from skillmesh_challenge.datasets.thinning import MAX_CLASSES, Rule, subsample
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """One dataset as the collection's list has it."""
+
+    name: str
+    classes: int
+    train: int
+    val: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A benchmark made of datasets."""
+
+    name: str
+    title: str
+    table: str
+    """The list's file in this package."""
+    count: int
+    """How many rows of the list, from its top, belong to it."""
+    source: str
+    """Where it is to be had."""
+    layout: str
+    """How its files are expected to lie."""
+    subsampled: bool = False
+    """Whether classes and images are thinned out as the SKILL paper does."""
+    val_as_test: bool = False
+    """Whether its test images come without labels, so that those of `val` are tested on."""
+    other_names: dict[str, str] = field(default_factory=dict)
+    """Other names that a dataset's folder may have."""
+
+    @cached_property
+    def rows(self) -> tuple[DatasetRow, ...]:
+        text = files("skillmesh_challenge").joinpath(self.table).read_text()
+        sizes = ("num_classes", "train_size", "val_size", "test_size")
+        rows = [
+            DatasetRow(row["task_name"], *(int(row[size]) for size in sizes))
+            for row in csv.DictReader(text.splitlines())
+        ]
+        return tuple(rows[: self.count])
+
+    def folder_names(self, row: DatasetRow) -> tuple[str, ...]:
+        return (row.name, self.other_names[row.name]) if row.name in self.other_names else (row.name,)
+
+
+SKILL102 = Collection(
+    name="skill102",
+    title="SKILL-102, the paper's benchmark",
+    table="skill102.csv",
+    count=102,  # the list has 107; with these, and 500 classes of Insecta, there are the paper's 5,033 classes
+    source="https://github.com/gyhandy/Shared-Knowledge-Lifelong-Learning",
+    layout=(
+        "DIR/<dataset>/{train,val,test}/<class>/… or DIR/<dataset>.zip with that inside, or the authors' "
+        "collection: DIR/<dataset>/… listed by DIR/0_collection/all_images.sqlite"
+    ),
+    subsampled=True,
+)
+DECATHLON = Collection(
+    name="decathlon",
+    title="Visual Domain Decathlon",
+    table="decathlon.csv",
+    count=10,
+    source="https://www.robots.ox.ac.uk/~vgg/decathlon/ (ImageNet at 72 pixels: https://image-net.org)",
+    layout="DIR/<dataset>/{train,val}/<class number>/…, as its .tar files unpack; its test images have no labels",
+    val_as_test=True,
+    other_names={"imagenet12": "imagenet"},
+)
+COLLECTIONS = {made.name: made for made in (SKILL102, DECATHLON)}
+
+
+def collection(name: str) -> Collection:
+    if name not in COLLECTIONS:
+        raise DataError(f"there is no dataset {name!r}; expected one of {', '.join(COLLECTIONS)}")
+    return COLLECTIONS[name]
+
+
+# Where the user says that tasks are: a path, or a known dataset's name and its folder, `skill102:DIR`.
+
+
+@dataclass(frozen=True)
+class DatasetPlace:
+    """A folder or zip, and the dataset that it is said to hold, if any."""
+
+    path: Path
+    dataset: str | None = None
+
+
+def places(words: Sequence[str | Path], dataset: str | None = None) -> list[DatasetPlace]:
+    """Read `DIR` and `NAME:DIR`; `dataset` names that of every path that names none."""
+    if dataset is not None:
+        collection(dataset)  # a wrong name is said here, before any path is looked at
+    found = []
+    for word in map(str, words):
+        name, colon, rest = word.partition(":")
+        named = bool(colon) and name in COLLECTIONS and not Path(word).exists()
+        if named and dataset not in (None, name):
+            raise DataError(f"{word} names another dataset than --dataset {dataset}; leave one of them out")
+        found.append(DatasetPlace(Path(rest), name) if named else DatasetPlace(Path(word), dataset))
+    return found
+
+
+# Thin a task out as the paper does: round(54000/c) images of each class to train on, round(6000/c) to test on.
+
+TOTALS = {"train": 54_000, "val": 6_000, "test": 6_000}
+MAX_CLASSES = 500
+"""Of the datasets with more classes (of the paper's, iNaturalist Insecta alone) this many are drawn."""
+
+Rule = Literal["appendix", "list"]
+"""Which splits are thinned out.
+
+`appendix`: every one, as the paper's appendix A says. `list`: those alone that have more than 54,000 (6,000)
+images, as the authors' published code does; the sizes in the paper's list are reached by this one only.
+"""
+
+
+def subsample(task: TaskImages, *, rule: Rule = "appendix", seed: int = 0) -> TaskImages:
+    """Keep at most 500 classes, and at most round(total / classes) images of each in each split."""
+    key = [seed, zlib.crc32(task.name.encode())]
+    kept = _draw(np.arange(len(task.classes)), MAX_CLASSES, key)
+    splits = {}
+    for index, (split, part) in enumerate(task.splits.items()):
+        limit = None if rule == "list" and len(part) <= TOTALS[split] else round(TOTALS[split] / max(len(kept), 1))
+        splits[split] = _thinned(part, kept, limit, [*key, index])
+    return replace(task, classes=tuple(task.classes[i] for i in kept), splits=splits)
+
+
+def _thinned(part: Split, classes: NDArray[np.int64], limit: int | None, key: list[int]) -> Split:
+    """Take the given classes' images, numbering the classes anew; every class is drawn from on its own."""
+    files, labels = [], []
+    for label, old in enumerate(classes):
+        mine = _draw(np.flatnonzero(part.labels == old), limit, [*key, int(old)])
+        files += [part.files[i] for i in mine]
+        labels += [label] * len(mine)
+    return Split(tuple(files), np.array(labels, dtype=np.int64))
+
+
+def _draw(items: NDArray[np.int64], limit: int | None, key: list[int]) -> NDArray[np.int64]:
+    """Draw `limit` of the items, all where there are fewer, and leave them in their order."""
+    if limit is None or len(items) <= limit:
+        return items
+    return np.sort(np.random.default_rng(key).choice(items, limit, replace=False))
+
+
+# The catalogue that the authors of SKILL-102 keep beside their images: which file is of which class and split.
+#
+# Their published loader reads it like this: `0_collection/all_images.sqlite` has one table `images` with the
+# columns dataset, relative_path (below the dataset's folder), class_id, set_id (0 train, 1 validation, 2 test) and
+# problem (0: none).
+
+FILE = Path("0_collection") / "all_images.sqlite"
+SPLITS = ("train", "val", "test")
+IMAGES = (
+    "SELECT set_id, class_id, relative_path FROM images WHERE dataset = ? AND problem = 0 ORDER BY relative_path"
+)
+
+
+def has_catalogue(folder: Path) -> bool:
+    return (folder / FILE).is_file()
+
+
+def catalogued_names(folder: Path) -> set[str]:
+    """Names of all datasets that the catalogue lists."""
+    return {str(name) for (name,) in _query(folder, "SELECT DISTINCT dataset FROM images", ())}
+
+
+def open_catalogued(folder: Path, name: str) -> TaskImages:
+    """A dataset's task; its classes are named by their numbers, since the catalogue has no other names."""
+    found: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
+    for split, label, path in _query(folder, IMAGES, (name,)):
+        if split in range(len(SPLITS)):
+            found[SPLITS[split]].append((int(label), str(path).lstrip("/")))
+    classes = sorted({label for label, _ in found["train"]})
+    source = FolderSource(folder / name)
+    splits = {split: _split(source, images, classes) for split, images in found.items()}
+    return TaskImages(name, tuple(map(str, classes)), splits, (), split_folders=True)
+
+
+def _split(source: FolderSource, images: list[tuple[int, str]], classes: list[int]) -> Split:
+    by_class: dict[int, list[str]] = defaultdict(list)
+    for label, path in images:
+        by_class[label].append(path)
+    files = [ImageFile(source, path) for label in classes for path in by_class[label]]
+    labels = [index for index, label in enumerate(classes) for _ in by_class[label]]
+    return Split(tuple(files), np.array(labels, dtype=np.int64))
+
+
+def _query(folder: Path, query: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    path = folder / FILE
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            return database.execute(query, values).fetchall()
+    except sqlite3.Error as error:
+        raise DataError(
+            f"{path} cannot be read ({error}); expected SQLite with a table images (dataset, relative_path, "
+            "class_id, set_id, problem): unpack the download again, or lay the images out in class folders"
+        ) from error
 
 
 @dataclass(frozen=True)

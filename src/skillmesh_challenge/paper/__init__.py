@@ -1,7 +1,7 @@
 """The SKILL paper's arithmetic, made again: what it prints, what its own formulas give, and what lies between.
 
 `printed.csv` holds its figures as printed. `inputs.py` holds what they are made from; `single.py`, `parallel.py`,
-`sharing.py` and `replay.py` make them, a table each; `datasets.py` counts its list of datasets. Nothing here needs
+`agents.py` and `replay.py` make them, a table each; `datasets.py` counts its list of datasets. Nothing here needs
 more than the standard library.
 """
 

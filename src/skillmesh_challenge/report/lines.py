@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skillmesh_challenge.metrics import Interval
+from skillmesh_challenge.metrics import FEWEST_TASKS, Interval, Line, fit_line
 from skillmesh_challenge.paper.cells import printed
-from skillmesh_challenge.regression import FEWEST_TASKS, Line, fit_line
 from skillmesh_challenge.report.collect import Comparison
 from skillmesh_challenge.report.figure import Figure
 from skillmesh_challenge.report.style import GREY, End, canvas, label_ends, limits, signs, whole_numbers

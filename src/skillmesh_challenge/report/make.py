@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.common.files import write_whole
+from skillmesh_challenge.metrics import LEVELS
 from skillmesh_challenge.report import bars, curves, dots, heat, lines, speedup, task_map
 from skillmesh_challenge.report.classes import class_tables, missing_answers
 from skillmesh_challenge.report.collect import Comparison, collect
@@ -17,7 +18,6 @@ from skillmesh_challenge.report.page import Section, page
 from skillmesh_challenge.report.samples import confused_tasks, sample_images
 from skillmesh_challenge.report.table import ReportTable
 from skillmesh_challenge.report.tables import all_tables
-from skillmesh_challenge.results import LEVELS
 
 PAGE = "report.html"
 NO_LINE = "No figure of task recognition: it takes a method that recognises tasks, and two of them."

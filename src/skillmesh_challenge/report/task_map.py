@@ -46,7 +46,7 @@ def _centres(record: Record) -> Points | None:
     """The mean of each task's anchor, a row each; None for a method without modules."""
     from skillmesh.anchors import KINDS
     from skillmesh.module import Module
-    from skillmesh.store.parts import specs_for
+    from skillmesh.store.bank import specs_for
 
     if not all(record.module_file(position).exists() for position in range(len(record.settings.tasks))):
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from skillmesh.common.progress import begin
+from skillmesh.numerics.process import begin
 from skillmesh_challenge.studies.study import Findings, StudySettings
 
 if TYPE_CHECKING:

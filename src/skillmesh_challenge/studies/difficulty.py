@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skillmesh.common.progress import begin
 from skillmesh.data.inputs import read_pixels
+from skillmesh.numerics.process import begin
 from skillmesh_challenge.studies.study import Findings, StudySettings
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from skillmesh.common.progress import begin
+from skillmesh.numerics.process import begin
 from skillmesh_challenge.paper import inputs
 from skillmesh_challenge.studies.maha import covariance_macs, inverse_macs
 from skillmesh_challenge.studies.study import Findings, StudySettings
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Prior
-    from skillmesh.common.progress import Advance
+    from skillmesh.numerics.process import Advance
     from skillmesh_challenge.studies.tasks import StudyView
 
 IMAGES = (1, 2, 5, 10, 20, 50)

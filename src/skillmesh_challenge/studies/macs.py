@@ -54,9 +54,8 @@ def random_network(name: str) -> Network:
     """A backbone without its trained weights."""
     import torch
 
-    from skillmesh.backbone.compat import import_timm
+    from skillmesh.backbone.building import import_timm, spec_of
     from skillmesh.backbone.network import Network
-    from skillmesh.backbone.registry import spec_of
 
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "random.pth"
@@ -66,7 +65,7 @@ def random_network(name: str) -> Network:
 
 def counts(network: Network) -> dict[str, int]:
     """MACs of one image by every way of counting; the first by skillmesh's own counter."""
-    from skillmesh.backbone.pass_costs import pass_costs
+    from skillmesh.backbone.suffix import pass_costs
 
     numbers = _numbers(network.spec.timm_name, network.size)
     products = numbers["products"]
@@ -84,7 +83,7 @@ def _numbers(timm_name: str, size: int) -> Counter[str]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from skillmesh.backbone.compat import import_timm
+    from skillmesh.backbone.building import import_timm
 
     found: Counter[str] = Counter()
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from skillmesh.numerics.costs import counted
+from skillmesh.numerics.arrays import counted
 
 if TYPE_CHECKING:
     from skillmesh.anchors.protocol import Anchor, AnchorSettings
     from skillmesh.backbone.calibration import Prior
     from skillmesh.common.choices import AnchorKind
-    from skillmesh.common.progress import Advance
+    from skillmesh.numerics.process import Advance
     from skillmesh_challenge.studies.tasks import StudyView
 
 

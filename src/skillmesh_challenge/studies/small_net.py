@@ -10,8 +10,8 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from skillmesh.anchors.protocol import Labels
-    from skillmesh.common.progress import Advance
     from skillmesh.data.images import Pixels
+    from skillmesh.numerics.process import Advance
     from skillmesh_challenge.studies.difficulty import NetSettings
 
 WIDTHS = (16, 32, 64)

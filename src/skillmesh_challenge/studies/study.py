@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skillmesh.common.progress import Progress
+from skillmesh.numerics.process import Progress
 from skillmesh_challenge.paper import inputs
 
 

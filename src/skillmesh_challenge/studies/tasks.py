@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skillmesh.common.progress import begin
 from skillmesh.data.folder import ImageFile, TaskImages, find_tasks, open_task
 from skillmesh.errors import DataError
+from skillmesh.numerics.process import begin
 
 if TYPE_CHECKING:
     from skillmesh.anchors.protocol import Labels
     from skillmesh.backbone.backbone import Backbone
-    from skillmesh.backbone.representation import Raw
+    from skillmesh.backbone.calibration import Raw
     from skillmesh.common.choices import Representation
-    from skillmesh.numerics.tensors import Floats
+    from skillmesh.numerics.arrays import Floats
     from skillmesh_challenge.studies.study import StudySettings
 
 
@@ -54,8 +54,7 @@ class StudyView:
 
 def describe_tasks(settings: StudySettings) -> tuple[Backbone, list[StudyTask]]:
     """Describe all images of the tasks that the user named; their faults are found before torch is loaded."""
-    from skillmesh.backbone.backbone import Backbone
-    from skillmesh.backbone.cache import default_folder
+    from skillmesh.backbone.backbone import Backbone, default_folder
 
     folders = _opened(settings)
     chosen = (settings.backbone, settings.weights, settings.calibration, settings.device)

@@ -3,7 +3,6 @@
 Each family of tasks is a file with its `TASKS`; `catalogue` puts them in order.
 """
 
-from skillmesh.data.demo.catalogue import HIDDEN, LEARNED, demo_task_classes, draw
-from skillmesh.data.demo.write import write_demo_tasks
+from skillmesh.data.demo.catalogue import HIDDEN, LEARNED, demo_task_classes, draw, write_demo_tasks
 
 __all__ = ["HIDDEN", "LEARNED", "demo_task_classes", "draw", "write_demo_tasks"]

@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import WHITE, Colour, Pen, blotches, hsv, mix
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import WHITE, Colour, DrawnTask, Pen, blotches, hsv, mix
 
 Cells = npt.NDArray[np.int64]
 INK: Colour = (18, 18, 20)
@@ -70,7 +69,7 @@ def _postal(pen: Pen, rng: np.random.Generator) -> None:
     for y in (-0.4, 0.4):
         for x in np.linspace(-0.8, 0.8, 26).tolist():
             up, down = rng.choice([0.08, 0.28], size=2).tolist()
-            pen.poly(outlines.box(x - 0.015, y - up, x + 0.015, y + down), INK)
+            pen.poly(canvas.box(x - 0.015, y - up, x + 0.015, y + down), INK)
 
 
 def _stacked(pen: Pen, rng: np.random.Generator) -> None:
@@ -94,7 +93,7 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     box = hsv(rng.uniform(0.04, 0.12), rng.uniform(0.2, 0.5), rng.uniform(0.55, 0.8))
     image = blotches(rng, side, [box, mix(box, WHITE, 0.15), mix(box, INK, 0.12)], 4)
     pen = Pen.posed(image, rng, turn=25, scale=(0.62, 0.8), reach=1.25)
-    label = outlines.round_box(1, 1, 0.04)
+    label = canvas.round_box(1, 1, 0.04)
     pen.at(0.02, 0.03).poly(label, mix(box, INK, 0.4))
     pen.poly(label, mix(WHITE, box, rng.uniform(0, 0.15)))
     CODES[cls](pen, rng)

@@ -1,17 +1,60 @@
-"""What all demo tasks share: a pen in unit coordinates, backdrops, and the finish (blur, light, noise).
+"""What all demo tasks share: letters, a pen in unit coordinates, outlines, backdrops, and the finish.
 
 Tasks draw at twice the wanted size in coordinates from -1 to 1 (y points down), and the pen's pose turns,
 squeezes and moves everything at once. The reduction to the wanted size smooths the edges.
 """
 
+from __future__ import annotations
+
 import colorsys
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from skillmesh.data.demo.fonts import glyph
+from skillmesh.errors import DataError
+
+PIXELS = 150
+
+
+@lru_cache(maxsize=1)
+def font_folder() -> Path:
+    """Where the fonts lie."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise DataError(
+            "the demo tasks draw their letters with the fonts of matplotlib, which is not installed; "
+            "run: pip install 'skillmesh[demo]'"
+        ) from error
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+
+
+@lru_cache(maxsize=16)
+def font(name: str) -> ImageFont.FreeTypeFont:
+    """One font, by its file name without the ending."""
+    path = font_folder() / f"{name}.ttf"
+    try:
+        return ImageFont.truetype(path, PIXELS)
+    except OSError as error:
+        raise DataError(
+            f"cannot read the font {path}: {error}; reinstall it with: pip install 'skillmesh[demo]'"
+        ) from error
+
+
+@lru_cache(maxsize=1024)
+def glyph(name: str, words: str) -> Image.Image:
+    """A stencil of the words with one clear pixel round them; shared, so copy it before changing it."""
+    left, top, right, bottom = font(name).getbbox(words)
+    stencil = Image.new("L", (int(right - left) + 2, int(bottom - top) + 2))
+    ImageDraw.Draw(stencil).text((1 - left, 1 - top), words, fill=255, font=font(name))
+    return stencil
+
 
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
@@ -98,7 +141,7 @@ class Pen:
         scale: tuple[float, float] = (0.6, 0.85),
         squeeze: float = 0.06,
         reach: float = 1.0,
-    ) -> "Pen":
+    ) -> Pen:
         """A pen of random place, size and turn (in degrees); the disc of radius `reach` stays inside."""
         half = image.width / 2
         size = rng.uniform(*scale)
@@ -107,7 +150,7 @@ class Pen:
         room = max(0.0, 0.97 - size * reach) * half
         return cls(image, matrix, half + rng.uniform(-room, room, size=2))
 
-    def at(self, x: float, y: float, scale: float = 1.0, turn: float = 0.0) -> "Pen":
+    def at(self, x: float, y: float, scale: float = 1.0, turn: float = 0.0) -> Pen:
         """A pen whose origin lies at (x, y) of this one, scaled and turned by degrees."""
         matrix = self.matrix @ _rotation(turn) * scale
         return Pen(self.image, matrix, self.matrix @ np.array([x, y]) + self.shift)
@@ -158,3 +201,108 @@ def _rotation(degrees: float) -> Array:
 
 
 _CIRCLE = [(float(np.cos(a)), float(np.sin(a))) for a in np.linspace(0, 2 * np.pi, 40, endpoint=False)]
+
+
+# Outlines that several tasks draw, as points in the unit square (y points down).
+
+
+def regular(corners: int, radius: float = 1.0, turn: float = -90.0) -> list[Point]:
+    """A regular polygon; by default a corner points up."""
+    angles = np.deg2rad(turn) + np.arange(corners) * 2 * np.pi / corners
+    return [(float(radius * np.cos(a)), float(radius * np.sin(a))) for a in angles]
+
+
+def star(points: int, inner: float = 0.42) -> list[Point]:
+    """A star whose valleys lie `inner` of the way to its tips."""
+    tips, valleys = regular(points), regular(points, inner, -90 + 180 / points)
+    return [corner for pair in zip(tips, valleys, strict=True) for corner in pair]
+
+
+def box(left: float, top: float, right: float, bottom: float) -> list[Point]:
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+def round_box(wide: float, high: float, radius: float) -> list[Point]:
+    """A box round the origin with rounded corners."""
+    corners = ((1, 1, 0), (-1, 1, 90), (-1, -1, 180), (1, -1, 270))
+    return [
+        (
+            sx * (wide - radius) + radius * float(np.cos(np.deg2rad(start + step))),
+            sy * (high - radius) + radius * float(np.sin(np.deg2rad(start + step))),
+        )
+        for sx, sy, start in corners
+        for step in range(0, 91, 15)
+    ]
+
+
+def heart() -> list[Point]:
+    angles = np.linspace(0, 2 * np.pi, 48, endpoint=False)
+    x = np.sin(angles) ** 3
+    y = -(13 * np.cos(angles) - 5 * np.cos(2 * angles) - 2 * np.cos(3 * angles) - np.cos(4 * angles)) / 16
+    return list(zip(x.tolist(), (y - 0.08).tolist(), strict=True))
+
+
+def crescent() -> list[Point]:
+    outer = [(float(np.cos(a)), float(np.sin(a))) for a in np.linspace(0.75, 2 * np.pi - 0.75, 40)]
+    tip_x, tip_y = outer[0]
+    start = np.arctan2(tip_y, tip_x - 0.42)
+    reach = float(np.hypot(tip_x - 0.42, tip_y))
+    inner = [
+        (0.42 + reach * float(np.cos(a)), reach * float(np.sin(a)))
+        for a in np.linspace(2 * np.pi - start, start, 30)
+    ]
+    return outer + inner
+
+
+def cross(arm: float = 0.34) -> list[Point]:
+    quarter = [(arm, -1.0), (arm, -arm), (1.0, -arm)]
+    points: list[Point] = []
+    for _ in range(4):
+        points += quarter
+        quarter = [(-y, x) for x, y in quarter]
+    return points
+
+
+def petal(length: float, wide: float) -> list[Point]:
+    """A petal from the origin upwards, widest past the middle."""
+    steps = np.linspace(0, np.pi, 14)
+    right = [(wide * float(np.sin(s) ** 1.2), -length * float((1 - np.cos(s)) / 2)) for s in steps]
+    return right + [(-x, y) for x, y in reversed(right)]
+
+
+def suit(pen: Pen, name: str, fill: Colour) -> None:
+    """A playing card's suit, in the unit square."""
+    if name == "hearts":
+        pen.poly(heart(), fill)
+    elif name == "diamonds":
+        pen.poly([(0, -1), (0.72, 0), (0, 1), (-0.72, 0)], fill)
+    else:
+        if name == "spades":
+            pen.poly([(0.9 * x, -0.85 * y - 0.15) for x, y in heart()], fill)
+        else:
+            for x, y in ((0.0, -0.52), (0.5, 0.2), (-0.5, 0.2)):
+                pen.disc(x, y, 0.45, fill)
+            pen.disc(0.0, 0.0, 0.3, fill)
+        pen.poly([(-0.08, 0.1), (0.08, 0.1), (0.34, 1.0), (-0.34, 1.0)], fill)
+
+
+# What a demo task is, and the seed of an image.
+
+#: (class, generator, side in pixels) -> an RGB image of about that side; `canvas.finish` brings it to size.
+Drawer = Callable[[str, np.random.Generator, int], Image.Image]
+
+
+@dataclass(frozen=True)
+class DrawnTask:
+    """One demo task; a hidden one is never learned by the demo."""
+
+    name: str
+    classes: tuple[str, ...]
+    drawer: Drawer
+    hidden: bool = False
+
+
+def stable_seed(*parts: str | int) -> int:
+    """128 bits that depend on nothing but the parts: Python's own `hash` changes with every process."""
+    text = "\0".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")

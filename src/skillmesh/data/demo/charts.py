@@ -6,9 +6,8 @@ from itertools import pairwise
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import WHITE, Colour, Pen, Point, blotches, hsv, mix
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import WHITE, Colour, DrawnTask, Pen, Point, blotches, hsv, mix
 
 AXIS: Colour = (90, 94, 104)
 GRID: Colour = (222, 225, 230)
@@ -33,7 +32,7 @@ def _bars(pen: Pen, rng: np.random.Generator, colours: Palette) -> None:
     step = 1.5 / count
     for k in range(count):
         left = -0.7 + k * step
-        pen.poly(outlines.box(left, rng.uniform(-0.75, 0.4), left + 0.7 * step, 0.64), colours[k % 3])
+        pen.poly(canvas.box(left, rng.uniform(-0.75, 0.4), left + 0.7 * step, 0.64), colours[k % 3])
 
 
 def _lines(pen: Pen, rng: np.random.Generator, colours: Palette) -> None:
@@ -78,9 +77,9 @@ def _scatter(pen: Pen, rng: np.random.Generator, colours: Palette) -> None:
 def _radar(pen: Pen, rng: np.random.Generator, colours: Palette) -> None:
     corners = int(rng.integers(5, 8))
     for radius in (0.85, 0.57, 0.28):
-        ring = outlines.regular(corners, radius)
+        ring = canvas.regular(corners, radius)
         pen.line([*ring, ring[0]], 0.02, mix(AXIS, GRID, 0.5))
-    tips = outlines.regular(corners)
+    tips = canvas.regular(corners)
     for x, y in tips:
         pen.line([(0, 0), (0.85 * x, 0.85 * y)], 0.015, GRID)
     reach = rng.uniform(0.25, 0.85, size=corners).tolist()
@@ -94,7 +93,7 @@ def _heat_map(pen: Pen, rng: np.random.Generator, colours: Palette) -> None:
     step = 1.6 / cells
     for k, share in enumerate(rng.uniform(size=cells * cells).tolist()):
         left, top = -0.8 + k % cells * step, -0.8 + k // cells * step
-        cell = outlines.box(left, top, left + step * 0.96, top + step * 0.96)
+        cell = canvas.box(left, top, left + step * 0.96, top + step * 0.96)
         pen.poly(cell, mix(mix(colours[0], WHITE, 0.85), mix(colours[0], (0, 0, 40), 0.3), share))
 
 
@@ -107,7 +106,7 @@ def _box_plot(pen: Pen, rng: np.random.Generator, colours: Palette) -> None:
         pen.line([(x + 0.1, top - reach[0]), (x + 0.1, bottom + reach[1])], 0.025, AXIS)
         for y in (top - reach[0], bottom + reach[1]):
             pen.line([(x + 0.03, y), (x + 0.17, y)], 0.03, AXIS)
-        pen.poly(outlines.box(x, top, x + 0.2, bottom), colours[k % 3])
+        pen.poly(canvas.box(x, top, x + 0.2, bottom), colours[k % 3])
         pen.line([(x + 0.01, middle), (x + 0.19, middle)], 0.04, WHITE)
 
 
@@ -140,8 +139,8 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     desk = hsv(rng.uniform(0.5, 0.7), rng.uniform(0.05, 0.2), rng.uniform(0.7, 0.85))
     image = blotches(rng, side, [desk, mix(desk, WHITE, 0.2)], 2)
     pen = Pen.posed(image, rng, turn=6, scale=(0.8, 0.92), squeeze=0.08)
-    pen.at(0.02, 0.03).poly(outlines.round_box(1, 1, 0.05), mix(desk, (0, 0, 0), 0.2))
-    pen.poly(outlines.round_box(1, 1, 0.05), (252, 252, 252))
+    pen.at(0.02, 0.03).poly(canvas.round_box(1, 1, 0.05), mix(desk, (0, 0, 0), 0.2))
+    pen.poly(canvas.round_box(1, 1, 0.05), (252, 252, 252))
     hue, step = rng.uniform(), rng.choice([0.09, 0.22, 0.33])
     colours = [hsv(hue + k * step, rng.uniform(0.5, 0.8), rng.uniform(0.65, 0.9)) for k in range(5)]
     CHARTS[cls](pen, rng, colours)

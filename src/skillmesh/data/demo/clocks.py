@@ -3,9 +3,8 @@
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, blotches, hsv, mix, vary
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, DrawnTask, Pen, blotches, hsv, mix, vary
 
 HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -30,7 +29,7 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     frame = hsv(rng.uniform(), rng.uniform(0.2, 0.8), rng.uniform(0.2, 0.7))
     dark = rng.uniform() < 0.25
     face, ink = (mix(frame, BLACK, 0.6), WHITE) if dark else (mix(WHITE, frame, 0.06), BLACK)
-    rim = outlines.round_box(0.95, 0.95, 0.2) if rng.uniform() < 0.3 else outlines.regular(60)
+    rim = canvas.round_box(0.95, 0.95, 0.2) if rng.uniform() < 0.3 else canvas.regular(60)
     Pen(image, pen.matrix, pen.shift + side * 0.015).poly(rim, mix(wall, BLACK, 0.4))
     pen.poly(rim, frame)
     pen.disc(0, 0, 0.88, face)

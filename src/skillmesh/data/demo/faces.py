@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, blotches, hsv, mix
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, DrawnTask, Pen, blotches, hsv, mix
 
 INK: Colour = (60, 36, 24)
 RED: Colour = (214, 40, 60)
@@ -34,7 +33,7 @@ def _closed_eye(pen: Pen, x: float, *, up: bool) -> None:
 def _grin(pen: Pen) -> None:
     bowl = [(0.56 * float(np.cos(a)), 0.18 + 0.5 * float(np.sin(a))) for a in np.linspace(0, np.pi, 24)]
     pen.poly(bowl, mix(RED, BLACK, 0.6))
-    pen.poly(outlines.box(-0.5, 0.18, 0.5, 0.29), WHITE)
+    pen.poly(canvas.box(-0.5, 0.18, 0.5, 0.29), WHITE)
 
 
 def _happy(pen: Pen) -> None:
@@ -57,7 +56,7 @@ def _sad(pen: Pen) -> None:
 def _crying(pen: Pen) -> None:
     for x in (-0.36, 0.36):
         _closed_eye(pen, x, up=False)
-        pen.poly(outlines.box(x - 0.11, -0.1, x + 0.11, 0.72), TEAR)
+        pen.poly(canvas.box(x - 0.11, -0.1, x + 0.11, 0.72), TEAR)
         pen.disc(x, 0.72, 0.11, TEAR)
     pen.disc(0, 0.5, 0.19, mix(RED, BLACK, 0.6), tall=1.3)
 
@@ -98,7 +97,7 @@ def _winking(pen: Pen) -> None:
 
 def _in_love(pen: Pen) -> None:
     for x in (-0.38, 0.38):
-        pen.at(x, -0.24, 0.27).poly(outlines.heart(), RED)
+        pen.at(x, -0.24, 0.27).poly(canvas.heart(), RED)
     _grin(pen)
 
 

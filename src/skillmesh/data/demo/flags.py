@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import WHITE, Colour, Pen, blotches, mix
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import WHITE, Colour, DrawnTask, Pen, blotches, mix
 
 WIDE, HIGH = 180, 120
 RED: Colour = (206, 32, 44)
@@ -59,7 +58,7 @@ def _flat(country: str) -> npt.NDArray[np.float32]:
     elif country == "Japan":
         pen.disc(0, 0, 0.6, RED)
     elif country == "Switzerland":
-        pen.at(0, 0, 0.65).poly(outlines.cross(0.3), WHITE)
+        pen.at(0, 0, 0.65).poly(canvas.cross(0.3), WHITE)
     else:
         _bands(image, False, (WHITE, RED))
         pen.poly([(-1.5, -1), (0, 0), (-1.5, 1)], BLUE)
@@ -73,7 +72,7 @@ def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     left = middle[0] - half_wide
     pole = Pen(sky, np.eye(2) * side / 2, np.full(2, side / 2))
     metal = mix((90, 80, 75), (170, 170, 175), rng.uniform())
-    pole.poly(outlines.box(left - 0.05, middle[1] - half_wide * 0.75, left, 1.1), metal)
+    pole.poly(canvas.box(left - 0.05, middle[1] - half_wide * 0.75, left, 1.1), metal)
     x = np.linspace(-1, 1, side)
     u = (x - left) / (2 * half_wide)
     swell = rng.uniform(0.02, 0.07) * np.clip(u * 3, 0, 1)

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, blotches, hsv, mix, vary
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, DrawnTask, Pen, blotches, hsv, mix, vary
 
 Flower = Callable[[Pen, np.random.Generator], None]
 
@@ -16,7 +15,7 @@ def _wreath(pen: Pen, count: int, length: float, wide: float, colour: Colour, st
     """Petals round the origin, every other one a little darker."""
     for k in range(count):
         tint = mix(colour, BLACK, 0.12 * (k % 2))
-        pen.at(0, 0, 1, start + 360 * k / count).poly(outlines.petal(length, wide), tint)
+        pen.at(0, 0, 1, start + 360 * k / count).poly(canvas.petal(length, wide), tint)
 
 
 def _stem(pen: Pen, rng: np.random.Generator, top: float = 0.0) -> None:
@@ -25,7 +24,7 @@ def _stem(pen: Pen, rng: np.random.Generator, top: float = 0.0) -> None:
     bend = [(sway * t * t, top + t * (2.2 - top)) for t in np.linspace(0, 1, 8).tolist()]
     pen.line(bend, 0.08, green)
     for turn in (55, -55):
-        pen.at(bend[4][0], bend[4][1], 0.8, turn).poly(outlines.petal(0.9, 0.2), mix(green, WHITE, 0.08))
+        pen.at(bend[4][0], bend[4][1], 0.8, turn).poly(canvas.petal(0.9, 0.2), mix(green, WHITE, 0.08))
 
 
 def _daisy(pen: Pen, rng: np.random.Generator) -> None:
@@ -47,10 +46,10 @@ def _sunflower(pen: Pen, rng: np.random.Generator) -> None:
 def _tulip(pen: Pen, rng: np.random.Generator) -> None:
     colour = hsv(rng.choice([0.95, 0.98, 0.05, 0.12, 0.8]), rng.uniform(0.6, 0.9), 0.92)
     for x, turn in ((0.0, 0.0), (-0.3, -14.0), (0.3, 14.0)):
-        pen.at(x, 0.55, 1, turn).poly(outlines.petal(1.5, 0.42), mix(colour, BLACK, 0.22))
+        pen.at(x, 0.55, 1, turn).poly(canvas.petal(1.5, 0.42), mix(colour, BLACK, 0.22))
     for turn in (-22, 22):
-        pen.at(0, 0.75, 1, turn).poly(outlines.petal(1.5, 0.5), mix(colour, BLACK, 0.1))
-    pen.at(0, 0.78).poly(outlines.petal(1.25, 0.42), colour)
+        pen.at(0, 0.75, 1, turn).poly(canvas.petal(1.5, 0.5), mix(colour, BLACK, 0.1))
+    pen.at(0, 0.78).poly(canvas.petal(1.25, 0.42), colour)
 
 
 def _rose(pen: Pen, rng: np.random.Generator) -> None:
@@ -84,7 +83,7 @@ def _lavender(pen: Pen, rng: np.random.Generator) -> None:
         for row in range(9):
             for sign in (-1, 1):
                 bud = spike.at(0, 0.5 - 0.18 * row, 1, 38 * sign)
-                bud.poly(outlines.petal(0.3, 0.1), vary(rng, colour, 18))
+                bud.poly(canvas.petal(0.3, 0.1), vary(rng, colour, 18))
 
 
 def _bluebell(pen: Pen, rng: np.random.Generator) -> None:

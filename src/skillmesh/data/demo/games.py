@@ -3,9 +3,8 @@
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, Pen, Point, blotches, hsv, mix, vary
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import BLACK, WHITE, Colour, DrawnTask, Pen, Point, blotches, hsv, mix, vary
 
 CORNERS: list[Point] = [(-1, -1), (1, 1), (1, -1), (-1, 1)]
 PIPS: dict[str, list[Point]] = {
@@ -34,7 +33,7 @@ def draw_die(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     if body == WHITE and dots != BLACK:
         dots = (190, 30, 40)
     down = side * rng.uniform(0.03, 0.06)
-    face = outlines.round_box(1.0, 1.0, rng.uniform(0.15, 0.4))
+    face = canvas.round_box(1.0, 1.0, rng.uniform(0.15, 0.4))
     for drop, colour in ((1.8 * down, mix(wood, BLACK, 0.5)), (down, mix(body, BLACK, 0.35)), (0.0, body)):
         Pen(image, pen.matrix, pen.shift + np.array([0.4, 1.0]) * drop).poly(face, colour)
     pen.at(0, 0, 0.93).poly(face, mix(body, WHITE, 0.25))
@@ -52,17 +51,17 @@ def draw_card(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
     pen = Pen.posed(image, rng, turn=35, scale=(0.62, 0.84), reach=1.1)
     paper = vary(rng, (246, 244, 236), 6)
     ink = vary(rng, (200, 24, 36) if suit in SUITS[:2] else (26, 26, 32), 12)
-    edge = outlines.round_box(0.72, 1.0, 0.1)
+    edge = canvas.round_box(0.72, 1.0, 0.1)
     Pen(image, pen.matrix, pen.shift + side * 0.02).poly(edge, mix(felt, BLACK, 0.45))
     pen.poly(edge, mix(paper, BLACK, 0.2))
     pen.at(0, 0, 0.98).poly(edge, paper)
     letter, pips = RANKS[rank]
     for turn, sign in ((0, -1), (180, 1)):
         pen.at(0.56 * sign, 0.8 * sign, 1, turn).text(letter, ink, high=0.13, wide=0.13)
-        outlines.suit(pen.at(0.56 * sign, 0.54 * sign, 0.1, turn), suit, ink)
+        canvas.suit(pen.at(0.56 * sign, 0.54 * sign, 0.1, turn), suit, ink)
     for x, y in pips:
         spread = pen.at(0.25 * x, 0.56 * y, 0.42 if rank == "ace" else 0.21, 180 if y > 0 else 0)
-        outlines.suit(spread, suit, ink)
+        canvas.suit(spread, suit, ink)
     return image
 
 

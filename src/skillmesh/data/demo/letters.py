@@ -7,8 +7,7 @@ Latin S ...) are left out, so that each image belongs to one task.
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo.canvas import Colour, Pen, blotches, hsv, mix
-from skillmesh.data.demo.task import Drawer, DrawnTask
+from skillmesh.data.demo.canvas import Colour, Drawer, DrawnTask, Pen, blotches, hsv, mix
 
 FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSerif-Bold")
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo.canvas import Array, smooth_field
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo.canvas import Array, DrawnTask, smooth_field
 
 #: Height (0 is the shore) and its colour, from the deep sea to snow.
 LEVELS = np.array([-1.6, -0.5, -0.02, 0.0, 0.06, 0.5, 1.0, 1.5, 2.0])

@@ -5,20 +5,19 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import Pen, Point, blotches, hsv, mix
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import DrawnTask, Pen, Point, blotches, hsv, mix
 
 SHAPES: dict[str, Callable[[], list[Point]]] = {
-    "circle": lambda: outlines.regular(48),
-    "triangle": lambda: outlines.regular(3),
-    "square": lambda: outlines.box(-0.8, -0.8, 0.8, 0.8),
-    "pentagon": lambda: outlines.regular(5),
-    "hexagon": lambda: outlines.regular(6),
-    "star": lambda: outlines.star(5),
-    "heart": outlines.heart,
-    "crescent": outlines.crescent,
-    "cross": outlines.cross,
+    "circle": lambda: canvas.regular(48),
+    "triangle": lambda: canvas.regular(3),
+    "square": lambda: canvas.box(-0.8, -0.8, 0.8, 0.8),
+    "pentagon": lambda: canvas.regular(5),
+    "hexagon": lambda: canvas.regular(6),
+    "star": lambda: canvas.star(5),
+    "heart": canvas.heart,
+    "crescent": canvas.crescent,
+    "cross": canvas.cross,
     "arrow": lambda: [(0, -1), (0.8, -0.1), (0.3, -0.1), (0.3, 1), (-0.3, 1), (-0.3, -0.1), (-0.8, -0.1)],
 }
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo import outlines
-from skillmesh.data.demo.canvas import Colour, Pen, blotches, hsv, mix
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo import canvas
+from skillmesh.data.demo.canvas import Colour, DrawnTask, Pen, blotches, hsv, mix
 
 ICE: Colour = (226, 240, 252)
 DEEP: Colour = (120, 165, 210)
@@ -24,7 +23,7 @@ def _arm(pen: Pen, branches: list[tuple[float, float]], width: float) -> None:
 def _star(pen: Pen, rng: np.random.Generator) -> None:
     for k in range(6):
         _arm(pen.at(0, 0, 1, 60 * k), [], 0.11)
-    pen.poly(outlines.regular(6, 0.2, 0), ICE)
+    pen.poly(canvas.regular(6, 0.2, 0), ICE)
 
 
 def _fern(pen: Pen, rng: np.random.Generator) -> None:
@@ -37,12 +36,12 @@ def _fern(pen: Pen, rng: np.random.Generator) -> None:
 
 def _plate(pen: Pen, rng: np.random.Generator) -> None:
     for radius, colour in ((0.95, ICE), (0.86, DEEP), (0.62, ICE), (0.54, mix(DEEP, ICE, 0.4)), (0.2, ICE)):
-        pen.poly(outlines.regular(6, radius * rng.uniform(0.97, 1.03)), colour)
+        pen.poly(canvas.regular(6, radius * rng.uniform(0.97, 1.03)), colour)
 
 
 def _sectored(pen: Pen, rng: np.random.Generator) -> None:
     notch = rng.uniform(0.5, 0.62)
-    pen.poly(outlines.star(6, notch + 0.15), ICE)
+    pen.poly(canvas.star(6, notch + 0.15), ICE)
     for k in range(6):
         sector = pen.at(0, 0, 1, 60 * k)
         sector.poly([(0.05, -0.3), (0.05, -0.82), (0.3, -0.5)], DEEP)
@@ -55,9 +54,9 @@ def _stellar_plate(pen: Pen, rng: np.random.Generator) -> None:
     for k in range(6):
         arm = pen.at(0, 0, 1, 60 * k)
         _arm(arm, [(0.38, 0.16)], 0.07)
-        arm.at(0, -0.75, size).poly(outlines.regular(6), ICE)
-        arm.at(0, -0.75, size * 0.6).poly(outlines.regular(6), DEEP)
-    pen.poly(outlines.regular(6, 0.28), ICE)
+        arm.at(0, -0.75, size).poly(canvas.regular(6), ICE)
+        arm.at(0, -0.75, size * 0.6).poly(canvas.regular(6), DEEP)
+    pen.poly(canvas.regular(6, 0.28), ICE)
 
 
 def _needles(pen: Pen, rng: np.random.Generator) -> None:

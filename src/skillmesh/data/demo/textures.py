@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from skillmesh.data.demo.canvas import Array, Colour, hsv, mix, paint, smooth_field, turned_grid
-from skillmesh.data.demo.task import DrawnTask
+from skillmesh.data.demo.canvas import Array, Colour, DrawnTask, hsv, mix, paint, smooth_field, turned_grid
 
 Texture = Callable[[Array, Array, np.random.Generator], Array]
 

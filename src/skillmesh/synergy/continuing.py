@@ -1,0 +1,290 @@
+"""A task of one's own goes on: more images or classes make a new version, without the old images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.anchors import KINDS
+from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged
+from skillmesh.backbone.calibration import Prior
+from skillmesh.data.folder import TaskImages, refuse_folder_of_tasks, refuse_too_few_classes, survey_task
+from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
+from skillmesh.learning.class_names.pairs import Places, union
+from skillmesh.learning.examine import Part
+from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path, probe_tensors
+from skillmesh.learning.lesson import Lesson, judged, own_probes, read_images
+from skillmesh.module.card import refuse_unportable
+from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.process import Progress, begin, one_thread
+from skillmesh.store.home import VALIDATION, load_validation
+from skillmesh.synergy.merging import HeadPart, together
+
+if TYPE_CHECKING:
+    from skillmesh.module import Module
+    from skillmesh.synergy.holder import Holder
+
+# Going on with a task: more images, more classes, and the old images are gone.
+#
+# What the old module says of its classes is added to what the new images say (`anchors/sketch.py`), so the
+# anchor loses nothing but what rounding had taken. A head cannot be added to: trained on new images alone it would
+# forget. So the prior lies around what the old head, a head of the new images and the merged anchor say together
+# (`synergy/merging.py`), and old classes are played by images drawn from the old anchor, beside the real
+# ones that their teacher has kept for validation. Those cannot choose between heads: the old head was trained on
+# them in the end, and they would have it stay as it is. `docs/synergy-merge.md` has figures.
+
+STRENGTH = 0.1
+"""How strongly the head is held to what is known before."""
+MOST_DRAWN = 2_000
+"""Images that are drawn in the place of old ones, in all: each costs as much as a real one."""
+
+Images = tuple[Floats, Labels]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is left of a task: its module's parts, and the validation images that its teacher has kept."""
+
+    head: Head
+    temperature: float
+    anchor: SketchAnchor
+    counts: NDArray[np.float64]
+    kept: Images
+    """Labels count the old classes."""
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The task as it is now."""
+
+    fit: Fit
+    anchor: SketchAnchor
+
+
+def go_on(
+    old: Known, places: Places, train: Images, val: Images, classes: int, prior: Prior, rank: int, seed: int
+) -> Continued:
+    """Add new images to a task; `places` says where its old classes stand among all, labels count all."""
+    statistics = merged(_statistics(old, places, train), classes)
+    centre = _together(old, places, train, val, statistics, prior).weight
+    known = joined(train, _drawn(old, places, seed))
+    before = fit_path(*known, classes, [STRENGTH], centre)[0]
+    judges = joined(val, (old.kept[0], places[old.kept[1]]))
+    if not len(judges[0]):
+        return Continued(Fit(before, STRENGTH, 1.0, None, before), statistics.anchor(rank))
+    temperature, _ = calibrate(before.logits(judges[0]), judges[1])
+    head = fit_path(*joined(known, judges), classes, [STRENGTH], centre)[0]
+    return Continued(Fit(head, STRENGTH, temperature, None, before), statistics.anchor(rank))
+
+
+def _statistics(old: Known, places: Places, train: Images) -> list[tuple[Statistics, Places]]:
+    seen, own = np.unique(train[1], return_inverse=True)
+    return [
+        (Statistics.of_anchor(old.anchor, old.counts), places),
+        (Statistics.of(train[0], own, len(seen)), seen.astype(np.int64)),
+    ]
+
+
+def _together(
+    old: Known, places: Places, train: Images, val: Images, statistics: Statistics, prior: Prior
+) -> Head:
+    """What the old head and one of the new images alone say together, as sure as it should be."""
+    parts = [HeadPart(old.head, old.temperature, places, old.counts)]
+    seen = np.unique(train[1])
+    if len(seen) > 1:
+        mine = np.isin(val[1], seen)
+        fit = fit_head(
+            train[0],
+            np.searchsorted(seen, train[1]),
+            val[0][mine],
+            np.searchsorted(seen, val[1][mine]),
+            len(seen),
+        )
+        counts = np.bincount(train[1])[seen].astype(np.float64)
+        parts.append(HeadPart(fit.before, fit.temperature, seen.astype(np.int64), counts))
+    return together(parts, statistics.anchor(), prior)
+
+
+def _drawn(old: Known, places: Places, seed: int) -> Images:
+    """Images as the old anchor says they lie: as many of each class as there were, as far as there is room."""
+    rng = np.random.default_rng(seed)
+    share = min(1.0, MOST_DRAWN / float(old.counts.sum()))
+    counts = np.maximum(np.rint(old.counts * share), 1).astype(np.int64)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    scatter = old.anchor.scatter
+    x = rng.standard_normal((len(labels), len(scatter.factor))) @ scatter.factor
+    x += rng.standard_normal(x.shape) * np.sqrt(scatter.diagonal)
+    return (old.anchor.means[labels] + x).astype(np.float32), places[labels]
+
+
+def joined(some: Images, others: Images) -> Images:
+    """The images of both."""
+    return np.concatenate([some[0], others[0]]), np.concatenate([some[1], others[1]])
+
+
+# A new version of one's own task from more images: of its classes, of new ones, or both.
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """The old classes as they were, then the new ones."""
+
+    names: tuple[str, ...]
+    places: Places
+    """Of the folder's classes."""
+
+
+def own_task(agent: Holder, task: str) -> Module:
+    """The module that can be gone on with: the agent's own, of a kind that adds up."""
+    older = agent.bank.held(task, agent.identity.public_key)
+    if older is None:
+        own = sorted(m.card.task for m in agent.bank if m.card.teacher_key == agent.identity.public_key)
+        raise UnknownTaskError(
+            f"this agent has taught no task {task!r}, and can go on with its own only; these are: "
+            f"{', '.join(own) or 'none'}; learn the images as a task of your own and use `skillmesh merge`"
+        )
+    refuse_unportable(older.card)
+    if not KINDS[agent.config.mapper].adds_up:
+        raise SettingsMismatchError(
+            f"this agent's anchors are {agent.config.mapper}, expected sketch: only these can be added to; learn "
+            "the task again from all images, with --replace"
+        )
+    return older
+
+
+def more_of(more: str | Path | TaskImages, task: str, seed: int, one_task: bool = False) -> TaskImages:
+    """The new images; a single class is enough, since there are others already."""
+    if isinstance(more, TaskImages):
+        folder, where = more, more.name
+    else:
+        folder, where = survey_task(more, name=task, seed=seed), str(more)
+        if not one_task:
+            refuse_folder_of_tasks(folder, where)
+    if not folder.classes:
+        refuse_too_few_classes(folder, where)
+    return folder
+
+
+def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progress | None = None) -> Lesson:
+    """Learn the task anew from what the old module says and the images in `folder`, without the old ones."""
+    classes = _classes(older, folder)
+    _refuse_grown_composition(older, classes)
+    images = len(folder.splits["train"]) + len(folder.splits["val"])
+    advance = begin(progress, older.card.task, images)
+    read = read_images(folder, agent.backbone, advance)
+    train, val = (_described(agent, part, classes) for part in read.parts)
+    counts = np.bincount(train[1], minlength=len(classes.names))
+    _refuse_nothing_new(older, classes, counts)
+    kept = _kept(agent, older)
+    old = Known(
+        Head.read(older.tensors),
+        older.card.temperature,
+        SketchAnchor.read(older.tensors),
+        np.asarray(older.card.counts, dtype=np.float64),
+        kept,
+    )
+    places = np.arange(len(older.card.classes))
+    with one_thread():  # as in `lesson.study`
+        found = go_on(
+            old, places, train, val, len(classes.names), agent.prior, agent.config.rank, agent.config.seed
+        )
+        judges = _by_class(joined(val, kept))
+        probes = own_probes(found.anchor, judges[0], "sketch", agent.prior)
+    counts[: len(places)] += np.asarray(older.card.counts)
+    facts = {
+        "task": older.card.task,
+        "classes": classes.names,
+        "dim": older.card.dim,
+        "anchors": ("sketch",),
+        "counts": tuple(int(n) for n in counts),
+        "validation_images": len(judges[0]),
+        "validation_accuracy": _accuracy(older, found, val, kept),
+        "temperature": found.fit.temperature,
+        "composed": older.card.composed,
+        "trial": f"went on from version {older.card.version} with {len(train[0])} more images",
+    }
+    tensors = found.fit.head.tensors() | found.anchor.tensors() | probe_tensors(probes)
+    outcome = judged(found.fit, classes.names, replace(read.parts[1], labels=val[1]), val[0])
+    return Lesson(
+        tensors,
+        facts,
+        read.unreadable,
+        folder.notes,
+        *judges,
+        read.fresh,
+        findings=read.findings,
+        outcome=outcome,
+        training_accuracy=_share(_right(found.fit.before, *train), len(train[0])),
+    )
+
+
+def told_before(older: Module, **told: Any) -> dict[str, Any]:
+    """Licence, note and tags stay what they were where nothing new is said."""
+    return {name: value or getattr(older.card, name) for name, value in told.items()}
+
+
+def _classes(older: Module, folder: TaskImages) -> _Classes:
+    both = union([older.card.classes, folder.classes])
+    known = len(older.card.classes)
+    new = {int(place): name for name, place in zip(folder.classes, both.places[1], strict=True) if place >= known}
+    return _Classes((*older.card.classes, *(new[place] for place in sorted(new))), both.places[1])
+
+
+def _described(agent: Holder, part: Part, classes: _Classes) -> Images:
+    x = agent.backbone.represent(part.raw, agent.config.representation, agent.config.compact)
+    return x, classes.places[part.labels]
+
+
+def _refuse_grown_composition(older: Module, classes: _Classes) -> None:
+    """A composed task says of each class where it is from, to step back behind that; a new one is from nowhere."""
+    if older.card.composed is not None and len(classes.names) > len(older.card.classes):
+        added = ", ".join(map(repr, classes.names[len(older.card.classes) :][:5]))
+        raise DataError(
+            f"{older.card.task!r} was composed of classes of other tasks, and {added} is none of them; learn the "
+            "new classes as a task, then compose again with `skillmesh compose --images FOLDER --replace`"
+        )
+
+
+def _refuse_nothing_new(older: Module, classes: _Classes, counts: Places) -> None:
+    empty = [classes.names[c] for c in range(len(older.card.classes), len(classes.names)) if not counts[c]]
+    if empty or not counts.sum():
+        what = f"of {', '.join(map(repr, empty[:5]))}" if empty else "at all"
+        raise DataError(f"no training image {what} can be read; mend or remove the class folder(s)")
+
+
+def _kept(agent: Holder, older: Module) -> Images:
+    """The validation images of the old task that are still here, with labels that are certain."""
+    (own,) = load_validation(agent.home / VALIDATION, [older])
+    if own.labels is None:
+        return np.empty((0, older.card.dim), dtype=np.float32), np.empty(0, dtype=np.int64)
+    return own.x, own.labels
+
+
+def _by_class(images: Images) -> Images:
+    """Class by class, as validation images are kept."""
+    order = np.argsort(images[1], kind="stable")
+    return images[0][order], images[1][order]
+
+
+def _accuracy(older: Module, found: Continued, val: Images, kept: Images) -> float | None:
+    """On validation images, before they joined the training.
+
+    The old head has seen the old ones: of these it is not believed to know more than its card says.
+    """
+    new, old = (_right(found.fit.before, *images) for images in (val, kept))
+    if older.card.validation_accuracy is not None:
+        old = min(old, older.card.validation_accuracy * len(kept[0]))
+    images = len(val[0]) + len(kept[0])
+    return _share(new + old, images)
+
+
+def _share(right: float, images: int) -> float | None:
+    return right / images if images else None
+
+
+def _right(head: Head, x: Floats, labels: Places) -> float:
+    return float(np.sum(head.logits(x).argmax(axis=1) == labels))

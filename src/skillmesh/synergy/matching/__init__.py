@@ -1,1 +1,0 @@
-"""Which classes of different tasks are one thing: by name, by sight, over a whole bank, and in answers."""

@@ -1,0 +1,334 @@
+"""Several teachers of one task: which modules can be parts of one, and what a link makes of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged, pooled_precision
+from skillmesh.backbone.calibration import Prior
+from skillmesh.errors import SettingsMismatchError
+from skillmesh.learning.class_names.pairs import Union, union
+from skillmesh.learning.head import Head, closed_form, probe_tensors, read_probes
+from skillmesh.module import Module, in_order
+from skillmesh.module.card import MAX_CLASSES, Card, refuse_strangers
+from skillmesh.module.notice import Link, MergedTask
+from skillmesh.module.teachers import Signed, claimed
+from skillmesh.numerics.arrays import Floats, Tensors, log_steps
+from skillmesh.numerics.process import one_thread
+from skillmesh.vetting.quarantine import disagreement
+
+# Fitting: which modules can be parts of one task.
+#
+# Heads and anchors look at the same numbers, each part is of another teacher, every part shares a class name with
+# another, and of any two parts the classes of one name lie in one place. Any two: many who agree with each other
+# must not outvote the one whom they contradict.
+
+ASTRAY = 0.25
+"""So many shared classes may lie nearer to another class of the other part than to their own."""
+
+
+def misfit(parts: Sequence[Module], prior: Prior, name_of: Callable[[Signed], str] = claimed) -> str | None:
+    """Say why modules cannot be parts of one task, or nothing."""
+    try:
+        refuse_strangers([part.card for part in parts])
+    except SettingsMismatchError as error:
+        return str(error)
+    if any("sketch" not in part.card.anchors for part in parts):
+        return "only tasks with sketch anchors can be merged: those of other kinds do not add up"
+    classes = union([part.card.classes for part in parts])
+    if len(classes.classes) > MAX_CLASSES:
+        return f"together they have {len(classes.classes):,} classes, expected at most {MAX_CLASSES:,}"
+    if (lonely := _unconnected(classes)) is not None:
+        card = parts[lonely].card
+        return (
+            f"{card.task!r} by {name_of(card)} has no class in common with the others, expected one or more; to "
+            "put different classes together, use `skillmesh compose`"
+        )
+    ((_, teacher), many) = Counter((p.card.teacher_key, name_of(p.card)) for p in parts).most_common(1)[0]
+    if many > 1:
+        return (
+            f"{many} of them are by {teacher}, expected one of each teacher: nobody has more say by sending "
+            "more; to add to a task of one's own, use `skillmesh learn --continue`"
+        )
+    compared, astray = disagreement(parts, prior)
+    if astray > ASTRAY * compared:
+        return (
+            f"classes of one name do not look alike: of two teachers {astray} of {compared} lie nearer to another "
+            f"class of the other, expected at most {int(ASTRAY * compared)}"
+        )
+    return None
+
+
+def _unconnected(classes: Union) -> int | None:
+    """The index of a part that no chain of shared classes leads to from the first."""
+    reached, known = {0}, set(classes.places[0].tolist())
+    while True:
+        near = [i for i, places in enumerate(classes.places) if i not in reached and known & set(places.tolist())]
+        if not near:
+            return next((i for i in range(len(classes.places)) if i not in reached), None)
+        reached |= set(near)
+        known |= {number for i in near for number in classes.places[i].tolist()}
+
+
+# Heads of several teachers as one: each class is judged by all who know it, as much as they have seen of it.
+#
+# A head tells its own classes apart, and how loud it is depends on how it was trained; of classes that it never
+# saw it says nothing. The merged anchor gives a closed-form head over all classes, whose levels can be compared.
+# So each head is first brought to its scale and level over the head's own classes; then, for every class c,
+#
+#     logit = ½ closed + ½ Σ wₚ (κₚ · headₚ less its mean over p's classes + mean of closed over p's classes),
+#
+# with wₚ the part's share of the images of c. All of it is linear in the image: the result is a plain head. Why
+# half: `docs/synergy-merge.md`.
+
+HEADS_SHARE = 0.5
+"""What part of a logit is the heads'; the rest is the closed form's."""
+SILENT = 0.0
+"""How loud a head is that contradicts the anchors of all teachers: it has nothing to add."""
+
+
+@dataclass(frozen=True)
+class HeadPart:
+    """A teacher's head, and how much it rests on."""
+
+    head: Head
+    temperature: float
+    places: NDArray[np.int64]
+    """Where its classes stand among all."""
+    evidence: NDArray[np.float64]
+    """Images of each of its classes."""
+
+
+def combined(
+    parts: Sequence[HeadPart], closed: Head, means: Floats, share: float = HEADS_SHARE
+) -> tuple[Head, float]:
+    """The head over all classes, and its temperature: it is as sure as the heads were on average."""
+    seen = np.zeros(len(means))
+    for part in parts:
+        seen[part.places] += part.evidence
+    weight = (1 - share) * closed.weight.astype(np.float64)
+    bias = (1 - share) * closed.bias.astype(np.float64)
+    loudness = []
+    for part in parts:
+        rows = Head(closed.weight[part.places], closed.bias[part.places])
+        scale = _scale(part, rows, means[part.places])
+        voice = share * part.evidence / seen[part.places]
+        weight[part.places] += voice[:, None] * _levelled(part.head.weight, rows.weight, scale)
+        bias[part.places] += voice * _levelled(part.head.bias, rows.bias, scale)
+        loudness += [np.log(scale * part.temperature)] if scale > SILENT else []
+    temperature = float(np.exp(np.mean(loudness))) if loudness else 1.0
+    return Head(weight.astype(np.float32), bias.astype(np.float32)), temperature
+
+
+def together(parts: Sequence[HeadPart], anchor: SketchAnchor, prior: Prior) -> Head:
+    """`combined` around the closed form of an anchor, already divided by its temperature."""
+    closed = closed_form(anchor.means, pooled_precision([anchor], prior))
+    head, temperature = combined(parts, closed, anchor.means)
+    return Head(head.weight / np.float32(temperature), head.bias / np.float32(temperature))
+
+
+def _levelled(own: Floats, closed: Floats, scale: float) -> NDArray[np.float64]:
+    """A head's rows or biases, as loud as the closed form's and around the same middle."""
+    ours, theirs = own.astype(np.float64), closed.astype(np.float64)
+    return np.asarray(scale * (ours - ours.mean(axis=0)) + theirs.mean(axis=0))
+
+
+def _scale(part: HeadPart, closed: Head, means: Floats) -> float:
+    """κ: by how much the head must be multiplied to be nearest to the closed form at its own classes' means."""
+    ours, theirs = (_centred(head.logits(means)) for head in (part.head, closed))
+    loud = float(np.vdot(ours, ours))
+    return max(float(np.vdot(ours, theirs)) / loud, SILENT) if loud else SILENT
+
+
+def _centred(logits: Floats) -> NDArray[np.float64]:
+    found = logits.astype(np.float64)
+    return np.asarray(found - found.mean(axis=1, keepdims=True))
+
+
+# Joining: which links act in an agent's bank, and what each makes of its parts.
+#
+# A link acts where its maker is trusted, two or more of its parts are in the bank, and these fit.
+# That depends on the link and the parts alone: agents that hold the same join the same, bit by bit, whatever the
+# order in which things came. So nobody can join what does not belong together, least of all a stranger. Only a
+# joint that harms an agent's own images (`links.py`) is left out, by that agent alone.
+
+MOST_EVIDENCE = 4.0
+"""Counts are what teachers say they are: none has more than so many times the say of the middle one of them."""
+MISFITS = 64
+"""After so many links that join nothing a maker has lost its say: each costs some milliseconds to look at."""
+
+Remembered = dict[tuple[str, ...], MergedTask | str]
+"""What came of links, by their digest and the ids of their parts here: a joint, or why there is none."""
+
+
+def arranged(
+    modules: Sequence[Module],
+    links: Iterable[Link],
+    prior: Prior,
+    complaint: Callable[[MergedTask], str | None] = lambda joint: None,
+    remembered: Remembered | None = None,
+) -> list[Module]:
+    """A bank's tasks in its order: the modules, those that a link joins as one.
+
+    A module is part of one task only. Of links that want the same the one stands whose maker taught a part of it,
+    then the one with more parts here, then the one of lower digest.
+
+    Parameters
+    ----------
+    complaint
+        Why a joint does not act here though its parts fit, if it does not.
+    remembered
+        What came of links before; it is brought up to date.
+    """
+    before, found = dict(remembered or {}), Remembered()
+    joints: list[Module] = []
+    taken: set[str] = set()
+    misfits: Counter[str] = Counter()
+    with one_thread():  # several may round otherwise
+        for link, parts in sorted(_candidates(modules, links), key=_precedence):
+            ids = {part.id for part in parts}
+            if taken & ids or misfits[link.teacher_key] == MISFITS:
+                continue
+            key = (link.digest, *(part.id for part in parts))
+            known = before.get(key)
+            found[key] = made = _made(link, parts, prior, complaint) if known is None else known
+            if isinstance(made, MergedTask):
+                joints.append(made)
+                taken |= ids
+            else:
+                misfits[link.teacher_key] += 1
+    if remembered is not None:
+        remembered.clear()
+        remembered.update(found)
+    alone = [module for module in modules if module.id not in taken]
+    return in_order(alone + joints)
+
+
+def _made(
+    link: Link, parts: Sequence[Module], prior: Prior, complaint: Callable[[MergedTask], str | None]
+) -> MergedTask | str:
+    """What a link makes of its parts, or why it makes nothing."""
+    reason = misfit(parts, prior)
+    if reason is not None:
+        return reason
+    made = joint(link, parts, prior)
+    return complaint(made) or made
+
+
+def joint(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask:
+    """One task of parts that fit, in the order of the bank."""
+    ordered = in_order(parts)
+    classes = union([part.card.classes for part in ordered])
+    anchors = [SketchAnchor.read(part.tensors) for part in ordered]
+    evidence = _evidence(ordered, classes)
+    statistics = [Statistics.of_anchor(anchor, seen) for anchor, seen in zip(anchors, evidence, strict=True)]
+    whole = merged(list(zip(statistics, classes.places, strict=True)), len(classes.classes))
+    anchor = whole.anchor()
+    heads = [
+        HeadPart(Head.read(part.tensors), part.card.temperature, places, seen)
+        for part, places, seen in zip(ordered, classes.places, evidence, strict=True)
+    ]
+    tensors = _unrounded(together(heads, anchor, prior), anchor) | _probes(ordered)
+    content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
+    identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
+    card = _card(link, ordered, classes)
+    return MergedTask(card, tensors, identity, content, sum(part.size for part in ordered), link, tuple(ordered))
+
+
+def _card(link: Link, parts: Sequence[Module], classes: Union) -> Card:
+    """What there is to say of the whole; what only one teacher said of its part is left out."""
+    nothing = dict.fromkeys(("validation_accuracy", "trial", "composed", "warm_start", "licence", "tags", "note"))
+    told: dict[str, object] = {
+        "task": link.task,
+        "classes": classes.classes,
+        "counts": tuple(int(n) for n in _counts(parts, classes)),
+        "temperature": 1.0,
+        "validation_images": sum(part.card.validation_images for part in parts),
+        "version": link.version,
+        "created": max(part.card.created for part in parts),
+        "teacher": " + ".join(sorted({part.card.teacher for part in parts})),
+        "teacher_key": link.teacher_key,
+    }
+    return parts[0].card.model_copy(update=nothing | told)
+
+
+def _candidates(modules: Sequence[Module], links: Iterable[Link]) -> list[tuple[Link, list[Module]]]:
+    found = [(link, [m for m in modules if m.id in link.parts]) for link in links if not link.withdrawn]
+    return [(link, parts) for link, parts in found if len(parts) > 1]
+
+
+def _precedence(candidate: tuple[Link, list[Module]]) -> tuple[bool, int, str]:
+    link, parts = candidate
+    stranger = all(part.card.teacher_key != link.teacher_key for part in parts)
+    return stranger, -len(parts), link.digest
+
+
+def _counts(parts: Sequence[Module], classes: Union) -> np.ndarray:
+    """Images of each class in all parts, as their teachers say."""
+    counts = np.zeros(len(classes.classes))
+    for part, places in zip(parts, classes.places, strict=True):
+        counts[places] += part.card.counts
+    return np.minimum(counts, 2**31)
+
+
+def _evidence(parts: Sequence[Module], classes: Union) -> list[np.ndarray]:
+    """Images of each part's classes, as far as they are believed.
+
+    A shared class is measured by the middle one of its teachers (of two the lesser), whom neither a boaster nor
+    one who claims a single image can move. Of a class that it alone has, a part is believed to have seen not many
+    more images than of those.
+    """
+    counts = [np.asarray(part.card.counts, dtype=np.float64) for part in parts]
+    middle = _middle_counts(counts, classes)
+    shared, believed = classes.shared, []
+    for count, places in zip(counts, classes.places, strict=True):
+        seen = np.minimum(count, MOST_EVIDENCE * middle[places])
+        most = MOST_EVIDENCE * seen[shared[places]].max(initial=0.0)
+        believed.append(np.where(shared[places], seen, np.minimum(count, most)))
+    return believed
+
+
+def _middle_counts(counts: Sequence[np.ndarray], classes: Union) -> np.ndarray:
+    """For each class the median of what its teachers say, the lower one where there are two."""
+    stands, said = np.concatenate(classes.places), np.concatenate(counts)
+    order = np.lexsort((said, stands))
+    teachers = np.bincount(stands, minlength=len(classes.classes))
+    firsts = np.cumsum(teachers) - teachers
+    middle: np.ndarray = said[order][firsts + (teachers - 1) // 2]
+    return middle
+
+
+def _unrounded(head: Head, anchor: SketchAnchor) -> Tensors:
+    """Tensors that read like a module's and are exact: rows in single precision with a scale of one."""
+    rows = {"head.weight": head.weight, "sketch.mean": anchor.means, "sketch.factor": anchor.scatter.factor}
+    values = {name: np.asarray(row, dtype=np.float32) for name, row in rows.items()}
+    scales = {
+        "head.scale": "head.weight",
+        "sketch.mean.scale": "sketch.mean",
+        "sketch.factor.scale": "sketch.factor",
+    }
+    ones = {name: np.ones(len(values[of]), dtype=np.float32) for name, of in scales.items()}
+    return (
+        values
+        | ones
+        | {
+            "head.bias": head.bias.astype(np.float32),
+            "sketch.diagonal": log_steps(np.maximum(anchor.scatter.diagonal, 1e-300)),
+            "sketch.freedom": np.array([anchor.freedom], dtype=np.float64),
+        }
+    )
+
+
+def _probes(parts: Sequence[Module]) -> Tensors:
+    """They were rounded so before: nothing is lost."""
+    return probe_tensors(np.concatenate([read_probes(part.tensors, part.card.dim) for part in parts]))
+
+
+def _hash(kind: str, pieces: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join([f"skillmesh/v1/{kind}", *pieces]).encode()).hexdigest()

@@ -1,1 +1,0 @@
-"""Several teachers of one task: what adds up, and the signed links that say so."""
