@@ -371,7 +371,7 @@ class Core:
                 f"{self.teachers.name(module.card)} has withdrawn version {module.card.version} of "
                 f"{module.card.task!r}; ask for a newer one"
             )
-        self.bank.add(data)
+        self.bank.add(data, module)
         self.ledger.remember(slot_of(module))
         return module
 

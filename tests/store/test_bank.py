@@ -374,3 +374,17 @@ def test_signed_module_with_means_out_of_all_bounds_is_refused(
     tensors = honest.tensors | {"sketch.mean.scale": np.full_like(honest.tensors["sketch.mean.scale"], 1e4)}
     with pytest.raises(TensorError, match=r"sketch\.mean\.scale"):
         agent.bank.add(Module.create(Card(**facts), tensors, mallory)[1])
+
+
+def test_a_file_is_checked_once_when_it_is_written_and_once_when_it_is_read(
+    new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    from skillmesh.module import format as module_format
+
+    read, times = module_format.read, []
+    monkeypatch.setattr(module_format, "read", lambda data, *rest: times.append(len(data)) or read(data, *rest))
+    teacher, student = new_agent("teacher"), new_agent("student")
+    teacher.learn(tiny_tasks / "dice")
+    assert len(times) == 1
+    student.receive(teacher.export("dice", tmp_path / "dice.skill"))
+    assert len(times) == 2

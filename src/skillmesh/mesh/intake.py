@@ -168,7 +168,7 @@ class Adopter:
             arrival, data = files[module.id]
             try:
                 if self._wanted(arrival.announcement):
-                    self._agent.bank.add(data)
+                    self._agent.bank.add(data, module)
                     stored.append(module)
                 if not self._wanted(arrival.announcement):  # forgotten or withdrawn in this very moment
                     self._agent.bank.remove(module)

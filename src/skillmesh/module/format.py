@@ -185,7 +185,14 @@ def content_id(card: Card, tensors: Mapping[str, Array]) -> str:
 
 
 def write(card: Card, tensors: Mapping[str, Array], identity: Identity) -> bytes:
-    """The file of a module, signed by its teacher. What could not be read again is not written."""
+    """Return the file of a module, signed by its teacher. What could not be read again is not written."""
+    return write_and_read(card, tensors, identity)[0]
+
+
+def write_and_read(
+    card: Card, tensors: Mapping[str, Array], identity: Identity, specs_for: SpecsFor | None = None
+) -> tuple[bytes, Parts]:
+    """As `write`, with what any reader of the file will get."""
     if (card.teacher, card.teacher_key) != (identity.name, identity.public_key):
         raise CardError(
             f"card field 'teacher': found {card.teacher} ({card.teacher_key[:8]}…), expected the signer "
@@ -194,8 +201,7 @@ def write(card: Card, tensors: Mapping[str, Array], identity: Identity) -> bytes
     arrays = {name: np.asarray(tensors[name]) for name in sorted(tensors)}
     signature = identity.sign("module", module_id(card, arrays))
     data = _header_bytes(card, arrays, signature) + b"".join(array.tobytes() for array in arrays.values())
-    read(data)
-    return data
+    return data, read(data, specs_for)
 
 
 def read(data: bytes, specs_for: SpecsFor | None = None) -> Parts:
@@ -394,10 +400,12 @@ class Module:
         return cls.from_bytes(read_file(path), specs_for)
 
     @classmethod
-    def create(cls, card: Card, tensors: Mapping[str, Array], identity: Identity) -> tuple[Module, bytes]:
+    def create(
+        cls, card: Card, tensors: Mapping[str, Array], identity: Identity, specs_for: SpecsFor | None = None
+    ) -> tuple[Module, bytes]:
         """Sign a new module; what comes back is what any reader of the bytes will get."""
-        data = write(card, tensors, identity)
-        return cls._of(read(data), len(data)), data
+        data, parts = write_and_read(card, tensors, identity, specs_for)
+        return cls._of(parts, len(data)), data
 
     @classmethod
     def _of(cls, parts: Parts, size: int) -> Module:

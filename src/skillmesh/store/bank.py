@@ -170,8 +170,11 @@ class Bank:
 
     def check(self, data: bytes) -> Module:
         """Validate a file's bytes and that they fit this bank, without storing anything."""
-        module = self._fitting(Module.from_bytes(data, specs_for))
-        refuse_odd_names(module.card)  # not when a bank is opened: what it has from before stays
+        return self.check_module(Module.from_bytes(data, specs_for))
+
+    def check_module(self, module: Module) -> Module:
+        """Check that a module fits this bank."""
+        refuse_odd_names(self._fitting(module).card)  # not when a bank is opened: what it has from before stays
         return module
 
     def _fitting(self, module: Module) -> Module:
@@ -187,12 +190,13 @@ class Bank:
     def get(self, module_id: str) -> Module | None:
         return self._modules.get(module_id)
 
-    def add(self, data: bytes) -> Module:
+    def add(self, data: bytes, checked: Module | None = None) -> Module:
         """Store a module; a newer version replaces the same teacher's older one, an equal one changes nothing.
 
         A teacher that signs two modules as one version has them ordered by id, so that all agents keep the same.
+        `checked` is what `check` returned for these bytes, so that they are read once.
         """
-        module = self.check(data)
+        module = checked or self.check(data)
         with self.locked():
             older = self.held(module.card.task, module.card.teacher_key)
             if older == module:
@@ -367,7 +371,7 @@ class Signing:
                 )
             made, data = self.sign(lesson, told)
             try:
-                module = self._bank.add(data)
+                module = self._bank.add(data, self._bank.check_module(made))
             except BaseException:
                 remove_validation(self._validation, made.id)
                 raise
@@ -391,7 +395,7 @@ class Signing:
     def sign(self, lesson: Lesson, told: dict[str, Any]) -> tuple[Module, bytes]:
         """Make a module, and store what the agent keeps for itself of it, the validation images."""
         card = self.card(lesson.facts | told, version=self._next_version(lesson.facts["task"]))
-        made, data = Module.create(card, lesson.tensors, self._identity)
+        made, data = Module.create(card, lesson.tensors, self._identity, specs_for)
         save_validation(self._validation, made.id, lesson.validation, lesson.validation_labels)
         return made, data
 
