@@ -19,6 +19,7 @@ from tables import (
     challenge,
     composition,
     corrective,
+    house,
     learning,
     merge,
     mesh,
@@ -100,6 +101,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "warm-epochs": warm.epochs,
     "warm-exp": warm.exp,
     "simulate": challenge.simulate,
+    "walks": house.walks,
     "simulate-check": challenge.simulate_check,
 }
 

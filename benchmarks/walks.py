@@ -1,7 +1,8 @@
 """The walks: which files of the packages `learn`, `ask`, the arrival of a module and a challenge run go through.
 
-    python benchmarks/walks.py [--source OTHER/src] [--json docs/results/walks.json]
+    python benchmarks/walks.py [--before OTHER/src] [--json docs/results/walks.json]
 
+`--before` walks through another state of the packages first, such as `git archive COMMIT src` unpacks.
 Each walk is a command in a process of its own, with what it needs made before. A file is on the walk where one of
 its functions is called, in the order of first calls; what only runs while modules are imported does not count.
 """
@@ -147,21 +148,32 @@ class Stage:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--source", type=Path, default=ROOT / "src", help="the folder that holds the packages")
+    parser.add_argument("--source", type=Path, default=ROOT / "src", help=argparse.SUPPRESS)
+    parser.add_argument("--before", type=Path, help="a folder that holds the packages as they were")
+    parser.add_argument("--before-commit", default="", help="where those are from, for the file")
     parser.add_argument("--json", type=Path, help="write the walks to a file, too")
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.record:
         record(options.source, options.words, options.record)
-    with tempfile.TemporaryDirectory(prefix="skillmesh-walks-") as folder:
-        found = Stage(options.source.resolve(), Path(folder)).walks()
-    for name, files in found.items():
-        print(f"{name}: {len(files)} files")
+    before = walks_of(options.before) if options.before else {}
+    now = walks_of(options.source)
+    for name, files in now.items():
+        print(f"{name}: {len(files)} files" + (f", before {len(before[name])}" if before else ""))
         for number, file in enumerate(files, 1):
             print(f"  {number:3} {file}")
     if options.json:
-        options.json.write_text(json.dumps({"walks": found}, indent=1) + "\n")
+        from skillmesh.evaluation.provenance import provenance
+
+        origin = provenance("python benchmarks/walks.py --before OTHER/src", [], 0)
+        facts = {"before": before, "before_commit": options.before_commit, "now": now, "provenance": origin}
+        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def walks_of(source: Path) -> dict[str, list[str]]:
+    with tempfile.TemporaryDirectory(prefix="skillmesh-walks-") as folder:
+        return Stage(source.resolve(), Path(folder)).walks()
 
 
 if __name__ == "__main__":

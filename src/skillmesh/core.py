@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -90,11 +91,22 @@ class Core:
         self._cache_folder = Path(cache_folder) if cache_folder else default_folder()
         self._backbone = backbone
         self._teachers: tuple[object, Teachers] | None = None
-        self._matches = BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
-        self.arranging = Arranging(
-            home, self.identity.public_key, lambda: self.prior, lambda signed: self.teachers.name(signed)
-        )
-        self._answering = Answering(
+
+    # Parts that many commands have no use for are made when they are first needed.
+
+    @cached_property
+    def _matches(self) -> BankMatches:
+        return BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
+
+    @cached_property
+    def arranging(self) -> Arranging:
+        """What makes merged tasks of modules that links join."""
+        key = self.identity.public_key
+        return Arranging(self.home, key, lambda: self.prior, lambda signed: self.teachers.name(signed))
+
+    @cached_property
+    def _answering(self) -> Answering:
+        return Answering(
             self.arranged, self.config, lambda: self.prior, lambda: self.backbone, lambda: self.teachers
         )
 
@@ -470,10 +482,12 @@ class Core:
 
     def arranged(self) -> list[Module]:
         """The bank's tasks in their order: modules that a link joins are one task."""
+        modules = list(self.bank)
+        if not self.ledger.view().links:
+            return modules
         from skillmesh.synergy.links import acting_links
 
-        modules, links = list(self.bank), acting_links(self)
-        if not links or not KINDS[self.config.mapper].adds_up:
+        if not (links := acting_links(self)) or not KINDS[self.config.mapper].adds_up:
             return modules
         return self.arranging.tasks(modules, links)
 

@@ -29,7 +29,9 @@ class Holder(Protocol):
     identity: Identity
     bank: Bank
     ledger: Ledger
-    arranging: Arranging
+
+    @property
+    def arranging(self) -> Arranging: ...
 
     @property
     def backbone(self) -> Backbone: ...

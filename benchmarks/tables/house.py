@@ -1,0 +1,27 @@
+"""How the source is built, and what learning from datasets takes."""
+
+from __future__ import annotations
+
+from tables import read, source, table
+
+
+def walks() -> str:
+    r = read("walks")
+    rows = [[name, str(len(r["before"][name])), str(len(files))] for name, files in r["now"].items()]
+    head = f"walk | files, commit {r['before_commit']} | files now"
+    return f"{table(head, rows)}\n\n{source('walks')}"
+
+
+def dataset_memory() -> str:
+    rows = [
+        [
+            "read in place" if run["lazy"] else "put aside on disk",
+            f"{run['images']:,}",
+            f"{run['agent_mb']:.0f}",
+            f"{run['learning_mb']:.0f}",
+            f"{run['seconds']:.0f}",
+        ]
+        for run in read("dataset-memory")["runs"]
+    ]
+    head = "dataset | images | agent before, MB | peak above it, MB | seconds"
+    return f"{table(head, rows)}\n\n{source('dataset-memory')}"
