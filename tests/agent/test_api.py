@@ -150,6 +150,49 @@ def test_images_with_labels_are_learned_however_they_are_given(photos: Path):
     assert all(np.array_equal(first.tensors[name], results[3].module.tensors[name]) for name in first.tensors)
 
 
+def torch_dataset(folder: Path) -> Any:
+    from torch.utils.data import Dataset
+
+    class Photos(Dataset[tuple[Image.Image, str]]):
+        def __len__(self) -> int:
+            return len(pairs(folder)[0])
+
+        def __getitem__(self, index: int) -> tuple[Image.Image, str]:
+            paths, labels = pairs(folder)
+            return Image.open(paths[index]).convert("RGB"), labels[index]
+
+    return Photos()
+
+
+def image_folder(folder: Path) -> Any:
+    from skillmesh.backbone.building import import_timm
+
+    import_timm()  # beside a CPU build of torch, torchvision cannot be imported before
+    from torchvision.datasets import ImageFolder
+
+    return ImageFolder(folder / "train")
+
+
+def hugging_face(folder: Path) -> Any:
+    datasets = pytest.importorskip("datasets")
+    paths, labels = pairs(folder)
+    names = datasets.ClassLabel(names=sorted(set(labels)))
+    features = datasets.Features({"image": datasets.Image(), "label": names})
+    columns = {"image": list(map(str, paths)), "label": [names.str2int(label) for label in labels]}
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+@pytest.mark.parametrize("dataset", [torch_dataset, image_folder, hugging_face])
+def test_a_dataset_is_learned_and_then_answered_and_measured(dataset: Any, photos: Path):
+    with Agent("many") as agent:
+        result = agent.learn(dataset(photos / "photos" / "dice"), name="dice")
+        assert result.classes == tuple(sorted(set(pairs(photos / "photos" / "dice")[1])))
+        assert result.images == len(pairs(photos / "photos" / "dice")[0])
+        assert agent.predict("basket.jpg").label == "five"
+        measured = agent.evaluate(dataset(photos / "photos" / "dice"), name="dice")
+        assert measured.tasks[0].test_images == result.images
+
+
 def test_options_come_in_groups(agent: Agent, tmp_path: Path):
     result = agent.learn(
         "photos/shapes", adaptation=Adaptation("always", layers="last-2", epochs=1), warm_start=WarmStart("never")
