@@ -79,7 +79,7 @@ NAMED: dict[str, tuple[str, str, str]] = {
         "time.monotonic() + self.appeared > SILENCE",
     ),
     "the time to settle is over at once": (
-        "mesh/service.py",
+        "mesh/node.py",
         "time.monotonic() - began < seconds",
         "time.monotonic() + began < seconds",
     ),

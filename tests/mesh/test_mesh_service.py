@@ -17,7 +17,7 @@ from meshes import free_port
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.errors import AgentError
-from skillmesh.mesh import service
+from skillmesh.mesh import node, service
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.service import Lessons, catch_up
 
@@ -31,14 +31,14 @@ def settings() -> MeshSettings:
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds for which each catching up has waited."""
     seconds: list[float] = []
-    real = service._until_settled
+    real = Node.sync
 
-    def timed(node: Node, limit: float, stop: threading.Event) -> None:
+    def timed(self: Node, limit: float, stop: threading.Event) -> None:
         began = time.monotonic()
-        real(node, limit, stop)
+        real(self, limit, stop)
         seconds.append(time.monotonic() - began)
 
-    monkeypatch.setattr(service, "_until_settled", timed)
+    monkeypatch.setattr(Node, "sync", timed)
     return seconds
 
 
@@ -59,7 +59,7 @@ def test_alone_it_waits_for_a_few_seconds_at_least(
     new_agent: Callable[..., Core], settings: MeshSettings, waited: list[float]
 ):
     catch_up(new_agent(), settings, 11.0)
-    assert 11.0 / 4 < service.MEETING <= waited[0] < 9.0
+    assert 11.0 / 4 < node.MEETING <= waited[0] < 9.0
 
 
 def test_with_another_it_takes_all_and_leaves_when_nothing_happens_any_more(
@@ -70,7 +70,7 @@ def test_with_another_it_takes_all_and_leaves_when_nothing_happens_any_more(
     with Node(teacher, settings.with_(trust="open")).running():
         told = catch_up(student, settings.with_(trust="open"), 60.0)
         assert [module.card.task for module in student.bank] == ["dice"]
-        assert service.QUIET <= waited[0] < 30
+        assert node.QUIET <= waited[0] < 30
         # What both sides say of it.
         assert told["bytes_fetched"] == module.size
         assert told["in_use"] == told["peers"] == 1
@@ -87,7 +87,10 @@ class Waiting:
         self.now, self.asked = 1000.0, 0
         self.peers = SimpleNamespace(alive=lambda: ["peer"])
         self.library, self.settled = SimpleNamespace(bytes_sent=0), False
-        monkeypatch.setattr(service.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(node.time, "monotonic", lambda: self.now)
+
+    def sync_now(self) -> None:
+        """Ask at once; only what follows is counted."""
 
     def ask_everyone(self) -> None:
         self.asked += 1
@@ -98,19 +101,20 @@ class Waiting:
 
 
 def test_while_it_waits_it_asks_everyone_once_a_second(monkeypatch: pytest.MonkeyPatch):
-    node = Waiting(monkeypatch)
-    service._until_settled(node, 11.0, node)  # type: ignore[arg-type]
-    assert 9 <= node.asked <= 10
+    waiting = Waiting(monkeypatch)
+    Node.sync(waiting, 11.0, waiting)  # type: ignore[arg-type]
+    assert 9 <= waiting.asked <= 10
 
 
 def test_a_node_that_is_told_to_sync_asks_everyone_and_waits(monkeypatch: pytest.MonkeyPatch):
     done: list[Any] = []
-    node, stop = SimpleNamespace(sync_now=lambda: done.append("asked")), threading.Event()
-    monkeypatch.setattr(service, "_until_settled", lambda *given: done.append(given))
+    waiting, stop = Waiting(monkeypatch), threading.Event()
+    waiting.sync_now = lambda: done.append("asked")  # type: ignore[method-assign]
+    waiting.sync = lambda *given: done.append(given) or Node.sync(waiting, 0.0, stop)  # type: ignore
     monkeypatch.setattr(service, "node_status", lambda _: "how it stands")
-    sync = service._verbs(node, stop, Lessons(()))["sync"]  # type: ignore[arg-type]
+    sync = service._verbs(waiting, stop, Lessons(()))["sync"]  # type: ignore[arg-type]
     assert sync(seconds=7.5) == "how it stands"
-    assert done == ["asked", (node, 7.5, stop)]
+    assert done == [(7.5, stop), "asked"]
     with pytest.raises(AgentError, match="not a number"):
         sync(seconds="soon")
 
@@ -130,7 +134,7 @@ def test_lessons_are_learned_in_order_each_once_and_a_bad_one_does_not_stop_the_
     lessons = Lessons([tiny_tasks / "dice", tmp_path / "empty", tiny_tasks / "latin"])
     lessons.learn_all(agent)
     assert lessons.to_learn == []
-    assert [each["folder"] for each in lessons.failed] == [str(tmp_path / "empty")]
+    assert [each["file"] for each in lessons.failed] == [str(tmp_path / "empty")]
     assert {module.card.task: module.card.version for module in agent.bank} == {"dice": 1, "latin": 1}
 
 

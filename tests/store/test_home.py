@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from notices import BOB, EVE, announced
 
-from skillmesh import agent as agent_module
+from skillmesh import core as core_module
 from skillmesh.common import files
 from skillmesh.common.config import MeshSettings
 from skillmesh.common.files import write_whole
@@ -471,8 +471,8 @@ def test_a_ledger_that_fails_after_the_module_is_stored_says_that_it_is(new_agen
     agent = new_agent()
     add = agent.bank.add
 
-    def then_no_room(data: bytes) -> Any:
-        module = add(data)
+    def then_no_room(*given: Any) -> Any:
+        module = add(*given)
         agent.ledger._database.execute("PRAGMA max_page_count = 1")
         return module
 
@@ -535,14 +535,14 @@ def learned_at_once(
 ) -> list[Any]:
     """Let several agents on one home study, and store what they learned only when all have studied."""
     studied = threading.Barrier(len(ways))
-    study = agent_module.study
+    study = core_module.study
 
     def together(*arguments: Any, **options: Any) -> Any:
         lesson = study(*arguments, **options)
         studied.wait(60)
         return lesson
 
-    monkeypatch.setattr(agent_module, "study", together)
+    monkeypatch.setattr(core_module, "study", together)
     results: list[Any] = [None] * len(ways)
 
     def run(number: int) -> None:
