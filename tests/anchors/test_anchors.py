@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from skillmesh.anchors import KINDS, AnchorSettings
 from skillmesh.anchors.gmmc import GmmcAnchor, GmmcScorer
 from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
+from skillmesh.common.choices import AnchorKind
 from skillmesh.errors import TensorError
 from skillmesh.module.format import check_tensors
 from skillmesh.numerics.arrays import LowRank
@@ -217,3 +219,8 @@ def held_to_bounds(kind: str, name: str, value: float, good: bool) -> None:
     tensors[name].flat[0] = value
     with nullcontext() if good else pytest.raises(TensorError, match=f"{name}.*holds .*expected at (least|most)"):
         check_tensors(tensors, KINDS[kind].specs(4, DIM))
+
+
+def test_every_kind_is_registered_by_its_name_and_is_what_its_file_calls_it():
+    assert list(KINDS) == list(get_args(AnchorKind))
+    assert {name: kind.kind for name, kind in KINDS.items()} == {name: name for name in KINDS}

@@ -1,12 +1,15 @@
-"""Task anchors, by name. Each kind is one file; all keep to `protocol.Anchor`."""
+"""Task anchors, by name. A kind is one file that keeps to `protocol.Anchor`; `AnchorKind` registers its name."""
 
 from __future__ import annotations
 
-from skillmesh.anchors.gmmc import GmmcAnchor
-from skillmesh.anchors.maha import MahaAnchor
-from skillmesh.anchors.protocol import Anchor, AnchorSettings, Scorer, Scores, TakenClasses
-from skillmesh.anchors.sketch import SketchAnchor
+from importlib import import_module
+from typing import get_args
 
-KINDS: dict[str, type[Anchor]] = {kind.kind: kind for kind in (SketchAnchor, GmmcAnchor, MahaAnchor)}
+from skillmesh.anchors.protocol import Anchor, AnchorSettings, Scorer, Scores, TakenClasses
+from skillmesh.common.choices import AnchorKind
+
+KINDS: dict[str, type[Anchor]] = {
+    kind: import_module(f"skillmesh.anchors.{kind}").ANCHOR for kind in get_args(AnchorKind)
+}
 
 __all__ = ["KINDS", "Anchor", "AnchorSettings", "Scorer", "Scores", "TakenClasses"]

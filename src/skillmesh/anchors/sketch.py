@@ -411,3 +411,7 @@ def _folded(factor: Factor) -> Factor:
     if len(factor) <= factor.shape[1]:
         return factor
     return np.asarray(np.linalg.qr(factor.astype(np.float64)).R)
+
+
+ANCHOR = SketchAnchor
+"""What `anchors.KINDS` takes from this file."""

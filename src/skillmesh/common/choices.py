@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 AnchorKind = Literal["sketch", "gmmc", "maha"]
+"""Each is a file of `anchors/`; its name here registers it."""
 Representation = Literal["features", "sqrt-features", "descriptor"]
 AdaptMode = Literal["none", "auto", "always"]
 AdaptationKind = Literal["biases", "head2toe", "reprogramming"]
