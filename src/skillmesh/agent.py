@@ -103,7 +103,7 @@ class Agent:
 
     # Learn.
 
-    @checked(images=anything, labels=anything, name=anything, classes=anything)
+    @checked(images=anything, labels=anything, classes=anything)
     def learn(
         self,
         images: Any,
@@ -154,7 +154,9 @@ class Agent:
         options |= {"adaptation": adaptation, "warm_start": warm_start, "progress": progress}
         if _is_folder(images, labels, classes):
             return LearnResult(*self._core.learn(images, name=name, one_task=one_task, **options))
-        with task_of(images, labels, name=_named(name), classes=classes, seed=self._core.config.seed) as task:
+        name = _named(name)
+        self._core.refuse_to_learn(name, replace)  # before a dataset is read, which may be long
+        with task_of(images, labels, name=name, classes=classes, seed=self._core.config.seed) as task:
             return LearnResult(*self._core.learn(task, **options))
 
     @checked(task=text, images=anything, labels=anything, classes=anything)
@@ -183,8 +185,15 @@ class Agent:
         options: dict[str, Any] = {"licence": licence, "note": note, "tags": tags, "progress": progress}
         if _is_folder(images, labels, classes):
             return LearnResult(*self._core.continue_task(task, images, one_task=one_task, **options))
+        known = self._core.own_classes(task)
         seed = self._core.config.seed
         with task_of(images, labels, name=task, classes=classes, seed=seed, fewest_classes=1) as more:
+            numbers = [name for name in more.classes if name.isdecimal()]
+            if classes is None and numbers and not any(name.isdecimal() for name in known):
+                raise ArgumentError(
+                    f"labels: found numbers ({', '.join(numbers[:5])}), and the task {task!r} has names "
+                    f"({', '.join(known[:5])}); say what the numbers stand for: classes=[…]"
+                )
             return LearnResult(*self._core.continue_task(task, more, **options))
 
     def compose(
@@ -273,7 +282,7 @@ class Agent:
             raise DataError(f"{first.name}: {first.reason}; there is no descriptor of it")
         return self._core.represent(described.raw)
 
-    @checked(images=anything, labels=anything, name=anything, classes=anything)
+    @checked(images=anything, labels=anything, classes=anything)
     def evaluate(
         self,
         images: Any,
@@ -283,7 +292,9 @@ class Agent:
         classes: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> Evaluation:
-        """Measure the agent on images whose classes are known: a folder's test images, or all where it has none.
+        """Measure the agent on images whose classes are known.
+
+        Of a folder these are its test images, or else its validation images, or else all.
 
         Takes what `learn` takes. A task that the agent does not know counts as hidden: its images should be
         answered "unknown".
@@ -298,6 +309,7 @@ class Agent:
         """
         from skillmesh.evaluation.evaluate import evaluate, open_measured
 
+        self._core.wait_until_current()
         if _is_folder(images, labels, classes):
             task = open_measured(images, self._core.config.seed, learn=False, name=name)
             return evaluate(self._core, [task], learn=False, progress=progress)
@@ -387,4 +399,4 @@ def _named(name: str | None) -> str:
         raise ArgumentError(
             'name: found none; expected a name for the task, which images and datasets lack: name="…"'
         )
-    return text("name", name)
+    return name

@@ -181,14 +181,12 @@ def having(*methods: str) -> Check:
 def group(kind: type, fields: dict[str, Check]) -> Check:
     """A group of options, each of which is checked."""
 
-    def check(name: str, value: Any) -> Any:
+    def check_all(name: str, value: Any) -> Any:
         if not isinstance(value, kind):
             raise wrong(name, value, f"None or a skillmesh.{kind.__name__}, such as {kind()!r}")
-        for field, check_field in fields.items():
-            check_field(f"{name}.{field}", getattr(value, field))
-        return value
+        return kind(**{field: check(f"{name}.{field}", getattr(value, field)) for field, check in fields.items()})
 
-    return check
+    return check_all
 
 
 ADAPTATION: dict[str, Check] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -24,7 +25,15 @@ from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.common.config import AgentConfig, MeshSettings
 from skillmesh.common.files import remove_abandoned, write_whole
 from skillmesh.data.folder import TaskImages, open_task
-from skillmesh.data.inputs import AnyImage, as_image, as_images, in_windows, is_image
+from skillmesh.data.inputs import (
+    AnyImage,
+    as_image,
+    as_images,
+    holds_values,
+    in_windows,
+    is_collection,
+    is_image,
+)
 from skillmesh.errors import (
     AgentError,
     DataError,
@@ -185,14 +194,12 @@ class Core:
         warm_start
             How the head may start from classes that the bank knows; `None`: where that pays.
         """
-        self.ledger.refuse_unchangeable()
         adaptation, warm_start = adaptation or NO_ADAPTATION, warm_start or WarmStart()
         said = told(licence, note, tags)
         images = task
         if not isinstance(images, TaskImages):
             images = open_task(images, name=name, seed=self.config.seed, one_task=one_task)
-        if not replace:
-            self._signing.refuse_learned(images.name)
+        self.refuse_to_learn(images.name, replace)
         self._signing.refuse_bad_names(images, said)
         count = len(images.splits["train"]) + len(images.splits["val"])
         checkpoint = self.home / f"training-{hashlib.sha256(images.name.encode()).hexdigest()[:16]}.pt"
@@ -293,6 +300,19 @@ class Core:
                 lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
         lesson = dataclasses.replace(lesson, costs=costs)
         return self._signing.keep(lesson, said, replace=replace), lesson
+
+    def refuse_to_learn(self, name: str, replace: bool) -> None:
+        """Say before long work that a task of this name cannot be stored."""
+        self.ledger.refuse_unchangeable()
+        if not replace:
+            self._signing.refuse_learned(unicodedata.normalize("NFC", name))
+
+    def own_classes(self, task: str) -> tuple[str, ...]:
+        """Return the classes of a task of the agent's own that can be extended; say why where it cannot be."""
+        from skillmesh.synergy.continuing import own_task
+
+        self.ledger.refuse_unchangeable()
+        return own_task(self, task).card.classes
 
     def _known(self, task: str) -> tuple[Module, ...]:
         """Whose rows may help with a task: not those of its older version, which has seen its images."""
@@ -456,7 +476,7 @@ class Core:
 
         `progress` wants to know how many there are in `total`.
         """
-        if not isinstance(images, Iterator | list | tuple):
+        if holds_values(images) or not is_collection(images):
             images, _ = as_images(images)
         advance = begin(progress, "images", total) if total is not None else None
         for window in in_windows(enumerate(images)):
@@ -512,6 +532,12 @@ class Core:
     def outdated(self) -> bool:
         """Whether answers come from other modules than the bank holds now."""
         return self._answering.outdated
+
+    def wait_until_current(self, seconds: float = 60.0) -> None:
+        """Wait until answers come from what the bank holds, where a node builds the mapper in the background."""
+        until = time.monotonic() + seconds
+        while not self.rebuilds_itself and self.outdated and time.monotonic() < until:
+            time.sleep(0.05)
 
     @property
     def live(self) -> int:

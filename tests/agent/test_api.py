@@ -17,8 +17,9 @@ from PIL import Image
 
 import skillmesh
 from skillmesh import Adaptation, Agent, Evaluation, LearnResult, WarmStart
+from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
-from skillmesh.errors import ArgumentError, DataError, UnknownTaskError
+from skillmesh.errors import ArgumentError, DataError, SkillmeshError, TaskExistsError, UnknownTaskError
 
 MOST_MEMBERS = 20
 
@@ -39,6 +40,7 @@ def photos(demo_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on
 @pytest.fixture
 def agent(photos: Path) -> Iterator[Agent]:
     with Agent(photos / "taught") as agent:
+        MeshSettings(discovery_port=free_port()).save(agent.home)  # no agent of another test is met
         agent.learn("photos/dice")
         yield agent
 
@@ -271,6 +273,88 @@ def test_a_module_goes_out_and_in_as_a_file_and_is_forgotten(agent: Agent):
         assert other.tasks() == []
         with pytest.raises(UnknownTaskError):
             other.withdraw("dice")
+
+
+def test_a_share_that_is_refused_or_over_leaves_the_agent_as_it_was(agent: Agent):
+    def state() -> tuple[object, ...]:
+        return ledger.open_trust, ledger.per_teacher, agent._core.rebuilds_itself
+
+    ledger = agent._core.ledger
+    before = state()
+    with agent.share(network="machine") as node:
+        running = state()
+        with (
+            pytest.raises(SkillmeshError),
+            agent.share(network="machine", trust="open", modules_per_teacher=5),
+        ):
+            pytest.fail("a second node was started")
+        assert state() == running
+        assert running[0] is False
+        assert node.settings.trust == "listed"
+    assert state() == before
+    with agent.share(network="machine", trust="open"):
+        assert ledger.open_trust
+    assert state() == before
+
+
+def test_a_task_that_was_just_learned_is_measured_while_the_agent_shares(agent: Agent):
+    agent.predict("basket.jpg")
+    with agent.share(network="machine"):
+        agent.learn("photos/shapes")
+        assert agent.evaluate("photos/shapes").tasks[0].task == "shapes"
+
+
+def test_a_dataset_is_not_read_where_its_task_cannot_be_stored(agent: Agent):
+    read: list[int] = []
+
+    def images() -> Iterator[tuple[str, str]]:
+        for index in range(4):
+            read.append(index)
+            yield "abcd"[index] + ".png", "dark" if index < 2 else "light"
+
+    with pytest.raises(TaskExistsError):
+        agent.learn(images(), name="dice")
+    with pytest.raises(UnknownTaskError):
+        agent.extend("mice", images())
+    assert read == []
+
+
+def test_numbers_do_not_become_classes_of_a_task_that_has_names(agent: Agent, photos: Path):
+    paths, labels = pairs(photos / "photos" / "dice")
+    classes = sorted(set(labels))
+    numbers = [classes.index(label) for label in labels]
+    with pytest.raises(ArgumentError, match=r"labels: found numbers \(0, .*say what the numbers stand for"):
+        agent.extend("dice", paths, numbers)
+    assert agent.extend("dice", paths, numbers, classes=classes).classes == tuple(classes)
+
+
+def test_validation_images_are_measured_where_a_folder_has_no_test_images(agent: Agent, photos: Path):
+    shutil.rmtree(photos / "photos" / "dice" / "test")
+    images = len(list((photos / "photos" / "dice" / "val").glob("*/*")))
+    assert agent.evaluate("photos/dice").tasks[0].test_images <= images
+
+
+def test_an_agent_that_is_closed_says_so(photos: Path):
+    agent = Agent("closed")
+    agent.close()
+    agent.close()
+    uses = (lambda: agent.learn("photos/dice"), lambda: agent.withdraw("dice"), lambda: agent.share().__enter__())
+    for use in uses:
+        with pytest.raises(SkillmeshError, match=r"is closed; open it again with Agent"):
+            use()
+
+
+def test_images_are_taken_as_they_are_needed(agent: Agent):
+    taken: list[int] = []
+
+    class Many:
+        def __iter__(self) -> Iterator[str]:
+            for index in range(1000):
+                taken.append(index)
+                yield "basket.jpg"
+
+    assert next(agent.predict_each(Many())).label == "five"
+    assert len(taken) < 200
 
 
 WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {

@@ -83,7 +83,7 @@ def work(say):
     network = SimpleNamespace(fingerprint=known.network, size=0, width=len(known.mean), forward_macs=0)
     agent._backbone = Backbone(network, known, DescriptorCache(default_folder(), known.network))
     add = agent.bank.add
-    agent.bank.add = lambda data: say("writing") and add(data)
+    agent.bank.add = lambda *given: say("writing") and add(*given)
     say("ready")
     while True:
         module, _ = agent.learn(folder, replace=True)

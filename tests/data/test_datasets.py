@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from skillmesh.backbone.building import import_timm
 from skillmesh.data.datasets import task_of
-from skillmesh.data.folder import TaskImages, open_task
+from skillmesh.data.folder import ImageFile, TaskImages, open_task
 from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.items import ItemImage, Spool, SpoolError, StoredImage
 from skillmesh.errors import ArgumentError, DataError, SkillmeshError
@@ -552,3 +552,27 @@ def test_tables_that_cannot_be_a_task_are_told(table: Any, hub: Any):
         task_of(hub.DatasetDict(train=table, test=table), name="t").__enter__()
     with pytest.raises(DataError, match=r"found the columns 'label', 'id'; expected one named 'image'"):
         task_of(table.remove_columns("image"), name="t").__enter__()
+
+
+def test_a_dataset_of_ones_own_that_looks_like_an_image_folder_is_read_through_itself(folder: Path):
+    """It may crop what it reads: the files are not what it shows."""
+
+    class Cropped:
+        def __init__(self) -> None:
+            self.root = str(folder)
+            paths = sorted(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg"))
+            self.classes = sorted({path.parent.name for path in paths})
+            self.samples = [(str(path), self.classes.index(path.parent.name)) for path in paths]
+            self.targets = [label for _, label in self.samples]
+
+        def __len__(self) -> int:
+            return len(self.samples)
+
+        def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+            path, label = self.samples[index]
+            return Image.open(path).convert("RGB").crop((0, 0, 9, 9)), label
+
+    with task_of(Cropped(), name="cropped") as task:
+        images = [image for split in task.splits.values() for image in split.files]
+        assert images
+        assert not any(isinstance(image, ImageFile) for image in images)

@@ -503,6 +503,19 @@ class TestHelper:
             assert done == [bytes([n]) for n in range(4)]
             assert most[kind] == expected
 
+    def test_a_process_forked_while_one_is_in_use_has_helpers_of_its_own(self):
+        code = (
+            "import os, threading\nfrom skillmesh.data import helper\n"
+            "wait = threading.Event()\nhelper.Helper.run = lambda *given: wait.wait(20) and given[-1]\n"
+            "threading.Thread(target=helper.HELPERS.run, args=('decode', 'tiff', 8, b''), daemon=True).start()\n"
+            "while len(helper.HELPERS._free) == 2:\n    pass\n"
+            "if os.fork() == 0:\n"
+            "    helper.Helper.run = lambda *given: given[-1]\n"
+            "    os._exit(helper.HELPERS.run('decode', 'webp', 8, b'as it was') != b'as it was')\n"
+            "os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
     def test_hashes_as_this_process_does(self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch):
         data = encoded(noise(200, 100), "PNG")
         here = pixel_hash(data)

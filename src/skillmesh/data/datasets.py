@@ -281,6 +281,10 @@ def _targets(dataset: Any) -> list[Any] | None:
 
 def _image_files(dataset: Any) -> list[ImageFile] | None:
     """Return the files of torchvision's ImageFolder, named by their paths in it; None where it is another."""
+    reads = getattr(type(dataset), "__getitem__", None)
+    loads = getattr(dataset, "loader", None)
+    if {getattr(each, "__module__", None) for each in (reads, loads)} != {"torchvision.datasets.folder"}:
+        return None  # it may crop or mask what it reads
     samples, root = getattr(dataset, "samples", None), getattr(dataset, "root", None)
     if not isinstance(samples, list) or not isinstance(root, str | os.PathLike) or len(samples) != len(dataset):
         return None

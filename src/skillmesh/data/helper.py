@@ -151,6 +151,11 @@ class Helper:
         self._share = min(1.0, 2 * self._share)
         return reply
 
+    def leave(self) -> None:
+        """Close this process's copy of the line; the helper goes on for the process that started it."""
+        if self._process is not None:
+            self._line.close()
+
     def stop(self) -> None:
         if self._process is None:
             return
@@ -187,9 +192,18 @@ class Helpers:
         for helper in self._all:
             helper.stop()
 
+    def begin_anew(self) -> None:
+        """Have helpers of this process's own, where it is a copy of another: those belong to that one."""
+        for helper in self._all:
+            helper.leave()
+        self._all = [Helper() for _ in range(AT_ONCE)]
+        self._free = list(self._all)
+
 
 HELPERS = Helpers()
 atexit.register(HELPERS.stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: HELPERS.begin_anew())
 
 
 def _send(line: socket.socket, kind: bytes, data: bytes, deadline: float | None = None) -> None:

@@ -84,6 +84,11 @@ class Room:
 
     def __init__(self, total: int) -> None:
         self.total = total
+        self.begin_anew()
+        if hasattr(os, "register_at_fork"):  # threads that hold some of it are not copied
+            os.register_at_fork(after_in_child=self.begin_anew)
+
+    def begin_anew(self) -> None:
         self._used = 0
         self._turn = threading.Lock()
         self._freed = threading.Condition()

@@ -269,7 +269,7 @@ def as_images(value: Any) -> tuple[list[AnyImage], bool]:
         if (rows := batch_of(value)) is None:
             return [as_image(value)], True
         return [as_image(row, index) for index, row in enumerate(rows)], False
-    if not _is_collection(value):
+    if not is_collection(value):
         return [as_image(value)], True
     return [_among_others(item, index) for index, item in enumerate(value)], False
 
@@ -284,7 +284,7 @@ def _among_others(value: Any, index: int) -> AnyImage:
         return BadImage(f"image {index}", str(error))
 
 
-def _is_collection(value: Any) -> bool:
+def is_collection(value: Any) -> bool:
     """Whether to look for images inside: not in files, whose lines are no images, nor where there is no order."""
     if isinstance(value, str | bytes | bytearray | memoryview | os.PathLike | Mapping | Set) or _is_pillow(value):
         return False

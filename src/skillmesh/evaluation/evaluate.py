@@ -266,13 +266,17 @@ def evaluate(
 def open_measured(
     path: str | Path | TaskImages, seed: int = 0, learn: bool = True, name: str | None = None
 ) -> TaskImages:
-    """Open with test images: the folder's own, or cut from it; all of it where nothing is to be learned."""
+    """Open with test images: the folder's own, or cut from it.
+
+    Where nothing is to be learned and there are none, its validation images are taken, or all without splits.
+    """
     if isinstance(path, TaskImages):
         folder = path
     else:
         folder = open_task(path, name=name, hold_out=("val", "test") if learn else (), seed=seed, one_task=True)
     if not len(folder.splits["test"]) and not learn:
-        return TaskImages(folder.name, folder.classes, {"test": folder.splits["train"]}, folder.notes)
+        rest = folder.splits["val"] if len(folder.splits["val"]) else folder.splits["train"]
+        return TaskImages(folder.name, folder.classes, {"test": rest}, folder.notes)
     if not len(folder.splits["test"]):
         raise DataError(
             f"{path} leaves no test images: its classes have one or two images each; add images or a test folder"

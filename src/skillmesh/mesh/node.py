@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from filelock import FileLock, Timeout
 
@@ -54,14 +54,11 @@ class Node:
     Examples
     --------
     >>> with agent.share(network="machine", trust="open") as node:
-    ...     node.sync(seconds=4)  # wait until all is here that others have
-    ...     len(node.peers.alive())
-    0
+    ...     node.sync(seconds=4)  # whether all is here that others have: nobody is there
+    False
     """
 
     def __init__(self, agent: Core, settings: MeshSettings) -> None:
-        agent.ledger.open_trust = settings.trust == "open"
-        agent.ledger.per_teacher = settings.modules_per_teacher
         self.agent, self.settings = agent, settings
         self.began = time.monotonic()
         self.peers = Peers()
@@ -77,9 +74,8 @@ class Node:
         self._own = agent.identity.public_key
         self._view: LedgerView | None = None
         """The ledger when it was last looked at."""
-        before = agent.ledger.view()
-        self._trusted = before.trusted
-        self._told = {notice.digest for notice in before.believed if notice.teacher_key == self._own}
+        self._trusted: Mapping[str, str] = {}
+        self._told: set[str] = set()
         self._announced: set[str] = set()
         self._heard: dict[str, dict[str, float]] = {}
         """For each teacher, what it has announced in the last hour, and when."""
@@ -95,8 +91,11 @@ class Node:
         """Join the mesh; what the bank holds already answers from the first moment."""
         self.agent.ledger.refuse_unchangeable()
         self._when_over.callback(self._only_one().release)
+        self._when_over.enter_context(self._settings_in_force())
+        before = self.agent.ledger.view()
+        self._trusted = before.trusted
+        self._told = {notice.digest for notice in before.believed if notice.teacher_key == self._own}
         self.agent.ledger.reconsider_formats()
-        self.agent.rebuilds_itself = False
         self._exchanges.start(self._when_over)
         self._when_over.callback(self.membership.leave)
         self.intake.start(self._when_over)
@@ -109,7 +108,19 @@ class Node:
         self._stopping.set()
         self._wake.set()
         self._when_over.close()
-        self.agent.rebuilds_itself = True
+
+    @contextlib.contextmanager
+    def _settings_in_force(self) -> Iterator[None]:
+        """Have the agent work as this node's settings say; afterwards, and where it cannot start, as before."""
+        agent, ledger = self.agent, self.agent.ledger
+        before = ledger.open_trust, ledger.per_teacher, agent.rebuilds_itself
+        ledger.open_trust = self.settings.trust == "open"
+        ledger.per_teacher = self.settings.modules_per_teacher
+        agent.rebuilds_itself = False
+        try:
+            yield
+        finally:
+            ledger.open_trust, ledger.per_teacher, agent.rebuilds_itself = before
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Node]:
@@ -124,10 +135,10 @@ class Node:
         self.intake.try_again()
         self.ask_everyone()
 
-    def sync(self, seconds: float = 30.0, stop: threading.Event | None = None) -> None:
+    def sync(self, seconds: float = 30.0, stop: threading.Event | None = None) -> bool:
         """Wait until all is here that others in reach have, and they have stopped fetching from this node.
 
-        `seconds` is the longest that it takes; `stop` ends it, too.
+        Returns whether that came about: not where `seconds` were too few, nobody is in reach, or `stop` was set.
         """
         stop = stop or self._stopping
         self.sync_now()
@@ -136,14 +147,15 @@ class Node:
         while not stop.wait(LOOK) and time.monotonic() - began < seconds:
             now, met = time.monotonic(), bool(self.peers.alive())
             if not met and now - began > max(MEETING, seconds / 4):
-                return
+                return False
             gives, sent = self.library.bytes_sent != sent, self.library.bytes_sent
             settled_since = (settled_since or now) if met and self.settled and not gives else None
             if settled_since is not None and now - settled_since > QUIET:
-                return
+                return True
             if now - asked_again > 1.0:  # peers that fetch from us change their root: ask how far they are
                 self.ask_everyone()
                 asked_again = now
+        return False
 
     def ask_everyone(self) -> None:
         """Ask every peer how far it is."""

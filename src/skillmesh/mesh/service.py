@@ -81,9 +81,12 @@ def catch_up(agent: Core, settings: MeshSettings, seconds: float) -> dict[str, A
 @contextlib.contextmanager
 def sharing(agent: Core, **settings: Any) -> Iterator[Node]:
     """Run a node beside whatever the program does; settings that are not given are as the home has them."""
-    node = Node(agent, MeshSettings.load(agent.home).with_(**settings))
-    with _controlled(node, threading.Event(), Lessons(())):
-        yield node
+    stop = threading.Event()
+    with _controlled(Node(agent, MeshSettings.load(agent.home).with_(**settings)), stop, Lessons(())) as node:
+        try:
+            yield node
+        finally:
+            stop.set()  # a command may be waiting for it to catch up
 
 
 @contextlib.contextmanager

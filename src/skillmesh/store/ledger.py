@@ -186,6 +186,7 @@ class Ledger:
         self.damage: str | None = None
         """What is wrong with the file, as a sentence."""
         self._warned = False
+        self._closed = False
         self._unwritable: str | None = None
         """Why nothing can be changed, although the file is sound."""
         self._database = _memory()
@@ -201,10 +202,17 @@ class Ledger:
             self._warn()
 
     def close(self) -> None:
+        self._closed = True
         self._database.close()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            home = str(self.path.parent)
+            raise AgentError(f"the agent at {home} is closed; open it again with Agent({home!r})")
 
     def refuse_unchangeable(self) -> None:
         """Say before long work, not after, that nothing can be written into the ledger."""
+        self._refuse_closed()
         if self._view is None:
             self.view()  # damage may lie in the middle of the file
         self._refuse_damaged()
@@ -224,6 +232,7 @@ class Ledger:
     def view(self) -> LedgerView:
         """The ledger as it is now, other processes' changes included; cheap when nothing has changed."""
         with self._guard:
+            self._refuse_closed()
             if self.damage is None:
                 with suppress(LedgerDamagedError):
                     return self._current()
