@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from halves import dealt
+from meshes import free_port
 from vetted import quarantine_of
 
 from skillmesh.anchors.sketch import SketchAnchor
@@ -247,8 +248,9 @@ def test_a_node_that_trusts_listed_teachers_obeys_no_stranger_whatever_its_setti
     Core(agent.home).ledger.merge([made], "liar0")
     assert [joint.card.task for joint in Core(agent.home).merged()] == ["strangers"]
     listed = Core(agent.home)
-    Node(listed, MeshSettings.load(agent.home).with_(trust="listed"))
-    assert listed.merged() == []
+    settings = MeshSettings.load(agent.home).with_(trust="listed", discovery_port=free_port())
+    with Node(listed, settings).running():
+        assert listed.merged() == []
 
 
 def test_a_link_that_another_takes_precedence_over_is_refused_before_it_is_published(
