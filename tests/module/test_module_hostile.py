@@ -381,9 +381,7 @@ def test_another_format_version() -> None:
 def test_a_million_entries_are_refused_at_once(field: str) -> None:
     began = time.process_time()
     refuse(with_card(**{field: [0] * 1_500_000}), CardError, f"'{field}': found a tuple of 1500000")
-    assert (
-        time.process_time() - began < 9
-    )  # pydantic's list of complaints would take 12 s on a fast machine
+    assert time.process_time() - began < 9  # pydantic's list of complaints would take 12 s on a fast machine
 
 
 def test_every_card_field_of_every_wrong_type() -> None:
