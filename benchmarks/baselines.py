@@ -21,9 +21,9 @@ from typing import Any
 
 import skillmesh_challenge.baselines.methods  # noqa: F401  (they have names now)
 from skillmesh.data.folder import find_tasks
-from skillmesh.errors import RunError
 from skillmesh_challenge.baselines.settings import Baseline
 from skillmesh_challenge.baselines.trials import made
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import Method, find_method
 from skillmesh_challenge.metrics import Interval, after_learning, forgetting, pooled
 from skillmesh_challenge.record import Record

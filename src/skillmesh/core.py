@@ -41,6 +41,7 @@ from skillmesh.errors import (
     TensorError,
     UnknownTaskError,
     WithdrawnError,
+    option,
 )
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.class_names.encoders import remembered_minilm
@@ -280,8 +281,8 @@ class Core:
         name = unicodedata.normalize("NFC", name)
         if images is None and (form != "prior" or epochs is not None):
             raise AgentError(
-                "form and epochs say how to go on with images, and there are none; name a folder of them with "
-                "--images, or leave --form and --epochs away"
+                "form and epochs say how to refine a task with images, and there are none; give "
+                f"{option('images=…', '--images FOLDER')}, or leave form and epochs out"
             )
         self.ledger.refuse_unchangeable()
         if not replace:
@@ -361,7 +362,8 @@ class Core:
             taught = known | {m.card.task for m in self.bank if m.card.teacher_key == own}
             raise UnknownTaskError(
                 f"this agent has taught no task {task!r}, and only a task's teacher can withdraw it; its own are: "
-                f"{', '.join(sorted(taught)) or 'none'}; to drop another's task here, use `skillmesh forget TASK`"
+                f"{', '.join(sorted(taught)) or 'none'}; to drop another's task here, use "
+                f"{option('agent.forget', '`skillmesh forget TASK`')}"
             )
         version = max(
             held.card.version if held else 1, self.ledger.latest_version(Slot(self.identity.public_key, task))

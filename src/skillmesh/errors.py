@@ -4,7 +4,31 @@ Every message says what was found, what was expected and what to do. Code that c
 catches `SkillmeshError`; the command turns it into one line and exit status 1.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
+
+_read_by = "program"
+
+
+@contextmanager
+def messages_for_commands() -> Iterator[None]:
+    """Have messages name the options of commands while this lasts; a program's own name arguments of Python."""
+    global _read_by
+    _read_by = "command"
+    try:
+        yield
+    finally:
+        _read_by = "program"
+
+
+def option(python: str, command: str) -> str:
+    """Return how the reader of a message writes an option: in Python, or on the command line.
+
+    >>> option("replace=True", "--replace")
+    'replace=True'
+    """
+    return command if _read_by == "command" else python
 
 
 class SkillmeshError(ValueError):
@@ -79,10 +103,6 @@ class TaskExistsError(AgentError):
 
 class MeshError(SkillmeshError):
     """A mesh that cannot be joined: an address, a port or a certificate that does not work."""
-
-
-class RunError(SkillmeshError):
-    """A run of the challenge that cannot be made, gone on with, or read."""
 
 
 class EncoderError(SkillmeshError):

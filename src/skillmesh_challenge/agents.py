@@ -19,7 +19,6 @@ from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import Adaptation
 from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.core import Core
-from skillmesh.errors import RunError
 from skillmesh.evaluation.shown import Shown, show
 from skillmesh.learning.lesson import Lesson, study
 from skillmesh.module import Module, now, read_file
@@ -28,6 +27,7 @@ from skillmesh.numerics.process import begin, cores
 from skillmesh.store.bank import specs_for
 from skillmesh.store.home import create_home
 from skillmesh_challenge.entries import Learned, RunSettings, Sharing
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.executors import BackboneRef, Workplace, open_place, worker_backbone
 from skillmesh_challenge.methods import SkillMethod
 from skillmesh_challenge.nodes import leave_nothing_received, share_over_mesh

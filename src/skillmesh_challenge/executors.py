@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skillmesh.errors import RunError
 from skillmesh.numerics.process import process_is_ours
+from skillmesh_challenge.errors import RunError
 
 if TYPE_CHECKING:
     from skillmesh.backbone.backbone import Backbone

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from skillmesh.common.choices import AdaptationKind, AdaptMode, AnchorKind, Representation
 from skillmesh.common.config import AgentConfig
-from skillmesh.errors import RunError
+from skillmesh_challenge.errors import RunError
 
 if TYPE_CHECKING:
     from skillmesh_challenge.run import Plan

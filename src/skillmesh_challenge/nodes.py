@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
-from skillmesh.errors import RunError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.numerics.process import begin
 from skillmesh_challenge.entries import Sharing
+from skillmesh_challenge.errors import RunError
 
 if TYPE_CHECKING:
     from skillmesh_challenge.stage import Stage

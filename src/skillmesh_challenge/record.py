@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from skillmesh.common.files import write_whole
-from skillmesh.errors import RunError
 from skillmesh_challenge.entries import (
     FORMAT,
     Bounds,
@@ -47,6 +46,7 @@ from skillmesh_challenge.entries import (
     Sharing,
     Step,
 )
+from skillmesh_challenge.errors import RunError
 
 Made = TypeVar("Made", bound=Entry)
 _adapter = cache(TypeAdapter)

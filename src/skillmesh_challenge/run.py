@@ -15,11 +15,12 @@ import numpy as np
 
 from skillmesh.common.files import remove_abandoned
 from skillmesh.data.folder import TaskImages
-from skillmesh.errors import CalibrationError, RunError, SkillmeshError
+from skillmesh.errors import CalibrationError, SkillmeshError
 from skillmesh.evaluation.evaluate import open_measured
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.numerics.process import Progress
 from skillmesh_challenge.entries import Circumstances, RunSettings, TaskFacts
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import Method, SkillMethod
 from skillmesh_challenge.metrics import interval, results_of
 from skillmesh_challenge.record import Record, refuse_file, write_json, write_settings, write_steps_table

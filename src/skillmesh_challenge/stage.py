@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from skillmesh.data.folder import TaskImages
-from skillmesh.errors import RunError
 from skillmesh.numerics.process import Progress
 from skillmesh_challenge import record
 from skillmesh_challenge.entries import Bounds, Confusions, EntryAnswers, Learned, RunSettings, Sharing, Step
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.record import write_bytes, write_json, write_learned, write_step
 
 Assignment = dict[str, tuple[str, ...]]

@@ -6,7 +6,7 @@ import doctest
 import importlib
 import inspect
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from meshes import free_port
 from PIL import Image
+from running import Ran
 
 import skillmesh
 from skillmesh import Adaptation, Agent, Evaluation, LearnResult, WarmStart
@@ -107,6 +108,18 @@ def test_every_public_class_has_an_example():
     assert not without
 
 
+# What it says.
+
+
+def test_messages_name_arguments_to_programs_and_options_to_commands(agent: Agent, command: Callable[..., Ran]):
+    with pytest.raises(TaskExistsError, match=r"learn it again with replace=True$"):
+        agent.learn("photos/dice")
+    ran = command("learn", "photos/dice", "--home", agent.home)
+    assert "learn it again with --replace" in ran.err
+    with pytest.raises(TaskExistsError, match=r"learn it again with replace=True$"):
+        agent.learn("photos/dice")
+
+
 # What it does.
 
 
@@ -195,6 +208,7 @@ def test_a_dataset_is_learned_and_then_answered_and_measured(dataset: Any, photo
         assert measured.tasks[0].test_images == result.images
 
 
+@pytest.mark.long
 def test_options_come_in_groups(agent: Agent, tmp_path: Path):
     result = agent.learn(
         "photos/shapes", adaptation=Adaptation("always", layers="last-2", epochs=1), warm_start=WarmStart("never")

@@ -68,6 +68,7 @@ print(json.dumps([before, state()]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [0, 3], ids=["the default", "three threads"])
 def test_a_program_keeps_its_threads_allocator_logging_and_random_numbers(
     tiny_tasks: Path, tmp_path: Path, threads: int

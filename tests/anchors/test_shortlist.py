@@ -161,6 +161,7 @@ print(*build(1600, 90, 50))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell the peak")
 def test_a_build_takes_little_more_than_its_two_matrices_and_scoring_takes_less():
     ran = subprocess.run([sys.executable, "-c", BUILD], capture_output=True, text=True, check=True)

@@ -201,6 +201,7 @@ def test_two_teachers_of_one_thing_are_surer_together(twice: Core, two_dice: tup
         assert len(tasks) == len(set(tasks))
 
 
+@pytest.mark.long
 def test_one_teacher_of_one_thing_in_many_tasks_is_as_sure_as_with_one(new_agent: NewAgent, tmp_path: Path):
     """Seven tasks of disjoint images of the same classes: more than have a say where classes differ."""
     agents = [new_agent("once"), new_agent("often")]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skillmesh.errors import RunError
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.metrics import interval
 
 pytestmark = pytest.mark.long

@@ -21,7 +21,6 @@ from running import Ran
 from torch import nn
 
 from skillmesh.data.folder import open_task
-from skillmesh.errors import RunError
 from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines import data
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, decoded_task
@@ -30,6 +29,7 @@ from skillmesh_challenge.baselines.methods import Er, Joint, Mas
 from skillmesh_challenge.baselines.network import TaskNetwork
 from skillmesh_challenge.baselines.trainer import Trainer
 from skillmesh_challenge.entries import FLEW_APART
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import find_method
 from skillmesh_challenge.record import Record, read_record, without_times
 from skillmesh_challenge.run import Plan, run

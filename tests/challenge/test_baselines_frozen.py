@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from skillmesh.errors import DataError, RunError
+from skillmesh.errors import DataError
 from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines import methods
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask
@@ -19,6 +19,7 @@ from skillmesh_challenge.baselines.frozen import FrozenLearner
 from skillmesh_challenge.baselines.nearest_mean import NearestMeanLearner
 from skillmesh_challenge.baselines.ranpac import RanPacLearner, chosen_ridge
 from skillmesh_challenge.baselines.slda import SldaLearner
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS
 from skillmesh_challenge.record import read_record
 

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from skillmesh.errors import RunError
 from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask
 from skillmesh_challenge.baselines.methods import Naive, ParallelSupsup, Psp, Supsup
@@ -25,6 +24,7 @@ from skillmesh_challenge.baselines.superposition import KeyKind, Superposition
 from skillmesh_challenge.baselines.supsup import Masked
 from skillmesh_challenge.baselines.telling import slopes
 from skillmesh_challenge.baselines.trainer import Trainer
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS as METHODS_BY_NAME
 from skillmesh_challenge.record import Record
 from skillmesh_challenge.report import paper_tables

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from skillmesh.errors import RunError
 from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines import methods
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, Batch
@@ -20,6 +19,7 @@ from skillmesh_challenge.baselines.mas import MasLearner
 from skillmesh_challenge.baselines.network import TaskNetwork, build_body
 from skillmesh_challenge.baselines.si import SiLearner
 from skillmesh_challenge.baselines.trainer import Trainer
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS
 
 pytestmark = pytest.mark.long

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from running import LEARNED
 
-from skillmesh.errors import RunError, SkillmeshError
+from skillmesh.errors import SkillmeshError
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.executors import BackboneRef, open_place, worker_backbone
 from skillmesh_challenge.methods import METHODS
 from skillmesh_challenge.record import Record, without_times

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.errors import AgentError, RunError
+from skillmesh.errors import AgentError
 from skillmesh_challenge import record
 from skillmesh_challenge.entries import Learned, Step, TaskAtStep
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS, SkillMethod, find_method, register, register_kind
 from skillmesh_challenge.record import write_learned, write_steps_table
 from skillmesh_challenge.stage import assign

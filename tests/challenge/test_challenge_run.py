@@ -19,7 +19,7 @@ from running import LEARNED, Ran
 from skillmesh.backbone import network
 from skillmesh.cli import show
 from skillmesh.core import Core
-from skillmesh.errors import RunError, SkillmeshError
+from skillmesh.errors import SkillmeshError
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.module import Module
 from skillmesh.store.bank import specs_for
@@ -27,6 +27,7 @@ from skillmesh_challenge import methods
 from skillmesh_challenge.baselines.methods import Naive
 from skillmesh_challenge.cli.run import _print
 from skillmesh_challenge.entries import Learned, Step, TaskAtStep
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS, SkillMethod
 from skillmesh_challenge.metrics import AVERAGED
 from skillmesh_challenge.record import Record, find_records, read_record, without_times

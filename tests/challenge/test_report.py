@@ -19,9 +19,10 @@ from PIL import Image
 from reports import column, copied, lengthened, table_of
 from running import LEARNED, Ran
 
-from skillmesh.errors import RunError, SkillmeshError
+from skillmesh.errors import SkillmeshError
 from skillmesh_challenge import metrics
 from skillmesh_challenge.entries import FLEW_APART
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS
 from skillmesh_challenge.metrics import results_of
 from skillmesh_challenge.paper.parallel import parallel_cells

@@ -16,13 +16,13 @@ from drawn import SMALL, draw_tasks, small
 from running import Ran
 
 from skillmesh.data.folder import ImageFile
-from skillmesh.errors import RunError
 from skillmesh.evaluation.provenance import data_hash
 from skillmesh_challenge.baselines import tuning
 from skillmesh_challenge.baselines.methods import Naive
 from skillmesh_challenge.baselines.settings import Baseline
 from skillmesh_challenge.baselines.trials import Ground, Tried
 from skillmesh_challenge.baselines.tuning import BUDGET, Tuned, tune
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS, find_method
 from skillmesh_challenge.record import read_record
 

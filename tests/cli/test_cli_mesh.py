@@ -387,7 +387,7 @@ class TestLearn:
 
     def test_refuses_bad_tags(self, command: Command, home: Path, tiny_tasks: Path):
         ran = command("learn", tiny_tasks / "dice", "--name", "new", "--tag", "No Tag", "--home", home)
-        failed(ran, "a tag is 'No Tag', expected", "choose another --tag")
+        failed(ran, "a tag is 'No Tag', expected", "choose another")
         assert tasks(home) == sorted(LEARNED)
 
 

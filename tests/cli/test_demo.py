@@ -22,7 +22,7 @@ from skillmesh.cli.demo import member as crews
 from skillmesh.cli.demo.guard import ended_by_signals, only_one
 from skillmesh.cli.demo.member import Crew, Member, free_port
 from skillmesh.cli.demo.plan import DemoPlan
-from skillmesh.cli.demo.report import as_dict, print_outcome, screen
+from skillmesh.cli.demo.screen import as_dict, print_outcome, screen
 from skillmesh.cli.demo.story import StoryOutcome, play
 from skillmesh.data.demo import LEARNED
 from skillmesh.errors import AgentError, BackboneError

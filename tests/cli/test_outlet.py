@@ -207,6 +207,7 @@ class TestCommands:
         self.check(as_json.stdout)
         assert BAD in json.loads(as_json.stdout)["unreadable"][0]["file"]
 
+    @pytest.mark.long
     def test_on_a_terminal(self, images: Path, home: Path):
         main, other = pty.openpty()
         words = [sys.executable, "-m", "skillmesh", "ask", "--home", str(home), *map(str, images.iterdir())]

@@ -355,16 +355,29 @@ class TestHelper:
             decode(cases.tiff(6300, 6300, 8, 4), SIZE)
         assert decode(encoded(noise(64, 64), "TIFF"), SIZE).shape == (SIZE, SIZE, 3)
 
-    def test_a_crash_is_one_image_that_cannot_be_read(self, own: helper.Helper):
+    def test_whoever_ends_the_helper_does_not_make_an_image_unreadable(self, own: helper.Helper):
         tiff = encoded(noise(64, 64), "TIFF")
-        decode(tiff, SIZE)
+        expected = decode(tiff, SIZE)
         process = own._process
         assert process is not None
-        process.send_signal(signal.SIGSEGV)
+        process.send_signal(signal.SIGTERM)
         process.wait(10)
-        with pytest.raises(UnreadableImageError, match="its decoder crashed"):
-            decode(tiff, SIZE)
-        assert decode(tiff, SIZE).shape == (SIZE, SIZE, 3)
+        assert np.array_equal(decode(tiff, SIZE), expected)
+        assert own._process is not process
+
+    def test_a_helper_that_ends_while_it_decodes_is_started_again(self, own: helper.Helper):
+        decode(encoded(noise(64, 64), "TIFF"), SIZE)
+        process = own._process
+        assert process is not None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        eventually(lambda: not children.read_text(), every=0.01)  # the one that has just decoded
+        with ThreadPoolExecutor(1) as pool:
+            decoded = pool.submit(decode, cases.filled_jpeg(45), SIZE)
+            eventually(children.read_text, every=0.01)
+            os.killpg(process.pid, signal.SIGKILL)
+            with pytest.raises(UnreadableImageError, match="longer than an image of its size should"):
+                decoded.result(30)  # what its own file deserves, and no crash
+        assert own._process is not process
 
     def test_a_decoder_that_crashes_takes_nothing_with_it(self, own: helper.Helper):
         tiff = encoded(noise(64, 64), "TIFF")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from skillmesh.core import Core
 from skillmesh.data.demo import HIDDEN, write_demo_tasks
 from skillmesh.data.demo import LEARNED as DRAWN
 from skillmesh.data.inputs import as_image
-from skillmesh.errors import DataError, UnknownTaskError
-from skillmesh.evaluation.evaluate import Evaluation, evaluate
+from skillmesh.errors import AmbiguousTaskError, DataError, UnknownTaskError
+from skillmesh.evaluation.evaluate import Evaluation, evaluate, open_measured
 
 NewAgent = Callable[..., Core]
 
@@ -170,6 +171,62 @@ def test_too_few_images_to_test_on_are_refused(new_agent: NewAgent, demo_tasks: 
         shutil.copy(demo_tasks / "dice/train" / cls / "0.jpg", tmp_path / "few" / cls)
     with pytest.raises(DataError, match="leaves no test images: its classes have one or two images each"):
         evaluate(new_agent(), [tmp_path / "few"])
+
+
+class TestTasksOfOneName:
+    """Two teachers may teach different things under one name."""
+
+    @pytest.fixture
+    def dice_of_others(self, new_agent: NewAgent, tiny_tasks: Path, tmp_path: Path) -> Core:
+        """An agent that was taught dice by anna, and letters under that name by ben."""
+        agent = new_agent("carl")
+        for name, task in (("anna", "dice"), ("ben", "latin")):
+            teacher = new_agent(name)
+            teacher.learn(tiny_tasks / task, name="dice")
+            agent.ledger.trust(teacher.identity.public_key, name)
+            agent.receive(teacher.export("dice", tmp_path / f"{name}.skill"))
+        return agent
+
+    def test_are_told_apart_by_their_teachers(self, dice_of_others: Core, tiny_tasks: Path):
+        with pytest.raises(AmbiguousTaskError, match=r"2 teachers taught 'dice'; say which: dice@(anna|ben)"):
+            evaluate(dice_of_others, [tiny_tasks / "dice"], learn=False)
+        for teacher, folder in (("anna", "dice"), ("ben", "latin")):
+            task = open_measured(tiny_tasks / folder, learn=False, name=f"dice@{teacher}")
+            (measured,) = evaluate(dice_of_others, [task], learn=False).tasks
+            assert (measured.task, measured.test_images) == (f"dice@{teacher}", 4)
+            assert measured.task_found_accuracy == 1
+
+    def test_are_told_apart_where_images_are_taken_for_one_another(self, dice_of_others: Core, tiny_tasks: Path):
+        task = open_measured(tiny_tasks / "latin", learn=False, name="dice@anna")
+        (measured,) = evaluate(dice_of_others, [task], learn=False).tasks
+        assert measured.confusions == {"dice@ben": 4}
+
+    def test_mean_the_agents_own_first(self, dice_of_others: Core, tiny_tasks: Path):
+        dice_of_others.learn(tiny_tasks / "shapes", name="dice")
+        task = open_measured(tiny_tasks / "shapes", learn=False, name="dice")
+        (measured,) = evaluate(dice_of_others, [task], learn=False).tasks
+        assert measured.task_found_accuracy == 1
+
+
+def test_a_module_that_arrives_meanwhile_changes_no_figure(
+    new_agent: NewAgent, tiny_tasks: Path, skill_files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+):
+    agent = new_agent()
+    for name in ("dice", "latin"):
+        agent.learn(tiny_tasks / name)
+    paths = [tiny_tasks / name for name in ("dice", "latin")]
+    expected = [(t.task, t.final_accuracy, t.confusions) for t in evaluate(agent, paths, learn=False).tasks]
+    describe = agent.backbone.describe
+
+    def arriving(*args: Any, **options: Any) -> Any:
+        for name in ("shapes", "greek"):
+            agent.receive(skill_files[name])
+        return describe(*args, **options)
+
+    monkeypatch.setattr(agent.backbone, "describe", arriving)
+    measured = evaluate(agent, paths, learn=False)
+    assert [(t.task, t.final_accuracy, t.confusions) for t in measured.tasks] == expected
+    assert len(agent.tasks()) == 4
 
 
 def test_an_agent_that_knows_nothing_cannot_be_asked(new_agent: NewAgent, tiny_tasks: Path):

@@ -26,7 +26,7 @@ from skillmesh.answering.answer import Answer
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.mesh.calling import NotRunningError, call
-from skillmesh.mesh.report import status as report
+from skillmesh.mesh.status import status as status_of
 
 SKILLMESH = [sys.executable, "-m", "skillmesh"]
 PATIENCE = 60.0
@@ -112,7 +112,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """What `skillmesh status --json` says."""
-        return report(Core(self.home))
+        return status_of(Core(self.home))
 
     def live(self) -> set[str]:
         """The tasks that lie in the bank."""

@@ -58,7 +58,7 @@ class TestAdvice:
     def test_many_images_ask_for_an_adapted_backbone_once(self):
         said = advise(WEAK, [900, 900, 900], 1.0, adapting_tried=False)
         assert said is not None
-        assert said.startswith("--adapt auto may help: on 9 of 16 real tasks")
+        assert said.startswith("adaptation=Adaptation() may help: on 9 of 16 real tasks")
         again = advise(WEAK, [900, 900, 900], 1.0, adapting_tried=True)
         assert again is not None
         assert again.startswith("more images of 'b' (it has 900) help a little")

@@ -137,6 +137,7 @@ def test_those_who_list_the_same_over_and_over_get_a_turn_now_and_then(
     assert turned == pytest.approx(100 * PATIENCE / BETWEEN_TURNS, abs=2)
 
 
+@pytest.mark.long
 def test_what_others_make_up_is_remembered_up_to_a_limit_and_forgotten(sync: Sync, clock: list[float]) -> None:
     made_up = HELLO.model_dump_json().encode() + b"\n"
     for number in range(MAX_ASKED // AT_MOST + 2):

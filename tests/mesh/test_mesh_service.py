@@ -42,7 +42,9 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-@pytest.mark.parametrize(("limit", "least", "most"), [(1.0, 1.0, 2.9), (16.0, 4.0, 12.0)])
+@pytest.mark.parametrize(
+    ("limit", "least", "most"), [(1.0, 1.0, 2.9), pytest.param(16.0, 4.0, 12.0, marks=pytest.mark.long)]
+)
 def test_alone_it_waits_a_quarter_of_its_time_and_never_more_than_all(
     new_agent: Callable[..., Core],
     settings: MeshSettings,
@@ -55,6 +57,7 @@ def test_alone_it_waits_a_quarter_of_its_time_and_never_more_than_all(
     assert least <= waited[0] < most
 
 
+@pytest.mark.long
 def test_alone_it_waits_for_a_few_seconds_at_least(
     new_agent: Callable[..., Core], settings: MeshSettings, waited: list[float]
 ):
@@ -170,6 +173,7 @@ service.serve(Core(sys.argv[1]), settings, (), lambda node: threading.Thread(tar
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory a process has")
 def test_a_node_gives_back_what_it_has_freed_between_things_that_stay(
     new_agent: Callable[..., Core], settings: MeshSettings

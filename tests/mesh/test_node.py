@@ -12,7 +12,7 @@ from notices import BOB, EVE, announced
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core, slot_of
 from skillmesh.mesh.node import Node
-from skillmesh.mesh.report import _links, node_status
+from skillmesh.mesh.status import _links, node_status
 from skillmesh.module import Module
 from skillmesh.module.notice import Announcement, Withdrawal, announce, link, withdraw
 
@@ -92,7 +92,7 @@ class TestWithdrawals:
 
 class TestItsStatus:
     def test_has_numbers_that_people_can_read(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("skillmesh.mesh.report.time.monotonic", lambda: newcomer.began + 12.345)
+        monkeypatch.setattr("skillmesh.mesh.status.time.monotonic", lambda: newcomer.began + 12.345)
         newcomer.intake.adopter.slowest = 1.23456
         found = node_status(newcomer)
         assert (found["seconds"], found["slowest_adoption_seconds"]) == (12.3, 1.235)

@@ -113,7 +113,7 @@ def test_only_ones_own_plain_tasks_can_be_gone_on_with(
     ann.learn(shapes)
     ann.export("shapes", tmp_path / "shapes.skill")
     bob.receive(tmp_path / "shapes.skill")
-    with pytest.raises(UnknownTaskError, match="skillmesh merge"):
+    with pytest.raises(UnknownTaskError, match=r"use agent\.merge"):
         bob.continue_task("shapes", shapes)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no class folders"):

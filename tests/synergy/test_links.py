@@ -204,6 +204,7 @@ def test_the_union_of_classes_may_be_larger_than_each_part(
     assert np.mean(right) > 0.8
 
 
+@pytest.mark.long
 def test_a_bank_of_very_many_classes_has_merged_tasks_too(
     new_agent: NewAgent, files: list[Path], mixed: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from skillmesh.common.choices import Support
 from skillmesh.common.config import AgentConfig
 from skillmesh.common.text import Lookalikes
 from skillmesh.data.inputs import AnyImage
-from skillmesh.errors import UnknownTaskError
+from skillmesh.errors import UnknownTaskError, option
 from skillmesh.learning.adaptation import Biases, Patterned
 from skillmesh.learning.head import SHARES, Head, best_temperature, probe_weights, read_probes, softmax
 from skillmesh.module import Card, Module
@@ -377,9 +377,10 @@ def longest(modules: Sequence[Module], teachers: Teachers) -> dict[str, int]:
 
 def refuse_empty(tasks: Sized) -> None:
     if not len(tasks):
+        learn = option("agent.learn", "`skillmesh learn FOLDER`")
+        take = option("agent.import_file", "`skillmesh import FILE`")
         raise UnknownTaskError(
-            "this agent knows no task yet; teach it one with `skillmesh learn FOLDER`, or take one in with "
-            "`skillmesh import FILE`"
+            f"this agent knows no task yet; teach it one with {learn}, or take one in with {take}"
         )
 
 

@@ -228,7 +228,8 @@ def load_calibration(name: str, path: Path | None = None) -> Calibration:
     if not shipped.is_file():
         raise CalibrationError(
             f"no calibration is shipped for {name!r}; make one with `skillmesh calibrate FOLDER_OF_TASKS "
-            f"--backbone {name} --out FILE`, share it with all agents, and name it with --calibration FILE"
+            f"--backbone {name} --out FILE`, share it with all agents, and give it to "
+            "`skillmesh init --calibration FILE`"
         )
     with as_file(shipped) as file:
         return Calibration.load(file)

@@ -183,7 +183,7 @@ def _from_hub(timm: Any, spec: NetworkSpec) -> Any:
         raise BackboneError(
             f"the weights of {spec.name!r} could not be fetched from timm's hub "
             f"({_short(error)}); with no network, "
-            "give a file of them with --weights FILE"
+            "give a file of them: `skillmesh init --weights FILE`"
         ) from error
 
 

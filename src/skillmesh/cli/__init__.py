@@ -4,20 +4,68 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
 from skillmesh.cli import options, outlet
 
 if TYPE_CHECKING:
     from skillmesh.core import Core
 
+ADDED = "skillmesh.commands"
+"""The group of entry points by which other packages add commands: functions that return a `typer.Typer`."""
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands here, and those that other packages add, which are imported only where they are asked for.
+
+    Commands and contexts are click's, which newer releases of typer have under a name of their own.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *entry_points(group=ADDED).names]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for point in entry_points(group=ADDED, name=cmd_name):
+            return _added(point)
+        return super().get_command(ctx, cmd_name)
+
+
+def _added(point: EntryPoint) -> Any:
+    """Return another package's commands; where it lacks something, a command that says what to install."""
+    try:
+        commands = typer.main.get_command(point.load()())
+    except (ImportError, AttributeError) as error:
+        commands = _lacking(point, str(error))
+    commands.name = point.name
+    return commands
+
+
+def _lacking(point: EntryPoint, reason: str) -> Any:
+    from skillmesh.errors import SkillmeshError
+
+    package = point.dist.name if point.dist is not None else "skillmesh"
+    install = f"pip install '{package}[{point.name}]'"
+
+    def say() -> None:
+        raise SkillmeshError(
+            f"the {point.name} commands cannot be used: {reason}; install what they need with `{install}`"
+        )
+
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    lacking = typer.Typer(add_completion=False)
+    lacking.command(help=f"Not installed: {install}", context_settings=anything)(say)
+    return typer.main.get_command(lacking)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Teach one agent, and every agent knows: learn folders of images, answer with no task label.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -121,8 +169,6 @@ COMMANDS = (
     "repair",
 )
 """The modules that hold commands, in the order in which `--help` lists them."""
-ADDED = "skillmesh.commands"
-"""The group of entry points by which other packages add commands: functions that return a `typer.Typer`."""
 
 
 def program() -> None:
@@ -158,13 +204,13 @@ def main() -> None:
     import sys
 
     from skillmesh.cli import outlet
-    from skillmesh.errors import SkillmeshError
+    from skillmesh.errors import SkillmeshError, messages_for_commands
 
     try:
         for commands in COMMANDS:
             import_module(f"skillmesh.cli.{commands}")
-        _add_commands_of_others()
-        app()
+        with messages_for_commands():
+            app()
     except SkillmeshError as error:
         from skillmesh.cli import show
 
@@ -180,28 +226,3 @@ def main() -> None:
         advice = "make room, or name another place" if full else "check that it is there and that you may use it"
         outlet.line(f"skillmesh: {error}; {advice}", err=True)
         sys.exit(1)
-
-
-@cache
-def _add_commands_of_others() -> None:
-    """Let other packages add commands; where one lacks something, its command says what to install."""
-    for point in entry_points(group=ADDED):
-        try:
-            app.add_typer(point.load()(), name=point.name)
-        except (ImportError, AttributeError) as error:
-            _say_what_is_missing(app, point, str(error))
-
-
-def _say_what_is_missing(app: typer.Typer, point: EntryPoint, reason: str) -> None:
-    from skillmesh.errors import SkillmeshError
-
-    package = point.dist.name if point.dist is not None else "skillmesh"
-    install = f"pip install '{package}[{point.name}]'"
-
-    def say() -> None:
-        raise SkillmeshError(
-            f"the {point.name} commands cannot be used: {reason}; install what they need with `{install}`"
-        )
-
-    anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    app.command(point.name, help=f"Not installed: {install}", context_settings=anything)(say)

@@ -97,10 +97,10 @@ def sync(
 def status(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
     """Say how this agent stands with the mesh."""
     from skillmesh.cli import show
-    from skillmesh.mesh.report import status as report
+    from skillmesh.mesh.status import status as status_of
 
     agent = open_agent(home or context.obj)
-    found = report(agent)
+    found = status_of(agent)
     if json:
         show.print_json(found)
         return

@@ -17,7 +17,7 @@ from skillmesh.data.formats import IMAGE_SUFFIXES, Skipped, split_by_reading, su
 from skillmesh.data.images import Pixels, UnreadableImageError, decode
 from skillmesh.data.inputs import AnyImage
 from skillmesh.data.sources import Source, files_below, open_source
-from skillmesh.errors import DataError, FolderOfTasksError
+from skillmesh.errors import DataError, FolderOfTasksError, option
 
 SPLIT_FOLDERS = {
     "train": "train",
@@ -173,7 +173,7 @@ def folders_to_learn(path: Path) -> list[Path]:
     if not deep and not zips:
         raise DataError(
             f"no task was found in {path}; expected task/class/image.jpg or zips of tasks inside; if it is a task "
-            "itself, learn it without --each-folder"
+            f"itself, {option('give it to agent.learn', 'learn it without --each-folder')}"
         )
     shallow = {name.split("/")[0] for name in images if name.count("/") == 1}
     return [*(path.joinpath(*wrapped, name) for name in sorted(deep | shallow)), *(path / z for z in sorted(zips))]

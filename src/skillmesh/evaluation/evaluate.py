@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.answering.answer import Guess
-from skillmesh.answering.answering import Mapped
+from skillmesh.answering.answering import Mapped, Mapper
 from skillmesh.common.choices import WarmStart
 from skillmesh.data.folder import TaskImages, open_task
-from skillmesh.errors import ArgumentError, DataError
+from skillmesh.errors import AmbiguousTaskError, ArgumentError, DataError, UnknownTaskError
 from skillmesh.evaluation.shown import Change, MeasurableAgent, Shown, show, show_sound
 from skillmesh.learning.examine import Finding
 from skillmesh.learning.head import softmax
 from skillmesh.learning.lesson import OTHER, Outcome
 from skillmesh.module import Module
+from skillmesh.module.notice import parts_of
 from skillmesh.numerics.arrays import Floats
 from skillmesh.numerics.process import Progress
 
@@ -246,21 +248,34 @@ def evaluate(
                 _, lesson = agent.learn(folder, warm_start=WarmStart("never"), progress=progress)
                 seconds[folder.name] = time.perf_counter() - started
                 result.checks += [(folder.name, finding) for finding in lesson.all_findings]
-    modules, _ = agent.mapper()
-    index_of = {m.card.task: i for i, m in enumerate(modules)}
+    mapper = agent.mapper()  # once: where a node runs, modules may arrive while this measures
     for folder in folders:
-        if folder.name in index_of:
+        index = _index_of(agent, folder.name, mapper[0])
+        if index is not None:
             if change is None:
                 shown, findings = show_sound(agent, folder, learn, progress)
                 result.checks += [(folder.name, finding) for finding in findings]
             else:
                 shown = show(agent, folder, change, progress)
-            _test_known(agent, folder, index_of[folder.name], shown, seconds[folder.name], result)
+            _test_known(agent, mapper, folder, index, shown, seconds[folder.name], result)
             if keep_said:
-                result.said.append(_said(agent, folder, shown))
+                result.said.append(_said(agent, mapper[0][index], folder, shown))
         else:
-            _test_hidden(agent, folder, change, progress, result)
+            _test_hidden(agent, mapper[1], folder, change, progress, result)
     return result
+
+
+def _index_of(agent: MeasurableAgent, name: str, modules: Sequence[Module]) -> int | None:
+    """Return which module a name or `name@teacher` means, of equal names the agent's own; None where none does."""
+    found = agent.bank.held(name, agent.identity.public_key)
+    try:
+        found = found or agent.find(name)
+    except AmbiguousTaskError:
+        raise
+    except UnknownTaskError:
+        return None
+    parts = {part.id for part in parts_of(found)}  # a link may have joined it with others
+    return next((i for i, module in enumerate(modules) if parts <= {p.id for p in parts_of(module)}), None)
 
 
 def open_measured(
@@ -285,18 +300,24 @@ def open_measured(
 
 
 def _test_known(
-    agent: MeasurableAgent, folder: TaskImages, index: int, shown: Shown, learn_seconds: float, result: Evaluation
+    agent: MeasurableAgent,
+    mapper: tuple[list[Module], Mapper],
+    folder: TaskImages,
+    index: int,
+    shown: Shown,
+    learn_seconds: float,
+    result: Evaluation,
 ) -> None:
-    modules, mapper = agent.mapper()
+    modules, names = mapper[0], _names(agent, mapper[0])
     module = modules[index]
     started = time.perf_counter()
-    mapped = mapper.map(shown.x)
+    mapped = mapper[1].map(shown.x)
     seen = agent.seen_by(module, shown.x, shown.images)
     answer_seconds = shown.seconds + time.perf_counter() - started
     right_class = said_right(agent, module, folder, shown, seen)
     marks = Marks.of(right_class, mapped, index)
     right_task = mapped.task == index
-    confidence, said = _answers(agent, shown, mapped, modules, own=index)
+    confidence, said = _answers(agent, shown, mapped, modules, names, own=index)
     result.novelty_known.append(mapped.novelty)
     result.confidence.append((confidence, right_task & right_class))
     result.answers.append(_task_answers(agent, module, folder, shown, seen, (right_task, said, confidence)))
@@ -315,10 +336,17 @@ def _test_known(
             anchor_bytes=anchor_bytes(module),
             learn_seconds=round(learn_seconds, 3),
             answer_seconds=round(answer_seconds, 3),
-            confusions={modules[o].card.task: int(n) for o, n in zip(others, counts, strict=True)},
+            confusions={names[o]: int(n) for o, n in zip(others, counts, strict=True)},
             left_out=shown.left_out,
         )
     )
+
+
+def _names(agent: MeasurableAgent, modules: Sequence[Module]) -> list[str]:
+    """Return the modules' tasks by name, those that share one with the teacher."""
+    count = Counter(module.card.task for module in modules)
+    selectors = agent.bank.selectors(modules)
+    return [m.card.task if count[m.card.task] == 1 else s for m, s in zip(modules, selectors, strict=True)]
 
 
 def _task_answers(
@@ -344,13 +372,14 @@ def _task_answers(
 
 def _test_hidden(
     agent: MeasurableAgent,
+    mapper: Mapper,
     folder: TaskImages,
     change: Change | None,
     progress: Progress | None,
     result: Evaluation,
 ) -> None:
     shown = show(agent, folder, change, progress)
-    mapped = agent.mapper()[1].map(shown.x)
+    mapped = mapper.map(shown.x)
     result.novelty_hidden.append(mapped.novelty)
     result.hidden.append(HiddenResult(folder.name, len(shown), float(mapped.unknown.mean())))
 
@@ -399,7 +428,7 @@ def _in_order_of(module: Module, folder: TaskImages) -> NDArray[np.int64]:
 
 
 def _answers(
-    agent: MeasurableAgent, shown: Shown, mapped: Mapped, modules: list[Module], own: int
+    agent: MeasurableAgent, shown: Shown, mapped: Mapped, modules: list[Module], names: list[str], own: int
 ) -> tuple[Floats, list[str]]:
     """Return the confidence of each image's answer, as `Answer.confidence` states it, and the class it names.
 
@@ -413,17 +442,17 @@ def _answers(
         seen = agent.seen_by(module, shown.x[rows], [shown.images[row] for row in np.flatnonzero(rows)])
         share = softmax(agent.head(module).logits(seen) / module.card.temperature)
         stated[rows] = mapped.posterior[rows, index] * share.max(axis=1)
-        prefix = "" if index == own else f"{module.card.task}: "
+        prefix = "" if index == own else f"{names[index]}: "
         for row, guess in zip(np.flatnonzero(rows), share.argmax(axis=1), strict=True):
             named[row] = prefix + module.card.classes[guess]
     return stated, named
 
 
-def _said(agent: MeasurableAgent, folder: TaskImages, shown: Shown) -> ForcedAnswers:
+def _said(agent: MeasurableAgent, module: Module, folder: TaskImages, shown: Shown) -> ForcedAnswers:
     together = "plain" if agent.config.support == "never" else agent.config.support
     alone, supported = (agent.answer_described(shown.x, shown.images, how) for how in ("never", together))
     labels = tuple(folder.classes[label] for label in shown.labels)
-    return ForcedAnswers(folder.name, labels, tuple(a.best for a in alone), tuple(a.best for a in supported))
+    return ForcedAnswers(module.card.task, labels, tuple(a.best for a in alone), tuple(a.best for a in supported))
 
 
 def anchor_bytes(module: Module) -> int:

@@ -18,7 +18,7 @@ from skillmesh.common.choices import Adaptation
 from skillmesh.common.config import AgentConfig
 from skillmesh.data.folder import TaskImages
 from skillmesh.data.inputs import AnyImage
-from skillmesh.errors import DataError
+from skillmesh.errors import DataError, option
 from skillmesh.learning.examine import Finding, Part, check_balance, check_names, examine, unreadable
 from skillmesh.learning.head import Fit, choose_probes, probe_tensors, softmax
 from skillmesh.learning.trial import Material, refuse_impossible, try_adapting
@@ -175,9 +175,10 @@ def advise(
     weakest = _weakest(outcome)
     few = counts[weakest] <= FEW_PER_CLASS
     if not few and not adapting_tried and sum(counts) >= ENOUGH_TO_ADAPT:
+        adapt = option("adaptation=Adaptation()", "--adapt auto")
         return (
-            f"--adapt auto may help: on {ADAPTING.tasks} of {ADAPTING_TASKS} real tasks it did, by "
-            f"{ADAPTING.points} points on average, and on the others it kept the head as it is"
+            f"{adapt} may help: on {ADAPTING.tasks} of {ADAPTING_TASKS} real tasks it did, by {ADAPTING.points} "
+            "points on average, and on the others it kept the head as it is"
         )
     if training_accuracy is not None and training_accuracy <= accuracy:
         return _alike(outcome)

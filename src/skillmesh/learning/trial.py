@@ -58,7 +58,7 @@ def refuse_impossible(adaptation: Adaptation, network: Network, validation_image
     if not room_for(len(network.base)):
         raise AgentError(
             f"the network has {len(network.base):,} channels: a module has no room to say which of them have "
-            "biases; choose a smaller network, or --adaptation reprogramming"
+            "biases; choose a smaller network, or reprogramming"
         )
 
 

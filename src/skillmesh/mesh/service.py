@@ -18,7 +18,7 @@ from skillmesh.core import Core
 from skillmesh.errors import AgentError, SkillmeshError
 from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import Node
-from skillmesh.mesh.report import node_status, peer_list
+from skillmesh.mesh.status import node_status, peer_list
 from skillmesh.mesh.wire import thread
 from skillmesh.numerics.process import give_back_freed_memory, hand_back
 

@@ -399,7 +399,7 @@ def refuse_unportable(card: Card) -> None:
         return
     raise SettingsMismatchError(
         f"the rows of {card.task!r} cannot be used in another head: its head looks at {seen}, expected the plain "
-        f"{card.representation}; leave the task out, or ask its teacher to learn it again with --adapt none"
+        f"{card.representation}; leave the task out, or ask its teacher to learn it again without adaptation"
     )
 
 

@@ -102,7 +102,7 @@ class Teachers:
         holder = next((other for other in holders if other != key), None)
         if holder is not None:
             raise AgentError(
-                f"{name!r} is the name of another key here ({holder[:12]}…); give this one another with --name"
+                f"{name!r} is the name of another key here ({holder[:12]}…); give this one another name"
             )
 
 
@@ -116,7 +116,7 @@ def refuse_unfit(name: str) -> None:
     if not fits(name):
         raise AgentError(
             f"{name[:80]!r} cannot be an agent's name; expected 1 to 64 characters that can all be seen, without "
-            f"'@', '{MARK}' and '{TOGETHER}', that do not look like a key; choose another with --name"
+            f"'@', '{MARK}' and '{TOGETHER}', that do not look like a key; choose another"
         )
 
 

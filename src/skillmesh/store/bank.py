@@ -29,6 +29,7 @@ from skillmesh.errors import (
     ModuleError,
     TaskExistsError,
     UnknownTaskError,
+    option,
 )
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head, probe_specs
@@ -302,12 +303,12 @@ class Bank:
 # From a lesson to a module of one's own: card, version, signature, its place in the bank, the news of it.
 
 CHOSEN = {
-    "task": ("the task's name", "give it another with --name"),
+    "task": ("the task's name", "give it another name"),
     "teacher": ("the agent's name", "write another into the first line of key.pem in its home"),
     "classes": ("a class's name", "rename its folder"),
-    "tags": ("a tag", "choose another --tag"),
-    "licence": ("the licence", "choose another --licence"),
-    "note": ("the note", "choose another --note"),
+    "tags": ("a tag", "choose another"),
+    "licence": ("the licence", "choose another"),
+    "note": ("the note", "choose another"),
 }
 """The card's fields that a user chooses: what they are called, and what to do about one that does not fit."""
 
@@ -326,15 +327,15 @@ class Signing:
     def refuse_learned(self, task: str) -> None:
         if self.own(task) is not None:
             raise TaskExistsError(
-                f"the task {task!r} is learned already; give another name with --name, or learn it again "
-                "with --replace"
+                f"the task {task!r} is learned already; give it another name, or learn it again with "
+                f"{option('replace=True', '--replace')}"
             )
 
     def refuse_composed(self, task: str) -> None:
         if self.own(task) is not None:
             raise TaskExistsError(
                 f"this agent has a task {task!r} already; compose under another name, or put this one in its "
-                "place with --replace"
+                f"place with {option('replace=True', '--replace')}"
             )
 
     def refuse_bad_names(self, folder: TaskImages, told: dict[str, Any]) -> None:
@@ -366,8 +367,8 @@ class Signing:
                 )
             if older is None and standing is not None and not replace:
                 raise TaskExistsError(
-                    f"another command has learned the task {task!r} meanwhile, and that stays; give another name "
-                    "with --name, or learn it again with --replace"
+                    f"another command has learned the task {task!r} meanwhile, and that stays; give it another "
+                    f"name, or learn it again with {option('replace=True', '--replace')}"
                 )
             made, data = self.sign(lesson, told)
             try:

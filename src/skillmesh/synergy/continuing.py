@@ -13,7 +13,7 @@ from skillmesh.anchors import KINDS
 from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged
 from skillmesh.backbone.calibration import Prior
 from skillmesh.data.folder import TaskImages, refuse_folder_of_tasks, refuse_too_few_classes, survey_task
-from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError
+from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError, option
 from skillmesh.learning.class_names.pairs import Places, union
 from skillmesh.learning.examine import Part
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path, probe_tensors
@@ -145,13 +145,14 @@ def own_task(agent: Holder, task: str) -> Module:
         own = sorted(m.card.task for m in agent.bank if m.card.teacher_key == agent.identity.public_key)
         raise UnknownTaskError(
             f"this agent has taught no task {task!r}, and can go on with its own only; these are: "
-            f"{', '.join(own) or 'none'}; learn the images as a task of your own and use `skillmesh merge`"
+            f"{', '.join(own) or 'none'}; learn the images as a task of your own and use "
+            f"{option('agent.merge', '`skillmesh merge`')}"
         )
     refuse_unportable(older.card)
     if not KINDS[agent.config.mapper].adds_up:
         raise SettingsMismatchError(
             f"this agent's anchors are {agent.config.mapper}, expected sketch: only these can be added to; learn "
-            "the task again from all images, with --replace"
+            f"the task again from all images, with {option('replace=True', '--replace')}"
         )
     return older
 
@@ -245,7 +246,8 @@ def _refuse_grown_composition(older: Module, classes: _Classes) -> None:
         added = ", ".join(map(repr, classes.names[len(older.card.classes) :][:5]))
         raise DataError(
             f"{older.card.task!r} was composed of classes of other tasks, and {added} is none of them; learn the "
-            "new classes as a task, then compose again with `skillmesh compose --images FOLDER --replace`"
+            "new classes as a task, then compose again with "
+            + option("images=… and replace=True", "`skillmesh compose --images FOLDER --replace`")
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from skillmesh.anchors import KINDS
 from skillmesh.backbone.calibration import Prior
-from skillmesh.errors import AgentError, SettingsMismatchError, UnknownTaskError
+from skillmesh.errors import AgentError, SettingsMismatchError, UnknownTaskError, option
 from skillmesh.module import Module, in_order
 from skillmesh.module.notice import LINK, Link, MergedTask, Slot, link, parts_of
 from skillmesh.module.teachers import Signed, claimed, odd_notice, odd_task
@@ -47,14 +47,14 @@ def make_link(agent: Holder, tasks: Sequence[str], name: str | None = None) -> L
     if not KINDS[agent.config.mapper].adds_up:
         raise SettingsMismatchError(
             f"this agent's mapper is {agent.config.mapper}, expected sketch: only its anchors add up; merge with "
-            "an agent that was set up with --mapper sketch"
+            "an agent that was made by `skillmesh init --mapper sketch`"
         )
     reason = misfit(in_order(parts.values()), agent.prior, agent.teachers.name)
     if reason is not None:
         raise SettingsMismatchError(f"these modules are no parts of one task: {reason}")
     called = name or agent.find(tasks[0]).card.task
     if (fault := odd_task(called)) is not None:
-        raise AgentError(f"the merged task's name is {called!r}, which {fault}; give it another with --name")
+        raise AgentError(f"the merged task's name is {called!r}, which {fault}; give it another name")
     slot = Slot(agent.identity.public_key, LINK + called)
     standing = agent.ledger.view().links.get(slot)
     if standing is not None and set(standing.parts) == parts.keys():
@@ -78,12 +78,14 @@ def _refuse_idle(agent: Holder, made: Link) -> None:
     stands = next((joint.link for joint in tasks if {part.id for part in joint.parts} & set(made.parts)), None)
     if stands is None:
         raise SettingsMismatchError(
-            "too many links of this agent join nothing; end one: `skillmesh merge --undo TASK`"
+            "too many links of this agent join nothing; end one with "
+            + option("agent.unmerge", "`skillmesh merge --undo TASK`")
         )
     maker = agent.teachers.name(stands)
     raise SettingsMismatchError(
         f"some of these modules are parts of {stands.task!r} already, as a link by {maker} says, which takes "
-        f"precedence; use that task, or take it apart first: `skillmesh merge --undo {stands.task!r}`"
+        f"precedence; use that task, or take it apart first with "
+        + option(f"agent.unmerge({stands.task!r})", f"`skillmesh merge --undo {stands.task!r}`")
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged, pooled_precision
 from skillmesh.backbone.calibration import Prior
-from skillmesh.errors import SettingsMismatchError
+from skillmesh.errors import SettingsMismatchError, option
 from skillmesh.learning.class_names.pairs import Union, union
 from skillmesh.learning.head import Head, closed_form, probe_tensors, read_probes
 from skillmesh.module import Module, in_order
@@ -48,13 +48,13 @@ def misfit(parts: Sequence[Module], prior: Prior, name_of: Callable[[Signed], st
         card = parts[lonely].card
         return (
             f"{card.task!r} by {name_of(card)} has no class in common with the others, expected one or more; to "
-            "put different classes together, use `skillmesh compose`"
+            f"put different classes together, use {option('agent.compose', '`skillmesh compose`')}"
         )
     ((_, teacher), many) = Counter((p.card.teacher_key, name_of(p.card)) for p in parts).most_common(1)[0]
     if many > 1:
         return (
             f"{many} of them are by {teacher}, expected one of each teacher: nobody has more say by sending "
-            "more; to add to a task of one's own, use `skillmesh learn --continue`"
+            f"more; to add to a task of one's own, use {option('agent.extend', '`skillmesh learn --continue`')}"
         )
     compared, astray = disagreement(parts, prior)
     if astray > ASTRAY * compared:

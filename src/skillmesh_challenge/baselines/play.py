@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from skillmesh.common.files import writing
-from skillmesh.errors import RunError
 from skillmesh.numerics.arrays import counted
 from skillmesh.numerics.process import begin
 from skillmesh_challenge.baselines.data import BaselineTask
 from skillmesh_challenge.baselines.learner import Learner
 from skillmesh_challenge.entries import FLEW_APART, Learned, Step, TaskAtStep
+from skillmesh_challenge.errors import RunError
 
 if TYPE_CHECKING:
     from skillmesh_challenge.baselines.settings import Baseline

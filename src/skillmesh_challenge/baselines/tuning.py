@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skillmesh.errors import RunError
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.numerics.process import Progress
 from skillmesh_challenge.baselines.settings import Baseline
 from skillmesh_challenge.baselines.trials import Ground, Trial, Tried, made
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import Method
 from skillmesh_challenge.record import refuse_file, write_bytes, write_json
 

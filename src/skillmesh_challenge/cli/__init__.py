@@ -13,6 +13,7 @@ challenge = typer.Typer(
     help="The SKILL challenge: run it on your own tasks, count it, draw it.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    add_completion=False,
 )
 
 

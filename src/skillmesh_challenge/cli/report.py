@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from skillmesh.cli import options, outlet
-from skillmesh.errors import RunError
 from skillmesh_challenge.cli import challenge
+from skillmesh_challenge.errors import RunError
 
 
 @challenge.command("report")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skillmesh.cli import options, outlet
-from skillmesh.errors import RunError
 from skillmesh_challenge.cli import challenge
 from skillmesh_challenge.cli.data import Dataset, Partial, Places, SkipUnreadable, SubsamplingRule
+from skillmesh_challenge.errors import RunError
 
 if TYPE_CHECKING:
     from skillmesh_challenge.record import Record

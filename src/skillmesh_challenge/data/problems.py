@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from skillmesh.learning.examine import (
     twins_across_classes,
     twins_across_splits,
 )
-from skillmesh.numerics.process import Progress, begin
+from skillmesh.numerics.process import Progress, begin, cores
 
 WINDOW = 256
 """Images under way at once: bounds memory."""
@@ -58,7 +57,7 @@ def look_at(tasks: Sequence[TaskImages], progress: Progress | None = None) -> li
     ]
     advance = begin(progress, "looking at images", len(images))
     looks: list[Look] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for start in range(0, len(images), WINDOW):
             window = images[start : start + WINDOW]
             looks += pool.map(lambda image: _look(*image), window)

@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from skillmesh.errors import RunError
 from skillmesh_challenge.entries import FLEW_APART, Learned, TaskAtStep
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.metrics import Interval, Matrix, averages, interval
 from skillmesh_challenge.record import Record, find_records, read_record
 

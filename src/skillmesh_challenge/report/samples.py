@@ -120,7 +120,7 @@ def _of(group: Group) -> ConfusedTasks:
 def _thumbnails(record: Record, task: str, taken_for: str) -> tuple[Thumbnail, ...]:
     assert record.confusions is not None
     chosen = [s for s in record.confusions.samples if (s.task, s.taken_for) == (task, taken_for)]
-    images = TaskImages(record, task)
+    images = PicturesOfTask(record, task)
     return tuple(
         Thumbnail(s.label, s.answer, s.image, images.data_url(s.image)) for s in _varied(chosen)[:SAMPLES]
     )
@@ -149,7 +149,7 @@ def _accuracy(task: EntryTaskAnswers) -> float:
 
 
 def _task_samples(record: Record, task: EntryTaskAnswers) -> TaskSamples:
-    images = TaskImages(record, task.task)
+    images = PicturesOfTask(record, task.task)
     right = [
         (each.label, name) for name_at in (0, 1) for each in task.classes for name in each.samples[name_at:][:1]
     ]
@@ -172,7 +172,7 @@ def _wrong(task: EntryTaskAnswers) -> Iterator[tuple[str, str, str]]:
                 yield label, answer_in_words(task.task, mistake), mistake.samples[at]
 
 
-class TaskImages:
+class PicturesOfTask:
     """The images of a task where it lay when the run was made, opened when the first one is asked for."""
 
     def __init__(self, record: Record, task: str) -> None:

@@ -15,7 +15,7 @@ def run(out: Path, device: str | None, as_json: bool, plan: DemoPlan | None = No
     """Run the demo in `out`; a second run draws nothing again, but learns afresh."""
     from skillmesh.cli import show
     from skillmesh.cli.demo.guard import ended_by_signals, only_one
-    from skillmesh.cli.demo.report import as_dict, print_outcome
+    from skillmesh.cli.demo.screen import as_dict, print_outcome
     from skillmesh.cli.demo.story import play
 
     with only_one(out), ended_by_signals():

