@@ -102,6 +102,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "warm-exp": warm.exp,
     "simulate": challenge.simulate,
     "walks": house.walks,
+    "dataset-memory": house.dataset_memory,
     "simulate-check": challenge.simulate_check,
 }
 

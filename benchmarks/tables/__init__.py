@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,11 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
 
 def source(*names: str) -> str:
     """Where a table's rows come from; rows measured at several commits name all of these."""
-    origins = [read(name)["provenance"] for name in names]
+    return measured_by([read(name)["provenance"] for name in names])
+
+
+def measured_by(origins: Sequence[dict[str, Any]]) -> str:
+    """The first command, and the commits of all."""
     first = origins[0]
     commits = ", ".join(sorted({origin["commit"] for origin in origins}))
     data = f"data {first['data_hash'][:12]}"

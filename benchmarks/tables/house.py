@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables import read, source, table
+from tables import measured_by, read, source, table
 
 
 def walks() -> str:
@@ -13,15 +13,16 @@ def walks() -> str:
 
 
 def dataset_memory() -> str:
+    runs = read("dataset-memory")["runs"]
     rows = [
         [
-            "read in place" if run["lazy"] else "put aside on disk",
+            "read in place (`--lazy`)" if run["lazy"] else "put aside on disk",
             f"{run['images']:,}",
             f"{run['agent_mb']:.0f}",
             f"{run['learning_mb']:.0f}",
             f"{run['seconds']:.0f}",
         ]
-        for run in read("dataset-memory")["runs"]
+        for run in runs
     ]
     head = "dataset | images | agent before, MB | peak above it, MB | seconds"
-    return f"{table(head, rows)}\n\n{source('dataset-memory')}"
+    return f"{table(head, rows)}\n\n{measured_by([run['provenance'] for run in runs])}"

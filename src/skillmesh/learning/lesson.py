@@ -20,9 +20,9 @@ from skillmesh.data.folder import TaskImages
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import DataError, option
 from skillmesh.learning.examine import Finding, Part, check_balance, check_names, examine, unreadable
-from skillmesh.learning.head import Fit, choose_probes, probe_tensors, softmax
+from skillmesh.learning.head import Fit, choose_probes, fit_head, probe_tensors, softmax
 from skillmesh.learning.trial import Material, refuse_impossible, try_adapting
-from skillmesh.learning.warm_start import WarmSources, start_head
+from skillmesh.learning.warm_start import Started, WarmSources, start_head
 from skillmesh.numerics.arrays import Costs, Floats, Tensors
 from skillmesh.numerics.process import Advance, hand_back, one_thread
 
@@ -282,10 +282,13 @@ def study(
     told how many images will go through the network. Where `warm_sources` has modules, classes that they know
     begin with what these know of them; a head that looks at an adapted backbone takes nothing from it.
     """
-    refuse_impossible(adaptation, backbone.network, len(task.splits["val"]))
+    adapts = adaptation.mode != "none"
+    if adapts:
+        refuse_impossible(adaptation, backbone.network, len(task.splits["val"]))
     read = read_images(task, backbone, progress)
     train_part, val_part = read.parts
-    refuse_impossible(adaptation, backbone.network, len(val_part))  # twins of training images are gone now
+    if adapts:
+        refuse_impossible(adaptation, backbone.network, len(val_part))  # twins of training images are gone now
     train_labels, val_labels = train_part.labels, val_part.labels
     train, val = (backbone.represent(part.raw, config.representation, config.compact) for part in read.parts)
     train_part, val_part = train_part.without_raw(), val_part.without_raw()
@@ -296,8 +299,11 @@ def study(
     # One BLAS thread: the products are many and small, and waking a second thread for each costs more than it
     # saves (2 to 6 × on two cores). It also makes a module the same whatever the number of threads.
     with one_thread():
-        space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
-        begun = start_head(warm_sources, task.classes, space, (train, train_labels), (val, val_labels))
+        if warm_sources.modules or warm_sources.form != "prior":
+            space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
+            begun = start_head(warm_sources, task.classes, space, (train, train_labels), (val, val_labels))
+        else:
+            begun = Started(fit_head(train, train_labels, val, val_labels, len(task.classes)))
         fit, views = begun.fit, (train, val)
         hand_back()
         anchor = KINDS[config.mapper].fit(train, train_labels, len(task.classes), anchor_settings(config))
@@ -307,7 +313,7 @@ def study(
     facts: dict[str, Any] = {} if begun.record is None else {"warm_start": begun.record}
     if adaptation.mode == "auto" and (fit.accuracy == 1 or not len(val)):
         facts["trial"] = f"{adaptation.kind}: not tried, since all {len(val)} validation images are right without"
-    elif adaptation.mode != "none":
+    elif adapts:
         material = Material((train_part.images, val_part.images), views, (train_labels, val_labels), fit)
         adapted, kept = try_adapting(adaptation, backbone, config, material, checkpoint, training)
         facts["trial"] = adapted.words

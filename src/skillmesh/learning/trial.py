@@ -39,8 +39,6 @@ Validation images have also chosen the epoch and the biases left out, so it is s
 
 def refuse_impossible(adaptation: Adaptation, network: Network, validation_images: int) -> None:
     """Say what cannot be done before any image is looked at."""
-    if adaptation.mode == "none":
-        return
     if adaptation.mode == "always" and not validation_images:
         raise DataError(
             "the task has no validation images, and what is trained must be stopped on some; add images, or "
