@@ -16,17 +16,23 @@ from skillmesh.common.version import __version__
 __all__ = [
     "Adaptation",
     "Agent",
+    "AgentError",
     "Answer",
     "ArgumentError",
     "Backbone",
+    "BackboneError",
     "Card",
     "DataError",
     "Evaluation",
     "Guess",
     "LearnResult",
+    "MeshError",
     "Module",
+    "ModuleError",
     "Node",
     "SkillmeshError",
+    "TaskExistsError",
+    "UnknownTaskError",
     "WarmStart",
     "__version__",
 ]
@@ -36,7 +42,17 @@ if TYPE_CHECKING:
     from skillmesh.answering.answer import Answer, Guess
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.common.choices import Adaptation, WarmStart
-    from skillmesh.errors import ArgumentError, DataError, SkillmeshError
+    from skillmesh.errors import (
+        AgentError,
+        ArgumentError,
+        BackboneError,
+        DataError,
+        MeshError,
+        ModuleError,
+        SkillmeshError,
+        TaskExistsError,
+        UnknownTaskError,
+    )
     from skillmesh.evaluation.evaluate import Evaluation
     from skillmesh.learning.result import LearnResult
     from skillmesh.mesh.node import Node
@@ -47,7 +63,17 @@ _PLACES = {
     "skillmesh.answering.answer": ("Answer", "Guess"),
     "skillmesh.backbone.backbone": ("Backbone",),
     "skillmesh.common.choices": ("Adaptation", "WarmStart"),
-    "skillmesh.errors": ("ArgumentError", "DataError", "SkillmeshError"),
+    "skillmesh.errors": (
+        "AgentError",
+        "ArgumentError",
+        "BackboneError",
+        "DataError",
+        "MeshError",
+        "ModuleError",
+        "SkillmeshError",
+        "TaskExistsError",
+        "UnknownTaskError",
+    ),
     "skillmesh.evaluation.evaluate": ("Evaluation",),
     "skillmesh.learning.result": ("LearnResult",),
     "skillmesh.mesh.node": ("Node",),

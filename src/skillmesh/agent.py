@@ -11,13 +11,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from skillmesh.arguments import anything, checked, path, text
 from skillmesh.core import Core
 from skillmesh.data.datasets import task_of
 from skillmesh.data.inputs import as_images
-from skillmesh.errors import ArgumentError, DataError
+from skillmesh.errors import ArgumentError, DataError, UnknownTaskError
 from skillmesh.learning.result import LearnResult
 
 if TYPE_CHECKING:
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
     from skillmesh.answering.answer import Answer
     from skillmesh.backbone.backbone import Backbone
     from skillmesh.common.choices import Adaptation, Refining, WarmStart
+    from skillmesh.data.folder import TaskImages
     from skillmesh.evaluation.evaluate import Evaluation
+    from skillmesh.learning.lesson import Lesson
     from skillmesh.mesh.node import Node
     from skillmesh.module import Module
     from skillmesh.module.notice import Link, Withdrawal
     from skillmesh.numerics.process import Progress
     from skillmesh.synergy.composition import Pick
+
+Done = TypeVar("Done")
 
 
 class Agent:
@@ -150,14 +154,16 @@ class Agent:
         >>> agent.learn(["a.png", "b.png", "c.png", "d.png"], ["dark", "dark", "light", "light"], name="light")
         LearnResult: 'light', 2 classes, 4 images, ... KB
         """
-        options: dict[str, Any] = {"replace": replace, "licence": licence, "note": note, "tags": tags}
-        options |= {"adaptation": adaptation, "warm_start": warm_start, "progress": progress}
-        if _is_folder(images, labels, classes):
-            return LearnResult(*self._core.learn(images, name=name, one_task=one_task, **options))
+        told: dict[str, Any] = {"replace": replace, "licence": licence, "note": note, "tags": tags}
+        told |= {"adaptation": adaptation}
+        options: dict[str, Any] = told | {"warm_start": warm_start, "progress": progress}
+        if _is_folder(images, labels, classes, one_task):
+            return self._learned(*self._core.learn(images, name=name, one_task=one_task, **options))
         name = _named(name)
-        self._core.refuse_to_learn(name, replace)  # before a dataset is read, which may be long
+        self._core.refuse_to_learn(name, **told)  # before a dataset is read, which may be long
         with task_of(images, labels, name=name, classes=classes, seed=self._core.config.seed) as task:
-            return LearnResult(*self._core.learn(task, **options))
+            module, lesson = self._core.learn(task, **options)
+        return self._learned(module, lesson.without_images())
 
     @checked(task=text, images=anything, labels=anything, classes=anything)
     def extend(
@@ -183,18 +189,14 @@ class Agent:
         ('five', 'four', 'one', 'six', 'three', 'two')
         """
         options: dict[str, Any] = {"licence": licence, "note": note, "tags": tags, "progress": progress}
-        if _is_folder(images, labels, classes):
-            return LearnResult(*self._core.continue_task(task, images, one_task=one_task, **options))
+        if _is_folder(images, labels, classes, one_task):
+            return self._learned(*self._core.continue_task(task, images, one_task=one_task, **options))
         known = self._core.own_classes(task)
         seed = self._core.config.seed
         with task_of(images, labels, name=task, classes=classes, seed=seed, fewest_classes=1) as more:
-            numbers = [name for name in more.classes if name.isdecimal()]
-            if classes is None and numbers and not any(name.isdecimal() for name in known):
-                raise ArgumentError(
-                    f"labels: found numbers ({', '.join(numbers[:5])}), and the task {task!r} has names "
-                    f"({', '.join(known[:5])}); say what the numbers stand for: classes=[…]"
-                )
-            return LearnResult(*self._core.continue_task(task, more, **options))
+            _refuse_numbers(more, classes, known)
+            module, lesson = self._core.continue_task(task, more, **options)
+        return self._learned(module, lesson.without_images())
 
     def compose(
         self,
@@ -230,7 +232,7 @@ class Agent:
         """
         options: dict[str, Any] = {"images": images, "form": form, "epochs": epochs, "replace": replace}
         options |= {"licence": licence, "note": note, "tags": tags, "progress": progress}
-        return LearnResult(*self._core.compose(name, classes, **options))
+        return self._learned(*self._core.compose(name, classes, **options))
 
     # Answer.
 
@@ -309,11 +311,12 @@ class Agent:
         """
         from skillmesh.evaluation.evaluate import evaluate, open_measured
 
-        self._core.wait_until_current()
+        self._core.count_own_change()
         if _is_folder(images, labels, classes):
             task = open_measured(images, self._core.config.seed, learn=False, name=name)
             return evaluate(self._core, [task], learn=False, progress=progress)
         with task_of(images, labels, name=_named(name), classes=classes, hold_out=(), fewest_classes=1) as task:
+            _refuse_numbers(task, classes, self._classes(task.name))
             return evaluate(self._core, [open_measured(task, learn=False)], learn=False, progress=progress)
 
     # Share.
@@ -353,7 +356,7 @@ class Agent:
         >>> Agent("another").import_file("dice.skill").card.task
         'dice'
         """
-        return self._core.receive(path)
+        return self._counted(self._core.receive(path))
 
     def tasks(self) -> list[Module]:
         """Return what the agent knows, by name.
@@ -367,24 +370,41 @@ class Agent:
 
     def forget(self, task: str) -> Module:
         """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
-        return self._core.forget(task)
+        return self._counted(self._core.forget(task))
 
     def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
         """Take back a task of the agent's own, everywhere: who hears of it stops using its module."""
-        return self._core.withdraw(task, reason)
+        return self._counted(self._core.withdraw(task, reason))
 
     def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
         """Tell everyone that tasks of several teachers are parts of one; they answer as one from now on."""
-        return self._core.merge(tasks, name)
+        return self._counted(self._core.merge(tasks, name))
 
     def unmerge(self, name: str, reason: str | None = None) -> Link:
         """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
-        return self._core.unmerge(name, reason)
+        return self._counted(self._core.unmerge(name, reason))
+
+    def _learned(self, module: Module, lesson: Lesson) -> LearnResult:
+        return self._counted(LearnResult(module, lesson))
+
+    def _counted(self, done: Done) -> Done:
+        """Return what was done, once it counts in the next answer, also while the agent shares."""
+        self._core.count_own_change()
+        return done
+
+    def _classes(self, task: str) -> tuple[str, ...]:
+        """Return the classes of a task that the agent knows; none where it does not."""
+        try:
+            return self._core.find(task).card.classes
+        except UnknownTaskError:
+            return ()
 
 
-def _is_folder(images: Any, labels: Any, classes: Any) -> bool:
+def _is_folder(images: Any, labels: Any, classes: Any, one_task: bool = False) -> bool:
     """Whether a folder or zip was given, which says itself what is of which class."""
     if not isinstance(images, str | os.PathLike) or labels is not None:
+        if one_task:
+            raise ArgumentError("one_task: found True, expected False: it is for folders of folders; leave it out")
         return False
     if classes is not None:
         raise ArgumentError(
@@ -400,3 +420,13 @@ def _named(name: str | None) -> str:
             'name: found none; expected a name for the task, which images and datasets lack: name="…"'
         )
     return name
+
+
+def _refuse_numbers(task: TaskImages, classes: Any, known: Sequence[str]) -> None:
+    """Refuse integers that nothing names where the agent knows the task's classes by names."""
+    numbers = [name for name in task.classes if name.isdecimal()]
+    if classes is None and numbers and known and not any(name.isdecimal() for name in known):
+        raise ArgumentError(
+            f"labels: found numbers ({', '.join(numbers[:5])}), and the task {task.name!r} has names "
+            f"({', '.join(known[:5])}); say what the numbers stand for: classes=[…]"
+        )

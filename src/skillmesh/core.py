@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -47,6 +46,7 @@ from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.class_names.encoders import remembered_minilm
 from skillmesh.learning.head import Head
 from skillmesh.learning.lesson import NO_ADAPTATION, Lesson, anchor_settings, study
+from skillmesh.learning.trial import refuse_impossible
 from skillmesh.learning.warm_start import WarmSources
 from skillmesh.module import Identity, Module, read_file
 from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, withdraw
@@ -200,8 +200,7 @@ class Core:
         images = task
         if not isinstance(images, TaskImages):
             images = open_task(images, name=name, seed=self.config.seed, one_task=one_task)
-        self.refuse_to_learn(images.name, replace)
-        self._signing.refuse_bad_names(images, said)
+        self._signing.refuse_to_learn(images.name, said, replace, images.classes)
         count = len(images.splits["train"]) + len(images.splits["val"])
         checkpoint = self.home / f"training-{hashlib.sha256(images.name.encode()).hexdigest()[:16]}.pt"
         known = self._known(images.name) if warm_start.mode == "auto" else ()
@@ -302,11 +301,21 @@ class Core:
         lesson = dataclasses.replace(lesson, costs=costs)
         return self._signing.keep(lesson, said, replace=replace), lesson
 
-    def refuse_to_learn(self, name: str, replace: bool) -> None:
-        """Say before long work that a task of this name cannot be stored."""
-        self.ledger.refuse_unchangeable()
-        if not replace:
-            self._signing.refuse_learned(unicodedata.normalize("NFC", name))
+    @checked(name=text)
+    def refuse_to_learn(
+        self,
+        name: str,
+        *,
+        replace: bool = False,
+        licence: str | None = None,
+        note: str | None = None,
+        tags: Sequence[str] = (),
+        adaptation: Adaptation | None = None,
+    ) -> None:
+        """Say before a task's images are read that it cannot be learned so."""
+        self._signing.refuse_to_learn(name, told(licence, note, tags), replace)
+        if adaptation is not None and adaptation.mode != "none":
+            refuse_impossible(adaptation, self.backbone.network)
 
     def own_classes(self, task: str) -> tuple[str, ...]:
         """Return the classes of a task of the agent's own that can be extended; say why where it cannot be."""
@@ -317,7 +326,7 @@ class Core:
 
     def _known(self, task: str) -> tuple[Module, ...]:
         """Whose rows may help with a task: not those of its older version, which has seen its images."""
-        older = self._signing.own(task)
+        older = self.bank.held(task, self.identity.public_key)
         return tuple(module for module in self.bank if module is not older)
 
     def sign(self, lesson: Lesson, **said: Any) -> tuple[Module, bytes]:
@@ -513,6 +522,13 @@ class Core:
             return modules
         return self.arranging.tasks(modules, links)
 
+    def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
+        """Answer from the bank as it is now; answers under way end with what they began with.
+
+        `made` returns the mapper of modules for which a caller may have one already.
+        """
+        self._answering.rebuild(made)
+
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         """Answer from these modules from now on; answers under way end with those that they began with."""
         return self._answering.use(modules, mapper)
@@ -535,11 +551,11 @@ class Core:
         """Whether answers come from other modules than the bank holds now."""
         return self._answering.outdated
 
-    def wait_until_current(self, seconds: float = 60.0) -> None:
-        """Wait until answers come from what the bank holds, where a node builds the mapper in the background."""
-        until = time.monotonic() + seconds
-        while not self.rebuilds_itself and self.outdated and time.monotonic() < until:
-            time.sleep(0.05)
+    def count_own_change(self) -> None:
+        """Let what this program has just changed count in its next answer, also where a node builds the mapper
+        of what arrives in the background."""
+        if not self.rebuilds_itself and self.outdated:
+            self.rebuild()
 
     @property
     def live(self) -> int:

@@ -32,7 +32,16 @@ def option(python: str, command: str) -> str:
 
 
 class SkillmeshError(ValueError):
-    """Something that the user can mend: a wrong path, a damaged file, a setting that does not fit."""
+    """Something that the user can mend: a wrong path, a damaged file, a setting that does not fit.
+
+    Examples
+    --------
+    >>> try:
+    ...     agent.predict("nowhere.jpg")
+    ... except SkillmeshError as error:
+    ...     print(type(error).__name__)
+    DataError
+    """
 
     lines: tuple[str, ...] = ()
     """The message's lines, where it has several; a line break in what a message quotes begins none."""
@@ -46,7 +55,15 @@ class SkillmeshError(ValueError):
 
 
 class DataError(SkillmeshError):
-    """A folder or zip that cannot be read as a task."""
+    """A folder or zip that cannot be read as a task.
+
+    Examples
+    --------
+    >>> agent.learn("nowhere")
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.DataError: ...nowhere...
+    """
 
 
 class FolderOfTasksError(DataError):
@@ -59,11 +76,27 @@ class FolderOfTasksError(DataError):
 
 
 class ArgumentError(SkillmeshError):
-    """An argument of a function that is of another type, or has another value, than it can take."""
+    """An argument of a function that is of another type, or has another value, than it can take.
+
+    Examples
+    --------
+    >>> agent.learn("photos/dice", replace="yes")
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.ArgumentError: replace: found 'yes' (str); expected True or False
+    """
 
 
 class BackboneError(SkillmeshError):
-    """A backbone that cannot be built, or weights that do not fit it."""
+    """A backbone that cannot be built, or weights that do not fit it.
+
+    Examples
+    --------
+    >>> Backbone.load("no such network")
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.CalibrationError: no calibration is shipped for 'no such network'; ...
+    """
 
 
 class CalibrationError(BackboneError):
@@ -71,7 +104,15 @@ class CalibrationError(BackboneError):
 
 
 class AgentError(SkillmeshError):
-    """An agent's home that is missing, damaged, or asked for something that it does not have."""
+    """An agent's home that is missing, damaged, or asked for something that it does not have.
+
+    Examples
+    --------
+    >>> agent.learn("photos/dice", name="all dice", tags=["No Tag"])
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.AgentError: a tag is 'No Tag', expected ...
+    """
 
 
 class WriteError(AgentError, OSError):
@@ -90,7 +131,15 @@ class LedgerDamagedError(AgentError):
 
 
 class UnknownTaskError(AgentError):
-    """A task name that the bank does not hold."""
+    """A task name that the bank does not hold.
+
+    Examples
+    --------
+    >>> agent.forget("birds")
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.UnknownTaskError: there is no task 'birds' here; known tasks: ...
+    """
 
 
 class AmbiguousTaskError(UnknownTaskError):
@@ -98,11 +147,28 @@ class AmbiguousTaskError(UnknownTaskError):
 
 
 class TaskExistsError(AgentError):
-    """A task name that the bank holds already."""
+    """A task name that the bank holds already.
+
+    Examples
+    --------
+    >>> agent.learn("photos/dice")
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.TaskExistsError: the task 'dice' is learned already; ...
+    """
 
 
 class MeshError(SkillmeshError):
-    """A mesh that cannot be joined: an address, a port or a certificate that does not work."""
+    """A mesh that cannot be joined: an address, a port or a certificate that does not work.
+
+    Examples
+    --------
+    >>> with agent.share(network="machine"), agent.share():
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.MeshError: a node runs on ... already; ...
+    """
 
 
 class EncoderError(SkillmeshError):
@@ -110,7 +176,15 @@ class EncoderError(SkillmeshError):
 
 
 class ModuleError(SkillmeshError):
-    """A `.skill` file that must not be used. Each way to be wrong is a subclass below."""
+    """A `.skill` file that must not be used. Each way to be wrong is a subclass below.
+
+    Examples
+    --------
+    >>> agent.import_file("basket.jpg")
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.NotASkillFileError: ...
+    """
 
 
 class TruncatedError(ModuleError):

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ import skillmesh
 from skillmesh import Adaptation, Agent, Evaluation, LearnResult, WarmStart
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
-from skillmesh.errors import ArgumentError, DataError, SkillmeshError, TaskExistsError, UnknownTaskError
+from skillmesh.errors import (
+    AgentError,
+    ArgumentError,
+    DataError,
+    SkillmeshError,
+    TaskExistsError,
+    UnknownTaskError,
+)
+from skillmesh.mesh.calling import call
 
 MOST_MEMBERS = 20
 
@@ -77,6 +86,7 @@ EXAMPLES = {
     "skillmesh.answering.answer": None,
     "skillmesh.backbone.backbone": "Backbone",
     "skillmesh.common.choices": None,
+    "skillmesh.errors": None,
     "skillmesh.evaluation.evaluate": "Evaluation",
     "skillmesh.learning.result": None,
     "skillmesh.mesh.node": "Node",
@@ -102,9 +112,7 @@ def test_the_examples_in_docstrings_hold(name: str, agent: Agent):
 
 def test_every_public_class_has_an_example():
     classes = [getattr(skillmesh, name) for name in skillmesh.__all__ if not name.startswith("__")]
-    without = [
-        c.__name__ for c in classes if not issubclass(c, Exception) and ">>>" not in (inspect.getdoc(c) or "")
-    ]
+    without = [c.__name__ for c in classes if ">>>" not in (inspect.getdoc(c) or "")]
     assert not without
 
 
@@ -239,6 +247,26 @@ def test_descriptors_are_rows_of_floats(agent: Agent):
         agent.describe(["a.png", b"nothing"])
 
 
+def test_numbers_as_labels_are_not_measured_against_names(agent: Agent, photos: Path):
+    paths, labels = pairs(photos / "photos" / "dice")
+    names = sorted(set(labels))
+    numbers = [names.index(label) for label in labels]
+    with pytest.raises(ArgumentError, match=r"labels: found numbers \(0, 1.*has names \(five.*classes="):
+        agent.evaluate(paths, numbers, name="dice")
+    assert agent.evaluate(paths, numbers, name="dice", classes=names).task_given > 0.8
+
+
+def test_a_result_does_not_keep_the_images_in_memory(agent: Agent, photos: Path):
+    paths, labels = pairs(photos / "photos" / "shapes")
+    images = np.stack([np.asarray(Image.open(path).convert("RGB").resize((96, 96))) for path in paths])
+    gone = weakref.ref(images)
+    result = agent.learn(images, labels, name="shapes")
+    del images
+    assert gone() is None
+    assert result.accuracy is not None
+    assert isinstance(result.confusions, list)
+
+
 def test_evaluating_gives_accuracies_and_a_confusion_matrix(agent: Agent, photos: Path):
     result = agent.evaluate("photos/dice")
     images = len(list((photos / "photos" / "dice" / "test").glob("*/*")))
@@ -311,11 +339,23 @@ def test_a_share_that_is_refused_or_over_leaves_the_agent_as_it_was(agent: Agent
     assert state() == before
 
 
-def test_a_task_that_was_just_learned_is_measured_while_the_agent_shares(agent: Agent):
-    agent.predict("basket.jpg")
+def test_what_a_program_changes_while_it_shares_counts_in_its_next_answer(agent: Agent, photos: Path):
+    star = next((photos / "photos" / "shapes" / "test").glob("*/*"))
+    assert agent.predict(star).task != "shapes"
     with agent.share(network="machine"):
         agent.learn("photos/shapes")
+        assert agent.predict(star).task == "shapes"
         assert agent.evaluate("photos/shapes").tasks[0].task == "shapes"
+        agent.forget("shapes")
+        assert agent.predict(star).best.task == "dice"
+
+
+def test_a_node_of_a_program_is_not_stopped_by_others(agent: Agent):
+    with agent.share(network="machine") as node:
+        with pytest.raises(AgentError, match="stop"):
+            call(agent.home, "stop")
+        assert call(agent.home, "status")["running"]
+        assert node.sync(seconds=0.1) is False
 
 
 def test_a_dataset_is_not_read_where_its_task_cannot_be_stored(agent: Agent):
@@ -330,6 +370,15 @@ def test_a_dataset_is_not_read_where_its_task_cannot_be_stored(agent: Agent):
         agent.learn(images(), name="dice")
     with pytest.raises(UnknownTaskError):
         agent.extend("mice", images())
+    for options in (
+        {"name": "a\nb"},
+        {"name": "new", "licence": "x" * 5000},
+        {"name": "new", "tags": ["No Tag"]},
+        {"name": "new", "adaptation": Adaptation(layers="no such layer")},
+        {"name": "new", "one_task": True},
+    ):
+        with pytest.raises(SkillmeshError):
+            agent.learn(images(), **options)
     assert read == []
 
 

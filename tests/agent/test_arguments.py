@@ -111,7 +111,7 @@ def test_a_wrong_argument_is_named(expected: str, tiny_taught: Core):
 
 def test_every_public_method_that_takes_arguments_checks_them():
     of_our_own = {"answer", "answer_described", "use", "head", "seen_by", "sign", "represent"} | {
-        *("refuse_to_learn", "own_classes", "wait_until_current")
+        *("own_classes", "rebuild")
     }
     """They take images, which are looked at one by one, or objects that we made."""
     for name, method in inspect.getmembers(Core, inspect.isfunction):

@@ -385,3 +385,11 @@ def test_commands_of_another_package_say_what_to_install_where_it_is_not_there(v
     others = subprocess.run([sys.executable, "-c", MISSING, value, "--help"], capture_output=True, text=True)
     assert (others.returncode, others.stderr) == (0, "")
     assert "Not installed: pip install" in others.stdout
+
+
+def test_no_package_takes_the_place_of_a_command_of_ours():
+    code = MISSING.replace('"challenge"', '"tasks"')
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "os:getcwd", "tasks", "--help"], capture_output=True, text=True
+    )
+    assert "List what the agent knows." in ran.stdout

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from meshes import free_port
 
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
-from skillmesh.errors import AgentError
+from skillmesh.errors import AgentError, DataError
 from skillmesh.mesh import node, service
 from skillmesh.mesh.node import Node
 from skillmesh.mesh.service import Lessons, catch_up
@@ -184,3 +184,21 @@ def test_a_node_gives_back_what_it_has_freed_between_things_that_stay(
     kept, stayed, _ = map(int, ran.stdout.split())
     assert kept > 100, "without the node's help the allocator keeps it"
     assert stayed < kept / 2
+
+
+def test_a_task_that_fails_unexpectedly_does_not_keep_the_others_from_being_learned():
+    class Agent:
+        def learn(self, folder: str) -> Any:
+            if folder == "odd":
+                raise RuntimeError("a bug")
+            if folder == "empty":
+                raise DataError("it is empty")
+            return SimpleNamespace(card=SimpleNamespace(task=folder)), None
+
+    lessons = Lessons([Path("odd"), Path("empty"), Path("fine")])
+    lessons.learn_all(cast(Core, Agent()))
+    assert lessons.to_learn == []
+    assert lessons.failed == [
+        {"file": "odd", "reason": "unexpected RuntimeError: a bug"},
+        {"file": "empty", "reason": "it is empty"},
+    ]

@@ -7,6 +7,7 @@ replaced, never changed under an answer: a node puts a new mapper in place while
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from copy import copy
 from dataclasses import astuple, dataclass
@@ -238,6 +239,7 @@ class Answering:
         self.rebuilds_itself = True
         self._tasks, self._config, self._prior, self._backbone = tasks, config, prior, backbone
         self._mapper: tuple[list[Module], Mapper] | None = None
+        self._building = threading.Lock()
         self._heads: dict[str, Head] = {}
         self._biases: dict[str, Floats] = {}
         self._sameness: dict[Support, Same | None] = {}
@@ -264,6 +266,18 @@ class Answering:
         if current is None or current[0] != modules:
             return self.use(modules, Mapper(modules, self._config.mapper, self._prior()))
         return current
+
+    def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
+        """Answer from the tasks as they are now; `made` may know their mapper already.
+
+        By one thread at a time: no mapper of what was there before takes the place of a newer one.
+        """
+        with self._building:
+            modules = self._tasks()
+            if not modules:
+                self.use_nothing()
+            elif self.in_use() != modules:
+                self.use(modules, made(modules) if made else Mapper(modules, self._config.mapper, self._prior()))
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         self._mapper = modules, mapper

@@ -32,22 +32,23 @@ class Commands(typer.core.TyperGroup):
         return [*super().list_commands(ctx), *entry_points(group=ADDED).names]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for point in entry_points(group=ADDED, name=cmd_name):
-            return _added(point)
-        return super().get_command(ctx, cmd_name)
+        if (ours := super().get_command(ctx, cmd_name)) is not None:
+            return ours
+        return next((_added(point) for point in entry_points(group=ADDED, name=cmd_name)), None)
 
 
 def _added(point: EntryPoint) -> Any:
     """Return another package's commands; where it lacks something, a command that says what to install."""
     try:
-        commands = typer.main.get_command(point.load()())
+        added = point.load()()
     except (ImportError, AttributeError) as error:
-        commands = _lacking(point, str(error))
+        added = _lacking(point, str(error))
+    commands = typer.main.get_command(added)
     commands.name = point.name
     return commands
 
 
-def _lacking(point: EntryPoint, reason: str) -> Any:
+def _lacking(point: EntryPoint, reason: str) -> typer.Typer:
     from skillmesh.errors import SkillmeshError
 
     package = point.dist.name if point.dist is not None else "skillmesh"
@@ -61,7 +62,7 @@ def _lacking(point: EntryPoint, reason: str) -> Any:
     anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     lacking = typer.Typer(add_completion=False)
     lacking.command(help=f"Not installed: {install}", context_settings=anything)(say)
-    return typer.main.get_command(lacking)
+    return lacking
 
 
 app = typer.Typer(

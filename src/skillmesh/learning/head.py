@@ -33,7 +33,7 @@ LARGE_STRENGTHS = (0.01, 0.001, 0.0001)
 """The more images, the less is needed to keep a head from learning them by heart."""
 LARGE_ROUNDS = 40
 LARGE_BYTES = 2**26
-"""Size of descriptors from which freed memory is handed back to the system between fits."""
+"""Size of descriptors from which memory counts for more than speed: no copies, and freed blocks go back."""
 ROUNDS = 100
 """Of L-BFGS at most; in each, all images are looked at about once."""
 TEMPERATURES = np.geomspace(0.1, 100, 121)
@@ -240,7 +240,11 @@ def _standardised(x: Floats, spent: bool = False) -> tuple[Floats, Floats, np.fl
     """
     mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
     centred = np.subtract(x, mean, out=x if spent else None)
-    scale = np.float32(np.sqrt(np.square(centred).mean(dtype=np.float64)) or 1.0)
+    if x.nbytes > LARGE_BYTES:
+        square = sum(float(np.square(centred[i : i + 1024]).sum(dtype=np.float64)) for i in range(0, len(x), 1024))
+        scale = np.float32(np.sqrt(square / x.size) or 1.0)
+    else:
+        scale = np.float32(np.sqrt(np.square(centred).mean(dtype=np.float64)) or 1.0)
     centred /= scale
     return mean, centred, scale
 
@@ -273,7 +277,7 @@ def _minimise(
     from scipy.optimize import minimize
 
     rows = np.arange(len(labels))
-    transposed = np.ascontiguousarray(design.T)
+    transposed = design.T if design.nbytes > LARGE_BYTES else np.ascontiguousarray(design.T)
 
     def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weight, bias = flat.reshape(start.shape)[:-1].astype(np.float32), flat.reshape(start.shape)[-1]

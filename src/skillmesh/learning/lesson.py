@@ -260,6 +260,10 @@ class Lesson:
             return None
         return advise(self.outcome, self.facts["counts"], self.training_accuracy, "trial" in self.facts)
 
+    def without_images(self) -> Lesson:
+        """Return the lesson as it is kept where its images are gone, or should not be kept alive by it."""
+        return self if self.outcome is None else replace(self, outcome=replace(self.outcome, images=()))
+
     @property
     def images(self) -> int:
         """Training and validation images that could be read."""

@@ -37,7 +37,7 @@ SURE = 0.95
 Validation images have also chosen the epoch and the biases left out, so it is somewhat more than one."""
 
 
-def refuse_impossible(adaptation: Adaptation, network: Network, validation_images: int) -> None:
+def refuse_impossible(adaptation: Adaptation, network: Network, validation_images: int = 1) -> None:
     """Say what cannot be done before any image is looked at."""
     if adaptation.mode == "always" and not validation_images:
         raise DataError(

@@ -101,8 +101,8 @@ class Adopter:
         """
         if not len(self._agent.bank) or not self._agent.was_asked:
             self._agent.use_nothing()
-        elif self._agent.in_use() != (modules := self._agent.arranged()):
-            self._agent.use(modules, self._tried_mapper(modules))
+        else:
+            self._agent.rebuild(self._tried_mapper)
         self._tried = [], None
 
     def _read(self, arrival: Arrival) -> bytes | None:

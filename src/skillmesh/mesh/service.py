@@ -47,6 +47,9 @@ class Lessons:
             except SkillmeshError as error:
                 log.error("could not learn %s: %s", folder, error)
                 self.failed.append({"file": folder, "reason": str(error)})
+            except Exception as error:
+                log.exception("could not learn %s", folder)
+                self.failed.append({"file": folder, "reason": f"unexpected {type(error).__name__}: {error}"})
             self.to_learn.pop(0)
 
 
@@ -82,7 +85,8 @@ def catch_up(agent: Core, settings: MeshSettings, seconds: float) -> dict[str, A
 def sharing(agent: Core, **settings: Any) -> Iterator[Node]:
     """Run a node beside whatever the program does; settings that are not given are as the home has them."""
     stop = threading.Event()
-    with _controlled(Node(agent, MeshSettings.load(agent.home).with_(**settings)), stop, Lessons(())) as node:
+    node = Node(agent, MeshSettings.load(agent.home).with_(**settings))
+    with _controlled(node, stop, Lessons(()), may_be_stopped=False):
         try:
             yield node
         finally:
@@ -90,9 +94,15 @@ def sharing(agent: Core, **settings: Any) -> Iterator[Node]:
 
 
 @contextlib.contextmanager
-def _controlled(node: Node, stop: threading.Event, lessons: Lessons) -> Iterator[Node]:
+def _controlled(
+    node: Node, stop: threading.Event, lessons: Lessons, may_be_stopped: bool = True
+) -> Iterator[Node]:
+    """Run a node that commands on its home can talk to; one that a program runs ends with its context alone."""
     with node.running():
-        control = Control(node.agent.home, _verbs(node, stop, lessons))
+        verbs = _verbs(node, stop, lessons)
+        if not may_be_stopped:
+            del verbs["stop"]
+        control = Control(node.agent.home, verbs)
         try:
             yield node
         finally:

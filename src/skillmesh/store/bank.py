@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from filelock import FileLock, Timeout
 from skillmesh.anchors import KINDS
 from skillmesh.common.config import AgentConfig
 from skillmesh.common.files import PARTIAL, PRIVATE, make_folder, sync_folder, write_whole
-from skillmesh.data.folder import TaskImages
 from skillmesh.errors import (
     AgentError,
     AmbiguousTaskError,
@@ -324,12 +324,24 @@ class Signing:
         """The module of a task of one's own, if the bank holds it."""
         return self._bank.held(task, self._identity.public_key)
 
-    def refuse_learned(self, task: str) -> None:
-        if self.own(task) is not None:
+    def refuse_to_learn(
+        self, task: str, told: dict[str, Any], replace: bool, classes: tuple[str, ...] = ("one", "two")
+    ) -> None:
+        """Say before long work that a task cannot be stored: its name is taken, or its card would be refused."""
+        self._ledger.refuse_unchangeable()
+        task = unicodedata.normalize("NFC", task)
+        if not replace and self.own(task) is not None:
             raise TaskExistsError(
                 f"the task {task!r} is learned already; give it another name, or learn it again with "
                 f"{option('replace=True', '--replace')}"
             )
+        facts = {
+            "task": task,
+            "classes": classes,
+            "counts": (1,) * len(classes),
+            "anchors": (self._config.mapper,),
+        }
+        self.card(facts | told, dim=1, validation_images=0, temperature=1.0, version=1)
 
     def refuse_composed(self, task: str) -> None:
         if self.own(task) is not None:
@@ -337,17 +349,6 @@ class Signing:
                 f"this agent has a task {task!r} already; compose under another name, or put this one in its "
                 f"place with {option('replace=True', '--replace')}"
             )
-
-    def refuse_bad_names(self, folder: TaskImages, told: dict[str, Any]) -> None:
-        """Make a card of what is known beforehand: a name that it refuses should not cost a forward pass."""
-        counts = (1,) * len(folder.classes)
-        facts = {
-            "task": folder.name,
-            "classes": folder.classes,
-            "counts": counts,
-            "anchors": (self._config.mapper,),
-        }
-        self.card(facts | told, dim=1, validation_images=0, temperature=1.0, version=1)
 
     def keep(
         self, lesson: Lesson, told: dict[str, Any], *, replace: bool = False, older: Module | None = None
