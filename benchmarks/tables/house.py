@@ -20,9 +20,8 @@ def dataset_memory() -> str:
             f"{run['images']:,}",
             f"{run['agent_mb']:.0f}",
             f"{run['learning_mb']:.0f}",
-            f"{run['seconds']:.0f}",
         ]
         for run in runs
     ]
-    head = "dataset | images | agent before, MB | peak above it, MB | seconds"
+    head = "dataset | images | agent before, MB | peak above it, MB"
     return f"{table(head, rows)}\n\n{measured_by([run['provenance'] for run in runs])}"
