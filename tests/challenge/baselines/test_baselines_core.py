@@ -149,7 +149,7 @@ def test_a_run_whose_process_was_killed_goes_on_with_the_same_results(
     plan: Plan, replayed: Record, paths: list[Path], tmp_path: Path
 ):
     out = tmp_path / "run"
-    code = KILLED.format(tests=str(Path(__file__).parents[1] / "helpers"))
+    code = KILLED.format(tests=str(Path(__file__).parents[2] / "helpers"))
     ended = subprocess.run([sys.executable, "-c", code, out, *paths], env=dict(os.environ), timeout=300)
     assert ended.returncode == -signal.SIGKILL
     assert len(read_record(out).learned) == 2

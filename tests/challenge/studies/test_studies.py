@@ -24,7 +24,7 @@ from skillmesh_challenge.studies.difficulty import CHANCE, HEAD, NET, NetSetting
 pytestmark = pytest.mark.long
 
 NewAgent = Callable[..., Core]
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 MEASURED = ("clusters", "images-per-class", "difficulty")
 NAMES = ("dice", "greek", "latin")
 FEATURES = 1280

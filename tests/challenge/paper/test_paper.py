@@ -22,7 +22,7 @@ from skillmesh_challenge.paper.replay import exact_time, tasks_until, total_time
 from skillmesh_challenge.studies import STUDIES, StudySettings, run_study
 from skillmesh_challenge.studies.maha import covariance_macs, inverse_macs
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 FOUND = report()
 LLL = ("LLL, no BB, GMMC", "LLL, BB, GMMC", "LLL, no BB, MAHA", "LLL, BB, MAHA")
 
