@@ -23,9 +23,9 @@ from skillmesh.data.folder import find_tasks
 
 HERE = Path(__file__).parent
 SKETCH: list[str] = []
-GMMC = ["--mapper", "gmmc", "--representation", "features"]
-GMMC_FLOOR = ["--mapper", "gmmc", "--representation", "sqrt-features", "--variance-floor", "0.01"]
-MAHA = ["--mapper", "maha", "--representation", "features"]
+GMMC = ["--anchor", "gmmc", "--representation", "features"]
+GMMC_FLOOR = ["--anchor", "gmmc", "--representation", "sqrt-features", "--variance-floor", "0.01"]
+MAHA = ["--anchor", "maha", "--representation", "features"]
 METHODS = {"sketch": SKETCH, "gmmc": GMMC, "gmmc-floor": GMMC_FLOOR, "maha": MAHA}
 
 

@@ -48,7 +48,7 @@ def random_picks(bank: Sequence[Module], rng: np.random.Generator, renamed: bool
 
 def answers(modules: list[Module], agent: Core, x: Floats) -> list[tuple[str, str]]:
     """Task and class of each image, as an agent with these modules says."""
-    tasks = Mapper(modules, agent.config.mapper, agent.prior).map(x).task
+    tasks = Mapper(modules, agent.config.anchor, agent.prior).map(x).task
     said: list[tuple[str, str]] = [("", "")] * len(x)
     for index in np.unique(tasks):
         rows = np.flatnonzero(tasks == index)
@@ -87,7 +87,7 @@ class World:
         agent = self.teachers[0]
         kept = load_validation(agent.home / VALIDATION, self.taught[0])
         background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
-        quarantine = Quarantine(agent.prior, agent.config.mapper, background, kept)
+        quarantine = Quarantine(agent.prior, agent.config.anchor, background, kept)
         return [f"{h.module.card.task}: {h.reason}" for h in quarantine.judge(live, newcomers).held]
 
     def tried(self, module: Module) -> dict[str, list[str]]:

@@ -32,9 +32,9 @@ HERE = Path(__file__).parent
 JUDGED = HERE / "corrections_judged.json"
 KINDS: dict[str, dict[str, Any]] = {
     "sketch": {},
-    "maha": {"mapper": "maha", "representation": "features"},
-    "gmmc-floor": {"mapper": "gmmc", "representation": "sqrt-features", "variance_floor": 0.01},
-    "gmmc": {"mapper": "gmmc", "representation": "features"},
+    "maha": {"anchor": "maha", "representation": "features"},
+    "gmmc-floor": {"anchor": "gmmc", "representation": "sqrt-features", "variance_floor": 0.01},
+    "gmmc": {"anchor": "gmmc", "representation": "features"},
 }
 TWICE = ("sketch", "maha", "gmmc-floor")
 

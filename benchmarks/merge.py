@@ -201,7 +201,7 @@ def second_teachers(first: Core, second: Core) -> dict[str, Any]:
         "swapped_links": 0,
     }
     for newcomer in second.bank:
-        quarantine = Quarantine(first.prior, config.mapper, background, own)
+        quarantine = Quarantine(first.prior, config.anchor, background, own)
         mine = first.bank.held(newcomer.card.task, first.identity.public_key)
         assert mine is not None
         liar = _swapped(newcomer, second)

@@ -68,10 +68,10 @@ class World:
         return self.agent.calibration.prior(self.agent.config.representation, self.agent.config.compact)
 
     def quarantine(self, mine: list[int]) -> Quarantine:
-        return Quarantine(self.prior, self.agent.config.mapper, self.background, [self.own[i] for i in mine])
+        return Quarantine(self.prior, self.agent.config.anchor, self.background, [self.own[i] for i in mine])
 
     def mapper(self, modules: list[Module]) -> Mapper:
-        return Mapper(modules, self.agent.config.mapper, self.prior)
+        return Mapper(modules, self.agent.config.anchor, self.prior)
 
 
 def learned(paths: list[Path], home: Path, **settings: object) -> World:
@@ -102,7 +102,7 @@ def resigned(module: Module, teacher: Identity) -> Module:
 
 def alone(world: World) -> dict[str, Any]:
     """How near honest modules come to each bound."""
-    kind = world.agent.config.mapper
+    kind = world.agent.config.anchor
     figures = [figures_of(m, kind, world.prior, world.background) for m in world.modules]
     return {
         name: {"median": float(np.median(values)), "largest": float(np.max(values))}
@@ -173,7 +173,7 @@ def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.
             module, _ = teacher.learn(_half(folder, half), warm_start=WarmStart("never"))
             kept += load_validation(teacher.home / VALIDATION, [module])
         others = [world.foreign[i] for i in rng.permutation(len(paths))[: OTHERS[-1]] if i != index]
-        quarantine = Quarantine(world.prior, world.agent.config.mapper, world.background, kept[:1])
+        quarantine = Quarantine(world.prior, world.agent.config.anchor, world.background, kept[:1])
         held += _held(quarantine.judge([kept[0].module, *others], [kept[1].module]))
     return {"tried": len(paths), "held": len(held), "reasons": held}
 

@@ -31,8 +31,8 @@ from skillmesh.store.home import create_home
 HERE = Path(__file__).parent
 MAPPERS: dict[str, dict[str, object]] = {
     "sketch": {},
-    "maha": {"mapper": "maha", "representation": "features"},
-    "gmmc": {"mapper": "gmmc", "representation": "sqrt-features", "variance_floor": 0.01},
+    "maha": {"anchor": "maha", "representation": "features"},
+    "gmmc": {"anchor": "gmmc", "representation": "sqrt-features", "variance_floor": 0.01},
 }
 FIGURES = ("task_given_accuracy", "task_found_accuracy", "final_accuracy", "known_unknown")
 

@@ -72,7 +72,7 @@ def in_the_wild(folders: list[TaskImages], home: Path, encoder: Encoder) -> dict
     found: dict[str, list[Sighting]] = {"name": [], "sight": [], "both": []}
     for folder in folders:
         others = [module for module in whole if module.card.task != folder.name]
-        agent.use(others, Mapper(others, agent.config.mapper, agent.prior))
+        agent.use(others, Mapper(others, agent.config.anchor, agent.prior))
         view = BankView.of(agent, folder)
         found["name"] += by_both(_blind(view), encoder)
         found["sight"] += by_sight(view)

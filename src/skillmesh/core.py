@@ -289,9 +289,9 @@ class Core:
         said = {key: value for key, value in told(licence, note, tags).items() if value is not None}
         with counted() as costs:
             task = composed_task(
-                pick(self.bank, classes), self.config.mapper, self.prior, anchor_settings(self.config)
+                pick(self.bank, classes), self.config.anchor, self.prior, anchor_settings(self.config)
             )
-            lesson = lesson_of(name, task, self.config.mapper)
+            lesson = lesson_of(name, task, self.config.anchor)
             self._signing.card(
                 lesson.facts | said, version=1
             )  # a name that it refuses should not cost a forward pass
@@ -518,7 +518,7 @@ class Core:
             return modules
         from skillmesh.synergy.links import acting_links
 
-        if not (links := acting_links(self)) or not KINDS[self.config.mapper].adds_up:
+        if not (links := acting_links(self)) or not KINDS[self.config.anchor].adds_up:
             return modules
         return self.arranging.tasks(modules, links)
 
@@ -594,12 +594,12 @@ class Core:
     def _refuse_unusable(self, module: Module) -> None:
         """Let nothing into the bank that the mapper could not pool with the rest."""
         card, config = module.card, self.config
-        theirs = (card.representation, card.compact, config.mapper in card.anchors)
+        theirs = (card.representation, card.compact, config.anchor in card.anchors)
         if theirs != (config.representation, config.compact, True):
             raise SettingsMismatchError(
                 f"the module {card.task!r} has {_settings(card.representation, card.compact)} and anchors "
                 f"{', '.join(card.anchors)}; this agent works with "
-                f"{_settings(config.representation, config.compact)} and {config.mapper} anchors; import it into "
+                f"{_settings(config.representation, config.compact)} and {config.anchor} anchors; import it into "
                 "an agent of the same settings"
             )
         width = len(self.prior.centre)
@@ -608,7 +608,7 @@ class Core:
                 f"the module {card.task!r} has descriptors of {card.dim} numbers, expected {width}; ask its "
                 "teacher for it again"
             )
-        KINDS[config.mapper].read(module.tensors)  # refuses parts that contradict each other
+        KINDS[config.anchor].read(module.tensors)  # refuses parts that contradict each other
         if card.biases is not None:
             Biases.read(module.tensors, card.biases[0])
 

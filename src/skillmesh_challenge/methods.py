@@ -135,7 +135,7 @@ class SkillMethod:
                 "weights": self.weights,
                 "representation": self.representation,
                 "compact": self.compact,
-                "mapper": self.mapper,
+                "anchor": self.mapper,
                 "rank": self.rank,
                 "clusters": self.clusters,
                 "variance_floor": self.variance_floor,

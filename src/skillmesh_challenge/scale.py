@@ -48,7 +48,7 @@ def measure(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> 
     before = resident_bytes()
     forget_peak()
     started = time.perf_counter()
-    mapper = Mapper(modules, agent.config.mapper, agent.prior)
+    mapper = Mapper(modules, agent.config.anchor, agent.prior)
     built = time.perf_counter() - started
     peak = peak_bytes()
     hand_back()

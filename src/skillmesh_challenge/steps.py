@@ -182,7 +182,7 @@ def _step(
     live = in_order(modules)
     start = time.perf_counter()
     with counted() as costs:
-        mapper = Mapper(live, agent.config.mapper, agent.prior)
+        mapper = Mapper(live, agent.config.anchor, agent.prior)
     built = time.perf_counter()
     mapped = [mapper.map(images.x) for images in shown[: len(modules)]]
     tasks = [

@@ -160,7 +160,7 @@ class TestFewImages:
     @pytest.mark.parametrize("representation", ["features", "sqrt-features", "descriptor"])
     @pytest.mark.parametrize("mapper", ["sketch", "gmmc", "maha"])
     def test_two_images_make_a_task(self, new_agent: NewAgent, two_images: Path, mapper: str, representation: str):
-        agent = new_agent(mapper=mapper, representation=representation)
+        agent = new_agent(anchor=mapper, representation=representation)
         module, _ = agent.learn(two_images)
         assert module.card.counts == (1, 1)
         assert module.card.anchors == (mapper,)
@@ -227,7 +227,7 @@ class TestLearning:
         assert progress.done == [8, 7]
 
     def test_notes_the_settings_on_the_card(self, new_agent: NewAgent, two_images: Path):
-        agent = new_agent("bob", mapper="gmmc", representation="sqrt-features", clusters=1)
+        agent = new_agent("bob", anchor="gmmc", representation="sqrt-features", clusters=1)
         card = agent.learn(two_images)[0].card
         assert (card.teacher, card.teacher_key) == ("bob", agent.identity.public_key)
         assert (card.backbone, card.backbone_name) == (agent.bank.backbone, "lite0")
@@ -327,7 +327,7 @@ class TestSharing:
         assert agent.tasks() == []
 
     @pytest.mark.parametrize(
-        "settings", [{"representation": "sqrt-features"}, {"mapper": "maha"}, {"compact": True}], ids=str
+        "settings", [{"representation": "sqrt-features"}, {"anchor": "maha"}, {"compact": True}], ids=str
     )
     def test_across_settings_is_refused(self, new_agent: NewAgent, skill_files, settings: dict[str, object]):
         agent = new_agent(**settings)
@@ -464,7 +464,7 @@ class TestHome:
         agent = Core.open()
         assert agent.home == tmp_path / "new"
         config = agent.config
-        assert (config.backbone, config.mapper, config.representation) == ("lite0", "sketch", "descriptor")
+        assert (config.backbone, config.anchor, config.representation) == ("lite0", "sketch", "descriptor")
         assert Core.open().identity == agent.identity
         assert (agent.home / "key.pem").stat().st_mode & 0o077 == 0
 
@@ -481,14 +481,14 @@ class TestHome:
         with pytest.raises(AgentError, match=r"no agent at .*; name another home, or make one.* `skillmesh init`"):
             Core(tmp_path)
         create_home(tmp_path, name="x")
-        for text in ("{", '{"name": "x", "colour": "red"}', '{"name": "x", "mapper": "magic"}'):
+        for text in ("{", '{"name": "x", "colour": "red"}', '{"name": "x", "anchor": "magic"}'):
             (tmp_path / "agent.json").write_text(text)
             with pytest.raises(AgentError, match=r"agent.json is damaged: .*; mend the file"):
                 Core(tmp_path)
 
     @pytest.mark.parametrize(
         "settings",
-        [{"name": ""}, {"name": "x" * 65}, {"mapper": "magic"}, {"variance_floor": 1e9}, {"backbone": "none"}],
+        [{"name": ""}, {"name": "x" * 65}, {"anchor": "magic"}, {"variance_floor": 1e9}, {"backbone": "none"}],
         ids=str,
     )
     def test_of_impossible_settings_is_not_made(self, tmp_path: Path, settings: dict[str, object]):

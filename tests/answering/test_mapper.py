@@ -39,7 +39,7 @@ def changed(module: Module, **tensors: np.ndarray) -> Module:
 def test_posteriors_are_shares_and_unknown_is_novelty_over_the_threshold(
     new_agent: NewAgent, tiny_tasks: Path, mixed, strange, kind
 ):
-    agent = new_agent(mapper=kind, representation="sqrt-features", variance_floor=0.01)
+    agent = new_agent(anchor=kind, representation="sqrt-features", variance_floor=0.01)
     for name in ("dice", "latin", "greek"):
         agent.learn(tiny_tasks / name)
     answers = agent.answer([*mixed, *strange])
@@ -93,7 +93,7 @@ def test_far_probes_raise_the_threshold_and_foreign_ones_the_doubt(taught: Core,
 def test_a_bank_without_probes_takes_the_usual_threshold(
     new_agent: NewAgent, tiny_tasks, tmp_path, mixed, strange, kind
 ):
-    agent = new_agent(mapper=kind, representation="sqrt-features")
+    agent = new_agent(anchor=kind, representation="sqrt-features")
     for name in ("dice", "latin"):
         for cls in sorted((tiny_tasks / name / "train").iterdir()):
             (tmp_path / name / cls.name).mkdir(parents=True)

@@ -86,7 +86,7 @@ class TestHome:
 class TestInit:
     def test_makes_an_agent_with_these_settings(self, command: Command, tmp_path: Path):
         ran = command(
-            *("init", "--home", tmp_path / "a", "--name", "bob", "--mapper", "gmmc", "--clusters", 7),
+            *("init", "--home", tmp_path / "a", "--name", "bob", "--anchor", "gmmc", "--clusters", 7),
             *("--representation", "sqrt-features", "--variance-floor", 0.01),
         )
         assert ran.code == 0
@@ -94,7 +94,7 @@ class TestInit:
         assert "agent 'bob' at" in ran.out
         assert agent.identity.public_key in ran.out
         config = agent.config
-        assert (config.mapper, config.clusters, config.variance_floor) == ("gmmc", 7, 0.01)
+        assert (config.anchor, config.clusters, config.variance_floor) == ("gmmc", 7, 0.01)
         assert config.representation == "sqrt-features"
 
     def test_does_not_make_one_twice(self, command: Command, home: Path):
@@ -243,14 +243,14 @@ class TestEval:
 
     def test_learns_all_and_writes_what_is_promised(self, command: Command, folders: Path, tmp_path: Path):
         ran = command(
-            "eval", folders, "--out", tmp_path / "out.json", "--mapper", "maha", "--representation", "features"
+            "eval", folders, "--out", tmp_path / "out.json", "--anchor", "maha", "--representation", "features"
         )
         assert ran.code == 0
         assert "mean" in ran.out
         report = read_json(tmp_path / "out.json")
         assert report.keys() >= KEYS
         assert [t["task"] for t in report["tasks"]] == ["dice", "greek", "latin"]
-        assert report["settings"]["mapper"] == "maha"
+        assert report["settings"]["anchor"] == "maha"
         assert report["settings"]["representation"] == "features"
         for task in (report, *report["tasks"]):
             for key in ("task_given_accuracy", "task_found_accuracy", "final_accuracy"):
@@ -282,7 +282,7 @@ class TestEval:
             shutil.rmtree(task / "val")
             for image in task.glob("train/*/[12].jpg"):
                 image.unlink()
-        ran = command("eval", folders, "--json", "--mapper", "gmmc", "--representation", "features")
+        ran = command("eval", folders, "--json", "--anchor", "gmmc", "--representation", "features")
         assert ran.json["unknown_threshold"] is None
 
     def test_errors_are_one_line(self, command: Command, folders: Path, tmp_path: Path, monkeypatch):

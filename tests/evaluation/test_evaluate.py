@@ -253,7 +253,7 @@ def test_confidence_error_of_a_made_up_case():
 @pytest.mark.slow
 def test_a_weak_mapper_shows_on_the_drawn_tasks(new_agent: NewAgent, tmp_path: Path):
     folders = write_demo_tasks(tmp_path, train=12, val=4, test=6, names=[*DRAWN, *HIDDEN])
-    weak = evaluate(new_agent(mapper="gmmc", representation="features"), folders, hide=HIDDEN).summary()
+    weak = evaluate(new_agent(anchor="gmmc", representation="features"), folders, hide=HIDDEN).summary()
     ours = evaluate(new_agent(), folders, hide=HIDDEN).summary()
     assert weak["task_found_accuracy"] < 0.95
     assert ours["task_found_accuracy"] > max(0.97, weak["task_found_accuracy"])

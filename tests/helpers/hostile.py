@@ -728,7 +728,7 @@ def _most_that_pass(attacker: Attacker) -> tuple[int, int]:
     victim = _victim(attacker)
     own = load_validation(victim.home / VALIDATION, victim.tasks())
     background = background_of(victim.calibration, victim.config.representation, victim.config.compact)
-    quarantine = Quarantine(victim.prior, victim.config.mapper, background, own)
+    quarantine = Quarantine(victim.prior, victim.config.anchor, background, own)
 
     def passes(classes: int, order: int) -> bool:
         trial, _ = _surrounding(attacker, "trial", classes, order)

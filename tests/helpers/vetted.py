@@ -18,7 +18,7 @@ def quarantine_of(agent: Core, own: list[Module]) -> Quarantine:
     background = background_of(agent.calibration, config.representation, config.compact)
     prior = agent.calibration.prior(config.representation, config.compact)
     kept = load_validation(agent.home / VALIDATION, own)
-    return Quarantine(prior, config.mapper, background, kept)
+    return Quarantine(prior, config.anchor, background, kept)
 
 
 def forged(honest: Module, tensors: Tensors | None = None, **card: Any) -> Module:

@@ -419,7 +419,7 @@ class TestCosts:
     ],
 )
 def test_an_agent_says_what_learning_cost(new_agent, tiny_tasks: Path, mapper: str, settings, kinds: set[str]):
-    agent = new_agent(mapper=mapper, **settings)
+    agent = new_agent(anchor=mapper, **settings)
     _, plain = agent.learn(tiny_tasks / "shapes")
     _, again = agent.learn(tiny_tasks / "shapes", replace=True)
     assert plain.costs.spent.keys() == kinds

@@ -175,7 +175,7 @@ class TestOpening:
         assert "holds the module" in str(opened.damaged[0].error)
 
     def test_lists_what_its_owner_cannot_use(self, bank: Bank, new_agent: NewAgent):
-        agent = new_agent(mapper="maha")
+        agent = new_agent(anchor="maha")
         for path in bank.folder.glob("*.skill"):  # copied in by hand
             shutil.copy(path, agent.bank.folder)
         opened = Core(agent.home)

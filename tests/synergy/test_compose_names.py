@@ -173,7 +173,7 @@ def test_adapted_heads_are_refused_with_the_reason(
 
 
 def test_clusters_of_whole_tasks_are_refused(new_agent: Callable[..., Core], tiny_tasks: Path) -> None:
-    agent = new_agent("gus", mapper="gmmc", clusters=2)
+    agent = new_agent("gus", anchor="gmmc", clusters=2)
     agent.learn(tiny_tasks / "dice")
     with pytest.raises(SettingsMismatchError, match="gmmc anchors"):
         agent.compose("mixed", ["dice:*"])
@@ -181,7 +181,7 @@ def test_clusters_of_whole_tasks_are_refused(new_agent: Callable[..., Core], tin
 
 @pytest.mark.long
 def test_samples_of_classes_are_composed(new_agent: Callable[..., Core], demo_tasks: Path) -> None:
-    agent = new_agent("mia", mapper="maha")
+    agent = new_agent("mia", anchor="maha")
     for task in ("dice", "shapes"):
         agent.learn(demo_tasks / task)
     agent.compose("mixed", ["dice:six", "shapes:star", "dice:one", "shapes:heart"])

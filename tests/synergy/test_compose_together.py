@@ -98,7 +98,7 @@ def test_only_its_own_teacher_examines_it(new_agent: Callable[..., Core], tiny_t
     dice = agent.bank.find("dice")
     images = OwnValidation(composed, read_probes(dice.tensors, dice.card.dim), None)
     for own in ([], [images]):
-        sitting = Examiner(prior, config.mapper, background, own).sit(modules)
+        sitting = Examiner(prior, config.anchor, background, own).sit(modules)
         assert sitting.own.keys() == {kept.module.id for kept in own}
         assert sitting.others.keys() == sources
 

@@ -118,7 +118,7 @@ def test_only_ones_own_plain_tasks_can_be_gone_on_with(
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no class folders"):
         ann.continue_task("shapes", tmp_path / "empty")
-    other = new_agent("other", mapper="gmmc", clusters=2)
+    other = new_agent("other", anchor="gmmc", clusters=2)
     other.learn(only(shapes, shapes.classes[:3]))
     with pytest.raises(SettingsMismatchError, match="expected sketch"):
         other.continue_task("shapes", shapes)

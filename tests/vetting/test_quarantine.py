@@ -427,7 +427,7 @@ def _classes(modules: dict[str, Module]) -> int:
 def test_the_papers_anchors_pass_and_are_held_likewise(
     kind: str, new_agent: Callable[..., Core], tiny_tasks: Path
 ) -> None:
-    agent = new_agent(kind, mapper=kind, representation="sqrt-features", variance_floor=0.01, clusters=4)
+    agent = new_agent(kind, anchor=kind, representation="sqrt-features", variance_floor=0.01, clusters=4)
     shapes, dice = (agent.learn(tiny_tasks / name)[0] for name in ("shapes", "dice"))
     quarantine = quarantine_of(agent, [shapes])
     assert quarantine.judge([shapes], [dice]).accepted == (dice,)

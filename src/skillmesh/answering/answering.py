@@ -264,7 +264,7 @@ class Answering:
         modules = self._tasks()
         refuse_empty(modules)
         if current is None or current[0] != modules:
-            return self.use(modules, Mapper(modules, self._config.mapper, self._prior()))
+            return self.use(modules, Mapper(modules, self._config.anchor, self._prior()))
         return current
 
     def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
@@ -277,7 +277,7 @@ class Answering:
             if not modules:
                 self.use_nothing()
             elif self.in_use() != modules:
-                self.use(modules, made(modules) if made else Mapper(modules, self._config.mapper, self._prior()))
+                self.use(modules, made(modules) if made else Mapper(modules, self._config.anchor, self._prior()))
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         self._mapper = modules, mapper

@@ -34,7 +34,7 @@ def eval_(
         bool,
         typer.Option("--learn/--no-learn", help="Learn into a fresh agent, or ask the agent at --home as it is."),
     ] = True,
-    mapper: options.MapperKind = "sketch",
+    anchor: options.AnchorKind = "sketch",
     representation: options.Representation = "descriptor",
     compact: options.Compact = False,
     backbone: options.BackboneName = "lite0",
@@ -71,7 +71,7 @@ def eval_(
         if learn:
             settings = {
                 "name": "eval",
-                "mapper": mapper,
+                "anchor": anchor,
                 "representation": representation,
                 "compact": compact,
                 "backbone": backbone,

@@ -40,7 +40,7 @@ CalibrationFile = Annotated[
     Path | None,
     typer.Option("--calibration", metavar="FILE", show_default=False, help="As `skillmesh calibrate` makes it."),
 ]
-MapperKind = Annotated[names.AnchorKind, typer.Option("--mapper", help="Kind of task anchor and mapper.")]
+AnchorKind = Annotated[names.AnchorKind, typer.Option("--anchor", help="Kind of anchor to recognise tasks by.")]
 Representation = Annotated[
     names.Representation, typer.Option("--representation", help="What heads and anchors work on.")
 ]

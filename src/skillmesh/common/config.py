@@ -7,7 +7,15 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from skillmesh.common.choices import AnchorKind, Network, Representation, Support, Trust
 from skillmesh.common.files import PRIVATE, write_whole
@@ -28,7 +36,8 @@ class AgentConfig(BaseModel):
     """Relative to the home; `None`: the one shipped for the backbone."""
     representation: Representation = "descriptor"
     compact: bool = False
-    mapper: AnchorKind = "sketch"
+    anchor: AnchorKind = Field("sketch", validation_alias=AliasChoices("anchor", "mapper"))
+    """Homes of the first release call it mapper."""
     rank: int = Field(8, ge=1, le=256)
     clusters: int = Field(25, ge=1, le=4096)
     variance_floor: float = Field(1e-6, ge=1e-9, le=1e3)

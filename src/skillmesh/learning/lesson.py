@@ -310,9 +310,9 @@ def study(
             begun = Started(fit_head(train, train_labels, val, val_labels, len(task.classes)))
         fit, views = begun.fit, (train, val)
         hand_back()
-        anchor = KINDS[config.mapper].fit(train, train_labels, len(task.classes), anchor_settings(config))
+        anchor = KINDS[config.anchor].fit(train, train_labels, len(task.classes), anchor_settings(config))
         prior = backbone.calibration.prior(config.representation, config.compact)
-        probes = own_probes(anchor, val, config.mapper, prior)
+        probes = own_probes(anchor, val, config.anchor, prior)
     tensors = anchor.tensors() | probe_tensors(probes)
     facts: dict[str, Any] = {} if begun.record is None else {"warm_start": begun.record}
     if adaptation.mode == "auto" and (fit.accuracy == 1 or not len(val)):
@@ -345,7 +345,7 @@ def _card_facts(
         "task": task.name,
         "classes": task.classes,
         "dim": val.shape[1],
-        "anchors": (config.mapper,),
+        "anchors": (config.anchor,),
         "counts": tuple(int(n) for n in counts),
         "validation_images": len(val),
         "validation_accuracy": fit.accuracy,

@@ -182,7 +182,7 @@ class Adopter:
         tried, mapper = self._tried
         if mapper is not None and tried == modules:
             return mapper
-        return Mapper(modules, self._agent.config.mapper, self._agent.prior)
+        return Mapper(modules, self._agent.config.anchor, self._agent.prior)
 
     def _trial(self, live: list[Module]) -> Quarantine:
         """The tests that newcomers must pass; made anew when the agent has learned something itself."""
@@ -192,7 +192,7 @@ class Adopter:
         if self._quarantine is None or self._quarantine[0] != ids:
             background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
             images = load_validation(agent.home / VALIDATION, own)
-            self._quarantine = ids, Quarantine(agent.prior, agent.config.mapper, background, images)
+            self._quarantine = ids, Quarantine(agent.prior, agent.config.anchor, background, images)
         return self._quarantine[1]
 
 

@@ -422,7 +422,7 @@ class Chooser:
             return odd
         if announcement.backbone != bank.backbone:
             return f"made for backbone {announcement.backbone[:16]}…, this agent's is {bank.backbone[:16]}…"
-        theirs = (announcement.representation, announcement.compact, config.mapper in announcement.anchors)
+        theirs = (announcement.representation, announcement.compact, config.anchor in announcement.anchors)
         if theirs != (config.representation, config.compact, True):
             return "made with other settings (representation, compact or mapper) than this agent's"
         if not self.interesting(announcement):

@@ -339,7 +339,7 @@ class Signing:
             "task": task,
             "classes": classes,
             "counts": (1,) * len(classes),
-            "anchors": (self._config.mapper,),
+            "anchors": (self._config.anchor,),
         }
         self.card(facts | told, dim=1, validation_images=0, temperature=1.0, version=1)
 

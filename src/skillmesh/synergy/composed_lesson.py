@@ -161,9 +161,9 @@ def lesson_with_images(
         grown = replace(task, composed=refined.composed, anchor=anchor)
         if len(images.val_x):
             prior = backbone.calibration.prior(config.representation, config.compact)
-            grown = replace(grown, probes=own_probes(anchor, images.val_x, config.mapper, prior))
+            grown = replace(grown, probes=own_probes(anchor, images.val_x, config.anchor, prior))
     new = np.bincount(images.labels, minlength=len(task.facts["counts"]))
-    lesson = lesson_of(name, grown, config.mapper)
+    lesson = lesson_of(name, grown, config.anchor)
     facts = {
         "counts": tuple(int(n + more) for n, more in zip(task.facts["counts"], new, strict=True)),
         "validation_images": len(images.val_x) or task.validation_images,

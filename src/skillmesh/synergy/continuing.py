@@ -149,9 +149,9 @@ def own_task(agent: Holder, task: str) -> Module:
             f"{option('agent.merge', '`skillmesh merge`')}"
         )
     refuse_unportable(older.card)
-    if not KINDS[agent.config.mapper].adds_up:
+    if not KINDS[agent.config.anchor].adds_up:
         raise SettingsMismatchError(
-            f"this agent's anchors are {agent.config.mapper}, expected sketch: only these can be added to; learn "
+            f"this agent's anchors are {agent.config.anchor}, expected sketch: only these can be added to; learn "
             f"the task again from all images, with {option('replace=True', '--replace')}"
         )
     return older

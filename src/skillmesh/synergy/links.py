@@ -44,10 +44,10 @@ def make_link(agent: Holder, tasks: Sequence[str], name: str | None = None) -> L
             f"{', '.join(map(repr, tasks)) or 'nothing'} is one module, expected two or more of different "
             "teachers; name them as TASK@TEACHER"
         )
-    if not KINDS[agent.config.mapper].adds_up:
+    if not KINDS[agent.config.anchor].adds_up:
         raise SettingsMismatchError(
-            f"this agent's mapper is {agent.config.mapper}, expected sketch: only its anchors add up; merge with "
-            "an agent that was made by `skillmesh init --mapper sketch`"
+            f"this agent's mapper is {agent.config.anchor}, expected sketch: only its anchors add up; merge with "
+            "an agent that was made by `skillmesh init --anchor sketch`"
         )
     reason = misfit(in_order(parts.values()), agent.prior, agent.teachers.name)
     if reason is not None:

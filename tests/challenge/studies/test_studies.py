@@ -87,7 +87,7 @@ class TestClusters:
     @pytest.mark.parametrize("count", [5, 50])
     def test_figures_are_those_of_agents(self, by_clusters, new_agent: NewAgent, paths, way: str, count: int):
         representation, floor = clusters.WAYS[way]
-        agent = new_agent(mapper="gmmc", representation=representation, variance_floor=floor, clusters=count)
+        agent = new_agent(anchor="gmmc", representation=representation, variance_floor=floor, clusters=count)
         measured = evaluate(agent, paths).summary()
         (row,) = [row for row in by_clusters.rows if (row["gmmc on"], row["k"]) == (way, count)]
         assert row["task found, %"] == pytest.approx(100 * measured["task_found_accuracy"], abs=1e-3)
@@ -126,7 +126,7 @@ class TestClusters:
 class TestImagesPerClass:
     def test_figures_are_those_of_agents(self, by_images: Findings, new_agent: NewAgent, paths: list[Path]):
         for row in by_images.rows[:2]:
-            agent = new_agent(mapper="maha", representation="features", images_per_class=row["images per class"])
+            agent = new_agent(anchor="maha", representation="features", images_per_class=row["images per class"])
             measured = evaluate(agent, paths).summary()
             assert row["task found, %"] == pytest.approx(100 * measured["task_found_accuracy"], abs=1e-3)
             assert 1000 * row["KB per task"] == pytest.approx(measured["anchor_bytes"], abs=1)
