@@ -141,7 +141,7 @@ class Bench:
             if self.setting.gateway:
                 command = [sys.executable, "-m", "skillmesh", "gateway", "--listen", f"127.0.0.1:{PORT}"]
                 self.gateway = self._run(command, self.folder / "gateway.log")
-            self.node = start(self.giver, self.net)
+            self.node = start(self.giver, self.net).process
             self.processes.append(self.node)
             wait(lambda: runs(self.giver), "the carrier runs")
             call(self.giver, "ask", timeout=120, images=[str(image)])  # loads the backbone
@@ -162,7 +162,7 @@ class Bench:
             forget_peak(process.pid)
         asker = Asker(self.giver, image)
         asker.start()
-        node = start(late, self.net)
+        node = start(late, self.net).process
         try:
             wait(lambda: runs(late), "the newcomer runs")
             forget_peak(node.pid)

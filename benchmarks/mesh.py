@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from nodes import environment, fresh_copies, namespace, runs, start, status, tau
 
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.mesh.calling import call
+from skillmesh.mesh.process import stop_all
 
 HERE = Path(__file__).parent
 
@@ -47,17 +47,14 @@ def run(homes: list[Path], idle_seconds: float) -> dict[str, Any]:
             until(lambda: all(status(home)["in_use"] == len(files) for home in homes))
             answering = time.monotonic() - began
             wire = net.bytes_sent() - began_bytes
-            memory = [_memory(node.pid) for node in nodes]
+            memory = [_memory(node.process.pid) for node in nodes]
             time.sleep(15)  # until what follows news has died down
             idle_from = net.bytes_sent()
             time.sleep(idle_seconds)
             idle = (net.bytes_sent() - idle_from) * 60 / idle_seconds
             fetched = sum(call(home, "status")["bytes_fetched"] for home in homes)
         finally:
-            for node in nodes:
-                node.send_signal(signal.SIGTERM)
-            for node in nodes:
-                node.wait(60)
+            stop_all(nodes, grace=60)
     return {
         "nodes": len(homes),
         "modules": len(files),
@@ -92,10 +89,9 @@ def memory_of_answering(home: Path) -> dict[str, Any]:
         try:
             until(lambda: runs(home))
             call(home, "ask", timeout=None, images=[str(image)])
-            rss, _ = _memory(node.pid)
+            rss, _ = _memory(node.process.pid)
         finally:
-            node.send_signal(signal.SIGTERM)
-            node.wait(60)
+            node.stop(grace=60)
     return {"process_mb": round(bare, 1), "node_mb": round(rss, 1), "beyond_mb": round(rss - bare, 1)}
 
 

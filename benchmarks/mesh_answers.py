@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import tempfile
 import threading
 import time
@@ -27,6 +26,7 @@ from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.mesh.calling import call
+from skillmesh.mesh.process import stop_all
 from skillmesh.module.notice import announce
 from skillmesh.store.home import create_home
 
@@ -101,10 +101,7 @@ def measure(receiver: Path, giver: Path, images: list[Path], modules: int) -> di
             asker.join(30)
             stood = status(receiver)
         finally:
-            for node in nodes:
-                node.send_signal(signal.SIGTERM)
-            for node in nodes:
-                node.wait(60)
+            stop_all(nodes, grace=60)
     report = {
         "at_rest": asker.between(before, began),
         "during_sync": asker.between(met, ended),

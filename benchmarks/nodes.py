@@ -19,10 +19,10 @@ from skillmesh.core import Core
 from skillmesh.data.demo import LEARNED, write_demo_tasks
 from skillmesh.data.folder import open_task
 from skillmesh.mesh.calling import NotRunningError, call
+from skillmesh.mesh.process import ONE_THREAD, NodeProcess
 from skillmesh.mesh.repair import repair
 from skillmesh.store.home import create_home
 
-SERVE = [sys.executable, "-m", "skillmesh", "serve", "--home"]
 COUNTER = "/sys/class/net/lo/statistics/tx_bytes"
 LIMIT = 300.0
 """Seconds."""
@@ -101,13 +101,14 @@ def namespace() -> Iterator[Namespace]:
         made.remove()
 
 
-def start(home: Path, net: Namespace) -> subprocess.Popen[bytes]:
-    log = (home / "serve.log").open("wb")
-    return subprocess.Popen([*net.prefix, *SERVE, str(home)], stdout=log, stderr=log, env=environment())
+def start(home: Path, net: Namespace) -> NodeProcess:
+    node = NodeProcess(home)
+    node.start(variables=ONE_THREAD, under=net.prefix)
+    return node
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return os.environ | ONE_THREAD
 
 
 def runs(home: Path) -> bool:

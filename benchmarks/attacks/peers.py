@@ -37,13 +37,15 @@ from typing import Any
 
 from nodes import Namespace, environment, namespace
 
-from attacks.town import ENDS_WITH_US, Lines, Resident, in_order, over_and_over, started, stop, unseen, within
+from attacks.town import ENDS_WITHIN, Lines, Resident, in_order, over_and_over, started, unseen, within
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import WarmStart
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
+from skillmesh.errors import AgentError
 from skillmesh.mesh.calling import call
+from skillmesh.mesh.process import stop_all
 from skillmesh.mesh.shelf import Shelf, distrust
 from skillmesh.module import Identity, Module
 from skillmesh.module.notice import announce
@@ -51,6 +53,8 @@ from skillmesh.store.bank import specs_for
 from skillmesh.store.home import create_home
 from skillmesh.store.ledger import Ledger
 
+ENDS_WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+"""Before a command: the process ends when this one is killed."""
 HERE = Path(__file__).parent
 HOSTILE = HERE.parent.parent / "tests" / "helpers" / "hostile.py"
 TASKS = {"ann": ("shapes", "dice"), "bob": ("cards", "flowers"), "cem": ()}
@@ -269,8 +273,10 @@ class Town:
 
     def _mend(self) -> None:
         for resident in self._residents.values():
-            if resident.ended() is not None:
-                self.wrong(f"{resident.name} ended with {resident.ended()}: {resident.log.read_text()[-1000:]}")
+            try:
+                resident.check()
+            except AgentError as error:
+                self.wrong(str(error))
                 resident.start()
                 started([resident])
 
@@ -439,7 +445,7 @@ class Town:
         for resident in self._residents.values():
             for text in resident.new_trouble():
                 self.wrong(f"the log of {resident.name} holds {text}")
-            if resident.process is None or resident.ended() is not None:
+            if resident.process is None or resident.returncode is not None:
                 continue
             now = resident.measured()
             self._note(kind="sample", node=resident.name, **now)
@@ -482,7 +488,7 @@ class Town:
 
     def stop(self) -> None:
         self._end_attacks()
-        stop(list(self._residents.values()))
+        stop_all(list(self._residents.values()), ENDS_WITHIN)
 
 
 def _label(answer: dict[str, Any]) -> str | None:

@@ -27,14 +27,16 @@ from typing import Any
 
 from nodes import Namespace, environment, namespace
 
-from attacks.town import Lines, Resident, in_order, over_and_over, started, stop, unseen, within
+from attacks.town import ENDS_WITHIN, Lines, Resident, in_order, over_and_over, started, unseen, within
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import WarmStart
 from skillmesh.common.config import MeshSettings, TlsFiles
 from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
+from skillmesh.errors import AgentError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.certs import CA, CERTIFICATE, KEY, create_ca, issue
+from skillmesh.mesh.process import stop_all
 from skillmesh.module import Module
 from skillmesh.module.notice import Slot
 from skillmesh.store.home import create_home
@@ -206,8 +208,10 @@ class Soak:
     def _mend(self) -> None:
         """Start a node again that has ended by itself, which is a failure."""
         for resident in self._residents.values():
-            if resident.ended() is not None:
-                self.wrong(f"{resident.name} ended with {resident.ended()}: {resident.log.read_text()[-1000:]}")
+            try:
+                resident.check()
+            except AgentError as error:
+                self.wrong(str(error))
                 resident.start()
                 started([resident])
 
@@ -303,7 +307,7 @@ class Soak:
 
     def _sample(self) -> None:
         for resident in self._residents.values():
-            if resident.process is not None and resident.ended() is None:
+            if resident.process is not None and resident.returncode is None:
                 self._note(kind="sample", node=resident.name, starts=resident.starts, **resident.measured())
             for text in resident.new_trouble():
                 self.wrong(f"the log of {resident.name} holds {text}")
@@ -320,7 +324,7 @@ class Soak:
         self._say(f"soak: FAILURE {what[:300]}")
 
     def stop(self) -> None:
-        stop(list(self._residents.values()))
+        stop_all(list(self._residents.values()), ENDS_WITHIN)
 
 
 def _tasks(resident: Resident, image: Path) -> list[str]:

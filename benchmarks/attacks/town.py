@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,29 +17,27 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from nodes import SERVE, Namespace
+from nodes import Namespace
 
 from skillmesh.errors import AgentError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.node import LOCK
+from skillmesh.mesh.process import NodeProcess
 
 STARTS_WITHIN = 120.0
 ENDS_WITHIN = 30.0
 TROUBLE = re.compile(r"Traceback \(most recent call last\)|panicked at|Segmentation fault|Fatal Python error")
 """What no log of a node may hold."""
-ENDS_WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-"""Before a command: the process ends when this one is killed."""
 
 
-class Resident:
-    """One node: its home, its process and what its log has said so far."""
+class Resident(NodeProcess):
+    """One node, and what its log has said so far."""
 
     def __init__(self, home: Path, net: Namespace, variables: dict[str, str]) -> None:
-        self.home, self._net, self._variables = home, net, variables
-        self.name = home.name
+        super().__init__(home)
+        self._net, self._variables = net, variables
         self.log = home.parent / f"{home.name}.log"  # not in the home, whose size is bounded
         self._read = self.log.stat().st_size if self.log.exists() else 0
-        self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
     def start(self, *options: str) -> None:
@@ -50,32 +46,14 @@ class Resident:
             call(self.home, "stop", timeout=10)
         with FileLock(self.home / LOCK, timeout=ENDS_WITHIN):  # it is free when that node has ended
             self.starts += 1
-        with self.log.open("ab") as log:
-            command = [*self._net.prefix, *ENDS_WITH_US, *SERVE, str(self.home), *options]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._variables)
+        super().start(*options, variables=self._variables, under=self._net.prefix)
 
     def runs(self) -> bool:
         try:
-            call(self.home, "status", timeout=20)
+            self.status(timeout=20)
         except AgentError:
             return False
         return True
-
-    def ended(self) -> int | None:
-        """The status with which the process has ended; `None` while it runs."""
-        return None if self.process is None else self.process.poll()
-
-    def stop(self) -> None:
-        if self.process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(ENDS_WITHIN)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
 
     def new_trouble(self) -> list[str]:
         """Tracebacks and panics that the log holds and that were not reported yet, each with what follows it."""
@@ -165,18 +143,10 @@ def started(residents: list[Resident]) -> None:
     deadline = time.monotonic() + STARTS_WITHIN
     for resident in residents:
         while not resident.runs():
-            if resident.ended() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{resident.name} did not start: {resident.log.read_text()[-1500:]}")
+            resident.check()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{resident.name} did not start: {resident.last_words()}")
             time.sleep(0.2)
-
-
-def stop(residents: list[Resident]) -> None:
-    """End all nodes, in order where they do so in time."""
-    for resident in residents:
-        if resident.process is not None:
-            resident.process.terminate()
-    for resident in residents:
-        resident.stop()
 
 
 def unseen(image: Path, folder: Path, number: int) -> Path:

@@ -7,21 +7,15 @@ stopped when all hold all. What they sent is what they themselves have counted.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
-from skillmesh.mesh.calling import call
+from skillmesh.mesh.process import ONE_THREAD, NodeProcess, free_port, stop_all
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.numerics.process import begin
 from skillmesh_challenge.entries import Sharing
@@ -34,31 +28,21 @@ LOOK = 0.5
 """Seconds between looks at the banks."""
 PATIENCE = 300.0
 """Seconds without any module arriving anywhere after which something must be wrong."""
-GRACE = 10.0
-"""Seconds to leave the mesh in order."""
-PR_SET_PDEATHSIG = 1
 RECEIVED = ("bank", "quarantine", "partial")
 """Folders of a home in which modules arrive."""
 
 
-class Served:
-    """One agent's process."""
+class Served(NodeProcess):
+    """One agent's process, and its bank."""
 
     def __init__(self, home: Path, port: int) -> None:
-        self.home = home
+        super().__init__(home)
         MeshSettings.of({"discovery_port": port, "sync_seconds": 2.0, "trust": "open"}).save(home)
-        words = [sys.executable, "-m", "skillmesh", "--home", str(home), "serve"]
-        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # many nodes share few cores
-        with (home / "serve.log").open("wb") as log:
-            environment = os.environ | one_thread
-            self.process = subprocess.Popen(
-                words, stdout=log, stderr=log, env=environment, preexec_fn=_end_with_parent
-            )
+        self.start(variables=ONE_THREAD)
 
     def counts(self) -> tuple[int, ...]:
         """Modules in its bank, and in its quarantine."""
-        if self.process.poll() is not None:
-            raise RunError(f"{self.home.name} ended with {self.process.returncode}: {self.last_words()}")
+        self.check()
         return tuple(len(list((self.home / name).glob("*.skill"))) for name in ("bank", "quarantine"))
 
     def release(self) -> list[str]:
@@ -68,19 +52,6 @@ class Served:
         tasks = [shelf.release(held, agent).card.task for held in shelf.held()]
         agent.ledger.close()
         return tasks
-
-    def last_words(self) -> str:
-        return (self.home / "serve.log").read_text(errors="replace").strip()[-500:]
-
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = call(self.home, "status", timeout=60)
-        return found
-
-
-def _end_with_parent() -> None:
-    """A run that is killed must not leave nodes behind: they would hold their homes when it goes on."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def leave_nothing_received(homes: Iterable[Path]) -> None:
@@ -96,7 +67,7 @@ def share_over_mesh(stage: Stage, homes: dict[str, Path], modules: int) -> Shari
     """Run the nodes until all hold all; returns what was sent."""
     with _nodes(homes) as nodes:
         held = _until_all_hold_all(stage, nodes, modules)
-        stands = {node.home.name: node.status() for node in nodes}
+        stands = {node.name: node.status() for node in nodes}
     return Sharing(
         how="mesh",
         received={name: stand["bytes_fetched"] for name, stand in stands.items()},
@@ -112,22 +83,14 @@ def share_over_mesh(stage: Stage, homes: dict[str, Path], modules: int) -> Shari
 @contextlib.contextmanager
 def _nodes(homes: dict[str, Path]) -> Iterator[list[Served]]:
     """Start a process for every agent; when it is over, whichever way, none is left."""
-    port = _free_port()
+    port = free_port()
     nodes: list[Served] = []
     try:
         for home in homes.values():
             nodes.append(Served(home, port))  # noqa: PERF401  (those that were started must be known if one fails)
         yield nodes
     finally:
-        for node in nodes:
-            node.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + GRACE
-        for node in nodes:
-            try:
-                node.process.wait(max(deadline - time.monotonic(), 0))
-            except subprocess.TimeoutExpired:
-                node.process.kill()
-                node.process.wait()
+        stop_all(nodes)
 
 
 def _until_all_hold_all(stage: Stage, nodes: list[Served], modules: int) -> tuple[str, ...]:
@@ -148,13 +111,6 @@ def _until_all_hold_all(stage: Stage, nodes: list[Served], modules: int) -> tupl
         if stand != before:
             changed, before = time.monotonic(), stand
         if time.monotonic() - changed > PATIENCE:
-            words = "\n".join(f"{node.home.name}: {node.last_words()}" for node in nodes[:5])
+            words = "\n".join(f"{node.name}: {node.last_words()}" for node in nodes[:5])
             raise RunError(f"the nodes have stood still for {PATIENCE:.0f} s; their logs end so:\n{words}")
         time.sleep(LOOK)
-
-
-def _free_port() -> int:
-    """A port for discovery that nobody uses: the nodes meet nobody else's agents."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

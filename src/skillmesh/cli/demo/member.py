@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from signal import SIGTERM
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -23,14 +17,15 @@ from skillmesh.core import Core
 from skillmesh.errors import AgentError
 from skillmesh.mesh.calling import call
 from skillmesh.mesh.node import LOCK as NODE_LOCK
+from skillmesh.mesh.process import NodeProcess, stop_all
 from skillmesh.store.home import create_home
 
 GRACE = 3.0
-"""Seconds to leave the mesh in order; a process that takes longer is killed, which its home survives."""
+"""Seconds to leave the mesh in order: whoever ends the demo does not want to wait for long."""
 
 
 class Member:
-    """One agent. Its bank is read from its home, what only its process knows is asked for."""
+    """One agent: its node, and what the demo has seen of it."""
 
     def __init__(self, home: Path, lessons: Sequence[Path], port: int) -> None:
         self.name = home.name
@@ -49,36 +44,25 @@ class Member:
         """When its process first answered."""
         self.since: dict[str, float] = {}
         """When each task was first seen in its bank."""
-        self._log = home / "serve.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def runs(self) -> bool:
-        return self._process is not None
+        self.node = NodeProcess(home)
 
     def start(self, cache: Path, device: str | None) -> None:
         """Start the process; it learns its lessons while it shares."""
-        words = [sys.executable, "-m", "skillmesh", "--home", str(self.home), "serve"]
-        for folder in self.lessons:
-            words += ["--learn", str(folder)]
+        options = [word for folder in self.lessons for word in ("--learn", str(folder))]
         if device is not None:
-            words += ["--device", device]
+            options += ["--device", device]
         self.began = time.monotonic()
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                words, stdout=log, stderr=log, env=os.environ | {"SKILLMESH_CACHE": str(cache.resolve())}
-            )
+        self.node.start(*options, variables={"SKILLMESH_CACHE": str(cache.resolve())})
 
     def look(self) -> list[str]:
         """Take notice of what changed; return the tasks that are new in its bank."""
-        if self._process is not None and self._process.poll() is not None:
-            raise AgentError(f"{self.name} ended with {self._process.returncode}: {self.last_words()}")
+        self.node.check()
         self.agent.bank.refresh()
         now = time.monotonic()
         news = [module.card.task for module in self.agent.bank if module.card.task not in self.since]
         self.since |= dict.fromkeys(news, now)
         with contextlib.suppress(AgentError):  # it is starting, or busy: next time
-            self.status = call(self.home, "status", timeout=10)
+            self.status = self.node.status(timeout=10)
             self.joined = self.joined or now
         return news
 
@@ -90,34 +74,14 @@ class Member:
         """Whether it answers from so many tasks: having received them is not enough."""
         return bool(self.status.get("in_use") == tasks)
 
-    def last_words(self) -> str:
-        """The end of its log."""
-        return self._log.read_text(errors="replace").strip()[-1000:] or f"{self._log} is empty"
-
-    def send(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-
     def kill(self) -> None:
         """End it as a power cut would."""
-        self.send(signal.SIGKILL)
+        self.node.kill()
         self.killed = True
-        self.wait(GRACE)
-
-    def wait(self, seconds: float) -> None:
-        """Wait for its process to end; one that does not is killed."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(max(seconds, 0))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
 
 
 def _clear(home: Path) -> None:
-    """Remove the home of an earlier run; a process that still runs on it, since the demo was killed, is ended."""
+    """Remove the home of an earlier run; end a node that an earlier demo has left on it."""
     if not home.exists():
         return
     if not (home / CONFIG_FILE).exists():
@@ -157,11 +121,8 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
+        stop_all([member.node for member in self.members], GRACE)
         for member in self.members:
-            member.send(SIGTERM)
-        deadline = time.monotonic() + GRACE
-        for member in self.members:
-            member.wait(deadline - time.monotonic())
             member.agent.ledger.close()
 
     def __getitem__(self, name: str) -> Member:
@@ -169,7 +130,7 @@ class Crew:
 
     @property
     def running(self) -> list[Member]:
-        return [member for member in self.members if member.runs]
+        return [member for member in self.members if member.node.process is not None]
 
     def watch(self, until: Callable[[], bool], show: Callable[[News], None]) -> None:
         """Look at the agents until something is true; `show` is told what is new."""
@@ -184,13 +145,6 @@ class Crew:
             if time.monotonic() - changed > PATIENCE:
                 raise AgentError.of_lines(
                     f"the agents have stood still for {PATIENCE:.0f} s; their logs end so:",
-                    *(f"{member.name}: {member.last_words()}" for member in self.running),
+                    *(f"{member.name}: {member.node.last_words()}" for member in self.running),
                 )
             time.sleep(LOOK)
-
-
-def free_port() -> int:
-    """A port for discovery that nobody uses, so that the demo meets nobody else's agents."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -16,13 +16,14 @@ from typing import Any
 
 from skillmesh.answering.answer import Answer
 from skillmesh.cli import show
-from skillmesh.cli.demo.member import Crew, Member, free_port
+from skillmesh.cli.demo.member import Crew, Member
 from skillmesh.cli.demo.plan import SOLO, DemoPlan
 from skillmesh.cli.demo.screen import DemoScreen, screen
 from skillmesh.cli.picture import draw_answers
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError
 from skillmesh.mesh.calling import call
+from skillmesh.mesh.process import free_port
 from skillmesh.numerics.process import cores
 
 
