@@ -78,7 +78,7 @@ def memory_of_answering(home: Path) -> dict[str, Any]:
     """What a node takes beyond a process that has backbone and mapper loaded and has answered the same image."""
     image = next((home.parent.parent.parent / "tasks").rglob("*.jpg"))
     alone = (
-        "import sys; from pathlib import Path; from skillmesh.core import Agent; a = Core(Path(sys.argv[1]));"
+        "import sys; from pathlib import Path; from skillmesh.core import Core; a = Core(Path(sys.argv[1]));"
         "a.answer([Path(sys.argv[2])]);"
         "print([int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS')][0] / 1000)"
     )
