@@ -24,7 +24,7 @@ import numpy as np
 from overlap_tasks import half_of
 from threadpoolctl import threadpool_limits
 
-from skillmesh.anchors.sketch import Statistics, merged
+from skillmesh.anchors.gaussians import Statistics, merged
 from skillmesh.common.choices import WarmStart
 from skillmesh.core import Core
 from skillmesh.data.folder import Split, TaskImages, find_tasks, open_task

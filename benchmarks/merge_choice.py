@@ -21,7 +21,8 @@ from synergy_tasks import Task, halves, load
 from threadpoolctl import threadpool_limits
 
 from skillmesh.anchors import AnchorSettings
-from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged, pooled_precision
+from skillmesh.anchors.gaussians import Statistics, merged, pooled_precision
+from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.data.folder import find_tasks
 from skillmesh.evaluation.provenance import provenance
@@ -81,7 +82,7 @@ def _shares(task: Task, prior: Prior, seed: int) -> dict[str, tuple[float, float
     classes, val = len(task.classes), task.split("val")
     places = np.arange(classes)
     known = [_learned(half.split("train"), half.split("val"), classes) for half in halves(task, seed)]
-    anchor = merged([(Statistics.of_anchor(a, n), places) for _, a, n in known], classes).anchor()
+    anchor = merged([(Statistics.of_gaussians(a, n), places) for _, a, n in known], classes).gaussians()
     closed = closed_form(anchor.means, pooled_precision([anchor], prior))
     parts = [HeadPart(Head.read(fit.before.tensors()), fit.temperature, places, n) for fit, _, n in known]
     found = {f"{s:g} heads": _judged(combined(parts, closed, anchor.means, s)[0], *val) for s in SHARES}

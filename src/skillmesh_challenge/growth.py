@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skillmesh.anchors.gaussians import pooled_precision
 from skillmesh.anchors.protocol import Labels, first_columns
-from skillmesh.anchors.sketch import SketchAnchor, SketchScorer, pooled_precision
+from skillmesh.anchors.sketch import SketchAnchor, SketchScorer
 from skillmesh.backbone.calibration import Prior
 from skillmesh.core import Core
 from skillmesh.learning.head import probe_tensors, read_probes

@@ -91,16 +91,16 @@ def dense(matrix: LowRank) -> np.ndarray:
 
 
 def test_sketch_scores_are_the_discriminant_of_a_dense_computation() -> None:
-    from skillmesh.anchors import sketch
+    from skillmesh.anchors import gaussians, sketch
 
     tasks, anchors = fitted("sketch", range(3), rank=5)
     known = prior()
-    voices = [a.freedom / (a.freedom + sketch.HALF_EVIDENCE) for a in anchors]
-    pooled = sketch.PRIOR_TASKS * dense(known.within) + sum(
+    voices = [a.freedom / (a.freedom + gaussians.HALF_EVIDENCE) for a in anchors]
+    pooled = gaussians.PRIOR_TASKS * dense(known.within) + sum(
         v * dense(a.scatter) for v, a in zip(voices, anchors, strict=True)
     )
-    pooled /= sketch.PRIOR_TASKS + sum(voices)
-    pooled = (1 - sketch.SHRINKAGE) * pooled + sketch.SHRINKAGE * np.diag(np.diag(pooled))
+    pooled /= gaussians.PRIOR_TASKS + sum(voices)
+    pooled = (1 - gaussians.SHRINKAGE) * pooled + gaussians.SHRINKAGE * np.diag(np.diag(pooled))
     inverse = np.linalg.inv(pooled)
 
     share = sketch.PRIOR_BACKGROUND_TASKS / (3 + sketch.PRIOR_BACKGROUND_TASKS)
@@ -132,13 +132,13 @@ def test_sketch_keeps_the_variance_of_every_dimension() -> None:
 
 
 def test_sketch_scales_down_a_scatter_that_would_drown_the_others() -> None:
-    from skillmesh.anchors import sketch
+    from skillmesh.anchors import gaussians
 
     _, anchors = fitted("sketch", range(2))
     liar = SketchAnchor(anchors[0].means, anchors[0].scatter.scaled(1e6), anchors[0].freedom)
     room = np.empty((DIM, DIM), dtype=np.float32)
-    pooled = sketch._pooled_scatter([liar, *[anchors[1]] * DIM], prior().within, room)
-    assert pooled.variances.sum() <= 2 * sketch.MAX_TRACE * prior().within.variances.sum()
+    pooled = gaussians.pooled_scatter([liar, *[anchors[1]] * DIM], prior().within, room)
+    assert pooled.variances.sum() <= 2 * gaussians.MAX_TRACE * prior().within.variances.sum()
 
 
 def test_gmmc_agrees_with_scikit_learn_component_by_component() -> None:

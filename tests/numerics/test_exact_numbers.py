@@ -15,9 +15,10 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from skillmesh.anchors import AnchorSettings
+from skillmesh.anchors.gaussians import MAX_TRACE, Statistics, merged
 from skillmesh.anchors.maha import MahaAnchor
 from skillmesh.anchors.shortlist import ShortlistScorer
-from skillmesh.anchors.sketch import MAX_TRACE, SketchAnchor, SketchScorer, Statistics, merged
+from skillmesh.anchors.sketch import SketchAnchor, SketchScorer
 from skillmesh.answering import answering as mapper_module
 from skillmesh.answering.answer import LEAST
 from skillmesh.answering.answering import RIVAL_TASKS, Mapper, _likely_tasks, longest
@@ -433,7 +434,7 @@ def test_what_is_joined_is_not_rounded():
     diagonal = np.array([0.37, 1e-6, 0.0, 2.5])
     anchor = SketchAnchor(np.eye(2, 4, dtype=np.float32) / 3, LowRank(diagonal, np.full((1, 4), 0.3)), 17)
     head = Head(np.full((2, 4), 0.123456, dtype=np.float32), np.array([0.1, -0.7], dtype=np.float32))
-    tensors = _unrounded(head, anchor)
+    tensors = _unrounded(head) | anchor.exact_tensors()
     found = SketchAnchor.read(tensors)
     np.testing.assert_allclose(found.scatter.diagonal, diagonal, rtol=1e-9)
     np.testing.assert_allclose(found.scatter.factor, anchor.scatter.factor, rtol=1e-7)
@@ -446,19 +447,19 @@ def test_what_is_joined_is_not_rounded():
 def test_a_class_without_images_takes_no_freedom():
     some = Statistics(np.array([4.0, 0.0, 1.0]), np.zeros((3, 2)), LowRank(np.full(2, 6.0), np.zeros((1, 2))))
     assert some.freedom == 3
-    assert some.anchor().freedom == 3
-    np.testing.assert_allclose(some.anchor().scatter.diagonal, 2.0)
+    assert some.gaussians().freedom == 3
+    np.testing.assert_allclose(some.gaussians().scatter.diagonal, 2.0)
     none = replace(some, counts=np.zeros(3))
-    assert (none.freedom, none.anchor().freedom) == (0, 0)
-    assert not none.anchor().scatter.diagonal.any()
+    assert (none.freedom, none.gaussians().freedom) == (0, 0)
+    assert not none.gaussians().scatter.diagonal.any()
 
 
 def test_an_anchors_scatter_stands_for_its_images_less_its_classes():
     anchor = SketchAnchor(np.zeros((2, 3), dtype=np.float32), LowRank(np.full(3, 0.5), np.ones((1, 3))), 8)
-    of = Statistics.of_anchor(anchor, [6, 4])
+    of = Statistics.of_gaussians(anchor, [6, 4])
     np.testing.assert_allclose(of.scatter.variances, 8 * anchor.scatter.variances)
-    assert not Statistics.of_anchor(anchor, [1, 0]).scatter.variances.any()
-    whole = merged([(of, np.array([0, 1]))], 2).anchor()
+    assert not Statistics.of_gaussians(anchor, [1, 0]).scatter.variances.any()
+    whole = merged([(of, np.array([0, 1]))], 2).gaussians()
     np.testing.assert_allclose(whole.scatter.variances, anchor.scatter.variances)
 
 

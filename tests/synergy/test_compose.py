@@ -98,7 +98,7 @@ def test_how_loud_a_head_was_trained_does_not_matter(form) -> None:
 
 def test_the_closed_form_is_the_discriminant_written_out() -> None:
     """Against the dense inverse of the pooled scatter, up to what is common to all classes and how loud it is."""
-    from skillmesh.anchors.sketch import HALF_EVIDENCE, PRIOR_TASKS, SHRINKAGE
+    from skillmesh.anchors.gaussians import HALF_EVIDENCE, PRIOR_TASKS, SHRINKAGE
 
     sources = [source(1, (0, 1, 2, 3)), source(2, (0, 1, 2, 3))]
     x, _ = exam({1: (0, 1, 2, 3), 2: (0, 1, 2, 3)})

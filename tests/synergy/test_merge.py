@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmesh.anchors import AnchorSettings
-from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged
+from skillmesh.anchors.gaussians import Statistics, merged
+from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.class_names.pairs import union
 from skillmesh.learning.head import Head, closed_form, fit_head
@@ -81,7 +82,7 @@ def test_the_anchor_of_merged_halves_is_the_anchor_of_the_whole() -> None:
     x = (rng.standard_normal((60, DIM)) + 2 * rng.standard_normal((3, DIM))[labels]).astype(np.float32)
     exact = AnchorSettings(rank=DIM)
     halves = [SketchAnchor.fit(x[rows], labels[rows], 3, exact) for rows in (slice(0, None, 2), slice(1, None, 2))]
-    joint = merged([(Statistics.of_anchor(h, [10, 10, 10]), np.arange(3)) for h in halves], 3).anchor()
+    joint = merged([(Statistics.of_gaussians(h, [10, 10, 10]), np.arange(3)) for h in halves], 3).gaussians()
     whole = SketchAnchor.fit(x, labels, 3, exact)
     assert joint.freedom == whole.freedom == 57
     np.testing.assert_allclose(joint.means, whole.means, atol=1e-6)
@@ -111,7 +112,10 @@ def part_of(**where: tuple[int, float]) -> Module:
     for mean, (axis, far) in zip(means, where.values(), strict=True):
         mean[axis] = far
     anchor = SketchAnchor(means, LowRank(np.ones(DIM), np.zeros((1, DIM))), 90)
-    return cast(Module, SimpleNamespace(card=SimpleNamespace(classes=tuple(where)), tensors=anchor.tensors()))
+    return cast(
+        Module,
+        SimpleNamespace(card=SimpleNamespace(classes=tuple(where), anchors=("sketch",)), tensors=anchor.tensors()),
+    )
 
 
 def test_teachers_disagree_where_either_takes_a_class_for_another() -> None:
@@ -155,11 +159,11 @@ def taught(seed: int, each: int, chosen=(0, 1, 2, 3)) -> tuple[HeadPart, Statist
     fit = fit_head(x, labels, *images(seed + 1, 5, chosen), len(chosen))
     anchor = SketchAnchor.fit(x, labels, len(chosen), AnchorSettings())
     seen = np.full(len(chosen), float(each))
-    return HeadPart(fit.head, fit.temperature, np.array(chosen), seen), Statistics.of_anchor(anchor, seen)
+    return HeadPart(fit.head, fit.temperature, np.array(chosen), seen), Statistics.of_gaussians(anchor, seen)
 
 
 def joined_head(parts: list[tuple[HeadPart, Statistics]], **more: float) -> Head:
-    whole = merged([(statistics, part.places) for part, statistics in parts], 4).anchor()
+    whole = merged([(statistics, part.places) for part, statistics in parts], 4).gaussians()
     pooled = LowRank(whole.scatter.diagonal + 0.1, whole.scatter.factor).inverse()
     return combined([part for part, _ in parts], closed_form(whole.means, pooled), whole.means, **more)[0]
 

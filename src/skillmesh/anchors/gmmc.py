@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from skillmesh.anchors.protocol import Anchor, AnchorSettings, Labels, Scores, best_per_task, first_columns
+from skillmesh.anchors.protocol import Anchor, AnchorSettings, Labels, Scorer, Scores, best_per_task, first_columns
 from skillmesh.backbone.calibration import Prior
 from skillmesh.numerics.arrays import Floats, Spec, Tensors, em_macs, spend
 
@@ -74,7 +74,7 @@ class GmmcAnchor(Anchor):
         return float(self.variances.sum(axis=1, dtype=np.float64).max())
 
 
-class GmmcScorer:
+class GmmcScorer(Scorer):
     """log φ + log N of every image under every cluster, as two matrix products.
 
     −½ Σ (x−μ)²/σ² expands to products of x² and x with matrices that do not depend on x. Distances from a common

@@ -13,10 +13,12 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.anchors.gaussians import Gaussians
 from skillmesh.anchors.protocol import (
     Anchor,
     AnchorSettings,
     Labels,
+    Scorer,
     Scores,
     TakenClasses,
     best_per_task,
@@ -40,6 +42,7 @@ class MahaAnchor(Anchor):
     kind: ClassVar[str] = "maha"
     most_claimed: ClassVar[float] = 0.9
     """Its novelty is a plain distance, by which an honest task of varied photographs knows two thirds of all."""
+    divisible: ClassVar[bool] = True
 
     means: Floats
     samples: Floats
@@ -96,10 +99,10 @@ class MahaAnchor(Anchor):
     def class_means(self) -> Floats:
         return self.means
 
-    def sketch(self, settings: AnchorSettings) -> SketchAnchor:
+    def gaussians(self, settings: AnchorSettings) -> Gaussians:
         labels = np.repeat(np.arange(len(self.counts)), self.counts)
-        scatter = SketchAnchor.fit(self.samples, labels, len(self.counts), settings)
-        return SketchAnchor(self.means, scatter.scatter, scatter.freedom)
+        sampled = SketchAnchor.fit(self.samples, labels, len(self.counts), settings)
+        return Gaussians(self.means, sampled.scatter, sampled.freedom)
 
     @classmethod
     def composed(
@@ -125,7 +128,7 @@ class MahaAnchor(Anchor):
         return np.split(self.samples, np.cumsum(self.counts, dtype=np.int64)[:-1])
 
 
-class MahaScorer:
+class MahaScorer(Scorer):
     """Mahalanobis distances to all classes of a bank under one covariance, as matrix products."""
 
     usual_threshold = float("inf")  # distances of this kind have no common scale

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.anchors.gaussians import Gaussians, Statistics, merged
 from skillmesh.backbone.calibration import Prior
+from skillmesh.errors import SettingsMismatchError
 from skillmesh.numerics.arrays import Floats, Spec, Tensors
-
-if TYPE_CHECKING:
-    from skillmesh.anchors.sketch import SketchAnchor
 
 Labels = NDArray[np.int64]
 A = TypeVar("A")
@@ -65,6 +64,10 @@ class Scorer(Protocol):
 
     def score(self, x: Floats) -> Scores: ...
 
+    def agreement(self, x: Floats) -> float:
+        """Return how often it finds the task that looking closely at every task would find."""
+        return 1.0
+
 
 @dataclass(frozen=True)
 class TakenClasses(Generic[A]):
@@ -78,8 +81,8 @@ class TakenClasses(Generic[A]):
 class Anchor(Protocol):
     """The summary of one task in descriptor space.
 
-    What has a body here is what most kinds can do without. A kind that wants to take part in composing or merging
-    tasks has its own.
+    What has a body here is what a kind can do without. One that adds up has its own `gaussians` and
+    `of_gaussians`, one that is divisible its own `gaussians` and `composed`. Nobody asks for more.
     """
 
     kind: ClassVar[str]
@@ -89,6 +92,8 @@ class Anchor(Protocol):
     """Novelty of an honest module's middle probe to its own anchor, from and to; where it has a common scale."""
     adds_up: ClassVar[bool] = False
     """Whether what several teachers say of one class adds up, as merging and extending a task need it."""
+    divisible: ClassVar[bool] = False
+    """Whether classes can be taken out of it, as composing a task needs it."""
 
     @classmethod
     def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
@@ -97,13 +102,17 @@ class Anchor(Protocol):
 
     @classmethod
     def specs(cls, classes: int, dim: int) -> dict[str, Spec]:
-        """Say which tensors a module with such an anchor stores."""
+        """Say which tensors a module with such an anchor stores; their names begin with the kind's and a dot."""
         ...
 
     @classmethod
     def read(cls, tensors: Tensors) -> Self: ...
 
     def tensors(self) -> Tensors: ...
+
+    def exact_tensors(self) -> Tensors:
+        """Return what `read` takes for the same without rounding, for tasks that never become a file."""
+        return self.tensors()
 
     @classmethod
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> Scorer:
@@ -130,20 +139,30 @@ class Anchor(Protocol):
         """Return a mean for each class; None where it has none."""
         return None
 
-    def sketch(self, settings: AnchorSettings) -> SketchAnchor | None:
-        """Return the same as means and a scatter; None where classes cannot be taken out of it."""
-        return None
+    def gaussians(self, settings: AnchorSettings) -> Gaussians:
+        """Return the same as means and a scatter."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_gaussians(cls, known: Gaussians) -> Self:
+        """Make the anchor of what was added up, whatever the number of its factor's rows."""
+        raise NotImplementedError
 
     @classmethod
     def composed(
         cls, parts: Sequence[TakenClasses[Self]], order: NDArray[np.int64], settings: AnchorSettings
-    ) -> Self | None:
+    ) -> Self:
         """Make the anchor of a task of chosen classes, part by part and then in this order, without an image."""
-        return None
+        raise NotImplementedError
 
     def widened(self, counts: Sequence[int], x: Floats, labels: Labels, settings: AnchorSettings) -> Self:
         """Add images to what it knows from so many of each class."""
-        raise NotImplementedError(f"{self.kind} anchors take in no further images")
+        if not self.adds_up:
+            raise SettingsMismatchError(f"{self.kind} anchors take in no further images; compose without images")
+        every = np.arange(len(counts))
+        known = Statistics.of_gaussians(self.gaussians(settings), counts)
+        whole = merged([(part, every) for part in (known, Statistics.of(x, labels, len(counts)))], len(counts))
+        return self.read(self.of_gaussians(whole.gaussians(settings.rank)).tensors())
 
 
 def best_per_task(scores: Floats, starts: NDArray[np.int64]) -> Floats:

@@ -19,17 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from skillmesh.anchors.protocol import Labels, Scores, best_per_task, first_columns
-from skillmesh.anchors.sketch import (
-    HALF_EVIDENCE,
-    MAX_TRACE,
-    PRIOR_BACKGROUND_TASKS,
-    PRIOR_TASKS,
-    SHRINKAGE,
-    PackedMeans,
-    SketchAnchor,
-    SketchScorer,
-)
+from skillmesh.anchors.gaussians import HALF_EVIDENCE, MAX_TRACE, PRIOR_TASKS, SHRINKAGE
+from skillmesh.anchors.protocol import Labels, Scorer, Scores, best_per_task, first_columns
+from skillmesh.anchors.sketch import PRIOR_BACKGROUND_TASKS, PackedMeans, SketchAnchor, SketchScorer
 from skillmesh.backbone.calibration import Prior
 from skillmesh.numerics.arrays import (
     Doubles,
@@ -57,7 +49,7 @@ ROWS = 512
 """Rows whose products are summed at a time."""
 
 
-class ShortlistScorer:
+class ShortlistScorer(Scorer):
     """Distances to every class and to the background, as `SketchScorer` has them."""
 
     usual_threshold = SketchScorer.usual_threshold
@@ -108,7 +100,7 @@ class ShortlistScorer:
         return Scores.joined([self._score(x[start : start + IMAGES]) for start in starts])
 
     def agreement(self, x: Floats) -> float:
-        """How often the quick look lost nothing: looking closely at every task finds the same one."""
+        """How often the quick look lost nothing."""
         best = self._closely(np.tile(np.arange(len(self._means)), (len(x), 1)), self._towards(x)).argmax(axis=1)
         return float(np.mean(best == self.score(x).task.argmax(axis=1)))
 

@@ -6,15 +6,16 @@ students average the tasks' scatters and never need an image. See `docs/mapper.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from skillmesh.anchors.gaussians import Gaussians, pooled_scatter, rows_of_all
 from skillmesh.anchors.protocol import (
     Anchor,
     AnchorSettings,
@@ -28,7 +29,6 @@ from skillmesh.anchors.protocol import (
 from skillmesh.backbone.calibration import Prior
 from skillmesh.numerics.arrays import (
     Doubles,
-    Factor,
     Floats,
     LowRank,
     Precision,
@@ -40,6 +40,7 @@ from skillmesh.numerics.arrays import (
     dequantise_log,
     dequantise_rows,
     gram_macs,
+    log_steps,
     lower_inverse,
     principal,
     principal_products,
@@ -47,21 +48,12 @@ from skillmesh.numerics.arrays import (
     quantise_rows,
     spend,
     thinned,
-    total,
 )
 
-PRIOR_TASKS = 0.5
-"""The calibration's scatter weighs as much as so many tasks."""
 PRIOR_BACKGROUND_TASKS = 10.0
 """So many tasks' worth of the calibration's class means stand behind the bank's own."""
-HALF_EVIDENCE = 32.0
-"""A task with so many degrees of freedom has half the weight of one with very many."""
-SHRINKAGE = 0.1
-"""Share of the pooled scatter that is its diagonal alone."""
 GROUP = 64
 """Rows that are handled together while a scorer is built."""
-MAX_TRACE = 8.0
-"""A scatter may be so many times the calibration's; a larger one (a mistake, or a lie) is scaled down."""
 MANY_CLASSES = 4096
 """A bank of more has another scorer, which finds the likeliest tasks first: see `anchors/shortlist.py`."""
 
@@ -70,7 +62,7 @@ PackedMeans = tuple[NDArray[np.int8], Floats]
 
 
 @dataclass(frozen=True)
-class SketchAnchor(Anchor):
+class SketchAnchor(Gaussians, Anchor):
     """Means of the classes, and how images scatter around them."""
 
     kind: ClassVar[str] = "sketch"
@@ -78,11 +70,8 @@ class SketchAnchor(Anchor):
     usual_novelty: ClassVar[tuple[float, float]] = (0.5, 1.5)
     """Probes that are not of its classes would move every bank's threshold for "unknown"."""
     adds_up: ClassVar[bool] = True
+    divisible: ClassVar[bool] = True
 
-    means: Floats
-    scatter: LowRank
-    freedom: int
-    """Images less classes: how much the scatter rests on."""
     _stored: Tensors | None = field(default=None, init=False, compare=False, repr=False)
     """What it was read from."""
 
@@ -122,6 +111,18 @@ class SketchAnchor(Anchor):
             "sketch.factor.scale": factor_scale,
             "sketch.diagonal": quantise_log(self.scatter.diagonal),
             "sketch.freedom": np.array([self.freedom], dtype=np.float32),
+        }
+
+    def exact_tensors(self) -> Tensors:
+        """Rows in single precision with a scale of one, and steps of the diagonal that are not rounded."""
+        means, factor = (np.asarray(rows, dtype=np.float32) for rows in (self.means, self.scatter.factor))
+        return {
+            "sketch.mean": means,
+            "sketch.mean.scale": np.ones(len(means), dtype=np.float32),
+            "sketch.factor": factor,
+            "sketch.factor.scale": np.ones(len(factor), dtype=np.float32),
+            "sketch.diagonal": log_steps(np.maximum(self.scatter.diagonal, 1e-300)),
+            "sketch.freedom": np.array([self.freedom], dtype=np.float64),
         }
 
     @classmethod
@@ -172,8 +173,12 @@ class SketchAnchor(Anchor):
     def class_means(self) -> Floats:
         return self.means
 
-    def sketch(self, settings: AnchorSettings) -> SketchAnchor:
+    def gaussians(self, settings: AnchorSettings) -> Gaussians:
         return self
+
+    @classmethod
+    def of_gaussians(cls, known: Gaussians) -> Self:
+        return cls(known.means, known.scatter, known.freedom)
 
     @classmethod
     def composed(
@@ -186,14 +191,8 @@ class SketchAnchor(Anchor):
         scatters = [p.anchor.scatter.scaled(w / sum(weights)) for p, w in zip(parts, weights, strict=True)]
         return cls.read(cls(means, thinned(scatters, settings.rank), sum(freedoms)).tensors())
 
-    def widened(self, counts: Sequence[int], x: Floats, labels: Labels, settings: AnchorSettings) -> Self:
-        every = np.arange(len(counts))
-        parts = [Statistics.of_anchor(self, counts), Statistics.of(x, labels, len(counts))]
-        made = merged([(part, every) for part in parts], len(counts)).anchor(settings.rank)
-        return type(self).read(made.tensors())
 
-
-class SketchScorer:
+class SketchScorer(Scorer):
     """Distances of descriptors to every class and to the background, as three matrix products.
 
     With P the inverse of the pooled scatter W, a class's distance is (x−μ)ᵀP(x−μ). The background is one wide
@@ -209,7 +208,7 @@ class SketchScorer:
         self._starts = first_columns([len(task) for task in means])
         voices, centre, beyond = _background(means, prior)
         classes, dim = len(voices), len(centre)
-        rank = min(dim, _rows_of_all(anchors, prior.within))
+        rank = min(dim, rows_of_all(anchors, prior.within))
         self._cuts = np.cumsum([rank, classes])
         self._centre = centre.astype(np.float32)
         self._voices = np.sqrt(voices).astype(np.float32)
@@ -217,7 +216,7 @@ class SketchScorer:
         # means are part of the background too. Everything happens in its memory; a bank's is large.
         self._rows: Floats = np.empty((rank + classes + len(beyond), dim), dtype=np.float32)
         shape, spread = self._rows[:rank], self._rows[rank:]
-        pooled = _pooled_scatter(anchors, prior.within, shape)
+        pooled = pooled_scatter(anchors, prior.within, shape)
         np.concatenate([*means, beyond.astype(np.float32)], out=spread)
         spread[:classes] -= self._centre
         del means
@@ -257,41 +256,6 @@ def _building_macs(rank: int, spread: int, dim: int) -> float:
     rows = 2.0 * spread * rank * dim + spread * dim
     gram = gram_macs(spread, rank) + gram_macs(spread, dim) + 2 * cholesky_macs(spread)
     return inverse + rows + gram
-
-
-def pooled_precision(anchors: Sequence[SketchAnchor], prior: Prior) -> Precision:
-    """The inverse of the scatter that a bank of these anchors pools: distances are measured in it."""
-    rows = min(prior.within.dim, _rows_of_all(anchors, prior.within))
-    room: Floats = np.empty((rows, prior.within.dim), dtype=np.float32)
-    return _pooled_scatter(anchors, prior.within, room).inverse(out=room)
-
-
-def _rows_of_all(anchors: Sequence[SketchAnchor], prior: LowRank) -> int:
-    return len(prior.factor) + sum(len(anchor.scatter.factor) for anchor in anchors)
-
-
-def _pooled_scatter(anchors: Sequence[SketchAnchor], prior: LowRank, room: Floats) -> LowRank:
-    """Average the tasks' scatters, one task one voice, with the calibration's as one more.
-
-    The factor lies in `room`.
-    """
-    cap = MAX_TRACE * prior.variances.sum()
-    voices = [anchor.freedom / (anchor.freedom + HALF_EVIDENCE) for anchor in anchors]
-    share = (1 - SHRINKAGE) / (PRIOR_TASKS + sum(voices))
-
-    def voiced(scatter: LowRank, voice: float) -> LowRank:
-        trace = scatter.variances.sum()
-        return scatter.scaled(share * voice * min(1.0, cap / trace if trace else 1.0))
-
-    def parts() -> Iterator[LowRank]:
-        yield prior.scaled(share * PRIOR_TASKS)
-        for anchor, voice in zip(anchors, voices, strict=True):
-            yield voiced(anchor.scatter, voice)
-
-    rows = _rows_of_all(anchors, prior)
-    shrunk = total(parts(), room if rows == len(room) else np.empty((rows, prior.dim), dtype=np.float32))
-    room[:] = shrunk.factor
-    return LowRank(shrunk.diagonal + SHRINKAGE / (1 - SHRINKAGE) * shrunk.variances, room)
 
 
 def _background(means: Sequence[Floats], prior: Prior) -> tuple[Doubles, Doubles, Doubles]:
@@ -334,83 +298,6 @@ def _multiply(spread: Floats, along: Floats, precision: Precision) -> Floats:
         halves[some] = 0.5 * np.einsum("ij,ij->i", spread[some], towards)
         spread[some] = towards
     return halves
-
-
-# Merging: what several teachers know of the same classes, added up as if one had seen all their images.
-#
-# Of a class it is enough to know how many images there were, their mean, and how they scatter around it. These add
-# up, if the scatter takes in how far the means lie apart: for two parts of a class
-#
-#     n = n₁ + n₂,   nμ = n₁μ₁ + n₂μ₂,   S = S₁ + S₂ + n₁n₂/(n₁+n₂) · (μ₁−μ₂)(μ₁−μ₂)ᵀ.
-#
-# Scatters are kept as a diagonal and a factor (`numerics/arrays.py`), so the last term is one more row of the
-# factor: nothing is rounded, and nothing is cut off. Heads do not add up like that: see
-# `synergy/merging.py`.
-
-Places = NDArray[np.int64]
-"""Where each class of a part stands among the classes of the whole."""
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """What is known of some classes: images, means, and the scatter of all of them around their own means."""
-
-    counts: Doubles
-    means: Doubles
-    scatter: LowRank
-    """Summed over images, not averaged."""
-
-    @classmethod
-    def of(cls, x: Floats, labels: Labels, classes: int) -> Statistics:
-        """Count images as they are: all of them stand in the factor, so nothing is lost."""
-        counts = np.bincount(labels, minlength=classes).astype(np.float64)
-        sums = np.zeros((classes, x.shape[1]))
-        np.add.at(sums, labels, x.astype(np.float64))
-        means = sums / np.maximum(counts, 1)[:, None]
-        return cls(counts, means, LowRank(np.zeros(x.shape[1]), x - means[labels]))
-
-    @classmethod
-    def of_anchor(cls, anchor: SketchAnchor, counts: ArrayLike) -> Statistics:
-        """What an anchor says of so many images of each class."""
-        seen = np.asarray(counts, dtype=np.float64)
-        freedom = max(float(seen.sum()) - len(seen), 0.0)
-        return cls(seen, anchor.means.astype(np.float64), anchor.scatter.scaled(freedom))
-
-    @property
-    def freedom(self) -> float:
-        """Images less classes: how much the scatter rests on."""
-        return max(float(self.counts.sum()) - int((self.counts > 0).sum()), 0.0)
-
-    def anchor(self, rank: int | None = None) -> SketchAnchor:
-        """The same as an anchor, with as many rows as it takes, or cut to so many."""
-        scatter = self.scatter.scaled(1 / self.freedom if self.freedom else 0.0)
-        if rank is not None:
-            scatter = thinned([scatter], rank)
-        return SketchAnchor(self.means.astype(np.float32), scatter, int(self.freedom))
-
-
-def merged(parts: Sequence[tuple[Statistics, Places]], classes: int) -> Statistics:
-    """Add statistics up, in the order given: what comes out differs with it by rounding only."""
-    dim = parts[0][0].scatter.dim
-    counts, means, diagonal = np.zeros(classes), np.zeros((classes, dim)), np.zeros(dim)
-    factor: Factor = np.zeros((0, dim))
-    for part, places in parts:
-        old, new = counts[places], part.counts
-        both = np.maximum(old + new, 1)
-        shift = part.means - means[places]
-        apart = (np.sqrt(old * new / both)[:, None] * shift)[(old > 0) & (new > 0)]
-        factor = _folded(np.concatenate([factor, part.scatter.factor, apart]))
-        means[places] += (new / both)[:, None] * shift
-        counts[places] = old + new
-        diagonal = diagonal + part.scatter.diagonal
-    return Statistics(counts, means, LowRank(diagonal, factor))
-
-
-def _folded(factor: Factor) -> Factor:
-    """More rows than columns say no more than their triangle does."""
-    if len(factor) <= factor.shape[1]:
-        return factor
-    return np.asarray(np.linalg.qr(factor.astype(np.float64)).R)
 
 
 ANCHOR = SketchAnchor

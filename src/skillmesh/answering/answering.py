@@ -174,9 +174,7 @@ class Mapper:
 
     def shortlist_agreement(self, x: Floats) -> float:
         """How often it finds the task that looking closely at all tasks would; 1 where it does look at all."""
-        from skillmesh.anchors.shortlist import ShortlistScorer
-
-        return self._scorer.agreement(x) if isinstance(self._scorer, ShortlistScorer) else 1.0
+        return self._scorer.agreement(x)
 
     def _mapped(self, scores: Scores) -> Mapped:
         posterior = softmax(scores.task / self.temperature - self._yields)

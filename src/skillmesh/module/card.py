@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import (
     AfterValidator,
@@ -242,7 +242,8 @@ class Card(BaseModel):
     dim: int = Field(ge=1, le=MAX_DIM, description=f"an integer from 1 to {MAX_DIM:,}")
     compact: bool = Field(description="true or false")
     anchors: Annotated[tuple[AnchorKind, ...], AfterValidator(_ordered)] = Field(
-        min_length=1, description="one or more of 'gmmc', 'maha', 'sketch', in this order, each once"
+        min_length=1,
+        description=f"one or more of {str(sorted(get_args(AnchorKind)))[1:-1]}, in this order, each once",
     )
     counts: tuple[Count, ...] = Field(description="one number of training images, at least 1, per class")
     validation_images: int = Field(ge=0, le=_MAX_INT, description="an integer, 0 or more")

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -96,7 +96,7 @@ class Announcement(_Signed):
     backbone: Hex
     representation: Representation
     compact: bool
-    anchors: tuple[AnchorKind, ...] = Field(min_length=1, max_length=3)
+    anchors: tuple[AnchorKind, ...] = Field(min_length=1, max_length=len(get_args(AnchorKind)))
 
     @model_validator(mode="after")
     def _one_hash_per_leaf(self) -> Self:

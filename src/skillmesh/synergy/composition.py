@@ -10,9 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors import KINDS, Anchor, AnchorSettings
-from skillmesh.anchors.protocol import TakenClasses
-from skillmesh.anchors.sketch import SketchAnchor, pooled_precision
+from skillmesh.anchors import KINDS, Anchor, AnchorSettings, TakenClasses, able_kinds
+from skillmesh.anchors.gaussians import Gaussians, pooled_precision
 from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import AgentError, AmbiguousTaskError, SettingsMismatchError, UnknownTaskError
 from skillmesh.learning.head import (
@@ -193,7 +192,7 @@ class ComposedSource:
 
     head: Head
     temperature: float
-    anchor: SketchAnchor
+    anchor: Gaussians
     chosen: tuple[int, ...]
 
     @property
@@ -331,16 +330,18 @@ def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: A
     """Make a task of the classes, which come in the order given."""
     parts = _parts(picked)
     refuse_strangers([part.module.card for part in parts])
+    if not KINDS[kind].divisible:
+        raise SettingsMismatchError(
+            f"classes cannot be taken out of {kind} anchors: what these have is of a whole task, not of a class; "
+            f"expected {' or '.join(able_kinds('divisible'))} anchors; compose with an agent of another mapper"
+        )
     with one_thread():  # as tasks are learned: the same whatever the number of threads
-        sources = [_source(part, kind, settings) for part in parts]
+        taken = [TakenClasses(KINDS[kind].read(p.module.tensors), p.chosen, p.share) for p in parts]
+        sources = [_source(p, each.anchor.gaussians(settings)) for p, each in zip(parts, taken, strict=True)]
         composed = compose(sources, prior)
         order = np.argsort([place for part in parts for place in part.places])
         head = Head(composed.head.weight[order], composed.head.bias[order])
-        anchor = KINDS[kind].composed(
-            [TakenClasses(KINDS[kind].read(p.module.tensors), p.chosen, p.share) for p in parts], order, settings
-        )
-        if anchor is None:
-            raise _whole(kind)
+        anchor = KINDS[kind].composed(taken, order, settings)
         probes, validation_images = _probes(parts, kind, anchor, prior)
     facts = {
         "classes": tuple(each.name for each in picked),
@@ -360,18 +361,8 @@ def _parts(picked: Sequence[Picked]) -> list[ComposedPart]:
     return [ComposedPart(m, tuple(c for c, _ in places[m.id]), tuple(i for _, i in places[m.id])) for m in modules]
 
 
-def _source(part: ComposedPart, kind: str, settings: AnchorSettings) -> ComposedSource:
-    sketch = KINDS[kind].read(part.module.tensors).sketch(settings)
-    if sketch is None:
-        raise _whole(kind)
-    return ComposedSource(Head.read(part.module.tensors), part.module.card.temperature, sketch, part.chosen)
-
-
-def _whole(kind: str) -> SettingsMismatchError:
-    return SettingsMismatchError(
-        f"classes cannot be taken out of {kind} anchors: what these have is of a whole task, not of a class; "
-        "expected sketch or maha anchors; compose with an agent of another mapper"
-    )
+def _source(part: ComposedPart, known: Gaussians) -> ComposedSource:
+    return ComposedSource(Head.read(part.module.tensors), part.module.card.temperature, known, part.chosen)
 
 
 def _probes(parts: Sequence[ComposedPart], kind: str, anchor: Anchor, prior: Prior) -> tuple[Floats, int]:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors import KINDS
-from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged
+from skillmesh.anchors import KINDS, able_kinds
+from skillmesh.anchors.gaussians import Gaussians, Statistics, merged
 from skillmesh.backbone.calibration import Prior
 from skillmesh.data.folder import TaskImages, refuse_folder_of_tasks, refuse_too_few_classes, survey_task
 from skillmesh.errors import DataError, SettingsMismatchError, UnknownTaskError, option
 from skillmesh.learning.class_names.pairs import Places, union
 from skillmesh.learning.examine import Part
 from skillmesh.learning.head import Fit, Head, Labels, calibrate, fit_head, fit_path, probe_tensors
-from skillmesh.learning.lesson import Lesson, judged, own_probes, read_images
+from skillmesh.learning.lesson import Lesson, anchor_settings, judged, own_probes, read_images
 from skillmesh.module.card import refuse_unportable
 from skillmesh.numerics.arrays import Floats
 from skillmesh.numerics.process import Progress, begin, one_thread
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Going on with a task: more images, more classes, and the old images are gone.
 #
-# What the old module says of its classes is added to what the new images say (`anchors/sketch.py`), so the
+# What the old module says of its classes is added to what the new images say (`anchors/gaussians.py`), so the
 # anchor loses nothing but what rounding had taken. A head cannot be added to: trained on new images alone it would
 # forget. So the prior lies around what the old head, a head of the new images and the merged anchor say together
 # (`synergy/merging.py`), and old classes are played by images drawn from the old anchor, beside the real
@@ -51,7 +51,7 @@ class Known:
 
     head: Head
     temperature: float
-    anchor: SketchAnchor
+    gaussians: Gaussians
     counts: NDArray[np.float64]
     kept: Images
     """Labels count the old classes."""
@@ -62,7 +62,7 @@ class Continued:
     """The task as it is now."""
 
     fit: Fit
-    anchor: SketchAnchor
+    gaussians: Gaussians
 
 
 def go_on(
@@ -75,16 +75,16 @@ def go_on(
     before = fit_path(*known, classes, [STRENGTH], centre)[0]
     judges = joined(val, (old.kept[0], places[old.kept[1]]))
     if not len(judges[0]):
-        return Continued(Fit(before, STRENGTH, 1.0, None, before), statistics.anchor(rank))
+        return Continued(Fit(before, STRENGTH, 1.0, None, before), statistics.gaussians(rank))
     temperature, _ = calibrate(before.logits(judges[0]), judges[1])
     head = fit_path(*joined(known, judges), classes, [STRENGTH], centre)[0]
-    return Continued(Fit(head, STRENGTH, temperature, None, before), statistics.anchor(rank))
+    return Continued(Fit(head, STRENGTH, temperature, None, before), statistics.gaussians(rank))
 
 
 def _statistics(old: Known, places: Places, train: Images) -> list[tuple[Statistics, Places]]:
     seen, own = np.unique(train[1], return_inverse=True)
     return [
-        (Statistics.of_anchor(old.anchor, old.counts), places),
+        (Statistics.of_gaussians(old.gaussians, old.counts), places),
         (Statistics.of(train[0], own, len(seen)), seen.astype(np.int64)),
     ]
 
@@ -106,7 +106,7 @@ def _together(
         )
         counts = np.bincount(train[1])[seen].astype(np.float64)
         parts.append(HeadPart(fit.before, fit.temperature, seen.astype(np.int64), counts))
-    return together(parts, statistics.anchor(), prior)
+    return together(parts, statistics.gaussians(), prior)
 
 
 def _drawn(old: Known, places: Places, seed: int) -> Images:
@@ -115,10 +115,10 @@ def _drawn(old: Known, places: Places, seed: int) -> Images:
     share = min(1.0, MOST_DRAWN / float(old.counts.sum()))
     counts = np.maximum(np.rint(old.counts * share), 1).astype(np.int64)
     labels = np.repeat(np.arange(len(counts)), counts)
-    scatter = old.anchor.scatter
+    scatter = old.gaussians.scatter
     x = rng.standard_normal((len(labels), len(scatter.factor))) @ scatter.factor
     x += rng.standard_normal(x.shape) * np.sqrt(scatter.diagonal)
-    return (old.anchor.means[labels] + x).astype(np.float32), places[labels]
+    return (old.gaussians.means[labels] + x).astype(np.float32), places[labels]
 
 
 def joined(some: Images, others: Images) -> Images:
@@ -150,8 +150,9 @@ def own_task(agent: Holder, task: str) -> Module:
         )
     refuse_unportable(older.card)
     if not KINDS[agent.config.anchor].adds_up:
+        able = " or ".join(able_kinds("adds_up"))
         raise SettingsMismatchError(
-            f"this agent's anchors are {agent.config.anchor}, expected sketch: only these can be added to; learn "
+            f"this agent's anchors are {agent.config.anchor}, expected {able}: only these can be added to; learn "
             f"the task again from all images, with {option('replace=True', '--replace')}"
         )
     return older
@@ -180,11 +181,11 @@ def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progres
     train, val = (_described(agent, part, classes) for part in read.parts)
     counts = np.bincount(train[1], minlength=len(classes.names))
     _refuse_nothing_new(older, classes, counts)
-    kept = _kept(agent, older)
+    kept, kind = _kept(agent, older), KINDS[agent.config.anchor]
     old = Known(
         Head.read(older.tensors),
         older.card.temperature,
-        SketchAnchor.read(older.tensors),
+        kind.read(older.tensors).gaussians(anchor_settings(agent.config)),
         np.asarray(older.card.counts, dtype=np.float64),
         kept,
     )
@@ -194,13 +195,14 @@ def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progres
             old, places, train, val, len(classes.names), agent.prior, agent.config.rank, agent.config.seed
         )
         judges = _by_class(joined(val, kept))
-        probes = own_probes(found.anchor, judges[0], "sketch", agent.prior)
+        anchor = kind.of_gaussians(found.gaussians)
+        probes = own_probes(anchor, judges[0], agent.config.anchor, agent.prior)
     counts[: len(places)] += np.asarray(older.card.counts)
     facts = {
         "task": older.card.task,
         "classes": classes.names,
         "dim": older.card.dim,
-        "anchors": ("sketch",),
+        "anchors": (agent.config.anchor,),
         "counts": tuple(int(n) for n in counts),
         "validation_images": len(judges[0]),
         "validation_accuracy": _accuracy(older, found, val, kept),
@@ -208,7 +210,7 @@ def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progres
         "composed": older.card.composed,
         "trial": f"went on from version {older.card.version} with {len(train[0])} more images",
     }
-    tensors = found.fit.head.tensors() | found.anchor.tensors() | probe_tensors(probes)
+    tensors = found.fit.head.tensors() | anchor.tensors() | probe_tensors(probes)
     outcome = judged(found.fit, classes.names, replace(read.parts[1], labels=val[1]), val[0])
     return Lesson(
         tensors,

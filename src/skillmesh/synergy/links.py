@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skillmesh.anchors import KINDS
+from skillmesh.anchors import KINDS, able_kinds
 from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import AgentError, SettingsMismatchError, UnknownTaskError, option
 from skillmesh.module import Module, in_order
@@ -18,7 +18,7 @@ from skillmesh.module.teachers import Signed, claimed, odd_notice, odd_task
 from skillmesh.numerics.process import one_thread
 from skillmesh.store.home import VALIDATION, OwnValidation, load_validation
 from skillmesh.vetting.exam import OWN_IMAGES, TASK_LOSS, Examiner, Result, worse
-from skillmesh.vetting.quarantine import disputed
+from skillmesh.vetting.quarantine import disputed, shared_kinds
 
 if TYPE_CHECKING:
     from skillmesh.synergy.holder import Holder
@@ -45,9 +45,10 @@ def make_link(agent: Holder, tasks: Sequence[str], name: str | None = None) -> L
             "teachers; name them as TASK@TEACHER"
         )
     if not KINDS[agent.config.anchor].adds_up:
+        able = able_kinds("adds_up")
         raise SettingsMismatchError(
-            f"this agent's mapper is {agent.config.anchor}, expected sketch: only its anchors add up; merge with "
-            "an agent that was made by `skillmesh init --anchor sketch`"
+            f"this agent's anchors are {agent.config.anchor}, expected {' or '.join(able)}: only these add "
+            f"up; merge with an agent that was made by `skillmesh init --anchor {able[0]}`"
         )
     reason = misfit(in_order(parts.values()), agent.prior, agent.teachers.name)
     if reason is not None:
@@ -119,9 +120,9 @@ DISPUTED_IMAGES, DISPUTED_SHARE = 2, 0.5
 def harm_of(joint: MergedTask, own: Sequence[OwnValidation], prior: Prior) -> str | None:
     """Say how an agent that kept these images is worse for a joint, or nothing; own parts are among `own`."""
     nothing = np.empty((0, joint.card.dim), dtype=np.float32)
-    examiner = Examiner(prior, "sketch", nothing, own)
     parts = {part.id: index for index, part in enumerate(joint.parts)}
     tasks = [kept.module for kept in own]
+    examiner = Examiner(prior, shared_kinds([joint, *tasks])[0], nothing, own)
     others = [module for module in tasks if module.id not in parts]
     together = {m.id: disputed(joint.parts, parts[m.id], prior) for m in tasks if m.id in parts}
     before, after = (examiner.own_results(bank, together) for bank in (tasks, [*others, joint]))

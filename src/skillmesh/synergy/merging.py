@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors.sketch import SketchAnchor, Statistics, merged, pooled_precision
+from skillmesh.anchors import KINDS, able_kinds
+from skillmesh.anchors.gaussians import Gaussians, Statistics, merged, pooled_precision
 from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import SettingsMismatchError, option
 from skillmesh.learning.class_names.pairs import Union, union
@@ -19,9 +20,9 @@ from skillmesh.module import Module, in_order
 from skillmesh.module.card import MAX_CLASSES, Card, refuse_strangers
 from skillmesh.module.notice import Link, MergedTask
 from skillmesh.module.teachers import Signed, claimed
-from skillmesh.numerics.arrays import Floats, Tensors, log_steps
+from skillmesh.numerics.arrays import Floats, Tensors
 from skillmesh.numerics.process import one_thread
-from skillmesh.vetting.quarantine import disagreement
+from skillmesh.vetting.quarantine import disagreement, gaussians_of, shared_kinds
 
 # Fitting: which modules can be parts of one task.
 #
@@ -39,8 +40,9 @@ def misfit(parts: Sequence[Module], prior: Prior, name_of: Callable[[Signed], st
         refuse_strangers([part.card for part in parts])
     except SettingsMismatchError as error:
         return str(error)
-    if any("sketch" not in part.card.anchors for part in parts):
-        return "only tasks with sketch anchors can be merged: those of other kinds do not add up"
+    if not shared_kinds(parts):
+        able = " or ".join(able_kinds("adds_up"))
+        return f"only tasks with {able} anchors can be merged: those of other kinds do not add up"
     classes = union([part.card.classes for part in parts])
     if len(classes.classes) > MAX_CLASSES:
         return f"together they have {len(classes.classes):,} classes, expected at most {MAX_CLASSES:,}"
@@ -126,10 +128,10 @@ def combined(
     return Head(weight.astype(np.float32), bias.astype(np.float32)), temperature
 
 
-def together(parts: Sequence[HeadPart], anchor: SketchAnchor, prior: Prior) -> Head:
-    """`combined` around the closed form of an anchor, already divided by its temperature."""
-    closed = closed_form(anchor.means, pooled_precision([anchor], prior))
-    head, temperature = combined(parts, closed, anchor.means)
+def together(parts: Sequence[HeadPart], known: Gaussians, prior: Prior) -> Head:
+    """`combined` around the closed form of what is known, already divided by its temperature."""
+    closed = closed_form(known.means, pooled_precision([known], prior))
+    head, temperature = combined(parts, closed, known.means)
     return Head(head.weight / np.float32(temperature), head.bias / np.float32(temperature))
 
 
@@ -225,28 +227,35 @@ def joint(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask:
     """One task of parts that fit, in the order of the bank."""
     ordered = in_order(parts)
     classes = union([part.card.classes for part in ordered])
-    anchors = [SketchAnchor.read(part.tensors) for part in ordered]
     evidence = _evidence(ordered, classes)
-    statistics = [Statistics.of_anchor(anchor, seen) for anchor, seen in zip(anchors, evidence, strict=True)]
-    whole = merged(list(zip(statistics, classes.places, strict=True)), len(classes.classes))
-    anchor = whole.anchor()
+    # All that the parts share: an agent's mapper may be of any of these kinds.
+    known = {kind: _added(ordered, kind, evidence, classes) for kind in shared_kinds(ordered)}
     heads = [
         HeadPart(Head.read(part.tensors), part.card.temperature, places, seen)
         for part, places, seen in zip(ordered, classes.places, evidence, strict=True)
     ]
-    tensors = _unrounded(together(heads, anchor, prior), anchor) | _probes(ordered)
+    tensors = _unrounded(together(heads, next(iter(known.values())), prior)) | _probes(ordered)
+    for kind, whole in known.items():
+        tensors |= KINDS[kind].of_gaussians(whole).exact_tensors()
     content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
     identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
-    card = _card(link, ordered, classes)
+    card = _card(link, ordered, classes, tuple(known))
     return MergedTask(card, tensors, identity, content, sum(part.size for part in ordered), link, tuple(ordered))
 
 
-def _card(link: Link, parts: Sequence[Module], classes: Union) -> Card:
+def _added(parts: Sequence[Module], kind: str, evidence: Sequence[np.ndarray], classes: Union) -> Gaussians:
+    """Add up what the parts' anchors of a kind say."""
+    statistics = map(Statistics.of_gaussians, gaussians_of(parts, kind), evidence)
+    return merged(list(zip(statistics, classes.places, strict=True)), len(classes.classes)).gaussians()
+
+
+def _card(link: Link, parts: Sequence[Module], classes: Union, kinds: tuple[str, ...]) -> Card:
     """What there is to say of the whole; what only one teacher said of its part is left out."""
     nothing = dict.fromkeys(("validation_accuracy", "trial", "composed", "warm_start", "licence", "tags", "note"))
     told: dict[str, object] = {
         "task": link.task,
         "classes": classes.classes,
+        "anchors": kinds,
         "counts": tuple(int(n) for n in _counts(parts, classes)),
         "temperature": 1.0,
         "validation_images": sum(part.card.validation_images for part in parts),
@@ -304,25 +313,13 @@ def _middle_counts(counts: Sequence[np.ndarray], classes: Union) -> np.ndarray:
     return middle
 
 
-def _unrounded(head: Head, anchor: SketchAnchor) -> Tensors:
+def _unrounded(head: Head) -> Tensors:
     """Tensors that read like a module's and are exact: rows in single precision with a scale of one."""
-    rows = {"head.weight": head.weight, "sketch.mean": anchor.means, "sketch.factor": anchor.scatter.factor}
-    values = {name: np.asarray(row, dtype=np.float32) for name, row in rows.items()}
-    scales = {
-        "head.scale": "head.weight",
-        "sketch.mean.scale": "sketch.mean",
-        "sketch.factor.scale": "sketch.factor",
+    return {
+        "head.weight": head.weight.astype(np.float32),
+        "head.scale": np.ones(len(head.weight), dtype=np.float32),
+        "head.bias": head.bias.astype(np.float32),
     }
-    ones = {name: np.ones(len(values[of]), dtype=np.float32) for name, of in scales.items()}
-    return (
-        values
-        | ones
-        | {
-            "head.bias": head.bias.astype(np.float32),
-            "sketch.diagonal": log_steps(np.maximum(anchor.scatter.diagonal, 1e-300)),
-            "sketch.freedom": np.array([anchor.freedom], dtype=np.float64),
-        }
-    )
 
 
 def _probes(parts: Sequence[Module]) -> Tensors:

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors import KINDS
-from skillmesh.anchors.sketch import MAX_TRACE, SketchAnchor, pooled_precision
+from skillmesh.anchors import KINDS, AnchorSettings
+from skillmesh.anchors.gaussians import MAX_TRACE, Gaussians, pooled_precision
 from skillmesh.answering.answering import Mapper
 from skillmesh.backbone.calibration import Calibration, Prior
 from skillmesh.common.choices import Representation
@@ -32,6 +32,17 @@ from skillmesh.vetting.exam import Examiner, Sitting, harm, own_loss
 
 COMPARED = 64
 """Of so many classes of two parts it is seen whether they agree, or all: tasks of thousands would take minutes."""
+
+
+def shared_kinds(parts: Sequence[Module]) -> list[str]:
+    """Return the kinds of anchors that add up and that all parts have."""
+    shared = set.intersection(*(set(part.card.anchors) for part in parts))
+    return sorted(kind for kind in shared if KINDS[kind].adds_up)
+
+
+def gaussians_of(parts: Sequence[Module], kind: str) -> list[Gaussians]:
+    """Read anchors without an agent's settings: whoever holds the same parts makes the same of them."""
+    return [KINDS[kind].read(part.tensors).gaussians(AnchorSettings()) for part in parts]
 
 
 def disagreement(parts: Sequence[Module], prior: Prior) -> tuple[int, int]:
@@ -68,13 +79,13 @@ class _Compared(NamedTuple):
 def _compared(parts: Sequence[Module], prior: Prior) -> dict[tuple[int, int], _Compared]:
     """Compare all pairs; each part's closed form is made once."""
     places = union([part.card.classes for part in parts]).places
-    anchors = [SketchAnchor.read(part.tensors) for part in parts]
-    precision = pooled_precision(anchors, prior)
-    closed = [closed_form(anchor.means, precision) for anchor in anchors]
+    known = gaussians_of(parts, shared_kinds(parts)[0])
+    precision = pooled_precision(known, prior)
+    closed = [closed_form(part.means, precision) for part in known]
 
     def astray(i: int, j: int, shared: Places) -> NDArray[np.bool_]:
         rows = [places[i].tolist().index(place) for place in shared]
-        return np.asarray(places[j][closed[j].logits(anchors[i].means[rows]).argmax(axis=1)] != shared)
+        return np.asarray(places[j][closed[j].logits(known[i].means[rows]).argmax(axis=1)] != shared)
 
     found = {}
     for i, j in combinations(range(len(parts)), 2):
