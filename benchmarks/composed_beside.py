@@ -69,7 +69,7 @@ class World:
             task = open_task(path, hold_out=("val", "test"))
             agent = self.teachers[turn % 2]
             module, _ = agent.learn(task, warm_start=WarmStart("never"))
-            self.composer.take(agent.bank.file_of(module))
+            self.composer.import_bytes(agent.bank.file_of(module))
             described = agent.backbone.describe(task.splits["test"].files)
             parts.append(agent.backbone.represent(described.raw, agent.config.representation))
             labels = task.splits["test"].labels[described.readable]

@@ -106,7 +106,7 @@ class Crew:
             agent.ledger.trust(maker.identity.public_key, maker.name)
             agent.ledger.merge(maker.ledger.view().links.values(), maker.identity.public_key)
         for data in files:
-            agent.take(data)
+            agent.import_bytes(data)
         return agent
 
 
@@ -250,7 +250,7 @@ def measured(tasks: list[TaskImages], scratch: Path, seed: int) -> dict[str, Any
     more_images = gone_on(crew, "more-images", tasks, lambda task: by_images(task, seed))
     more_classes = gone_on(crew, "more-classes", divisible, by_classes)
     for data in (whole.bank.file_of(m) for m in whole.bank if m.card.task not in {t.name for t in divisible}):
-        more_classes.take(data)
+        more_classes.import_bytes(data)
     agents = {
         "whole": whole,
         "half": ann,

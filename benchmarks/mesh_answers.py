@@ -46,7 +46,7 @@ def carrier(homes: list[Path], into: Path) -> Path:
         for module in teacher.bank:
             data = teacher.bank.file_of(module)
             agent.ledger.merge([announce(module.card, module.id, data, teacher.identity)], "benchmark")
-            agent.take(data)
+            agent.import_bytes(data)
     return into
 
 
@@ -112,7 +112,7 @@ def measure(receiver: Path, giver: Path, images: list[Path], modules: int) -> di
         "sync_seconds": round(ended - met, 1),
         "p99_ratio": round(report["during_sync"]["p99_ms"] / report["at_rest"]["p99_ms"], 2),
         "p99_ratio_to_after": round(report["during_sync"]["p99_ms"] / report["at_rest_after"]["p99_ms"], 2),
-        "slowest_adoption_seconds": stood["slowest_adoption_seconds"],
+        "slowest_import_seconds": stood["slowest_import_seconds"],
         "held": stood["declined"],
     }
 

@@ -82,7 +82,7 @@ ABOUT = (
     "head2toe",
     "home",
     "hostile_images",
-    "intake",
+    "importing",
     "keys",
     "killed",
     "ledger",
@@ -164,7 +164,7 @@ NEAR = {
     "warm_record": "module_format",
     "parts": "module_format",
     "images": "hostile_images",
-    "adopter": "intake",
+    "importer": "importing",
     "calling": "control",
 }
 """Which tests are about a file, where they are not named after it."""

@@ -69,5 +69,5 @@ def taught(home: Path, folders: Iterable[TaskImages], **settings: object) -> Cor
             module, _ = (there := Core(teacher, backbone=agent.backbone)).learn(
                 folder, warm_start=WarmStart("never")
             )
-            agent.take(there.bank.file_of(module))
+            agent.import_bytes(there.bank.file_of(module))
     return Core(home)

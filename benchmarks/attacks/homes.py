@@ -140,7 +140,7 @@ def build(files: Path) -> None:
     for name in ("bob", "carol", "dave"):
         alice.ledger.trust(keys[name], name)
     for file in ("latin", "shapes", "snowflakes", "letters", "dots"):
-        alice.receive(files / f"{file}.skill")
+        alice.import_file(files / f"{file}.skill")
     alice.forget("snowflakes")
     distrust(alice, Shelf(alice.home, alice.ledger), keys["dave"])
     MeshSettings.load(alice.home).with_(network="machine").save(alice.home)

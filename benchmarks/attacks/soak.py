@@ -260,7 +260,7 @@ class Soak:
         agent = self._agent(name)
         file = agent.export(f"{slot.task}@{slot.teacher_key}", self._kept / f"{slot.task}.skill")
         agent.forget(f"{slot.task}@{slot.teacher_key}")
-        agent.receive(file)
+        agent.import_file(file)
         agent.ledger.close()
         self._wait("imported", [name], lambda bank: module_id in bank, slot.task)
 

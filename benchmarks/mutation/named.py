@@ -33,8 +33,8 @@ NAMED: dict[str, tuple[str, str, str]] = {
     ),
     "the exam excuses one more error per teacher": (
         "vetting/exam.py",
-        "excused: float = 0.0\n\n\n@dataclass(frozen=True)\nclass Sitting",
-        "excused: float = 1.0\n\n\n@dataclass(frozen=True)\nclass Sitting",
+        "excused: float = 0.0\n\n\n@dataclass(frozen=True)\nclass Tried",
+        "excused: float = 1.0\n\n\n@dataclass(frozen=True)\nclass Tried",
     ),
     "an unchanged bank says that it changed": (
         "store/bank.py",

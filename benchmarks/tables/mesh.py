@@ -40,7 +40,7 @@ def mesh_answers() -> str:
     line = (
         f"{r['modules']} modules in use after {r['sync_seconds']:.0f} s; p99 during the sync is "
         f"{r['p99_ratio']:.2f} × that at rest; from verified to answering at most "
-        f"{r['slowest_adoption_seconds']:.1f} s."
+        f"{r['slowest_import_seconds']:.1f} s."
     )
     head = "answers | count | median, ms | p99, ms | slowest, ms"
     return f"{table(head, rows)}\n\n{line}\n\n{source('mesh-answers')}"

@@ -356,7 +356,7 @@ class Agent:
         >>> Agent("another").import_file("dice.skill").card.task
         'dice'
         """
-        return self._counted(self._core.receive(path))
+        return self._counted(self._core.import_file(path))
 
     def tasks(self) -> list[Module]:
         """Return what the agent knows, by name.

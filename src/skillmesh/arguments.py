@@ -118,7 +118,7 @@ def task_images(name: str, value: Any) -> Any:
 
 def content(name: str, value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise wrong(name, value, "the bytes of a .skill file; for its path, use receive")
+        raise wrong(name, value, "the bytes of a .skill file; for its path, use import_file")
     return bytes(value)
 
 

@@ -57,7 +57,7 @@ from skillmesh.store.bank import SUFFIX, Bank, Signing, told
 from skillmesh.store.home import KEY_FILE, VALIDATION, create_home, home_folder, put_in_order, remove_validation
 from skillmesh.store.ledger import FILE as LEDGER_FILE
 from skillmesh.store.ledger import Ledger
-from skillmesh.synergy.links import Arranging
+from skillmesh.synergy.links import TaskMerger
 from skillmesh.synergy.matching import BankMatches, ClassMatches
 
 if TYPE_CHECKING:
@@ -109,15 +109,15 @@ class Core:
         return BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
 
     @cached_property
-    def arranging(self) -> Arranging:
+    def merger(self) -> TaskMerger:
         """What makes merged tasks of modules that links join."""
         key = self.identity.public_key
-        return Arranging(self.home, key, lambda: self.prior, lambda signed: self.teachers.name(signed))
+        return TaskMerger(self.home, key, lambda: self.prior, lambda signed: self.teachers.name(signed))
 
     @cached_property
     def _answering(self) -> Answering:
         return Answering(
-            self.arranged, self.config, lambda: self.prior, lambda: self.backbone, lambda: self.teachers
+            self.answering_tasks, self.config, lambda: self.prior, lambda: self.backbone, lambda: self.teachers
         )
 
     @classmethod
@@ -397,15 +397,15 @@ class Core:
 
         return unmake_link(self, name, reason)
 
-    # 3. Receive.
+    # 3. Import.
 
     @checked()
-    def receive(self, path: str | Path) -> Module:
+    def import_file(self, path: str | Path) -> Module:
         """Check a module file and take it into the bank; nothing is stored unless all of it is sound."""
-        return self.take(read_file(path))
+        return self.import_bytes(read_file(path))
 
     @checked()
-    def take(self, data: bytes) -> Module:
+    def import_bytes(self, data: bytes) -> Module:
         """Check a module and take it into the bank, unless its teacher has withdrawn it."""
         self.ledger.refuse_unchangeable()
         module = self.bank.check(data)
@@ -442,11 +442,13 @@ class Core:
         taught = self.bank.taught(task)
         if len(taught) == 1:
             return taught[0]
-        return next((joint for joint in self.merged() if joint.card.task == task), None) or self.bank.find(task)
+        return next((merged for merged in self.merged() if merged.card.task == task), None) or self.bank.find(task)
 
     def merged(self) -> list[MergedTask]:
         """Return the tasks of several parts, by name."""
-        return sorted((m for m in self.arranged() if isinstance(m, MergedTask)), key=lambda m: (m.card.task, m.id))
+        return sorted(
+            (m for m in self.answering_tasks() if isinstance(m, MergedTask)), key=lambda m: (m.card.task, m.id)
+        )
 
     def tasks(self) -> list[Module]:
         """Return what the agent knows, by name."""
@@ -511,7 +513,7 @@ class Core:
         """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
         return self._answering.mapper()
 
-    def arranged(self) -> list[Module]:
+    def answering_tasks(self) -> list[Module]:
         """The bank's tasks in their order: modules that a link joins are one task."""
         modules = list(self.bank)
         if not self.ledger.view().links:
@@ -520,7 +522,7 @@ class Core:
 
         if not (links := acting_links(self)) or not KINDS[self.config.anchor].adds_up:
             return modules
-        return self.arranging.tasks(modules, links)
+        return self.merger.tasks(modules, links)
 
     def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
         """Answer from the bank as it is now; answers under way end with what they began with.

@@ -276,7 +276,7 @@ def _take(agent: Core, stage: Stage, modules: Sequence[Module], positions: Seque
     held = {module.id for module in agent.bank}
     for position in positions:
         if modules[position].id not in held:
-            agent.take(read_file(stage.module_file(position)))
+            agent.import_bytes(read_file(stage.module_file(position)))
 
 
 def _hand_over(stage: Stage, homes: dict[str, Path], modules: Sequence[Module]) -> Sharing:

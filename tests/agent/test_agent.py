@@ -243,7 +243,7 @@ class TestForgetting:
     def test_removes_file_and_answers(self, new_agent: NewAgent, skill_files: dict[str, Path], mixed):
         agent = new_agent()
         for file in skill_files.values():
-            agent.receive(file)
+            agent.import_file(file)
         gone = agent.forget("dice")
         assert gone.id not in {p.stem for p in agent.bank.folder.iterdir()}
         assert all(g.task != "dice" for a in agent.answer(mixed) for g in a.guesses)
@@ -253,11 +253,11 @@ def test_answers_are_outdated_until_the_mapper_knows_what_the_bank_holds(
     new_agent: NewAgent, skill_files: dict[str, Path]
 ):
     agent = new_agent("olaf")
-    agent.receive(skill_files["dice"])
+    agent.import_file(skill_files["dice"])
     assert agent.outdated is False  # nobody has asked yet
     agent.mapper()
     assert agent.outdated is False
-    agent.receive(skill_files["latin"])
+    agent.import_file(skill_files["latin"])
     assert agent.outdated is True
     agent.mapper()
     assert agent.outdated is False
@@ -267,18 +267,18 @@ class TestSharing:
     def test_a_module_goes_out_and_in_byte_for_byte(self, new_agent: NewAgent, tiny_taught: Core, tmp_path: Path):
         bob = new_agent("bob")
         tiny_taught.export("dice", tmp_path / "first.skill")
-        module = bob.receive(tmp_path / "first.skill")
+        module = bob.import_file(tmp_path / "first.skill")
         bob.export("dice", tmp_path / "second.skill")
         assert (tmp_path / "first.skill").read_bytes() == (tmp_path / "second.skill").read_bytes()
         assert module == tiny_taught.bank.find("dice")
-        assert bob.receive(tmp_path / "second.skill") == module  # once more changes nothing
+        assert bob.import_file(tmp_path / "second.skill") == module  # once more changes nothing
         assert len(bob.bank) == 1
 
     def test_a_student_answers_as_its_teacher_does(self, new_agent: NewAgent, taught: Core, mixed, tmp_path):
         student = new_agent("student")
         for module in taught.tasks():
             taught.export(module.card.task, tmp_path)
-            student.receive(tmp_path / f"{module.card.task}.skill")
+            student.import_file(tmp_path / f"{module.card.task}.skill")
         assert {a.best.teacher for a in student.answer(mixed)} == {f"alice~{taught.identity.public_key[:8]}"}
         student.ledger.trust(taught.identity.public_key, "alice")
         assert student.answer(mixed) == taught.answer(mixed)
@@ -286,7 +286,7 @@ class TestSharing:
     def test_two_teachers_of_one_name_are_told_apart(self, new_agent: NewAgent, tiny_tasks, skill_files, mixed):
         agent = new_agent("bob")
         agent.learn(tiny_tasks / "shapes", name="dice")
-        agent.receive(skill_files["dice"])
+        agent.import_file(skill_files["dice"])
         with pytest.raises(UnknownTaskError, match=r"2 teachers taught 'dice'; say which: dice@.*, dice@"):
             agent.forget("dice")
         assert {m.card.teacher for m in agent.tasks()} == {"bob", "tina"}
@@ -303,7 +303,7 @@ class TestSharing:
     def test_needs_no_backbone(self, new_agent: NewAgent, skill_files, tmp_path, monkeypatch):
         monkeypatch.setattr("skillmesh.core.Backbone.load", lambda *_, **__: pytest.fail("loaded"))
         agent = new_agent()
-        agent.receive(skill_files["dice"])
+        agent.import_file(skill_files["dice"])
         agent.export("dice", tmp_path / "out.skill")
         assert [m.card.task for m in agent.tasks()] == ["dice"]
 
@@ -321,7 +321,7 @@ class TestSharing:
     def test_across_backbones_is_refused_with_both_named(self, new_agent, skill_files, other_calibration):
         agent = new_agent(calibration=other_calibration)
         with pytest.raises(BackboneMismatchError) as caught:
-            agent.receive(skill_files["dice"])
+            agent.import_file(skill_files["dice"])
         assert agent.bank.backbone in str(caught.value)
         assert new_agent().bank.backbone in str(caught.value)
         assert agent.tasks() == []
@@ -332,7 +332,7 @@ class TestSharing:
     def test_across_settings_is_refused(self, new_agent: NewAgent, skill_files, settings: dict[str, object]):
         agent = new_agent(**settings)
         with pytest.raises(SettingsMismatchError, match="the representation descriptor and anchors sketch"):
-            agent.receive(skill_files["dice"])
+            agent.import_file(skill_files["dice"])
         assert agent.tasks() == []
 
 
@@ -396,7 +396,7 @@ class TestMesh:
         assert isinstance(dora.ledger.view().known[self.slot(dora)], Withdrawal)
 
     def test_only_its_teacher_can_withdraw_a_task(self, dora: Core, skill_files: dict[str, Path]):
-        dora.receive(skill_files["latin"])
+        dora.import_file(skill_files["latin"])
         for task in ("latin", "no such task"):
             with pytest.raises(
                 UnknownTaskError, match=rf"has taught no task '{task}'.*; its own are: dice; .*forget"
@@ -418,7 +418,7 @@ class TestMesh:
         with pytest.raises(
             WithdrawnError, match=r"dora~\w+ has withdrawn version 1 of 'dice'; ask for a newer one"
         ):
-            student.receive(tmp_path / "dice.skill")
+            student.import_file(tmp_path / "dice.skill")
         assert student.tasks() == []
 
     def test_a_newer_version_than_the_withdrawn_one_is_imported(
@@ -428,16 +428,16 @@ class TestMesh:
         student.ledger.merge([dora.withdraw("dice")], "dora")
         dora.learn(tiny_tasks / "dice")
         dora.export("dice", tmp_path)
-        assert student.receive(tmp_path / "dice.skill").card.version == 2
+        assert student.import_file(tmp_path / "dice.skill").card.version == 2
 
     def test_what_was_forgotten_is_marked_until_it_is_taken_or_learned_again(
         self, dora: Core, skill_files: dict[str, Path], tiny_tasks: Path
     ):
-        latin = dora.receive(skill_files["latin"])
+        latin = dora.import_file(skill_files["latin"])
         dora.forget("latin")
         dora.forget("dice")
         assert dora.ledger.view().forgotten == {self.slot(dora), Slot(latin.card.teacher_key, "latin")}
-        dora.receive(skill_files["latin"])
+        dora.import_file(skill_files["latin"])
         dora.learn(tiny_tasks / "dice")
         assert Core(dora.home).ledger.view().forgotten == frozenset()
 

@@ -80,7 +80,7 @@ class TestOnATerminal:
             teacher = new_agent(name)
             teacher.learn(tiny_tasks / ("dice" if name == "anna" else "latin"))
             for module in teacher.bank:
-                both.take(teacher.bank.file_of(module))
+                both.import_bytes(teacher.bank.file_of(module))
         assert "anna~" in command("ask", photo, "--home", both.home).out
 
     def test_other_labels_are_shown_above_five_per_cent(self, terminal: Terminal, capsys):

@@ -54,5 +54,5 @@ def test_a_home_of_an_earlier_release_goes_on_learning(old: Core, tiny_tasks: Pa
 
 def test_a_module_of_an_earlier_release_is_imported_and_answers(new_agent: Callable[..., Core]) -> None:
     agent = new_agent("bob")
-    assert agent.receive(RELEASE / "dice.skill").card.teacher == "home"
+    assert agent.import_file(RELEASE / "dice.skill").card.teacher == "home"
     answers_as_before(agent, "dice")

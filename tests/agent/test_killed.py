@@ -59,7 +59,7 @@ def work(say):
         for file in files:
             task = Path(file).stem
             say("begin", task)
-            agent.receive(file)
+            agent.import_file(file)
             say("in", task)
         for file in files:
             task = Path(file).stem
@@ -136,7 +136,7 @@ def opened(home: Path, agent: Core) -> Bank:
 
 def test_import_and_forget_killed_anywhere_leave_a_whole_bank(new_agent, tiny_taught, skill_files, mixed):
     agent = new_agent()
-    agent.receive(skill_files["shapes"])  # an earlier module, which must never be lost
+    agent.import_file(skill_files["shapes"])  # an earlier module, which must never be lost
     others = [skill_files[name] for name in ("dice", "latin", "greek")]
     middle = 0
     times = delays(30, 0.06)
@@ -155,13 +155,13 @@ def test_import_and_forget_killed_anywhere_leave_a_whole_bank(new_agent, tiny_ta
     assert middle > 5, "most kills should come in the middle of something"
     whole = Core(agent.home)
     for path in others:
-        whole.receive(path)
+        whole.import_file(path)
     assert [a.shared() for a in whole.answer(mixed[:8])] == [a.shared() for a in tiny_taught.answer(mixed[:8])]
 
 
 def test_learning_killed_anywhere_leaves_one_whole_version(new_agent: NewAgent, tiny_tasks, skill_files, mixed):
     agent = new_agent()
-    agent.receive(skill_files["shapes"])
+    agent.import_file(skill_files["shapes"])
     agent.learn(tiny_tasks / "dice")
     version, middle = 1, 0
     times = delays(10, 0.5) + [-delay for delay in delays(16, 0.006)]
@@ -204,7 +204,7 @@ def test_the_command_killed_anywhere_can_be_run_again(
     new_agent: NewAgent, tiny_tasks, skill_files, tmp_path, verb
 ):
     agent = new_agent()
-    agent.receive(skill_files["shapes"])
+    agent.import_file(skill_files["shapes"])
     words = ["learn", tiny_tasks / "dice"] if verb == "learn" else ["import", *skill_files.values()]
     command = [sys.executable, "-m", "skillmesh", *map(str, words), "--home", str(tmp_path / "home")]
     environment = os.environ | {"SKILLMESH_CACHE": str(tmp_path / "cache")}

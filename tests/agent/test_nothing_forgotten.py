@@ -46,7 +46,7 @@ def give(giver: Core, taker: Core, names: list[str], folder: Path) -> None:
     """Hand over modules as files, in this order."""
     for name in names:
         giver.export(name, folder / "given.skill")
-        taker.receive(folder / "given.skill")
+        taker.import_file(folder / "given.skill")
 
 
 # --- with drawn tasks

@@ -128,7 +128,7 @@ def shapes(demo_tasks: Path) -> TaskImages:
 
 
 def taught(new_agent: NewAgent, name: str, kind: str, *tasks: TaskImages | Path) -> Core:
-    agent = new_agent(name, mapper=kind)
+    agent = new_agent(name, anchor=kind)
     for task in tasks:
         agent.learn(task)
     return agent
@@ -136,7 +136,7 @@ def taught(new_agent: NewAgent, name: str, kind: str, *tasks: TaskImages | Path)
 
 def share(teacher: Core, task: str, student: Core, folder: Path) -> None:
     teacher.export(task, folder / f"{task}.skill")
-    student.receive(folder / f"{task}.skill")
+    student.import_file(folder / f"{task}.skill")
 
 
 def right(agent: Core, demo_tasks: Path, task: str) -> float:

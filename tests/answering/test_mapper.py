@@ -132,7 +132,7 @@ def test_each_change_of_the_bank_builds_it_anew(new_agent: NewAgent, tiny_tasks:
 
     agent.learn(tiny_tasks / "dice")
     assert look() == ["dice"]
-    agent.receive(skill_files["latin"])
+    agent.import_file(skill_files["latin"])
     assert look() == ["dice", "latin"]
     agent.learn(tiny_tasks / "dice", replace=True)
     assert look() == ["dice", "latin"]

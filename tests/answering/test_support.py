@@ -178,7 +178,7 @@ def twice(new_agent: NewAgent, two_dice: tuple[Path, Path]) -> Core:
     for name, folder in zip(("dora", "carl"), two_dice, strict=True):
         teacher = new_agent(name)
         module, _ = teacher.learn(folder)
-        agent.take(teacher.bank.file_of(module))
+        agent.import_bytes(teacher.bank.file_of(module))
     return agent
 
 
@@ -231,7 +231,7 @@ def test_support_is_a_setting(
     silent = new_agent("silent", support="never")
     for name in ("dice", "cubes"):
         twice.export(name, tmp_path / f"{name}.skill")
-        silent.receive(tmp_path / f"{name}.skill")
+        silent.import_file(tmp_path / f"{name}.skill")
     paths = sorted((two_dice[0] / "test").glob("*/*"))
     assert not any(answer.supported_by for answer in silent.answer(paths))
     assert any(answer.supported_by for answer in twice.answer(paths))

@@ -75,7 +75,7 @@ def test_every_step_is_what_an_agent_with_just_these_tasks_answers(
     for step in made.steps:
         agent = new_agent("fresh")
         for position in range(step.known):
-            agent.receive(made.module_file(position))
+            agent.import_file(made.module_file(position))
         result = evaluate(agent, paths[: step.known], learn=False)
         by_task = {task.task: task for task in result.tasks}
         for task in step.tasks:

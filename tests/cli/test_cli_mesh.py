@@ -41,7 +41,7 @@ def student(new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Cor
     """One who imported two of Tina's modules."""
     agent = new_agent("student")
     for name in ("dice", "latin"):
-        agent.receive(skill_files[name])
+        agent.import_file(skill_files[name])
     return agent
 
 

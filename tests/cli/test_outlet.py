@@ -177,7 +177,7 @@ class TestCommands:
     @classmethod
     def home(cls, new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Path:
         agent = new_agent("student")
-        agent.receive(skill_files["dice"])
+        agent.import_file(skill_files["dice"])
         return agent.home
 
     @pytest.fixture

@@ -46,7 +46,7 @@ def test_figures_are_those_of_asking_image_by_image(taught: Core, new_agent, res
         answers = [taught.answer(path) for path in paths]
         specialist = new_agent()
         taught.export(figures.task, tmp_path / "one.skill")
-        specialist.receive(tmp_path / "one.skill")
+        specialist.import_file(tmp_path / "one.skill")
         told = [specialist.answer(path).best.label for path in paths]
         right_task = np.array([a.best.task == figures.task for a in answers])
         final = right_task & np.array([a.best.label == t for a, t in zip(answers, truth, strict=True)])
@@ -184,7 +184,7 @@ class TestTasksOfOneName:
             teacher = new_agent(name)
             teacher.learn(tiny_tasks / task, name="dice")
             agent.ledger.trust(teacher.identity.public_key, name)
-            agent.receive(teacher.export("dice", tmp_path / f"{name}.skill"))
+            agent.import_file(teacher.export("dice", tmp_path / f"{name}.skill"))
         return agent
 
     def test_are_told_apart_by_their_teachers(self, dice_of_others: Core, tiny_tasks: Path):
@@ -220,7 +220,7 @@ def test_a_module_that_arrives_meanwhile_changes_no_figure(
 
     def arriving(*args: Any, **options: Any) -> Any:
         for name in ("shapes", "greek"):
-            agent.receive(skill_files[name])
+            agent.import_file(skill_files[name])
         return describe(*args, **options)
 
     monkeypatch.setattr(agent.backbone, "describe", arriving)

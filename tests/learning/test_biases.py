@@ -239,7 +239,7 @@ def test_a_student_that_never_saw_the_images_answers_as_the_teacher_does(
     student = new_agent("bob")
     for task in ("dice", "shapes"):
         biased.export(task, tmp_path / f"{task}.skill")
-        student.receive(tmp_path / f"{task}.skill")
+        student.import_file(tmp_path / f"{task}.skill")
     assert [a.shared() for a in student.answer(mixed)] == [a.shared() for a in biased.answer(mixed)]
 
 
@@ -284,7 +284,7 @@ def test_other_adaptations_travel_too(
     assert module.card.trial.startswith(f"{adaptation}: ")
     for task in ("shapes", "greek"):
         teacher.export(task, tmp_path / f"{task}.skill")
-        student.receive(tmp_path / f"{task}.skill")
+        student.import_file(tmp_path / f"{task}.skill")
     images = sorted(tiny_tasks.glob("shapes/test/*/*")) + sorted(tiny_tasks.glob("greek/test/*/*"))
     found = teacher.answer(images)
     assert [a.shared() for a in student.answer(images)] == [a.shared() for a in found]
@@ -311,8 +311,8 @@ def test_a_module_for_no_network_that_there_is_spoils_only_its_own_answers(
         head["head.exponent"] = np.zeros(card.head_dim, dtype=np.int8)
     _, data = Module.create(card, honest.tensors | Biases(added).tensors() | head, biased.identity)
     student = new_agent("bob")
-    student.take(biased.bank.file_of(biased.bank.find("shapes")))
-    student.take(data)
+    student.import_bytes(biased.bank.file_of(biased.bank.find("shapes")))
+    student.import_bytes(data)
     images = [path for path in mixed if path.parts[-4] in ("dice", "shapes")]
     theirs = [a for a in student.answer(images) if a.best.task == "shapes"]
     assert theirs
@@ -331,7 +331,7 @@ def test_biases_that_contradict_themselves_are_not_let_in(
     _, data = Module.create(card, short, biased.identity)
     (tmp_path / "bad.skill").write_bytes(data)
     with pytest.raises(TensorError, match=r"as many as 'bias.mask' marks"):
-        new_agent().receive(tmp_path / "bad.skill")
+        new_agent().import_file(tmp_path / "bad.skill")
 
 
 def test_adapted_modules_travel_over_the_mesh(new_agent: Callable[..., Core], tiny_tasks: Path, tmp_path: Path):

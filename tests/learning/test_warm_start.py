@@ -77,7 +77,7 @@ def agent(taught: Core, new_agent: NewAgent, tmp_path: Path) -> Core:
     """Somebody who received the dice."""
     student = new_agent("sam")
     taught.export("old dice", tmp_path / "dice.skill")
-    student.receive(tmp_path / "dice.skill")
+    student.import_file(tmp_path / "dice.skill")
     return student
 
 

@@ -46,7 +46,7 @@ def test_a_file_comes_in_pieces_from_the_bank_and_from_quarantine(
 ) -> None:
     shelf = Shelf(agent.home, agent.ledger)
     if where == "bank":
-        agent.take(dice)
+        agent.import_bytes(dice)
     else:
         shelf.hold(agent.bank.check(dice).id, dice, "it lies")
     library, announcement = Library(agent, shelf), dice_of(tiny_taught)
@@ -62,7 +62,7 @@ def test_a_file_comes_in_pieces_from_the_bank_and_from_quarantine(
 def test_what_is_not_there_or_makes_no_sense_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
     assert lent(library, announcement, 0, LEAF) is None  # it is announced, and nobody has brought it
-    module = agent.take(dice)
+    module = agent.import_bytes(dice)
     assert lent(library, announcement, 0, LEAF) == dice[:LEAF]
     assert lent(library, announcement, 1, LEAF) is None
     assert lent(library, announcement, 1, 10) is None  # less than can be checked, from where nothing begins
@@ -76,7 +76,7 @@ def test_what_is_not_there_or_makes_no_sense_is_not_lent(agent: Core, tiny_taugh
 
 def test_a_file_that_the_disk_has_changed_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
-    path = agent.bank._path(agent.take(dice).id)
+    path = agent.bank._path(agent.import_bytes(dice).id)
     path.write_bytes(dice[:LEAF] + bytes([dice[LEAF] ^ 1]) + dice[LEAF + 1 :])
     assert lent(library, announcement, 0, LEAF) == dice[:LEAF]
     assert lent(library, announcement, LEAF, LEAF) is None
@@ -85,7 +85,7 @@ def test_a_file_that_the_disk_has_changed_is_not_lent(agent: Core, tiny_taught: 
 
 def test_what_was_withdrawn_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
-    agent.take(dice)
+    agent.import_bytes(dice)
     assert lent(library, announcement, 0, LEAF) == dice[:LEAF]
     agent.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
     assert lent(library, announcement, 0, LEAF) is None

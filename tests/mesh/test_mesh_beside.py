@@ -322,7 +322,7 @@ def test_two_modules_of_one_version_end_as_one_everywhere(mesh: Mesh) -> None:
     template = next(iter(agent.bank))
     made = [twin(template.card, {"task": "twins", "note": note}, template, agent) for note in ("one", "other")]
     for _, data in sorted(made, key=lambda pair: pair[0].id):
-        agent.take(data)
+        agent.import_bytes(data)
         eventually(lambda: student.live() >= {"twins"})
         time.sleep(ROUNDS / 2)
     last = max(module.id for module, _ in made)

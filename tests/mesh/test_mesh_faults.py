@@ -70,7 +70,7 @@ def library(teachers: list[Path], new_agent: NewAgent) -> Path:
         teacher = Core(home)
         for module in teacher.bank:
             data = teacher.bank.file_of(module)
-            agent.take(data)
+            agent.import_bytes(data)
             notice = announce(module.card, module.id, data, teacher.identity)
             agent.ledger.merge([notice], teacher.identity.public_key)
     return agent.home

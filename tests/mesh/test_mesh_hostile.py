@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 from hostile import CROWD, FLOOD_FILE, GHOSTS, MADE_FILE, steal
 from meshes import Mesh, Node, answers, environment, eventually
+from skillmesh.vetting.exam import LOSS, tolerance
 
 from skillmesh.core import Core
 from skillmesh.mesh.calling import call
 from skillmesh.module import Module
 from skillmesh.module.identity import Identity
 from skillmesh.module.notice import announce
-from skillmesh.vetting.exam import LOSS, tolerance
 
 pytestmark = pytest.mark.long
 
@@ -385,7 +385,7 @@ def library(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> I
         for module in teacher.bank:
             data = teacher.bank.file_of(module)
             carrier.ledger.merge([announce(module.card, module.id, data, teacher.identity)], "a test")
-            carrier.take(data)
+            carrier.import_bytes(data)
     carrier.ledger.close()
     node = Node(carrier.home)
     mesh.nodes.append(node.start())

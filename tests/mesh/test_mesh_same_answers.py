@@ -60,16 +60,16 @@ def test_equal_live_sets_answer_alike_whatever_order_things_came_in(
 ) -> None:
     forwards, mixed = new_agent("forwards"), new_agent("mixed")
     for path in all_files:
-        forwards.receive(path)
+        forwards.import_file(path)
     said = told(forwards, images)
     for path in random.Random(5).sample(all_files, len(all_files)):
-        Core(mixed.home).receive(path)  # as after a restart each time
+        Core(mixed.home).import_file(path)  # as after a restart each time
     mixed = Core(mixed.home)
     assert told(mixed, images) == said
     for path in all_files[3:6]:
         mixed.forget(path_task(mixed, path))
         assert told(mixed, images) != said, "answers come from what is live"
-        mixed.receive(path)
+        mixed.import_file(path)
     assert told(mixed, images) == said
 
     monkeypatch.setenv("SKILLMESH_CACHE", str(tmp_path / "own-cache"))  # the node describes the images itself
@@ -78,11 +78,11 @@ def test_equal_live_sets_answer_alike_whatever_order_things_came_in(
     eventually(receiver.live)
     receiver.kill()
     for path in all_files[:10:-1]:  # some of them may come over the mesh too
-        Core(receiver.home).receive(path)
+        Core(receiver.home).import_file(path)
     receiver.start()
     told_by(receiver, images)  # from now on it has a mapper, which follows the bank
     for path in all_files[10::-1]:
-        Core(receiver.home).receive(path)
+        Core(receiver.home).import_file(path)
     eventually(lambda: receiver.status()["in_use"] == 16)
     assert told_by(receiver, images) == said
     task = min(teachers[0].live())

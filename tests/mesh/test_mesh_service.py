@@ -78,7 +78,7 @@ def test_with_another_it_takes_all_and_leaves_when_nothing_happens_any_more(
         assert told["bytes_fetched"] == module.size
         assert told["in_use"] == told["peers"] == 1
         assert waited[0] - 0.1 <= told["seconds"] < waited[0] + 10  # told to a tenth of a second
-        assert 0 < told["slowest_adoption_seconds"] < 30
+        assert 0 < told["slowest_import_seconds"] < 30
         assert told["declined"] == told["fetching"] == []
         assert (told["wanted"], told["settled"], told["trouble"]) == (0, True, None)
 

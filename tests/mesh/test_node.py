@@ -24,7 +24,7 @@ def node(new_agent: Callable[..., Core], tiny_taught: Core) -> Node:
     agent.ledger.trust(tiny_taught.identity.public_key, "tina")
     module = tiny_taught.bank.find("dice")
     data = tiny_taught.bank.file_of(module)
-    agent.take(data)
+    agent.import_bytes(data)
     agent.ledger.merge([announce(module.card, module.id, data, tiny_taught.identity)], "tina")
     return Node(agent, MeshSettings.of({"modules_per_hour": 3}))
 
@@ -93,16 +93,16 @@ class TestWithdrawals:
 class TestItsStatus:
     def test_has_numbers_that_people_can_read(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("skillmesh.mesh.status.time.monotonic", lambda: newcomer.began + 12.345)
-        newcomer.intake.adopter.slowest = 1.23456
+        newcomer.importing.importer.slowest = 1.23456
         found = node_status(newcomer)
-        assert (found["seconds"], found["slowest_adoption_seconds"]) == (12.3, 1.235)
+        assert (found["seconds"], found["slowest_import_seconds"]) == (12.3, 1.235)
 
     def test_says_of_links_that_do_not_act_why(self, newcomer: Node):
         acts, other = (link(name, 1, ["a" * 64, "b" * 64], newcomer.agent.identity) for name in ("acts", "other"))
         agent = SimpleNamespace(
             merged=lambda: [SimpleNamespace(link=acts)],
             teachers=newcomer.agent.teachers,
-            arranging=SimpleNamespace(why_not=lambda _: "its parts do not fit"),
+            merger=SimpleNamespace(why_not=lambda _: "its parts do not fit"),
         )
         found = [(fact["task"], fact["acts"], fact.get("reason")) for fact in _links(agent, [acts, other])]  # type: ignore[arg-type]
         assert found == [("acts", True, None), ("other", False, "its parts do not fit")]

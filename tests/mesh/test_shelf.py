@@ -200,7 +200,7 @@ class TestTrust:
         """One who trusts Tina and holds two of her modules; dice was announced, latin came as a file."""
         agent.ledger.trust(tina, "tina")
         for task in ("dice", "latin"):
-            agent.take(files[task])
+            agent.import_bytes(files[task])
         return agent
 
     def test_lost_moves_all_of_a_teachers_modules_to_quarantine(self, believing, shelf, tina, tiny_tasks):

@@ -105,7 +105,7 @@ class TestLimits:
         assert set(found.declined.values()) == {"the quota of 3,500 bytes is used up; raise quota_bytes"}
 
     def test_what_lies_in_bank_and_quarantine_counts(self, agent: Core, announce: Announce, skill_files):
-        module = agent.receive(skill_files["dice"])
+        module = agent.import_file(skill_files["dice"])
         (agent.home / "quarantine").mkdir()
         (agent.home / "quarantine" / "x.skill").write_bytes(bytes(500))
         announce("latin")
@@ -214,14 +214,14 @@ class TestVersions:
         return tiny_taught.identity
 
     def test_a_newer_one_is_wanted(self, agent: Core, announce: Announce, skill_files, tina: Identity):
-        agent.receive(skill_files["dice"])
+        agent.import_file(skill_files["dice"])
         newer = announce("dice", tina, version=2)
         assert choose(agent) == Wants([newer], {})
 
     def test_an_older_one_is_not(self, agent: Core, announce: Announce, skill_files, tina: Identity):
         module = agent.bank.check(skill_files["dice"].read_bytes())
         _, data = Module.create(module.card.model_copy(update={"version": 2}), module.tensors, tina)
-        agent.take(data)
+        agent.import_bytes(data)
         announce("dice", tina, version=1)
         assert choose(agent) == Wants([], {})
 
@@ -229,7 +229,7 @@ class TestVersions:
     def test_of_two_of_one_version_the_one_that_every_bank_keeps_is_wanted(
         self, agent: Core, announce: Announce, skill_files, tina: Identity, other: str | None, count: int
     ):
-        module = agent.receive(skill_files["dice"])
+        module = agent.import_file(skill_files["dice"])
         announce("dice", tina, id=other or module.id)
         assert len(choose(agent).wanted) == count
 

@@ -15,7 +15,7 @@ from notices import ALICE, announced
 from skillmesh.common.config import MeshSettings
 from skillmesh.core import Core
 from skillmesh.errors import AgentError, CardError, OddNameError, UnknownTaskError
-from skillmesh.mesh.intake import Adopter, Arrival
+from skillmesh.mesh.importing import Arrival, Importer
 from skillmesh.mesh.shelf import Chooser, Partial, Shelf, trust
 from skillmesh.module import Card, Identity, Module
 from skillmesh.module.notice import Slot, announce, link
@@ -95,7 +95,7 @@ class TestATaskWithAnOddName:
     def test_is_not_imported(self, odd: str, student: Core, dice: Module, tmp_path: Path):
         (tmp_path / "odd.skill").write_bytes(signed_as(dice, ALICE, task=odd)[1])
         with pytest.raises(OddNameError, match="card field 'task': found"):
-            student.receive(tmp_path / "odd.skill")
+            student.import_file(tmp_path / "odd.skill")
         assert not len(student.bank)
 
     def test_is_not_fetched_and_the_reason_is_told(self, odd: str, new_agent: NewAgent):
@@ -125,8 +125,8 @@ def test_a_module_that_arrives_with_an_odd_name_is_refused_and_nobody_is_banned_
     agent.ledger.merge([notice], "somebody")
     partial = Partial(shelf.partial, notice)
     partial.path.write_bytes(data)
-    adopter = Adopter(agent, shelf, lambda key, reason: blamed.append((key, reason)))
-    assert adopter.adopt([Arrival(notice, partial)]) == []
+    importer = Importer(agent, shelf, lambda key, reason: blamed.append((key, reason)))
+    assert importer.adopt([Arrival(notice, partial)]) == []
     assert blamed == []
     assert "OddNameError: card field 'task'" in agent.ledger.view().choices[notice.digest].reason
 
@@ -138,7 +138,7 @@ class TestAModuleThatABankHasFromBefore:
     def agent(self, new_agent: NewAgent, dice: Module) -> tuple[Core, Identity, Module]:
         """An agent with ada's dice, and a module by mallory that is called like a selector of it."""
         student, ada, mallory = new_agent("student"), Identity.create("ada"), Identity.create("mallory")
-        student.take(signed_as(dice, ada)[1])
+        student.import_bytes(signed_as(dice, ada)[1])
         odd = signed_as(dice, mallory, task=f"dice@{ada.public_key}")
         return put_into_bank(student, *odd), ada, odd[0]
 
@@ -176,7 +176,7 @@ class TestAModuleThatABankHasFromBefore:
     def test_of_ones_own_is_withdrawn_by_its_whole_name(self, new_agent: NewAgent, dice: Module):
         student = new_agent("student")
         own = student.identity
-        student.take(signed_as(dice, own)[1])
+        student.import_bytes(signed_as(dice, own)[1])
         student = put_into_bank(student, *signed_as(dice, own, task=f"dice@{own.public_key}"))
         assert student.withdraw(f"dice@{own.public_key}").task == "dice"
         assert student.withdraw(f"dice@{own.public_key}@{own.public_key}").task == f"dice@{own.public_key}"
@@ -240,8 +240,8 @@ class TestALookAlike:
     def student(cls, new_agent: NewAgent, dice: Module) -> Core:
         student, ada, eve = new_agent("student"), Identity.create("ada"), Identity.create(cls.TEACHER)
         trust(student, Shelf(student.home, student.ledger), ada.public_key, "ada")
-        student.take(signed_as(dice, ada)[1])
-        student.take(signed_as(dice, eve, task=cls.TASK)[1])
+        student.import_bytes(signed_as(dice, ada)[1])
+        student.import_bytes(signed_as(dice, eve, task=cls.TASK)[1])
         return student
 
     def test_among_tasks(self, student: Core, command: Command):
@@ -276,7 +276,7 @@ class TestANote:
     def test_forges_no_line_in_show(self, new_agent: NewAgent, dice: Module, command: Command):
         student = new_agent("student")
         note = "fine\nvalidation_accuracy: 1.0\n\tteacher: ada"
-        student.take(signed_as(dice, ALICE, note=note)[1])
+        student.import_bytes(signed_as(dice, ALICE, note=note)[1])
         lines = command("show", "dice", "--home", student.home).out.splitlines()
         assert "  | validation_accuracy: 1.0" in lines
         assert sum(line.startswith("validation_accuracy:") for line in lines) <= 1

@@ -94,7 +94,7 @@ def two_annas(new_agent: NewAgent, tiny_tasks: Path) -> tuple[Core, Core, Core]:
     student, anna, mallory = new_agent("student"), new_agent("anna"), new_agent("anna")
     for teacher, task in ((anna, "dice"), (mallory, "shapes")):
         teacher.learn(tiny_tasks / task)
-        student.take(teacher.bank.file_of(teacher.bank.find(task)))
+        student.import_bytes(teacher.bank.file_of(teacher.bank.find(task)))
     return student, anna, mallory
 
 

@@ -308,7 +308,7 @@ def test_no_flipped_bit_is_taken_in(bank: Bank, dice: bytes):
 def test_a_file_that_is_not_there_is_refused(tmp_path, tiny_taught: Core):
     for path in (tmp_path / "nothing.skill", tmp_path):
         with pytest.raises(ModuleError, match=r"expected a \.skill file"):
-            tiny_taught.receive(path)
+            tiny_taught.import_file(path)
 
 
 def test_a_forgers_signature_is_not_the_teachers(new_agent: NewAgent, bank: Bank, dice: bytes):
@@ -355,10 +355,10 @@ def test_signed_module_of_another_width_is_refused_and_the_agent_still_answers(
     new_agent: NewAgent, skill_files: dict[str, Path], tmp_path: Path, mixed: list[Path]
 ) -> None:
     agent = new_agent()
-    honest = agent.receive(skill_files["dice"])
+    honest = agent.import_file(skill_files["dice"])
     (tmp_path / "narrow.skill").write_bytes(narrower(honest, 100))
     with pytest.raises(TensorError, match="100 numbers, expected 2912"):
-        agent.receive(tmp_path / "narrow.skill")
+        agent.import_file(tmp_path / "narrow.skill")
     assert [m.id for m in agent.bank] == [honest.id]
     assert agent.answer(mixed[0]).best.task == "dice"
 
@@ -386,5 +386,5 @@ def test_a_file_is_checked_once_when_it_is_written_and_once_when_it_is_read(
     teacher, student = new_agent("teacher"), new_agent("student")
     teacher.learn(tiny_tasks / "dice")
     assert len(times) == 1
-    student.receive(teacher.export("dice", tmp_path / "dice.skill"))
+    student.import_file(teacher.export("dice", tmp_path / "dice.skill"))
     assert len(times) == 2

@@ -433,13 +433,13 @@ def test_on_a_full_disk_nothing_half_written_is_left(new_agent, mounted, skill_f
     disk = mounted("size=1m")
     home = disk / "home"
     create_home(home, name="alice")
-    Core(home).receive(skill_files["dice"])
+    Core(home).import_file(skill_files["dice"])
     room = os.statvfs(disk)
     (disk / "ballast").write_bytes(bytes((room.f_bavail - 3) * room.f_bsize))
     before = contents(home)
     agent = Core(home)
     with pytest.raises(AgentError, match="make room"):
-        [agent.receive(skill_files[name]) for name in ("shapes", "latin", "greek")]
+        [agent.import_file(skill_files[name]) for name in ("shapes", "latin", "greek")]
     left = {name for name in contents(home) if name not in before and "ledger" not in name}
     assert not [name for name in left if "partial" in name]
     with pytest.raises(AgentError, match="make room"):
@@ -449,7 +449,7 @@ def test_on_a_full_disk_nothing_half_written_is_left(new_agent, mounted, skill_f
         assert command(*words, "--home", home).code == 0
     (disk / "ballast").unlink()
     for name in ("shapes", "latin", "greek"):
-        Core(home).receive(skill_files[name])
+        Core(home).import_file(skill_files[name])
     assert len(Core(home).bank) == 4
 
 
@@ -713,7 +713,7 @@ def test_another_user_can_read_nothing_of_a_home(public, no_umask, one_network, 
     home = public / "home"
     agent = Core.open(home)
     agent.learn(tiny_tasks / "dice")
-    agent.receive(skill_files["latin"])
+    agent.import_file(skill_files["latin"])
     Shelf(home, agent.ledger).hold("ab" * 32, skill_files["greek"].read_bytes(), "it lies")
     MeshSettings.of({}).save(home)
     control = Control(home, {"hello": lambda: "world"})

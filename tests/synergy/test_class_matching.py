@@ -250,7 +250,7 @@ def namesakes(new_agent: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
         write_demo_tasks(folder / str(seed), train=4, val=2, test=1, names=["dice"], seed=seed)
         teacher = new_agent(name)
         module, _ = teacher.learn(folder / str(seed) / "dice")
-        student.take(teacher.bank.file_of(module))
+        student.import_bytes(teacher.bank.file_of(module))
     return student
 
 

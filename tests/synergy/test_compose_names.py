@@ -111,7 +111,7 @@ def test_one_class_is_no_task() -> None:
 def tina(new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Core:
     agent = new_agent("tom")
     for path in skill_files.values():
-        agent.receive(path)
+        agent.import_file(path)
     return agent
 
 
@@ -149,7 +149,7 @@ def test_two_teachers_of_one_name_must_be_told_apart(
     new_agent: Callable[..., Core], skill_files: dict[str, Path], tiny_tasks: Path
 ) -> None:
     agent = new_agent("theo")
-    agent.receive(skill_files["dice"])
+    agent.import_file(skill_files["dice"])
     agent.learn(tiny_tasks / "dice")
     with pytest.raises(AmbiguousTaskError, match="say which"):
         agent.compose("mine", ["dice:*"])
@@ -166,7 +166,7 @@ def test_adapted_heads_are_refused_with_the_reason(
     new_agent: Callable[..., Core], skill_files: dict[str, Path], tiny_tasks: Path
 ) -> None:
     agent = new_agent("ben")
-    agent.receive(skill_files["dice"])
+    agent.import_file(skill_files["dice"])
     agent.learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="always", epochs=1))
     with pytest.raises(SettingsMismatchError, match=r"'shapes' cannot be used in another head.*biases"):
         agent.compose("mixed", ["shapes:*", "dice:*"])

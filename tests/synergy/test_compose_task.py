@@ -34,7 +34,7 @@ def student(new_agent: Callable[..., Core], known: list[bytes]) -> Core:
     """An agent that was taught nothing and holds another's modules."""
     agent = new_agent("sam")
     for data in known:
-        agent.take(data)
+        agent.import_bytes(data)
     return agent
 
 
@@ -42,7 +42,7 @@ def student(new_agent: Callable[..., Core], known: list[bytes]) -> Core:
 def tiny_student(new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Core:
     agent = new_agent("tim")
     for path in skill_files.values():
-        agent.receive(path)
+        agent.import_file(path)
     return agent
 
 

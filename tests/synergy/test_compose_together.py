@@ -17,7 +17,7 @@ from skillmesh.errors import DataError, SkillmeshError
 from skillmesh.learning.head import read_probes
 from skillmesh.module import Module
 from skillmesh.store.home import VALIDATION, OwnValidation, load_validation
-from skillmesh.vetting.exam import Examiner
+from skillmesh.vetting.bank_trial import BankTrial
 from skillmesh.vetting.quarantine import background_of
 
 pytestmark = pytest.mark.long
@@ -31,7 +31,7 @@ def sam(new_agent: Callable[..., Core], taught: Core) -> Core:
     """An agent with another's modules."""
     agent = new_agent("sam")
     for module in taught.bank:
-        agent.take(taught.bank.file_of(module))
+        agent.import_bytes(taught.bank.file_of(module))
     return agent
 
 
@@ -53,7 +53,7 @@ def test_agents_that_hold_the_same_answer_the_same_in_whatever_order_it_came(
     sam.compose("mixed", words)
     other = new_agent("olga")
     for module in reversed(list(sam.bank)):
-        other.take(sam.bank.file_of(module))
+        other.import_bytes(sam.bank.file_of(module))
     ours, theirs = (agent.answer(list(mixed)) for agent in (sam, other))
     assert [a.shared() for a in ours] == [a.shared() for a in theirs]
 
@@ -89,7 +89,7 @@ def test_only_its_own_teacher_examines_it(new_agent: Callable[..., Core], tiny_t
     """Its probes are its sources' images, which it may call by other names."""
     agent = new_agent("sue")
     for module in tiny_taught.bank:
-        agent.take(tiny_taught.bank.file_of(module))
+        agent.import_bytes(tiny_taught.bank.file_of(module))
     composed, _ = agent.compose("mixed", ["dice:*", "latin:*"])
     modules, config = list(agent.bank), agent.config
     prior = agent.calibration.prior(config.representation, config.compact)
@@ -98,7 +98,7 @@ def test_only_its_own_teacher_examines_it(new_agent: Callable[..., Core], tiny_t
     dice = agent.bank.find("dice")
     images = OwnValidation(composed, read_probes(dice.tensors, dice.card.dim), None)
     for own in ([], [images]):
-        sitting = Examiner(prior, config.anchor, background, own).sit(modules)
+        sitting = BankTrial(prior, config.anchor, background, own).run(modules)
         assert sitting.own.keys() == {kept.module.id for kept in own}
         assert sitting.others.keys() == sources
 
@@ -227,7 +227,7 @@ def test_the_command_composes_shows_and_shares(
     assert command("show", "mixed", "--json", "--home", sam.home).json["tags"] == ["toys"]
     assert command("export", "mixed", tmp_path / "mixed.skill", "--home", sam.home).code == 0
     other = new_agent("olga")
-    assert other.receive(tmp_path / "mixed.skill").card.classes == ("sun", "love", "ace", "best", "end")
+    assert other.import_file(tmp_path / "mixed.skill").card.classes == ("sun", "love", "ace", "best", "end")
     assert command("withdraw", "mixed", "--home", sam.home).code == 0
     assert "mixed" not in {module.card.task for module in Core(sam.home).bank}
     failed = command("compose", "wrong", "dice:seven", "dice:one", "--home", sam.home)

@@ -112,7 +112,7 @@ def test_only_ones_own_plain_tasks_can_be_gone_on_with(
     ann, bob = new_agent("ann"), new_agent("bob")
     ann.learn(shapes)
     ann.export("shapes", tmp_path / "shapes.skill")
-    bob.receive(tmp_path / "shapes.skill")
+    bob.import_file(tmp_path / "shapes.skill")
     with pytest.raises(UnknownTaskError, match=r"use agent\.merge"):
         bob.continue_task("shapes", shapes)
     (tmp_path / "empty").mkdir()
@@ -134,7 +134,7 @@ def test_the_new_version_is_announced_and_replaces_the_old_one_elsewhere(
         else:
             ann.learn(folder, licence="CC0", tags=["drawn"])
         ann.export("shapes", tmp_path / "shapes.skill")
-        bob.receive(tmp_path / "shapes.skill")
+        bob.import_file(tmp_path / "shapes.skill")
     (module,) = bob.bank
     assert (module.card.version, module.card.licence, module.card.tags) == (2, "CC0", ("drawn",))
     (notice,) = ann.ledger.view().known.values()

@@ -21,7 +21,7 @@ from skillmesh.module import Module
 from skillmesh.module.notice import LINK, Link, MergedTask, Slot, decode, link
 from skillmesh.module.teachers import claimed
 from skillmesh.store.ledger import Ledger
-from skillmesh.synergy.merging import MOST_EVIDENCE, arranged, misfit
+from skillmesh.synergy.merging import MOST_EVIDENCE, misfit, with_merged_tasks
 
 NewAgent = Callable[..., Core]
 
@@ -61,7 +61,7 @@ def files(trio: dict[str, Core], tmp_path: Path) -> list[Path]:
 def student(new_agent: NewAgent, files: Sequence[Path], *trusted: Core, name: str = "stu") -> Core:
     agent = new_agent(name)
     for file in files:
-        agent.receive(file)
+        agent.import_file(file)
     for teacher in trusted:
         agent.ledger.trust(teacher.identity.public_key, teacher.name)
     return agent
@@ -118,7 +118,7 @@ def test_three_agents_that_heard_things_in_any_order_have_bit_identical_tasks(
         agent.ledger.trust(maker.identity.public_key, maker.name)
         agent.ledger.merge(links[:1], "someone")
         for file in order:
-            Core(agent.home).receive(file)
+            Core(agent.home).import_file(file)
         agent = Core(agent.home)
         agent.ledger.merge(links, "someone")
         assert np.array_equal(agent.mapper()[1]._scorer.score(x).task, maker.mapper()[1]._scorer.score(x).task)
@@ -135,7 +135,7 @@ def test_a_part_that_comes_later_joins_and_one_that_goes_leaves(
     agent.ledger.merge([made], "someone")
     assert agent.merged() == []
     for name, parts in (("bob-shapes", 2), ("cyd-shapes", 3)):
-        agent.receive(next(f for f in files if name in f.name))
+        agent.import_file(next(f for f in files if name in f.name))
         (joint,) = agent.merged()
         assert len(joint.parts) == parts
     agent.forget("shapes@cyd")
@@ -178,10 +178,10 @@ def test_what_was_said_already_is_not_said_again(new_agent: NewAgent, files: lis
 def test_tasks_are_joined_once_for_each_change(new_agent: NewAgent, files: list[Path]) -> None:
     agent = student(new_agent, files)
     agent.merge(ALL, "figures")
-    first = agent.arranged()
-    assert agent.arranged() is first
+    first = agent.answering_tasks()
+    assert agent.answering_tasks() is first
     agent.unmerge("figures")
-    assert agent.arranged() is not first
+    assert agent.answering_tasks() is not first
 
 
 def test_the_union_of_classes_may_be_larger_than_each_part(
@@ -194,7 +194,7 @@ def test_the_union_of_classes_may_be_larger_than_each_part(
         agent.learn(only(half, [shapes.classes[i] for i in kept]))
         agent.export("shapes", agent.home / "shapes.skill")
     agents[0].learn(demo_tasks / "dice")
-    agents[0].receive(agents[1].home / "shapes.skill")
+    agents[0].import_file(agents[1].home / "shapes.skill")
     agents[0].merge(["shapes@ann", "shapes@bob"])
     (joint,) = agents[0].merged()
     assert set(joint.card.classes) == set(shapes.classes)
@@ -253,7 +253,7 @@ def test_classes_of_one_name_that_look_unlike_are_not_joined(
     liar.learn(renamed(dealt(shapes, 3)[2], turned.__getitem__))
     liar.export("shapes", liar.home / "shapes.skill")
     agent = student(new_agent, files)
-    agent.receive(liar.home / "shapes.skill")
+    agent.import_file(liar.home / "shapes.skill")
     with pytest.raises(SettingsMismatchError, match="do not look alike"):
         agent.merge(["shapes@ann", "shapes@liar"])
     assert agent.merge(["shapes@ann", "shapes@bob"])
@@ -278,7 +278,7 @@ def test_no_teacher_has_all_the_say_by_claiming_many_images(
     card = bob.card.model_copy(update={"counts": (2**31,) * len(bob.card.classes)})
     boaster = Module.create(card, bob.tensors, trio["bob"].identity)[0]
     made = link("figures", 1, [ann.id, boaster.id], agent.identity)
-    (joint,) = arranged([ann, boaster], [made], agent.prior)
+    (joint,) = with_merged_tasks([ann, boaster], [made], agent.prior)
     means, ours, theirs = (
         np.asarray(m.tensors["sketch.mean"]) * m.tensors["sketch.mean.scale"][:, None]
         for m in (joint, ann, boaster)

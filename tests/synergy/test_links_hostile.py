@@ -27,7 +27,7 @@ from skillmesh.module.notice import link
 from skillmesh.numerics.arrays import Tensors
 from skillmesh.numerics.process import one_thread
 from skillmesh.synergy import merging
-from skillmesh.synergy.merging import MISFITS, MOST_EVIDENCE, arranged, joint, misfit
+from skillmesh.synergy.merging import MISFITS, MOST_EVIDENCE, merged_task, misfit, with_merged_tasks
 from skillmesh.vetting.quarantine import disagreement
 
 pytestmark = pytest.mark.long
@@ -84,7 +84,7 @@ def test_a_teacher_has_one_part_in_a_task(victim: Core, honest: Module) -> None:
     assert misfit([own, two[0]], victim.prior) is None
     assert "2 of them are by liar0" in str(misfit([own, *two], victim.prior))
     made = link("figures", 1, [own.id, two[0].id, two[1].id], LIARS[0])
-    assert len(arranged([own, *two], [made], victim.prior)) == 3
+    assert len(with_merged_tasks([own, *two], [made], victim.prior)) == 3
 
 
 # What claims are worth.
@@ -104,7 +104,9 @@ def test_a_class_that_only_a_boaster_has_does_not_give_it_the_scatter(victim: Co
         for claimed in (int(MOST_EVIDENCE * max(honest.card.counts)), 9_000_000)
     )
     scatters = [
-        SketchAnchor.read(joint(link("x", 1, [own.id, liar.id], LIARS[0]), [own, liar], victim.prior).tensors)
+        SketchAnchor.read(
+            merged_task(link("x", 1, [own.id, liar.id], LIARS[0]), [own, liar], victim.prior).tensors
+        )
         for liar in (few, many)
     ]
     assert scatters[0].freedom == scatters[1].freedom
@@ -116,7 +118,7 @@ def test_who_claims_one_image_does_not_take_the_say_of_two_others(victim: Core, 
     parts = [
         forged(honest, who, counts=(count,) * classes)[0] for who, count in zip(LIARS, (40, 30, 1), strict=False)
     ]
-    made = joint(link("x", 1, [part.id for part in parts], LIARS[0]), parts, victim.prior)
+    made = merged_task(link("x", 1, [part.id for part in parts], LIARS[0]), parts, victim.prior)
     assert SketchAnchor.read(made.tensors).freedom == (40 + 30 + 1) * classes - classes
 
 
@@ -132,7 +134,7 @@ def test_a_joint_is_as_sure_as_its_heads_however_faint_these_are(victim: Core, h
     x = SketchAnchor.read(own.tensors).means
     said = []
     for parts in ([own, honest], faint):
-        made = joint(link("x", 1, [part.id for part in parts], LIARS[0]), parts, victim.prior)
+        made = merged_task(link("x", 1, [part.id for part in parts], LIARS[0]), parts, victim.prior)
         assert made.card.temperature == 1  # a card's has a limit, which loud closed forms exceed
         said.append(Head.read(made.tensors).logits(x))
     np.testing.assert_allclose(said[0], said[1], atol=0.05 * np.ptp(said[0]))
@@ -147,12 +149,14 @@ def test_what_came_of_a_link_is_remembered(victim: Core, honest: Module, monkeyp
     links = [link("bad", 1, [own.id, dice.id], LIARS[0]), link("good", 1, [own.id, good.id], LIARS[1])]
     looked = _looked(monkeypatch)
     remembered = merging.Remembered()
-    first = arranged([own, good, dice], links, victim.prior, remembered=remembered)
+    first = with_merged_tasks([own, good, dice], links, victim.prior, remembered=remembered)
     once = len(looked)
-    again = arranged([own, good, dice, forged(dice, LIARS[0])[0]], links, victim.prior, remembered=remembered)
+    again = with_merged_tasks(
+        [own, good, dice, forged(dice, LIARS[0])[0]], links, victim.prior, remembered=remembered
+    )
     assert len(looked) == once
     assert next(m for m in again if m.card.task == "good") is next(m for m in first if m.card.task == "good")
-    arranged([own, dice], links, victim.prior, remembered=remembered)
+    with_merged_tasks([own, dice], links, victim.prior, remembered=remembered)
     assert list(remembered.values()) == [misfit([own, dice], victim.prior)]
 
 
@@ -171,7 +175,7 @@ def test_a_maker_of_many_links_that_join_nothing_is_not_looked_at_for_ever(
     flood = [link(f"l{i}", 1, [third.id, dice.id], LIARS[0]) for i in range(MISFITS + 20)]
     honest_link = link("good", 1, [own.id, other.id], LIARS[2])
     looked = _looked(monkeypatch)
-    tasks = arranged([own, dice, other, third], [*flood, honest_link], victim.prior)
+    tasks = with_merged_tasks([own, dice, other, third], [*flood, honest_link], victim.prior)
     assert len(looked) == MISFITS + 1
     assert sorted(task.card.task for task in tasks) == ["dice", "good", "shapes"]
 
@@ -183,7 +187,7 @@ def taught_anew(new_agent: NewAgent, victim: Core, name: str) -> Core:
     """An agent with the victim's modules that is not their teacher: it has no images of its own."""
     agent = new_agent(name)
     for module in victim.bank:
-        agent.take(victim.bank.file_of(module))
+        agent.import_bytes(victim.bank.file_of(module))
     return agent
 
 
@@ -209,7 +213,7 @@ def test_a_joint_that_harms_an_agents_own_images_does_not_act_there(
     ]
     liars = [forged(honest, who, classes=turned(honest.card.classes, 2)) for who in LIARS[:7]]
     for _, data in liars:
-        agent.take(data)
+        agent.import_bytes(data)
     other = taught_anew(new_agent, agent, "other")
     made = link("figures", 1, [own.id, *(liar.id for liar, _ in liars)], LIARS[0])
     for each in (agent, other):
@@ -218,7 +222,7 @@ def test_a_joint_that_harms_an_agents_own_images_does_not_act_there(
     assert [joint.card.task for joint in other.merged()] == ["figures"]  # it has no images that tell otherwise
     assert agent.merged() == []
     assert "does not act here" in caplog.text
-    assert "other parts have another idea of" in str(agent.arranging.why_not(made))
+    assert "other parts have another idea of" in str(agent.merger.why_not(made))
     assert accuracy(other, images) < 0.5
 
 
@@ -227,7 +231,7 @@ def test_status_says_why_a_link_does_not_act(
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     liar, data = forged(honest, LIARS[0], classes=turned(honest.card.classes, 10))
-    agent.take(data)
+    agent.import_bytes(data)
     agent.ledger.merge([link("x", 1, [agent.bank.find("shapes@victim").id, liar.id], agent.identity)], "itself")
     (fact,) = command("status", "--home", agent.home, "--json").json["links"]
     assert fact["acts"] is False
@@ -242,7 +246,7 @@ def test_a_node_that_trusts_listed_teachers_obeys_no_stranger_whatever_its_setti
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     second, data = forged(honest, LIARS[0])
-    agent.take(data)
+    agent.import_bytes(data)
     MeshSettings(trust="open").save(agent.home)
     made = link("strangers", 1, [agent.bank.find("shapes@victim").id, second.id], LIARS[0])
     Core(agent.home).ledger.merge([made], "liar0")
@@ -258,7 +262,7 @@ def test_a_link_that_another_takes_precedence_over_is_refused_before_it_is_publi
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     second, data = forged(honest, LIARS[0])
-    agent.take(data)
+    agent.import_bytes(data)
     agent.ledger.trust(LIARS[0].public_key, "liar0")
     agent.ledger.merge([link("theirs", 1, [agent.bank.find("shapes@victim").id, second.id], LIARS[0])], "liar0")
     done = command("merge", "--home", agent.home, "shapes@victim", "shapes@liar0", "--name", "mine")
@@ -273,7 +277,7 @@ def test_no_merged_task_is_called_like_a_module_of_a_teacher(
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
     second, data = forged(honest, LIARS[0])
-    agent.take(data)
+    agent.import_bytes(data)
     first = agent.find("shapes@victim")
     with pytest.raises(AgentError, match="reads like a key, or like TASK@TEACHER; give it another"):
         agent.merge(["shapes@victim", "shapes@liar0"], "shapes@victim")
@@ -285,14 +289,14 @@ def test_threads_that_ask_at_once_arrange_once_and_a_node_that_nobody_asked_not_
     new_agent: NewAgent, victim: Core, honest: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = taught_anew(new_agent, victim, "other")
-    agent.take(forged(honest, LIARS[0])[1])
+    agent.import_bytes(forged(honest, LIARS[0])[1])
     agent.merge(["shapes@victim", "shapes@liar0"])
     agent = Core(agent.home)
     looked = _looked(monkeypatch)
     assert agent.live == 3
     assert looked == []
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: agent.arranged(), range(8)))
+        found = list(threads.map(lambda _: agent.answering_tasks(), range(8)))
     assert len(looked) == 1
     assert all(tasks is found[0] for tasks in found)
 

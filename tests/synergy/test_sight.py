@@ -144,7 +144,7 @@ class TestTheCommand:
             write_demo_tasks(tmp_path / str(seed), train=5, val=2, test=1, names=["dice"], seed=seed)
             teacher = new_agent("anna")
             module, _ = teacher.learn(tmp_path / str(seed) / "dice")
-            ids[f"dice@{claimed(module.card)}"] = student.take(teacher.bank.file_of(module)).id
+            ids[f"dice@{claimed(module.card)}"] = student.import_bytes(teacher.bank.file_of(module)).id
         home = ("--by", "sight", "--share", "0", "--home", student.home, "--json")
         every = command("classes", "match", renamed, *home).json["matches"]
         assert every

@@ -23,7 +23,7 @@ from skillmesh.module import Identity, Module, in_order
 from skillmesh.numerics.arrays import Tensors, quantise_rows
 from skillmesh.store.home import MAX_IMAGES, VALIDATION, load_validation, remove_validation, save_validation
 from skillmesh.vetting import exam
-from skillmesh.vetting.exam import Result, Sitting, harm, tolerance
+from skillmesh.vetting.bank_trial import Result, Tried, harm, tolerance
 from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of
 
 OWN = ("shapes", "dice")
@@ -112,7 +112,7 @@ def test_a_second_teacher_of_the_same_classes_passes_whatever_the_case_of_their_
 ) -> None:
     second = rival(modules["shapes"], classes=tuple(name.upper() for name in modules["shapes"].card.classes))
     live = list(modules.values())
-    taken = quarantine._examiner.sit([*live, second]).mapper.map(
+    taken = quarantine._examiner.run([*live, second]).mapper.map(
         quarantine._examiner._own[modules["shapes"].id].x
     ).task == len(live)
     assert taken.mean() > 0.2
@@ -129,7 +129,7 @@ def test_names_that_one_teacher_tells_apart_are_told_apart(taught: Core, modules
     exchanged = tuple(f"Rh {i // 2}{'' if i % 2 else '-'}" for i in range(len(names)))
     own = replace(shapes, card=shapes.card.model_copy(update={"classes": names}))
     labels = np.arange(len(names)).repeat(2)
-    asked = exam.Exam(own, True, SketchAnchor.read(shapes.tensors).means.repeat(2, axis=0), labels)
+    asked = exam.Case(own, True, SketchAnchor.read(shapes.tensors).means.repeat(2, axis=0), labels)
     assert asked.said_by(own).right > 0.8 * len(labels)
     assert asked.said_by(forged(shapes, classes=exchanged)).right < 0.2 * len(labels)
     assert (
@@ -172,9 +172,9 @@ def test_another_teacher_of_an_adapted_task_is_right_where_it_says_one_of_its_na
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
     adapted = forged(modules["shapes"], biases, biases=(CHANNELS, len(biases["bias.value"])))
     first = signed(adapted, Identity.create("ann"))
-    examiner = quarantine_of(taught, [])._examiner
+    trial = quarantine_of(taught, [])._examiner
     bob = Identity.create("bob")
-    sitting = examiner.sit([first, signed(rival(modules["shapes"]), bob)])
+    sitting = trial.run([first, signed(rival(modules["shapes"]), bob)])
     assert sitting.others[first.id].right == sitting.others[first.id].images
     taken = sitting.taken[bob.public_key, False]
     assert taken.wrong == 0
@@ -185,8 +185,8 @@ def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Core, mod
     card = modules["shapes"].card.model_copy(update={"biases": (CHANNELS, len(biases["bias.value"]))})
     own = Module.create(card, modules["shapes"].tensors | biases, taught.identity)[0]
     (kept,) = load_validation(taught.home / VALIDATION, [modules["shapes"]])
-    examiner = quarantine_of(taught, [])._examiner
-    quarantine = Quarantine(examiner.prior, "sketch", examiner.background, [replace(kept, module=own)])
+    trial = quarantine_of(taught, [])._examiner
+    quarantine = Quarantine(trial.prior, "sketch", trial.background, [replace(kept, module=own)])
     thief = rival(modules["shapes"], classes=tuple(f"no {name}" for name in card.classes))
     assert quarantine.judge([own, modules["dice"]], [modules["greek"]]).accepted
     assert "own validation images" in reason_of(quarantine.judge([own, modules["dice"]], [thief]))
@@ -199,8 +199,8 @@ def test_a_second_teacher_may_be_wrong_as_often_as_the_first_on_new_images(
     """The first one's head has seen its validation images and knows them all; its card says how good it is."""
     shapes = forged(modules["shapes"], validation_accuracy=accuracy)
     (kept,) = load_validation(taught.home / VALIDATION, [modules["shapes"]])
-    examiner = quarantine_of(taught, [])._examiner
-    quarantine = Quarantine(examiner.prior, "sketch", examiner.background, [replace(kept, module=shapes)])
+    trial = quarantine_of(taught, [])._examiner
+    quarantine = Quarantine(trial.prior, "sketch", trial.background, [replace(kept, module=shapes)])
     head, order = Head.read(shapes.tensors), np.arange(len(shapes.card.classes))
     order[:4] = [1, 0, 3, 2]  # four of ten classes mixed up
     second = signed(rival(shapes, Head(head.weight[order], head.bias[order]).tensors()), Identity.create("bob"))
@@ -215,8 +215,8 @@ def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_secon
     tasks = {name: forged(modules[name], validation_accuracy=0.75) for name in ("shapes", "dice")}
     firsts = [signed(task, ann) for task in tasks.values()]
     seconds = [signed(rival(task), bob) for task in tasks.values()]
-    examiner = quarantine_of(taught, [])._examiner
-    sitting = examiner.sit([*firsts, *seconds])
+    trial = quarantine_of(taught, [])._examiner
+    sitting = trial.run([*firsts, *seconds])
     probes = iter(
         np.split(
             sitting.mapper.probed.task,
@@ -226,7 +226,7 @@ def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_secon
     named = wrong = 0
     for first in firsts:
         won = next(probes)
-        images = exam.Exam(first, False, read_probes(first.tensors, first.card.dim), None)
+        images = exam.Case(first, False, read_probes(first.tensors, first.card.dim), None)
         for index, second in enumerate(seconds, start=2):
             rows = won == index
             names = images.only(rows).said_by(second).names
@@ -317,8 +317,8 @@ def test_the_background_may_not_become_known_in_the_bank_either(
 ) -> None:
     """Seventeen of 64 images are one more than a quarter."""
     old, new = modules["dice"], modules["greek"]
-    before = Sitting([old], None, {}, {}, {}, np.full(64, -1))
-    after = Sitting([old, new], None, {}, {}, {}, np.where(np.arange(64) < 16, winner, -1))
+    before = Tried([old], None, {}, {}, {}, np.full(64, -1))
+    after = Tried([old, new], None, {}, {}, {}, np.where(np.arange(64) < 16, winner, -1))
     assert harm(before, after, [new], max_claim=0.25) is None
     after.claims[16] = winner
     assert str(harm(before, after, [new], max_claim=0.25)).startswith(complaint)
@@ -362,10 +362,10 @@ def test_an_absurd_number_is_held(
 def test_a_threshold_that_makes_the_agents_own_images_unknown_is_held(modules: dict[str, Module]) -> None:
     """Seven of thirty images are the most that a true share of five points brings about by bad luck."""
     old, new = modules["dice"], modules["greek"]
-    before = Sitting([old], None, {old.id: Result(30, 30, 30, 0.0)}, {}, {}, np.full(64, -1))
+    before = Tried([old], None, {old.id: Result(30, 30, 30, 0.0)}, {}, {}, np.full(64, -1))
     for known, complaint in ((23, None), (22, "with it 22 instead of 30 of 30 of the agent's own")):
         results = {old.id: Result(30, 30, known, 0.0)}
-        found = harm(before, Sitting([old, new], None, results, {}, {}, before.claims), [new], max_claim=0.25)
+        found = harm(before, Tried([old, new], None, results, {}, {}, before.claims), [new], max_claim=0.25)
         assert found is None if complaint is None else str(found).startswith(complaint)
 
 

@@ -67,7 +67,7 @@ class Asking:
         from skillmesh.answering.answering import longest
 
         agent = open_agent(self._home, device=self._device)
-        self._writer.lay_out(longest(agent.arranged(), agent.teachers))
+        self._writer.lay_out(longest(agent.answering_tasks(), agent.teachers))
         yield from agent.answer_each(images, progress, len(images))
 
     def _by_node(self, images: list[tuple[str, str | Answer]]) -> Iterator[Answer]:

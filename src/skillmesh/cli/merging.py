@@ -42,11 +42,11 @@ def merge(
             outlet.line(f"{link.task!r} is no longer merged {where}")
         return
     link = agent.merge(tasks, name)
-    joint = next(joint for joint in agent.merged() if joint.link.digest == link.digest)
+    merged = next(merged for merged in agent.merged() if merged.link.digest == link.digest)
     if json:
-        show.print_json(merged_facts(joint, agent))
+        show.print_json(merged_facts(merged, agent))
         return
     outlet.line(
-        f"merged {joint.card.task!r}: {len(joint.parts)} parts by {agent.teachers.of(joint)}, "
-        f"{len(joint.card.classes)} classes, {sum(joint.card.counts)} training images"
+        f"merged {merged.card.task!r}: {len(merged.parts)} parts by {agent.teachers.of(merged)}, "
+        f"{len(merged.card.classes)} classes, {sum(merged.card.counts)} training images"
     )

@@ -131,18 +131,18 @@ def task_names(agent: Core, others: Iterable[str] = ()) -> Lookalikes:
     return Lookalikes((*here, *others))
 
 
-def merged_facts(joint: MergedTask, agent: Core) -> dict[str, Any]:
+def merged_facts(merged: MergedTask, agent: Core) -> dict[str, Any]:
     """Return what there is to say of a merged task."""
-    card, teachers = joint.card, agent.teachers
+    card, teachers = merged.card, agent.teachers
     return {
         "task": card.task,
         "classes": list(card.classes),
         "counts": list(card.counts),
-        "teachers": sorted({teachers.name(part.card) for part in joint.parts}),
-        "parts": {f"{p.card.task}@{teachers.name(p.card)}": p.id for p in joint.parts},
-        "linked_by": teachers.name(joint.link),
-        "link_version": joint.link.version,
-        "bytes": joint.size,
+        "teachers": sorted({teachers.name(part.card) for part in merged.parts}),
+        "parts": {f"{p.card.task}@{teachers.name(p.card)}": p.id for p in merged.parts},
+        "linked_by": teachers.name(merged.link),
+        "link_version": merged.link.version,
+        "bytes": merged.size,
         "odd_letters": {"task": task_names(agent).letters(card.task)},
     }
 

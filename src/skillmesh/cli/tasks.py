@@ -37,9 +37,9 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     parts = {part.id for m in merged for part in m.parts}
     name_of = task_names(agent).marked
     listed = [(name_of(m.card.task), m) for m in modules if m.id not in parts]
-    for joint in merged:
-        listed += [(f"{name_of(joint.card.task)} (merged)", joint)]
-        listed += [(f"  of {name_of(p.card.task)}", p) for p in joint.parts]
+    for whole in merged:
+        listed += [(f"{name_of(whole.card.task)} (merged)", whole)]
+        listed += [(f"  of {name_of(p.card.task)}", p) for p in whole.parts]
     for name, m in listed:
         c = m.card
         figures = (str(len(c.classes)), str(sum(c.counts)), show.percent(c.validation_accuracy))
@@ -124,7 +124,7 @@ def import_(
     received, refused = [], []
     for file in files:
         try:
-            received.append(agent.receive(file))
+            received.append(agent.import_file(file))
         except SkillmeshError as error:
             refused.append({"file": str(file), "reason": str(error), "kind": type(error).__name__})
     if json:

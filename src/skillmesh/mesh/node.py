@@ -21,7 +21,7 @@ from skillmesh.common.files import PRIVATE
 from skillmesh.core import Core, slot_of
 from skillmesh.errors import AgentError, MeshError, SkillmeshError
 from skillmesh.mesh.fetch import Fetcher, Library
-from skillmesh.mesh.intake import Adopter, Intake
+from skillmesh.mesh.importing import Importer, Importing
 from skillmesh.mesh.membership import Membership, Peers
 from skillmesh.mesh.shelf import AN_HOUR, Chooser, Shelf, put_away
 from skillmesh.mesh.sync import Exchanges, Sync
@@ -70,7 +70,9 @@ class Node:
         self._exchanges = Exchanges(self._sync.exchange, self._exchanged)
         fetcher = Fetcher(line, self.peers, self._shelf.partial, self.blame, self._banned)
         chooser = Chooser(agent, settings, self._shelf)
-        self.intake = Intake(agent, chooser, fetcher, Adopter(agent, self._shelf, self.blame), self._look_soon)
+        self.importing = Importing(
+            agent, chooser, fetcher, Importer(agent, self._shelf, self.blame), self._look_soon
+        )
         self._own = agent.identity.public_key
         self._view: LedgerView | None = None
         """The ledger when it was last looked at."""
@@ -98,7 +100,7 @@ class Node:
         self.agent.ledger.reconsider_formats()
         self._exchanges.start(self._when_over)
         self._when_over.callback(self.membership.leave)
-        self.intake.start(self._when_over)
+        self.importing.start(self._when_over)
         self._look()
         self.membership.begin()
         thread("node", self._run, self._when_over)
@@ -132,7 +134,7 @@ class Node:
 
     def sync_now(self) -> None:
         """Ask every peer at once, and look again for what nobody seemed to have."""
-        self.intake.try_again()
+        self.importing.try_again()
         self.ask_everyone()
 
     def sync(self, seconds: float = 30.0, stop: threading.Event | None = None) -> bool:
@@ -168,11 +170,11 @@ class Node:
         view = self.agent.ledger.view()
         peers = [peer for peer in self.peers.alive() if peer.agent not in view.bans and not peer.silent]
         level = all(peer.level or (peer.hello and peer.hello.root == view.root) for peer in peers)
-        return level and view is self._view and self.intake.idle
+        return level and view is self._view and self.importing.idle
 
     @property
     def trouble(self) -> str | None:
-        return self.intake.trouble or self.membership.trouble
+        return self.importing.trouble or self.membership.trouble
 
     def blame(self, agent: str, reason: str) -> None:
         """Never ask this agent for anything again: it signed something that cannot be."""
@@ -189,7 +191,7 @@ class Node:
             try:
                 self._look()
             except (AgentError, OSError) as error:
-                self.intake.in_trouble(error)
+                self.importing.in_trouble(error)
                 self._stopping.wait(TICK)
             except Exception:
                 log.exception("unexpected error in the node loop; continuing")
@@ -202,7 +204,7 @@ class Node:
         for peer in self.peers.whose_turn():
             self._exchange_soon(peer.agent)
         if self.agent.bank.refresh() or self.agent.outdated:
-            self.intake.rebuild_soon()
+            self.importing.rebuild_soon()
         self._announce_own()
         self._take_heard()
         view = self.agent.ledger.view()
@@ -212,7 +214,7 @@ class Node:
             self._shelf.tidy(view)
             self._reconsider_trust(view)
             self._pace = FIRST_PACE
-        self.intake.fetch_wanted(view)
+        self.importing.fetch_wanted(view)
         self._view = view
         self._sync_when_due(view)
 
@@ -241,7 +243,7 @@ class Node:
             if isinstance(notice, Withdrawal) and notice.version >= module.card.version:
                 log.info("%s withdrew %r", self.agent.teachers.name(notice), notice.task)
                 self.agent.bank.remove(module)
-                self.intake.rebuild_soon()
+                self.importing.rebuild_soon()
 
     def _reconsider_trust(self, view: LedgerView) -> None:
         if view.trusted == self._trusted:
@@ -279,7 +281,7 @@ class Node:
 
     def _exchanged(self, agent: str, error: Exception | None) -> None:
         if self.peers.newly_greeted(agent):  # from now on it can be asked for pieces
-            self.intake.try_again()
+            self.importing.try_again()
             self._look_soon()
         try:
             if error is not None:
@@ -290,7 +292,7 @@ class Node:
         except NoReplyError as silence:
             log.debug("%s", silence)
         except SkillmeshError as trouble:
-            self.intake.in_trouble(trouble)
+            self.importing.in_trouble(trouble)
         except Exception:
             log.exception("an exchange with %s… failed", agent[:12])
 

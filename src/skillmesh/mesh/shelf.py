@@ -207,7 +207,7 @@ class Shelf:
 
     def release(self, held: HeldModule, agent: Core) -> Module:
         """Let a module answer after all: the user knows better."""
-        module = agent.take(self._path(held.module.id).read_bytes())
+        module = agent.import_bytes(self._path(held.module.id).read_bytes())
         self._ledger.choose(module.id, "released", "released by the user")
         remove(self._path(module.id))
         return module
@@ -290,7 +290,7 @@ def trust(agent: Core, shelf: Shelf, key: str, name: str = "") -> None:
             shelf.try_again(held, standing)
         else:  # it came as a file, and nobody would offer it again
             with contextlib.suppress(WithdrawnError, TaskExistsError):
-                agent.take(shelf.file_of(held.module.id) or b"")
+                agent.import_bytes(shelf.file_of(held.module.id) or b"")
                 shelf.let_go(held.module.id)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def node_status(node: Node) -> dict[str, Any]:
     """What only a node that runs knows."""
-    view, teachers, declined = node.agent.ledger.view(), node.agent.teachers, node.intake.wants.declined
+    view, teachers, declined = node.agent.ledger.view(), node.agent.teachers, node.importing.wants.declined
     return {
         "running": True,
         "pid": os.getpid(),
@@ -31,14 +31,14 @@ def node_status(node: Node) -> dict[str, Any]:
         "settled": node.settled,
         "trouble": node.trouble,
         "peers": len(node.peers.alive()),
-        "fetching": sorted(a.task for a in node.intake.wants.wanted if a.digest in node.intake.under_way),
-        "wanted": len(node.intake.wants.wanted),
+        "fetching": sorted(a.task for a in node.importing.wants.wanted if a.digest in node.importing.under_way),
+        "wanted": len(node.importing.wants.wanted),
         "in_use": node.agent.live,
-        "slowest_adoption_seconds": round(node.intake.adopter.slowest, 3),
+        "slowest_import_seconds": round(node.importing.importer.slowest, 3),
         "bytes_sent": node.library.bytes_sent,
-        "bytes_fetched": node.intake.fetcher.bytes_fetched,
-        "pieces_asked": node.intake.fetcher.questions,
-        "macs": node.intake.adopter.costs.total,
+        "bytes_fetched": node.importing.fetcher.bytes_fetched,
+        "pieces_asked": node.importing.fetcher.questions,
+        "macs": node.importing.importer.costs.total,
         "declined": [
             {
                 "task": a.task,
@@ -118,7 +118,7 @@ def status(agent: Core) -> dict[str, Any]:
 
 def _links(agent: Core, links: list[Link]) -> list[dict[str, Any]]:
     """Which links act here; of those that do not, why, where they were looked at."""
-    acting = {joint.link.digest for joint in agent.merged()}
+    acting = {merged.link.digest for merged in agent.merged()}
     facts = []
     for link in links:
         fact = {
@@ -127,6 +127,6 @@ def _links(agent: Core, links: list[Link]) -> list[dict[str, Any]]:
             "parts": len(link.parts),
             "acts": link.digest in acting,
         }
-        reason = None if fact["acts"] else odd_notice(link) or agent.arranging.why_not(link)
+        reason = None if fact["acts"] else odd_notice(link) or agent.merger.why_not(link)
         facts.append(fact | ({} if reason is None else {"reason": reason}))
     return facts

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 # lite0, torch 2.13). Of forward passes both give the same; tests hold them against each other.
 #
 # A node's memory is why some other things are written by hand that a library has: the tail of a binomial in
-# `vetting/exam.py` (scipy.stats costs 16 MB). The rest of scipy (30 MB) is imported inside of functions.
+# `vetting/bank_trial.py` (scipy.stats costs 16 MB). The rest of scipy (30 MB) is imported inside of functions.
 # `skillmesh_challenge` runs in no node and uses scipy.stats, pydantic, Jinja2 and torch's counter as they are.
 
 

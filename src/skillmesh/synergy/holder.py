@@ -18,7 +18,7 @@ from skillmesh.module.teachers import Teachers
 from skillmesh.numerics.arrays import Floats
 from skillmesh.store.bank import Bank
 from skillmesh.store.ledger import Ledger
-from skillmesh.synergy.links import Arranging
+from skillmesh.synergy.links import TaskMerger
 
 
 class Holder(Protocol):
@@ -31,7 +31,7 @@ class Holder(Protocol):
     ledger: Ledger
 
     @property
-    def arranging(self) -> Arranging: ...
+    def merger(self) -> TaskMerger: ...
 
     @property
     def backbone(self) -> Backbone: ...

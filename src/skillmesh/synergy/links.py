@@ -17,7 +17,7 @@ from skillmesh.module.notice import LINK, Link, MergedTask, Slot, link, parts_of
 from skillmesh.module.teachers import Signed, claimed, odd_notice, odd_task
 from skillmesh.numerics.process import one_thread
 from skillmesh.store.home import VALIDATION, OwnValidation, load_validation
-from skillmesh.vetting.exam import OWN_IMAGES, TASK_LOSS, Examiner, Result, worse
+from skillmesh.vetting.bank_trial import OWN_IMAGES, TASK_LOSS, BankTrial, Result, worse
 from skillmesh.vetting.quarantine import disputed, shared_kinds
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def make_link(agent: Holder, tasks: Sequence[str], name: str | None = None) -> L
 def _refuse_idle(agent: Holder, made: Link) -> None:
     """Publish no link that would do nothing here."""
     others = [link for link in acting_links(agent) if link.slot != made.slot]
-    tasks = [m for m in agent.arranging.if_linked(list(agent.bank), [*others, made]) if isinstance(m, MergedTask)]
-    if any(joint.link.digest == made.digest for joint in tasks):
+    tasks = [m for m in agent.merger.if_linked(list(agent.bank), [*others, made]) if isinstance(m, MergedTask)]
+    if any(merged.link.digest == made.digest for merged in tasks):
         return
-    if (reason := agent.arranging.why_not(made)) is not None:
+    if (reason := agent.merger.why_not(made)) is not None:
         raise SettingsMismatchError(f"merged they would answer worse than apart: {reason}")
-    stands = next((joint.link for joint in tasks if {part.id for part in joint.parts} & set(made.parts)), None)
+    stands = next((merged.link for merged in tasks if {part.id for part in merged.parts} & set(made.parts)), None)
     if stands is None:
         raise SettingsMismatchError(
             "too many links of this agent join nothing; end one with "
@@ -92,24 +92,24 @@ def _refuse_idle(agent: Holder, made: Link) -> None:
 
 def unmake_link(agent: Holder, name: str, reason: str | None = None) -> Link:
     """End a link of one's own for everyone; another's is only put away here."""
-    merged = [joint for joint in agent.merged() if joint.card.task == name]
+    merged = [merged for merged in agent.merged() if merged.card.task == name]
     own = agent.ledger.view().links.get(Slot(agent.identity.public_key, LINK + name))
     if own is not None and not own.withdrawn:
         ended = link(name, own.version + 1, (), agent.identity, reason)
         agent.ledger.merge([ended], agent.identity.public_key)
         return ended
     if not merged:
-        known = ", ".join(joint.card.task for joint in agent.merged()) or "none"
+        known = ", ".join(merged.card.task for merged in agent.merged()) or "none"
         raise UnknownTaskError(f"there is no merged task {name!r} here; merged tasks: {known}")
     agent.ledger.forget(merged[0].link.slot)
     return merged[0].link
 
 
-# Trying: a joint must not harm what the agent knows for certain, its own validation images.
+# Trying: a merged task must not harm what the agent knows for certain, its own validation images.
 #
 # Parts passed quarantine each by itself; what a link makes of them is one more thing to answer from. Where a part
-# is the agent's own, its images are answered by its own tasks alone, and with the joint in the part's place. The
-# bounds are those of quarantine (`vetting/exam.py`), for each task and for each class. Two names that were
+# is the agent's own, its images are answered by its own tasks alone, and with the merged in the part's place. The
+# bounds are those of quarantine (`vetting/bank_trial.py`), for each task and for each class. Two names that were
 # exchanged would drown among many that were not, and classes have few images: so of classes of which anchors say
 # that other parts have another idea, less is allowed.
 
@@ -117,15 +117,15 @@ DISPUTED_IMAGES, DISPUTED_SHARE = 2, 0.5
 """Of classes of which parts have different ideas so many right answers may be lost, or such a share of them."""
 
 
-def harm_of(joint: MergedTask, own: Sequence[OwnValidation], prior: Prior) -> str | None:
-    """Say how an agent that kept these images is worse for a joint, or nothing; own parts are among `own`."""
-    nothing = np.empty((0, joint.card.dim), dtype=np.float32)
-    parts = {part.id: index for index, part in enumerate(joint.parts)}
+def harm_of(merged: MergedTask, own: Sequence[OwnValidation], prior: Prior) -> str | None:
+    """Say how an agent that kept these images is worse for a merged task, if it is; `own` has its parts too."""
+    nothing = np.empty((0, merged.card.dim), dtype=np.float32)
+    parts = {part.id: index for index, part in enumerate(merged.parts)}
     tasks = [kept.module for kept in own]
-    examiner = Examiner(prior, shared_kinds([joint, *tasks])[0], nothing, own)
+    trial = BankTrial(prior, shared_kinds([merged, *tasks])[0], nothing, own)
     others = [module for module in tasks if module.id not in parts]
-    together = {m.id: disputed(joint.parts, parts[m.id], prior) for m in tasks if m.id in parts}
-    before, after = (examiner.own_results(bank, together) for bank in (tasks, [*others, joint]))
+    together = {m.id: disputed(merged.parts, parts[m.id], prior) for m in tasks if m.id in parts}
+    before, after = (trial.own_results(bank, together) for bank in (tasks, [*others, merged]))
     complaints = (
         _complaint(module, before[module.id], after[module.id]) for module in tasks if module.id in before
     )
@@ -148,12 +148,12 @@ def _complaint(module: Module, before: list[Result], after: list[Result]) -> str
     return None
 
 
-# Arranging: the tasks that an agent's bank and links make, found once for each change.
+# TaskMerger: the tasks that an agent's bank and links make, found once for each change.
 
 log = logging.getLogger(__name__)
 
 
-class Arranging:
+class TaskMerger:
     """What an agent's links make of its modules. Several threads may ask at once."""
 
     def __init__(
@@ -177,13 +177,13 @@ class Arranging:
             return last[1]
         with one_thread():
             if self._last[0] != state:
-                self._last = state, self._arranged(modules, links)
+                self._last = state, self._merged(modules, links)
             return self._last[1]
 
     def if_linked(self, modules: Sequence[Module], links: Sequence[Link]) -> list[Module]:
         """What they would be with other links; `why_not` then speaks of these, until the bank or links change."""
         with one_thread():
-            tasks = self._arranged(modules, links)
+            tasks = self._merged(modules, links)
             self._last = (None, [])
             return tasks
 
@@ -192,22 +192,24 @@ class Arranging:
         reasons = [made for key, made in self._remembered.items() if key[0] == link.digest]
         return next((reason for reason in reasons if isinstance(reason, str)), None)
 
-    def _arranged(self, modules: Sequence[Module], links: Sequence[Link]) -> list[Module]:
-        from skillmesh.synergy.merging import arranged
+    def _merged(self, modules: Sequence[Module], links: Sequence[Link]) -> list[Module]:
+        from skillmesh.synergy.merging import with_merged_tasks
 
         own = [module for module in modules if module.card.teacher_key == self._own_key]
-        if self._own != [module.id for module in own]:  # there are other images to try joints on
+        if self._own != [module.id for module in own]:  # there are other images to try merged tasks on
             self._own, self._remembered = [module.id for module in own], {}
-        return arranged(modules, links, self._prior(), lambda joint: self._harm(joint, own), self._remembered)
+        return with_merged_tasks(
+            modules, links, self._prior(), lambda merged: self._harm(merged, own), self._remembered
+        )
 
-    def _harm(self, joint: MergedTask, own: Sequence[Module]) -> str | None:
-        """Why a joint with a part of the agent's own does not act here, if it does not."""
-        if all(part.card.teacher_key != self._own_key for part in joint.parts):
+    def _harm(self, merged: MergedTask, own: Sequence[Module]) -> str | None:
+        """Why a merged task with a part of the agent's own does not act here, if it does not."""
+        if all(part.card.teacher_key != self._own_key for part in merged.parts):
             return None
 
-        reason = harm_of(joint, load_validation(self._folder, own), self._prior())
+        reason = harm_of(merged, load_validation(self._folder, own), self._prior())
         if reason is not None:
             log.warning(
-                "the link %r by %s does not act here: %s", joint.link.task, self._name_of(joint.link), reason
+                "the link %r by %s does not act here: %s", merged.link.task, self._name_of(merged.link), reason
             )
         return reason

@@ -158,7 +158,7 @@ def _centred(logits: Floats) -> NDArray[np.float64]:
 # A link acts where its maker is trusted, two or more of its parts are in the bank, and these fit.
 # That depends on the link and the parts alone: agents that hold the same join the same, bit by bit, whatever the
 # order in which things came. So nobody can join what does not belong together, least of all a stranger. Only a
-# joint that harms an agent's own images (`links.py`) is left out, by that agent alone.
+# merged that harms an agent's own images (`links.py`) is left out, by that agent alone.
 
 MOST_EVIDENCE = 4.0
 """Counts are what teachers say they are: none has more than so many times the say of the middle one of them."""
@@ -166,14 +166,14 @@ MISFITS = 64
 """After so many links that join nothing a maker has lost its say: each costs some milliseconds to look at."""
 
 Remembered = dict[tuple[str, ...], MergedTask | str]
-"""What came of links, by their digest and the ids of their parts here: a joint, or why there is none."""
+"""What came of links, by their digest and the ids of their parts here: a merged task, or why there is none."""
 
 
-def arranged(
+def with_merged_tasks(
     modules: Sequence[Module],
     links: Iterable[Link],
     prior: Prior,
-    complaint: Callable[[MergedTask], str | None] = lambda joint: None,
+    complaint: Callable[[MergedTask], str | None] = lambda merged: None,
     remembered: Remembered | None = None,
 ) -> list[Module]:
     """A bank's tasks in its order: the modules, those that a link joins as one.
@@ -184,12 +184,12 @@ def arranged(
     Parameters
     ----------
     complaint
-        Why a joint does not act here though its parts fit, if it does not.
+        Why a merged task does not act here though its parts fit, if it does not.
     remembered
         What came of links before; it is brought up to date.
     """
     before, found = dict(remembered or {}), Remembered()
-    joints: list[Module] = []
+    merged_tasks: list[Module] = []
     taken: set[str] = set()
     misfits: Counter[str] = Counter()
     with one_thread():  # several may round otherwise
@@ -201,7 +201,7 @@ def arranged(
             known = before.get(key)
             found[key] = made = _made(link, parts, prior, complaint) if known is None else known
             if isinstance(made, MergedTask):
-                joints.append(made)
+                merged_tasks.append(made)
                 taken |= ids
             else:
                 misfits[link.teacher_key] += 1
@@ -209,7 +209,7 @@ def arranged(
         remembered.clear()
         remembered.update(found)
     alone = [module for module in modules if module.id not in taken]
-    return in_order(alone + joints)
+    return in_order(alone + merged_tasks)
 
 
 def _made(
@@ -219,11 +219,11 @@ def _made(
     reason = misfit(parts, prior)
     if reason is not None:
         return reason
-    made = joint(link, parts, prior)
+    made = merged_task(link, parts, prior)
     return complaint(made) or made
 
 
-def joint(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask:
+def merged_task(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask:
     """One task of parts that fit, in the order of the bank."""
     ordered = in_order(parts)
     classes = union([part.card.classes for part in ordered])
@@ -237,8 +237,8 @@ def joint(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask:
     tensors = _unrounded(together(heads, next(iter(known.values())), prior)) | _probes(ordered)
     for kind, whole in known.items():
         tensors |= KINDS[kind].of_gaussians(whole).exact_tensors()
-    content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
-    identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
+    content = _hash("merged-content", [link.task, *(part.content_id for part in ordered)])
+    identity = _hash("merged", [link.digest, *(part.id for part in ordered)])
     card = _card(link, ordered, classes, tuple(known))
     return MergedTask(card, tensors, identity, content, sum(part.size for part in ordered), link, tuple(ordered))
 

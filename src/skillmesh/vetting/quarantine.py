@@ -1,8 +1,8 @@
 """Quarantine: a module that arrives is tried before it may answer.
 
-By itself it must look like a task. Then it joins the agent's bank on trial (`exam.py`): if the agent
+By itself it must look like a task. Then it joins the agent's bank on trial (`bank_trial.py`): if the agent
 does worse on what it knows for certain, on what other teachers sent along, or on images that no single task should
-claim, the newcomer is held back, with figures that say why (`exam.py`).
+claim, the newcomer is held back, with figures that say why (`bank_trial.py`).
 
 Newcomers are tried together, in one mapper that the agent then goes on with. Only a batch that fails is halved,
 until the modules to blame are found.
@@ -28,7 +28,7 @@ from skillmesh.learning.head import Head, closed_form, read_probes
 from skillmesh.module import Module, in_order
 from skillmesh.numerics.arrays import Floats
 from skillmesh.store.home import OwnValidation
-from skillmesh.vetting.exam import Examiner, Sitting, harm, own_loss
+from skillmesh.vetting.bank_trial import BankTrial, Tried, harm, own_loss
 
 COMPARED = 64
 """Of so many classes of two parts it is seen whether they agree, or all: tasks of thousands would take minutes."""
@@ -218,9 +218,9 @@ class Quarantine:
 
     def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
         """Take what the agent tries modules on; `background` as `background_of` brings it into its space."""
-        self._examiner = Examiner(prior, kind, background, own)
+        self._examiner = BankTrial(prior, kind, background, own)
         self._max_claim = KINDS[kind].most_claimed
-        self._last: Sitting | None = None
+        self._last: Tried | None = None
         """The last bank's results; without its mapper, which is large."""
 
     def judge(self, live: Sequence[Module], newcomers: Sequence[Module], mapper: Mapper | None = None) -> Verdict:
@@ -240,16 +240,16 @@ class Quarantine:
         accepted, complaints, after = self._admit(before, candidates)
         modules = in_order(_without_replaced(live, accepted) + accepted)
         if modules != after.modules:  # a successor was held: the older version is back
-            after = self._examiner.sit(modules)
+            after = self._examiner.run(modules)
         everyone = sorted(held + complaints, key=lambda h: (h.module.content_id, h.module.id))
         self._last = replace(after, mapper=None)
         return Verdict(tuple(in_order(accepted)), tuple(everyone), modules, after.mapper)
 
-    def _before(self, base: list[Module], mapper: Mapper | None) -> Sitting:
+    def _before(self, base: list[Module], mapper: Mapper | None) -> Tried:
         """How the bank did without the newcomers: as it did with the last ones, where nothing else has changed."""
         if self._last is not None and self._last.modules == base:
             return self._last
-        return self._examiner.sit(base, mapper)
+        return self._examiner.run(base, mapper)
 
     def _inspected(self, newcomers: list[Module]) -> tuple[list[Module], list[Held]]:
         """Hold back what is absurd by itself; order the others, those that claim least of the background first.
@@ -265,11 +265,11 @@ class Quarantine:
                 fine.append((figures.claim, module.content_id, module.id, module))
         return [module for *_, module in sorted(fine, key=lambda ranked: ranked[:3])], held
 
-    def _admit(self, before: Sitting, newcomers: list[Module]) -> tuple[list[Module], list[Held], Sitting]:
+    def _admit(self, before: Tried, newcomers: list[Module]) -> tuple[list[Module], list[Held], Tried]:
         """Let all in if together they do no harm; else try the halves, the second after the first."""
         if not newcomers:
             return [], [], before
-        after = self._examiner.sit(in_order(before.modules + newcomers))
+        after = self._examiner.run(in_order(before.modules + newcomers))
         complaint = (
             harm(before, after, newcomers, self._max_claim)
             or self._misnamed(after, newcomers)
@@ -284,7 +284,7 @@ class Quarantine:
         second, second_held, last = self._admit(between, newcomers[middle:])
         return first + second, first_held + second_held, last
 
-    def _uncovered(self, before: Sitting, newcomers: list[Module]) -> str | None:
+    def _uncovered(self, before: Tried, newcomers: list[Module]) -> str | None:
         """Say how composed newcomers would harm the agent's own images if the sources before them were gone.
 
         A source may be withdrawn at any time, and what stood back behind it then answers untried.
@@ -294,10 +294,10 @@ class Quarantine:
         left = [module for module in newcomers if module.id not in sources]
         if len(rest) + len(left) == len(before.modules) + len(newcomers) or not before.own:
             return None
-        reason = own_loss(self._examiner.sit(rest), self._examiner.sit(in_order(rest + left)))
+        reason = own_loss(self._examiner.run(rest), self._examiner.run(in_order(rest + left)))
         return None if reason is None else f"were it not for the tasks that it is composed of: {reason}"
 
-    def _misnamed(self, after: Sitting, newcomers: list[Module]) -> str | None:
+    def _misnamed(self, after: Tried, newcomers: list[Module]) -> str | None:
         """Say which of the agent's own tasks a newcomer teaches under the same names, put to other classes.
 
         Where an agent has few images, or knows few of them itself, wrong answers could be bad luck; that classes

@@ -54,7 +54,7 @@ class Arrival(NamedTuple):
     partial: Partial
 
 
-class Adopter:
+class Importer:
     """Takes arrivals into one agent's bank, or into its quarantine."""
 
     def __init__(self, agent: Core, shelf: Shelf, blame: Callable[[str, str], None]) -> None:
@@ -66,7 +66,7 @@ class Adopter:
         self.costs = Costs()
         """What trying modules and building mappers has cost so far."""
 
-    def adopt(self, arrivals: Sequence[Arrival]) -> list[Module]:
+    def import_all(self, arrivals: Sequence[Arrival]) -> list[Module]:
         """Take in what is sound and passes; what is refused or held is in the ledger with its reason.
 
         An `OSError` or `AgentError` means that the disk did not take it: the files stay where they are.
@@ -213,15 +213,15 @@ TROUBLE = 20.0
 """Seconds for which trouble is shown that does not come back: longer than anything takes to be tried again."""
 
 
-class Intake:
+class Importing:
     """Brings an agent's bank up to what it knows and wants."""
 
     def __init__(
-        self, agent: Core, chooser: Chooser, fetcher: Fetcher, adopter: Adopter, done: Callable[[], None]
+        self, agent: Core, chooser: Chooser, fetcher: Fetcher, importer: Importer, done: Callable[[], None]
     ) -> None:
         """Call `done` whenever something has been taken in, or could not be."""
         self._agent, self._chooser, self._done = agent, chooser, done
-        self.fetcher, self.adopter = fetcher, adopter
+        self.fetcher, self.importer = fetcher, importer
         self.wants = Wants([], {})
         self.under_way: set[str] = set()
         """Modules that are being fetched, or have arrived and wait."""
@@ -238,7 +238,7 @@ class Intake:
         """Work until `when_over` is closed; the mapper of what is there comes first."""
         self.fetcher.start(when_over)
         self.rebuild_soon()
-        thread("adopt", self._adopt_arrivals, when_over)
+        thread("import", self._import_arrivals, when_over)
         when_over.callback(self._stopping.set)
 
     @property
@@ -326,10 +326,10 @@ class Intake:
             log.error("%r could not be fetched", announcement.task, exc_info=outcome)
         self._later(announcement, wait)
 
-    def _adopt_arrivals(self) -> None:
+    def _import_arrivals(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._adopt(self._next_arrivals())
+                self._import(self._next_arrivals())
             except queue.Empty:
                 pass
             except Exception as error:  # without this thread nothing would be taken in any more
@@ -346,9 +346,9 @@ class Intake:
                 came.append(self._arrivals.get(timeout=left) if left > 0 else self._arrivals.get_nowait())
         return [arrival for arrival in came if arrival is not None]
 
-    def _adopt(self, arrivals: list[Arrival]) -> None:
+    def _import(self, arrivals: list[Arrival]) -> None:
         try:
-            for module in self.adopter.adopt(arrivals):
+            for module in self.importer.import_all(arrivals):
                 log.info("took in %r by %s", module.card.task, self._agent.teachers.name(module.card))
             if arrivals:
                 self._trouble = None
@@ -358,14 +358,14 @@ class Intake:
             self._put_off(arrivals, error)
         except Exception as error:
             log.exception("modules could not be taken in")
-            self._adopt_alone(arrivals, error)
+            self._import_alone(arrivals, error)
         self._done()
 
-    def _adopt_alone(self, arrivals: list[Arrival], error: Exception) -> None:
+    def _import_alone(self, arrivals: list[Arrival], error: Exception) -> None:
         """Find the one that the trial stumbled over: it must not keep the others out."""
         if len(arrivals) > 1:
             for arrival in arrivals:
-                self._adopt([arrival])
+                self._import([arrival])
             return
         try:
             for arrival in arrivals:

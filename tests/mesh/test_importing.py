@@ -15,19 +15,19 @@ import pytest
 from notices import BOB, EVE, announced
 
 from skillmesh.core import Core
-from skillmesh.mesh.intake import Adopter, Arrival, Intake
+from skillmesh.mesh.importing import Arrival, Importer, Importing
 from skillmesh.mesh.shelf import Partial, Shelf
 from skillmesh.module.notice import announce
 from skillmesh.vetting.quarantine import Held, Verdict
 
 
 class Stumbling:
-    """An adopter that no module gets through."""
+    """An importer that no module gets through."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
 
-    def adopt(self, arrivals: list[Arrival]) -> list[Any]:
+    def import_all(self, arrivals: list[Arrival]) -> list[Any]:
         self.tried += [arrival.announcement.task for arrival in arrivals]
         if arrivals:
             raise RuntimeError("the trial stumbled")
@@ -39,28 +39,28 @@ class NoFetcher:
         """Fetch nothing."""
 
 
-def intake_without_peers() -> Intake:
-    return Intake(None, None, NoFetcher(), Stumbling(), lambda: None)  # type: ignore[arg-type]
+def importing_without_peers() -> Importing:
+    return Importing(None, None, NoFetcher(), Stumbling(), lambda: None)  # type: ignore[arg-type]
 
 
 class TestATeachersShare:
     OF_BOB, OF_EVE = ([announced(teacher, f"task {number}") for number in range(6)] for teacher in (BOB, EVE))
 
     def test_is_one_module_at_first_and_twice_as_many_with_each_that_comes(self):
-        intake = intake_without_peers()
+        importing = importing_without_peers()
         for most in (1, 2, 4):
-            assert len(intake._in_turn(list(self.OF_BOB))) == most
-            intake._share(BOB.public_key, came=True)
-        assert len(intake._in_turn([*self.OF_BOB, *self.OF_EVE])) == 6 + 1
+            assert len(importing._in_turn(list(self.OF_BOB))) == most
+            importing._share(BOB.public_key, came=True)
+        assert len(importing._in_turn([*self.OF_BOB, *self.OF_EVE])) == 6 + 1
 
     def test_is_halved_by_one_that_nobody_has_and_the_last_one_waits(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("skillmesh.mesh.intake.IN_VAIN", 600.0)
-        intake = intake_without_peers()
+        monkeypatch.setattr("skillmesh.mesh.importing.IN_VAIN", 600.0)
+        importing = importing_without_peers()
         for _ in range(2):
-            intake._share(BOB.public_key, came=True)
+            importing._share(BOB.public_key, came=True)
         for most in (2, 1, 0):
-            intake._share(BOB.public_key, came=False)
-            assert len(intake._in_turn(list(self.OF_BOB))) == most
+            importing._share(BOB.public_key, came=False)
+            assert len(importing._in_turn(list(self.OF_BOB))) == most
 
 
 class TestOneThatHasArrived:
@@ -74,44 +74,44 @@ class TestOneThatHasArrived:
     def test_waits_for_those_on_their_way_and_for_no_others(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coming: int
     ):
-        monkeypatch.setattr("skillmesh.mesh.intake.LINGER", 120.0)
-        intake, began = intake_without_peers(), time.monotonic()
+        monkeypatch.setattr("skillmesh.mesh.importing.LINGER", 120.0)
+        importing, began = importing_without_peers(), time.monotonic()
         arrivals = [self.arrival(task, tmp_path) for task in ("chess", "go")[:coming]]
-        intake.under_way |= {arrival.announcement.digest for arrival in arrivals}
-        intake._arrivals.put(arrivals[0])
+        importing.under_way |= {arrival.announcement.digest for arrival in arrivals}
+        importing._arrivals.put(arrivals[0])
         if coming == 2:
-            threading.Timer(0.3, intake._arrivals.put, (arrivals[1],)).start()
-        assert intake._next_arrivals() == arrivals
+            threading.Timer(0.3, importing._arrivals.put, (arrivals[1],)).start()
+        assert importing._next_arrivals() == arrivals
         assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("fault", ["full", "unforeseen"])
 def test_it_goes_on_where_a_refusal_cannot_be_written_down(new_agent, tmp_path: Path, monkeypatch, caplog, fault):
-    agent, adopter = new_agent(), Stumbling()
+    agent, importer = new_agent(), Stumbling()
     caplog.set_level(logging.ERROR)
     if fault == "full":
         agent.ledger._database.execute("PRAGMA max_page_count = 1")
         agent.ledger.view()
     else:
         monkeypatch.setattr(agent.ledger, "choose", lambda *_: 1 / 0)
-    intake = Intake(agent, None, NoFetcher(), adopter, lambda: None)  # type: ignore[arg-type]
+    importing = Importing(agent, None, NoFetcher(), importer, lambda: None)  # type: ignore[arg-type]
     with contextlib.ExitStack() as over:
-        intake.start(over)
+        importing.start(over)
         notices = [announced(BOB, task) for task in ("chess", "go")]
         arrivals = [Arrival(notice, Partial(tmp_path / notice.task, notice)) for notice in notices]
         if fault == "full":  # a ledger has some room in its last page
             monkeypatch.setattr(notices[0].__class__, "digest", property(lambda self: self.task * 5000))
         for number, arrival in enumerate(arrivals):
-            intake.under_way.add(notices[number].digest)
-            intake._arrivals.put(arrival)
+            importing.under_way.add(notices[number].digest)
+            importing._arrivals.put(arrival)
             deadline = time.monotonic() + 20
-            while len(adopter.tried) <= number or intake.trouble is None:
+            while len(importer.tried) <= number or importing.trouble is None:
                 assert time.monotonic() < deadline, "nobody takes anything in any more"
                 time.sleep(0.02)
-    assert adopter.tried == ["chess", "go"]
+    assert importer.tried == ["chess", "go"]
     if fault == "full":
-        assert "full" in (intake.trouble or "")
-        assert intake.under_way == set(), "it is tried again later"
+        assert "full" in (importing.trouble or "")
+        assert importing.under_way == set(), "it is tried again later"
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -125,10 +125,10 @@ def test_what_came_piece_by_piece_is_kept_once_in_the_bank_or_in_quarantine(
     agent.ledger.merge([notice], "tina")
     partial = Partial(shelf.partial, notice)
     partial.path.write_bytes(data)
-    adopter = Adopter(agent, shelf, lambda *_: pytest.fail("nobody lied"))
+    importer = Importer(agent, shelf, lambda *_: pytest.fail("nobody lied"))
     if held:
         verdict = Verdict((), (Held(dice, "it takes others' images"),), [], None)
-        monkeypatch.setattr(adopter, "_trial", lambda _: SimpleNamespace(judge=lambda *_: verdict))
-    assert adopter.adopt([Arrival(notice, partial)]) == ([] if held else [dice])
+        monkeypatch.setattr(importer, "_trial", lambda _: SimpleNamespace(judge=lambda *_: verdict))
+    assert importer.import_all([Arrival(notice, partial)]) == ([] if held else [dice])
     assert not partial.path.exists()
     assert (shelf.file_of(dice.id) == data, list(agent.bank) == [dice]) == (held, not held)

@@ -1,6 +1,6 @@
 """Exams: how well a bank answers what its agent can check, and whether newcomers make it worse.
 
-Every module brings an exam: of the agent's own tasks their validation images, whose labels are certain; of other
+Every module brings an case: of the agent's own tasks their validation images, whose labels are certain; of other
 tasks their probes, whose labels are what the teacher's head says. The calibration's background sample comes last.
 """
 
@@ -26,8 +26,8 @@ Flags = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 
 
-class ExamAnswers(NamedTuple):
-    """What a module calls the images of an exam."""
+class CaseAnswers(NamedTuple):
+    """What a module calls the images of an case."""
 
     right: int
     """By the right name; where labels are unknown, by one of the task's names at all."""
@@ -36,7 +36,7 @@ class ExamAnswers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exam:
+class Case:
     """Images of one task, and which of its classes they show."""
 
     module: Module
@@ -45,10 +45,10 @@ class Exam:
     labels: Indices | None
     """None where nobody knows them: an adapted head's probes, which are no images."""
 
-    def only(self, rows: Flags) -> Exam:
+    def only(self, rows: Flags) -> Case:
         return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
 
-    def said_by(self, winner: Module) -> ExamAnswers:
+    def said_by(self, winner: Module) -> CaseAnswers:
         """What a module calls the images by their descriptors, and how many of that is right.
 
         A second teacher of `Spring_Rolls` may call them `spring roll`; where one of the two tells `A` and `A-`
@@ -56,22 +56,22 @@ class Exam:
         would say of plain ones may be right and prove nothing.
         """
         if winner.card.adapted:
-            return ExamAnswers(0, 0)
+            return CaseAnswers(0, 0)
         here, there = union([self.module.card.classes, winner.card.classes]).places
         said = there[_said(winner, self.x)]
         names = int(np.sum(np.isin(said, here)))
-        return ExamAnswers(names if self.labels is None else int(np.sum(said == here[self.labels])), names)
+        return CaseAnswers(names if self.labels is None else int(np.sum(said == here[self.labels])), names)
 
     @property
     def error(self) -> float:
-        """How often the task's own head is wrong on images that it has not seen; it has seen those of the exam."""
+        """How often the task's own head is wrong on images that it has not seen; it has seen those of the case."""
         accuracy = self.module.card.validation_accuracy
         return 0.0 if accuracy is None else 1 - accuracy
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a bank made of an exam."""
+    """What a bank made of an case."""
 
     images: int
     right: int
@@ -90,8 +90,8 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Sitting:
-    """How a bank did in all its exams."""
+class Tried:
+    """How a bank did in all its cases."""
 
     modules: list[Module]
     mapper: Mapper | None
@@ -108,8 +108,8 @@ class Sitting:
     with one of the task's names, right or wrong."""
 
 
-class Examiner:
-    """Sets the exams of one agent's bank and marks them."""
+class BankTrial:
+    """Sets the cases of one agent's bank and marks them."""
 
     def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
         self.prior = prior
@@ -117,51 +117,51 @@ class Examiner:
         self.background = background
         self._own = {kept.module.id: kept for kept in own if len(kept.x)}
 
-    def sit(self, modules: list[Module], mapper: Mapper | None = None) -> Sitting:
-        """Let a bank answer all its exams in one go; `mapper` is the bank's, if it is built already."""
+    def run(self, modules: list[Module], mapper: Mapper | None = None) -> Tried:
+        """Let a bank answer all its cases in one go; `mapper` is the bank's, if it is built already."""
         if not modules:
-            return Sitting([], None, {}, {}, {}, np.full(len(self.background), -1))
+            return Tried([], None, {}, {}, {}, np.full(len(self.background), -1))
         mapper = mapper or Mapper(modules, self.kind, self.prior)
-        exams = [self._exam(module) for module in modules]
+        cases = [self._case(module) for module in modules]
         trial = mapper.on_trial()
-        own = trial.map(np.concatenate([*(exam.x for exam in exams if exam.own), self.background]))
+        own = trial.map(np.concatenate([*(case.x for case in cases if case.own), self.background]))
         probed = iter(_split(trial.probed, [_probes(module) for module in modules]))
-        kept = iter(_split(own, [len(exam.x) for exam in exams if exam.own]))
+        kept = iter(_split(own, [len(case.x) for case in cases if case.own]))
         results: dict[bool, dict[str, Result]] = {True: {}, False: {}}
         taken: dict[tuple[str, bool], Taken] = defaultdict(Taken)
         met: dict[tuple[str, str], int] = {}
-        for exam, steps_back in zip(exams, mapper.steps_back, strict=True):
+        for case, steps_back in zip(cases, mapper.steps_back, strict=True):
             on_probes = next(probed)  # the mapper has been asked about these while it was built
-            if steps_back and not exam.own:
+            if steps_back and not case.own:
                 continue  # its probes are its sources', who may call them by other names
-            won, unsaid = next(kept) if exam.own else on_probes
-            results[exam.own][exam.module.id] = _marked(exam, modules, won, unsaid, taken, met)
+            won, unsaid = next(kept) if case.own else on_probes
+            results[case.own][case.module.id] = _marked(case, modules, won, unsaid, taken, met)
         claimants, strange = next(kept)
         claims = np.where(strange, -1, claimants)
-        return Sitting(modules, mapper, results[True], results[False], dict(taken), claims, met)
+        return Tried(modules, mapper, results[True], results[False], dict(taken), claims, met)
 
     def own_results(self, modules: list[Module], together: Mapping[str, Indices]) -> dict[str, list[Result]]:
         """How a bank answers the agent's own images: a task's all, each class's, some classes' together."""
         mapper = Mapper(modules, self.kind, self.prior)
         found: dict[str, list[Result]] = {}
         for module_id, kept in self._own.items():
-            exam = self._exam(kept.module)
-            mapped = mapper.map(exam.x)
-            labels = np.full(len(exam.x), -1) if exam.labels is None else exam.labels
+            case = self._case(kept.module)
+            mapped = mapper.map(case.x)
+            labels = np.full(len(case.x), -1) if case.labels is None else case.labels
             groups = [np.unique(labels), *np.unique(labels), together.get(module_id, [])]
             found[module_id] = [
-                _marked(exam.only(rows), modules, mapped.task[rows], mapped.unknown[rows], defaultdict(Taken), {})
+                _marked(case.only(rows), modules, mapped.task[rows], mapped.unknown[rows], defaultdict(Taken), {})
                 for rows in (np.isin(labels, group) for group in groups)
             ]
         return found
 
-    def _exam(self, module: Module) -> Exam:
+    def _case(self, module: Module) -> Case:
         kept = self._own.get(module.id)
         x = kept.x if kept else read_probes(module.tensors, module.card.dim)
         labels = kept.labels if kept else None
         if labels is None and not module.card.adapted:
             labels = _said(module, x)
-        return Exam(module, kept is not None, x, labels)
+        return Case(module, kept is not None, x, labels)
 
 
 def _split(mapped: Mapped | Judged, counts: Sequence[int]) -> list[tuple[Indices, Flags]]:
@@ -175,30 +175,30 @@ def _probes(module: Module) -> int:
 
 
 def _marked(
-    exam: Exam,
+    case: Case,
     modules: list[Module],
     winners: Indices,
     unknown: Flags,
     taken: dict[tuple[str, bool], Taken],
     met: dict[tuple[str, str], int],
 ) -> Result:
-    """Mark one exam, and put wrong answers down to the other teachers who gave them."""
+    """Mark one case, and put wrong answers down to the other teachers who gave them."""
     right, excused = 0, 0.0
     for index in np.unique(winners):
         rows, winner = winners == index, modules[index]
         count = int(rows.sum())
-        if winner == exam.module and winner.card.adapted:  # it is believed on its own exam, and on no other
+        if winner == case.module and winner.card.adapted:  # it is believed on its own case, and on no other
             right += count
             continue
-        hits, names = exam.only(rows).said_by(winner)
-        equivalent = 0 if winner == exam.module else names
-        right, excused = right + hits, excused + exam.error * equivalent
-        if winner.card.teacher_key != exam.module.card.teacher_key:
-            account = taken[winner.card.teacher_key, exam.own]
+        hits, names = case.only(rows).said_by(winner)
+        equivalent = 0 if winner == case.module else names
+        right, excused = right + hits, excused + case.error * equivalent
+        if winner.card.teacher_key != case.module.card.teacher_key:
+            account = taken[winner.card.teacher_key, case.own]
             account.wrong += count - hits
-            account.excused += exam.error * equivalent
-            if exam.own:
-                met[winner.id, exam.module.id] = equivalent
+            account.excused += case.error * equivalent
+            if case.own:
+                met[winner.id, case.module.id] = equivalent
     return Result(len(winners), right, int(np.sum(~unknown)), excused)
 
 
@@ -249,7 +249,7 @@ def _more_than_each(images: int, rate: float) -> NDArray[np.float64]:
     return np.append(at_least[1:], 0.0)
 
 
-def harm(before: Sitting, after: Sitting, newcomers: list[Module], max_claim: float) -> str | None:
+def harm(before: Tried, after: Tried, newcomers: list[Module], max_claim: float) -> str | None:
     """Say how a bank is worse for its newcomers, in a sentence with figures, or nothing."""
     known = dict(before.others)
     if len(newcomers) > 1:  # nor may one of them take what another brings
@@ -262,18 +262,18 @@ def harm(before: Sitting, after: Sitting, newcomers: list[Module], max_claim: fl
     )
 
 
-def own_loss(before: Sitting, after: Sitting) -> str | None:
+def own_loss(before: Tried, after: Tried) -> str | None:
     """Say how the agent's own images suffer, or nothing."""
     return _loss(before.own, after, OWN_IMAGES)
 
 
 def _undisturbed(result: Result) -> Result:
-    """What a newcomer's exam would be if no other module answered it."""
+    """What a newcomer's case would be if no other module answered it."""
     return replace(result, right=result.images, excused=0.0)
 
 
-def _loss(before: dict[str, Result], after: Sitting, what: str) -> str | None:
-    """Compare the results of exams, over all tasks and for each."""
+def _loss(before: dict[str, Result], after: Tried, what: str) -> str | None:
+    """Compare the results of cases, over all tasks and for each."""
     later = after.own | after.others
     examined = [m for m in after.modules if m.id in before and m.id in later]
     if not examined:
@@ -291,7 +291,7 @@ def _summed(results: Iterable[Result]) -> Result:
 
 
 def worse(before: Result, after: Result, rate: float, what: str) -> str | None:
-    """Compare the results of one exam."""
+    """Compare the results of one case."""
     images = after.images
     allowed = tolerance(images, rate, after.excused - before.excused)
     if before.right - after.right > allowed:
@@ -308,7 +308,7 @@ def worse(before: Result, after: Result, rate: float, what: str) -> str | None:
     return None
 
 
-def _claim(before: Sitting, after: Sitting, newcomers: list[Module], max_claim: float) -> str | None:
+def _claim(before: Tried, after: Tried, newcomers: list[Module], max_claim: float) -> str | None:
     """Look at the background: what newcomers claim, and what older modules know only since they came."""
     images, places = len(after.claims), [after.modules.index(m) for m in newcomers]
     most = max(int(np.sum(after.claims == place)) for place in places)
@@ -324,7 +324,7 @@ def _claim(before: Sitting, after: Sitting, newcomers: list[Module], max_claim: 
     return None
 
 
-def _greed(before: Sitting, after: Sitting, newcomers: list[Module]) -> str | None:
+def _greed(before: Tried, after: Tried, newcomers: list[Module]) -> str | None:
     """Look at all that a teacher sent: many modules must not take bit by bit what one may not."""
     for teacher in sorted({m.card.teacher_key for m in newcomers}):
         count = sum(m.card.teacher_key == teacher for m in after.modules)
@@ -340,7 +340,7 @@ def _greed(before: Sitting, after: Sitting, newcomers: list[Module]) -> str | No
     return None
 
 
-def _images_of_others(sitting: Sitting, teacher: str, own: bool) -> int:
+def _images_of_others(sitting: Tried, teacher: str, own: bool) -> int:
     """Count the images that a teacher's modules could take."""
     results = sitting.own if own else sitting.others
     return sum(results[m.id].images for m in sitting.modules if m.id in results and m.card.teacher_key != teacher)
