@@ -26,13 +26,13 @@ NAMED: dict[str, tuple[str, str, str]] = {
         "np.minimum(task, exact.min(axis=1",
         "np.maximum(task, exact.min(axis=1",
     ),
-    "the exam excuses no error of a teacher": (
-        "vetting/exam.py",
-        "account.excused += exam.error * equivalent",
-        "account.excused = exam.error * equivalent",
+    "the trial excuses no error of a teacher": (
+        "vetting/bank_trial.py",
+        "account.excused += case.error * equivalent",
+        "account.excused = case.error * equivalent",
     ),
-    "the exam excuses one more error per teacher": (
-        "vetting/exam.py",
+    "the trial excuses one more error per teacher": (
+        "vetting/bank_trial.py",
         "excused: float = 0.0\n\n\n@dataclass(frozen=True)\nclass Tried",
         "excused: float = 1.0\n\n\n@dataclass(frozen=True)\nclass Tried",
     ),

@@ -1,6 +1,6 @@
-"""Exams: how well a bank answers what its agent can check, and whether newcomers make it worse.
+"""The trial of a bank: how well a bank answers what its agent can check, and whether newcomers make it worse.
 
-Every module brings an case: of the agent's own tasks their validation images, whose labels are certain; of other
+Every module brings a case: of the agent's own tasks their validation images, whose labels are certain; of other
 tasks their probes, whose labels are what the teacher's head says. The calibration's background sample comes last.
 """
 
@@ -27,7 +27,7 @@ Indices = NDArray[np.int64]
 
 
 class CaseAnswers(NamedTuple):
-    """What a module calls the images of an case."""
+    """What a module calls the images of a case."""
 
     right: int
     """By the right name; where labels are unknown, by one of the task's names at all."""
@@ -71,7 +71,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """What a bank made of an case."""
+    """What a bank made of a case."""
 
     images: int
     right: int
@@ -109,7 +109,7 @@ class Tried:
 
 
 class BankTrial:
-    """Sets the cases of one agent's bank and marks them."""
+    """Has one agent's bank answer its cases, and marks the answers."""
 
     def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
         self.prior = prior
