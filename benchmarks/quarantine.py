@@ -34,7 +34,7 @@ from skillmesh.learning.head import SHARES, Head, probe_tensors
 from skillmesh.module import Identity, Module
 from skillmesh.numerics.arrays import Floats, LowRank, Tensors
 from skillmesh.store.home import VALIDATION, OwnValidation, create_home, load_validation
-from skillmesh.vetting import exam
+from skillmesh.vetting import bank_trial
 from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of, figures_of
 
 HERE = Path(__file__).parent
@@ -146,17 +146,17 @@ def together(world: World, agents: int, rng: np.random.Generator) -> dict[str, A
 @contextmanager
 def _counted_builds() -> Iterator[list[int]]:
     """Count how many mappers over whole banks are built."""
-    count, build = [0], exam.Mapper
+    count, build = [0], bank_trial.Mapper
 
     def counting(*arguments: Any) -> Mapper:
         count[0] += 1
         return build(*arguments)
 
-    exam.Mapper = counting  # type: ignore[assignment, misc]
+    bank_trial.Mapper = counting  # type: ignore[assignment, misc]
     try:
         yield count
     finally:
-        exam.Mapper = build  # type: ignore[misc]
+        bank_trial.Mapper = build  # type: ignore[misc]
 
 
 def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.Generator) -> dict[str, Any]:

@@ -92,6 +92,8 @@ def path(name: str, value: Any) -> Any:
     """A path, handed on as it is."""
     if not isinstance(value, str | os.PathLike):
         raise wrong(name, value, "a path: a string or a pathlib.Path")
+    if not os.fspath(value):  # pathlib would take it for the current folder
+        raise wrong(name, value, "a path, '.' for the current folder")
     if "\0" in os.fsdecode(value):
         raise wrong(name, os.fsdecode(value), "a path without a null character")
     if not isinstance(os.fspath(value), str):

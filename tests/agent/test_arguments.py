@@ -25,6 +25,7 @@ WRONG: dict[str, Callable[[Core], Any]] = {
     "task: found None; expected the path": lambda a: a.learn(None),
     "task: found ndarray; expected the path": lambda a: a.learn(X),
     "task: found 'a\\x00b' (str); expected a path without": lambda a: a.learn("a\0b"),
+    "task: found '' (str); expected a path, '.' for the current folder": lambda a: a.learn(""),
     "name: found 5 (int); expected a string": lambda a: a.learn("x", name=5),
     "name: found '\\ud800' (str); expected a string whose": lambda a: a.learn("x", name="\ud800"),
     "replace: found 'yes' (str); expected True or False": lambda a: a.learn("x", replace="yes"),
@@ -135,7 +136,9 @@ VALUES = st.recursive(
 def test_any_values_give_our_error(data: st.DataObject, tiny_taught: Core):
     """Whatever a method is called with: nothing is there by these names, so our error it must be."""
     name = data.draw(
-        st.sampled_from(("export", "forget", "find", "withdraw", "merge", "unmerge", "receive", "take"))
+        st.sampled_from(
+            ("export", "forget", "find", "withdraw", "merge", "unmerge", "import_file", "import_bytes")
+        )
     )
     method = getattr(tiny_taught, name)
     required = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]

@@ -102,7 +102,7 @@ class Divisible(Adding):
 
 
 NEW: dict[str, type[Plain]] = {kind.kind: kind for kind in (Plain, Adding, Divisible)}
-MODELS: dict[type[BaseModel], str] = {AgentConfig: "mapper", Card: "anchors", Announcement: "anchors"}
+MODELS: dict[type[BaseModel], str] = {AgentConfig: "anchor", Card: "anchors", Announcement: "anchors"}
 """Where a choice of `AnchorKind` stands."""
 
 
@@ -214,7 +214,7 @@ def test_what_a_kind_cannot_do_is_refused_in_words(
     both = [f"shapes@{ann.teachers.name(m.card)}" for m in ann.bank if m.card.task == "shapes"]
     with pytest.raises(SettingsMismatchError, match="expected sketch or adding: only these can be added to"):
         ann.continue_task("shapes", parts[1])
-    with pytest.raises(SettingsMismatchError, match="expected sketch or adding: only its anchors add up"):
+    with pytest.raises(SettingsMismatchError, match="expected sketch or adding: only these add up"):
         ann.merge(both)
     picks = [f"{both[0]}:{name}" for name in shapes.classes]
     if kind == "divisible":

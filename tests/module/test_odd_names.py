@@ -84,7 +84,7 @@ def student(new_agent: NewAgent) -> Core:
 @odd_tasks
 class TestATaskWithAnOddName:
     def test_is_not_learned(self, odd: str, student: Core, tiny_tasks: Path):
-        with pytest.raises(AgentError, match=r"the task's name is .*give it another with --name"):
+        with pytest.raises(AgentError, match=r"the task's name is .*give it another name"):
             student.learn(tiny_tasks / "dice", name=odd)
         assert not len(student.bank)
 
@@ -126,7 +126,7 @@ def test_a_module_that_arrives_with_an_odd_name_is_refused_and_nobody_is_banned_
     partial = Partial(shelf.partial, notice)
     partial.path.write_bytes(data)
     importer = Importer(agent, shelf, lambda key, reason: blamed.append((key, reason)))
-    assert importer.adopt([Arrival(notice, partial)]) == []
+    assert importer.import_all([Arrival(notice, partial)]) == []
     assert blamed == []
     assert "OddNameError: card field 'task'" in agent.ledger.view().choices[notice.digest].reason
 

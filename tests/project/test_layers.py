@@ -44,8 +44,8 @@ def test_each_folder_imports_only_from_those_below_it(copy: Path) -> None:
     ids=["above", "in a function", "for a type", "the challenge"],
 )
 def test_a_forbidden_import_is_noticed(copy: Path, line: str) -> None:
-    file = copy / "src" / "skillmesh" / "vetting" / "exam.py"
+    file = copy / "src" / "skillmesh" / "vetting" / "bank_trial.py"
     file.write_text(f"{file.read_text()}\n{line}\n")
     checked = lint_imports(copy)
     assert checked.returncode == 1
-    assert "skillmesh.vetting.exam ->" in checked.stdout
+    assert "skillmesh.vetting.bank_trial ->" in checked.stdout

@@ -22,7 +22,7 @@ from skillmesh.learning.head import Head, probe_tensors, read_probes
 from skillmesh.module import Identity, Module, in_order
 from skillmesh.numerics.arrays import Tensors, quantise_rows
 from skillmesh.store.home import MAX_IMAGES, VALIDATION, load_validation, remove_validation, save_validation
-from skillmesh.vetting import exam
+from skillmesh.vetting import bank_trial
 from skillmesh.vetting.bank_trial import Result, Tried, harm, tolerance
 from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of
 
@@ -86,14 +86,14 @@ def test_honest_newcomers_cost_one_build_and_the_mapper_is_the_banks_own(
             super().__init__(bank, *rest)
 
     live = [modules[name] for name in OWN]
-    mapper = Mapper(in_order(live), "sketch", quarantine._examiner.prior)
-    monkeypatch.setattr(exam, "Mapper", Counted)
+    mapper = Mapper(in_order(live), "sketch", quarantine._trial.prior)
+    monkeypatch.setattr(bank_trial, "Mapper", Counted)
     verdict = quarantine.judge(live, [modules[name] for name in OTHERS], mapper)
     assert names(verdict.accepted) == set(OTHERS)
     assert not verdict.held
     assert built == [list(taught.bank)]
     assert verdict.modules == list(taught.bank)
-    x = quarantine._examiner.background
+    x = quarantine._trial.background
     assert np.array_equal(verdict.mapper.map(x).posterior, taught.mapper()[1].map(x).posterior)
 
 
@@ -112,8 +112,8 @@ def test_a_second_teacher_of_the_same_classes_passes_whatever_the_case_of_their_
 ) -> None:
     second = rival(modules["shapes"], classes=tuple(name.upper() for name in modules["shapes"].card.classes))
     live = list(modules.values())
-    taken = quarantine._examiner.run([*live, second]).mapper.map(
-        quarantine._examiner._own[modules["shapes"].id].x
+    taken = quarantine._trial.run([*live, second]).mapper.map(
+        quarantine._trial._own[modules["shapes"].id].x
     ).task == len(live)
     assert taken.mean() > 0.2
     assert quarantine.judge(live, [second]).accepted == (second,)
@@ -129,7 +129,7 @@ def test_names_that_one_teacher_tells_apart_are_told_apart(taught: Core, modules
     exchanged = tuple(f"Rh {i // 2}{'' if i % 2 else '-'}" for i in range(len(names)))
     own = replace(shapes, card=shapes.card.model_copy(update={"classes": names}))
     labels = np.arange(len(names)).repeat(2)
-    asked = exam.Case(own, True, SketchAnchor.read(shapes.tensors).means.repeat(2, axis=0), labels)
+    asked = bank_trial.Case(own, True, SketchAnchor.read(shapes.tensors).means.repeat(2, axis=0), labels)
     assert asked.said_by(own).right > 0.8 * len(labels)
     assert asked.said_by(forged(shapes, classes=exchanged)).right < 0.2 * len(labels)
     assert (
@@ -172,7 +172,7 @@ def test_another_teacher_of_an_adapted_task_is_right_where_it_says_one_of_its_na
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
     adapted = forged(modules["shapes"], biases, biases=(CHANNELS, len(biases["bias.value"])))
     first = signed(adapted, Identity.create("ann"))
-    trial = quarantine_of(taught, [])._examiner
+    trial = quarantine_of(taught, [])._trial
     bob = Identity.create("bob")
     sitting = trial.run([first, signed(rival(modules["shapes"]), bob)])
     assert sitting.others[first.id].right == sitting.others[first.id].images
@@ -185,7 +185,7 @@ def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Core, mod
     card = modules["shapes"].card.model_copy(update={"biases": (CHANNELS, len(biases["bias.value"]))})
     own = Module.create(card, modules["shapes"].tensors | biases, taught.identity)[0]
     (kept,) = load_validation(taught.home / VALIDATION, [modules["shapes"]])
-    trial = quarantine_of(taught, [])._examiner
+    trial = quarantine_of(taught, [])._trial
     quarantine = Quarantine(trial.prior, "sketch", trial.background, [replace(kept, module=own)])
     thief = rival(modules["shapes"], classes=tuple(f"no {name}" for name in card.classes))
     assert quarantine.judge([own, modules["dice"]], [modules["greek"]]).accepted
@@ -199,7 +199,7 @@ def test_a_second_teacher_may_be_wrong_as_often_as_the_first_on_new_images(
     """The first one's head has seen its validation images and knows them all; its card says how good it is."""
     shapes = forged(modules["shapes"], validation_accuracy=accuracy)
     (kept,) = load_validation(taught.home / VALIDATION, [modules["shapes"]])
-    trial = quarantine_of(taught, [])._examiner
+    trial = quarantine_of(taught, [])._trial
     quarantine = Quarantine(trial.prior, "sketch", trial.background, [replace(kept, module=shapes)])
     head, order = Head.read(shapes.tensors), np.arange(len(shapes.card.classes))
     order[:4] = [1, 0, 3, 2]  # four of ten classes mixed up
@@ -215,7 +215,7 @@ def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_secon
     tasks = {name: forged(modules[name], validation_accuracy=0.75) for name in ("shapes", "dice")}
     firsts = [signed(task, ann) for task in tasks.values()]
     seconds = [signed(rival(task), bob) for task in tasks.values()]
-    trial = quarantine_of(taught, [])._examiner
+    trial = quarantine_of(taught, [])._trial
     sitting = trial.run([*firsts, *seconds])
     probes = iter(
         np.split(
@@ -226,7 +226,7 @@ def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_secon
     named = wrong = 0
     for first in firsts:
         won = next(probes)
-        images = exam.Case(first, False, read_probes(first.tensors, first.card.dim), None)
+        images = bank_trial.Case(first, False, read_probes(first.tensors, first.card.dim), None)
         for index, second in enumerate(seconds, start=2):
             rows = won == index
             names = images.only(rows).said_by(second).names
@@ -240,7 +240,7 @@ def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_secon
 
 
 def test_nothing_is_excused_beforehand() -> None:
-    assert (exam.Taken().wrong, exam.Taken().excused) == (0, 0.0)
+    assert (bank_trial.Taken().wrong, bank_trial.Taken().excused) == (0, 0.0)
 
 
 def test_a_teacher_may_not_take_bit_by_bit_what_no_module_may(taught: Core, modules: dict[str, Module]) -> None:
@@ -290,7 +290,7 @@ def test_newcomers_are_tried_on_each_other_and_the_greedy_last(taught: Core, mod
     By its id the thief would come before the one that it steals from, which then would seem to be the thief.
     """
     quarantine, greek, honest = quarantine_of(taught, []), modules["greek"], crowd(modules)
-    some = quarantine._examiner.background[:8]
+    some = quarantine._trial.background[:8]
     thieves = (thief_of(greek, some, temperature=1 + step / 100) for step in range(100))
     thief = next(thief for thief in thieves if thief.content_id < greek.content_id)
     verdict = quarantine.judge([], [thief, *honest])
@@ -304,7 +304,7 @@ def test_newcomers_are_tried_on_each_other_and_the_greedy_last(taught: Core, mod
 def test_claiming_the_background_is_held_in_an_empty_and_in_a_full_bank(
     taught: Core, modules: dict[str, Module], quarantine: Quarantine
 ) -> None:
-    greedy = with_means(modules["greek"], quarantine._examiner.background[:32])
+    greedy = with_means(modules["greek"], quarantine._trial.background[:32])
     for live in ([], list(modules.values())):
         assert "of the background images" in reason_of(quarantine.judge(live, [greedy]))
 
@@ -383,7 +383,7 @@ def test_of_a_batch_only_the_bad_are_held_and_the_order_does_not_matter(
     assert {held.module for held in verdict.held} == set(bad)
     without = quarantine.judge(live, honest)
     assert verdict.modules == without.modules
-    x = quarantine._examiner.background
+    x = quarantine._trial.background
     assert np.array_equal(verdict.mapper.map(x).posterior, without.mapper.map(x).posterior)
     again = quarantine.judge(live[::-1], [*honest[::-1], *bad[::-1]])
     assert (again.accepted, again.held, again.modules) == (verdict.accepted, verdict.held, verdict.modules)
@@ -412,7 +412,7 @@ def test_when_a_new_version_is_held_the_old_one_stays(modules: dict[str, Module]
     verdict = quarantine.judge(live, [thief])
     assert [held.module for held in verdict.held] == [thief]
     assert set(verdict.modules) == set(live)
-    alone = Mapper(verdict.modules, "sketch", quarantine._examiner.prior)
+    alone = Mapper(verdict.modules, "sketch", quarantine._trial.prior)
     assert verdict.mapper.threshold == alone.threshold
 
 
@@ -432,7 +432,7 @@ def test_the_papers_anchors_pass_and_are_held_likewise(
     quarantine = quarantine_of(agent, [shapes])
     assert quarantine.judge([shapes], [dice]).accepted == (dice,)
     anchor = KINDS[kind].read(dice.tensors)
-    wide = 12 * quarantine._examiner.prior.within.variances.astype(np.float32)
+    wide = 12 * quarantine._trial.prior.within.variances.astype(np.float32)
     wider = {
         "maha": lambda: {"samples": np.repeat(anchor.means, anchor.counts, axis=0) + np.sqrt(wide)},
         "gmmc": lambda: {"variances": np.tile(wide, (len(anchor.means), 1))},
@@ -540,6 +540,6 @@ def test_own_probes_alone_still_protect_the_agent(
     shapes = modules["shapes"]
     own = load_validation(tmp_path, [shapes])
     full = quarantine_of(taught, [])
-    quarantine = Quarantine(full._examiner.prior, "sketch", full._examiner.background, own)
+    quarantine = Quarantine(full._trial.prior, "sketch", full._trial.background, own)
     reason = reason_of(quarantine.judge([shapes, modules["dice"]], [thief_of(shapes)]))
     assert "own validation images" in reason

@@ -218,7 +218,7 @@ class Quarantine:
 
     def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
         """Take what the agent tries modules on; `background` as `background_of` brings it into its space."""
-        self._examiner = BankTrial(prior, kind, background, own)
+        self._trial = BankTrial(prior, kind, background, own)
         self._max_claim = KINDS[kind].most_claimed
         self._last: Tried | None = None
         """The last bank's results; without its mapper, which is large."""
@@ -240,7 +240,7 @@ class Quarantine:
         accepted, complaints, after = self._admit(before, candidates)
         modules = in_order(_without_replaced(live, accepted) + accepted)
         if modules != after.modules:  # a successor was held: the older version is back
-            after = self._examiner.run(modules)
+            after = self._trial.run(modules)
         everyone = sorted(held + complaints, key=lambda h: (h.module.content_id, h.module.id))
         self._last = replace(after, mapper=None)
         return Verdict(tuple(in_order(accepted)), tuple(everyone), modules, after.mapper)
@@ -249,7 +249,7 @@ class Quarantine:
         """How the bank did without the newcomers: as it did with the last ones, where nothing else has changed."""
         if self._last is not None and self._last.modules == base:
             return self._last
-        return self._examiner.run(base, mapper)
+        return self._trial.run(base, mapper)
 
     def _inspected(self, newcomers: list[Module]) -> tuple[list[Module], list[Held]]:
         """Hold back what is absurd by itself; order the others, those that claim least of the background first.
@@ -258,7 +258,7 @@ class Quarantine:
         """
         held, fine = [], []
         for module in newcomers:
-            figures = figures_of(module, self._examiner.kind, self._examiner.prior, self._examiner.background)
+            figures = figures_of(module, self._trial.kind, self._trial.prior, self._trial.background)
             if figures.complaint:
                 held.append(Held(module, figures.complaint))
             else:
@@ -269,7 +269,7 @@ class Quarantine:
         """Let all in if together they do no harm; else try the halves, the second after the first."""
         if not newcomers:
             return [], [], before
-        after = self._examiner.run(in_order(before.modules + newcomers))
+        after = self._trial.run(in_order(before.modules + newcomers))
         complaint = (
             harm(before, after, newcomers, self._max_claim)
             or self._misnamed(after, newcomers)
@@ -294,7 +294,7 @@ class Quarantine:
         left = [module for module in newcomers if module.id not in sources]
         if len(rest) + len(left) == len(before.modules) + len(newcomers) or not before.own:
             return None
-        reason = own_loss(self._examiner.run(rest), self._examiner.run(in_order(rest + left)))
+        reason = own_loss(self._trial.run(rest), self._trial.run(in_order(rest + left)))
         return None if reason is None else f"were it not for the tasks that it is composed of: {reason}"
 
     def _misnamed(self, after: Tried, newcomers: list[Module]) -> str | None:
@@ -304,14 +304,14 @@ class Quarantine:
         lie in each other's places cannot. A task whose names are the same and that looks another way (written and
         signed digits) takes no images and is not meant.
         """
-        if not KINDS[self._examiner.kind].adds_up:
+        if not KINDS[self._trial.kind].adds_up:
             return None
         by_id = {module.id: module for module in after.modules}
         for (newcomer, own), images in sorted(after.met.items()):
             few = images < max(MET_IMAGES, MET_SHARE * after.own[own].images)
             if few or newcomer not in {module.id for module in newcomers}:
                 continue
-            compared, astray = disagreement([by_id[own], by_id[newcomer]], self._examiner.prior)
+            compared, astray = disagreement([by_id[own], by_id[newcomer]], self._trial.prior)
             if astray > MISNAMED * compared:
                 return (
                     f"it has names of the agent's own {by_id[own].card.task!r} for other classes than these: "
