@@ -55,7 +55,7 @@ from skillmesh.synergy.merging import (
     _unrounded,
     combined,
 )
-from skillmesh.vetting.exam import Result, _more_than_each, tolerance, worse
+from skillmesh.vetting.bank_trial import Result, _more_than_each, tolerance, worse
 from skillmesh.vetting.quarantine import MAX_CERTAINTY, MAX_DISTANCE, MAX_IMAGES, Figures
 
 RNG = np.random.default_rng(18)
