@@ -256,7 +256,7 @@ class TestEval:
             for key in ("task_given_accuracy", "task_found_accuracy", "final_accuracy"):
                 assert 0 <= task[key] <= 1
             assert task["module_bytes"] > 1000
-        assert report["provenance"]["command"].startswith("skillmesh eval tasks --out out.json --mapper maha")
+        assert report["provenance"]["command"].startswith("skillmesh eval tasks --out out.json --anchor maha")
         assert report["provenance"]["seed"] == 0
 
     def test_asks_the_agent_as_it_is(self, command: Command, home: Path, tiny_tasks: Path):

@@ -197,6 +197,7 @@ class TestCommands:
         assert is_safe(text), ascii(text)
         assert not [line for line in text.splitlines() if line.startswith("12:00:00")]
 
+    @pytest.mark.long
     def test_ask(self, images: Path, home: Path):
         ran = self.run("ask", "--home", home, *images.iterdir())
         self.check(ran.stdout)

@@ -18,8 +18,7 @@ from running import Ran
 
 from skillmesh.cli import show
 from skillmesh.cli.task_report import PER_CLASS
-from skillmesh.learning.head import Head
-from skillmesh.learning.warm_start import Started, start_head
+from skillmesh.learning.head import Fit, Head, fit_head
 
 Command = Callable[..., Ran]
 
@@ -102,12 +101,12 @@ class TestLearn:
     ):
         """A head that names the first class always is right about one training image of seven."""
 
-        def start(*arguments: Any) -> Started:
-            fit = start_head(*arguments).fit
+        def first_always(*arguments: Any) -> Fit:
+            fit = fit_head(*arguments)
             first = np.eye(1, len(fit.before.bias), dtype=np.float32)[0]
-            return Started(replace(fit, before=Head(0 * fit.before.weight, first)))
+            return replace(fit, before=Head(0 * fit.before.weight, first))
 
-        monkeypatch.setattr("skillmesh.learning.lesson.start_head", start)
+        monkeypatch.setattr("skillmesh.learning.lesson.fit_head", first_always)
         facts = command("learn", mixed_up, "--home", tmp_path / "new", "--json").json
         assert facts["training_accuracy"] == pytest.approx(1 / 7)
 

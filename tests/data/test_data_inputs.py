@@ -290,6 +290,7 @@ class TestSeveral:
             shape=st.sampled_from([(5, 7), (5, 7, 3), (3, 5, 7), (2, 5, 7, 4), (2, 1, 5, 7), (0, 5, 7, 3)]),
         )
     )
+    @pytest.mark.long
     def test_any_array_is_images_or_our_error(self, array: np.ndarray[Any, Any]):
         for value in (array, [array]):
             try:

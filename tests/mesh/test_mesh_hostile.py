@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 from hostile import CROWD, FLOOD_FILE, GHOSTS, MADE_FILE, steal
 from meshes import Mesh, Node, answers, environment, eventually
-from skillmesh.vetting.exam import LOSS, tolerance
 
 from skillmesh.core import Core
 from skillmesh.mesh.calling import call
 from skillmesh.module import Module
 from skillmesh.module.identity import Identity
 from skillmesh.module.notice import announce
+from skillmesh.vetting.bank_trial import LOSS, tolerance
 
 pytestmark = pytest.mark.long
 

@@ -619,12 +619,14 @@ def test_mutated_bytes(data: bytes) -> None:
     never_accepts(data)
 
 
+@pytest.mark.long
 @FUZZ
 @given(edited_headers())
 def test_mutated_header_numbers(data: bytes) -> None:
     never_accepts(data)
 
 
+@pytest.mark.long
 @FUZZ
 @given(st.sampled_from(sorted(FIELDS)), JSON)
 def test_mutated_card_fields(field: str, value: object) -> None:
@@ -634,6 +636,7 @@ def test_mutated_card_fields(field: str, value: object) -> None:
     never_accepts(pack(json.dumps(data, separators=(",", ":")).encode()))
 
 
+@pytest.mark.long
 @FUZZ
 @given(st.sampled_from(["head.scale", "mean.phi"]), st.sampled_from(["dtype", "shape", "data_offsets"]), JSON)
 def test_mutated_table(name: str, key: str, value: object) -> None:
