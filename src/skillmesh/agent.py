@@ -394,8 +394,9 @@ class Agent:
 
     def _classes(self, task: str) -> tuple[str, ...]:
         """Return the classes of a task that the agent knows; none where it does not."""
+        own = self._core.bank.held(task, self._core.identity.public_key)
         try:
-            return self._core.find(task).card.classes
+            return (own or self._core.find(task)).card.classes
         except UnknownTaskError:
             return ()
 

@@ -43,11 +43,11 @@ def judged(agent: Core, newcomer: Module, own: bool = True) -> Verdict:
 
 def takes(agent: Core, newcomer: Module) -> int:
     """How many of the first teacher's own images the newcomer answers, once it is in."""
-    examiner = quarantine_of(agent, list(agent.bank))._trial
-    sitting = examiner.run([*agent.bank, newcomer])
-    assert sitting.mapper is not None
-    kept = examiner._own[agent.bank.find("shapes").id]
-    return int((sitting.mapper.map(kept.x).task == len(agent.bank)).sum())
+    trial = quarantine_of(agent, list(agent.bank))._trial
+    tried = trial.run([*agent.bank, newcomer])
+    assert tried.mapper is not None
+    kept = trial._own[agent.bank.find("shapes").id]
+    return int((tried.mapper.map(kept.x).task == len(agent.bank)).sum())
 
 
 @pytest.mark.parametrize(

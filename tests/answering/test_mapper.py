@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from skillmesh.answering.answering import Mapper, _relative, _threshold
+from skillmesh.answering.answering import Answering, Mapper, _relative, _threshold
 from skillmesh.core import Core
 from skillmesh.learning.head import read_probes
 from skillmesh.module import Module
@@ -224,3 +227,30 @@ def test_where_no_task_stands_back_it_is_the_same_on_trial(tiny_taught: Core):
 def test_a_small_bank_looks_closely_at_all_tasks(tiny_taught: Core):
     modules, mapper = tiny_taught.mapper()
     assert mapper.shortlist_agreement(read_probes(modules[0].tensors, modules[0].card.dim)) == 1.0
+
+
+def test_a_slow_build_never_takes_the_place_of_a_newer_one(monkeypatch: pytest.MonkeyPatch):
+    """A first question builds a mapper while the bank grows, and another thread builds that one."""
+    tasks = ["one"]
+    began, may_end = threading.Event(), threading.Event()
+
+    def build(modules: list[str], *_: object) -> str:
+        if len(modules) == 1:
+            began.set()
+            may_end.wait(10)
+        return f"mapper of {len(modules)}"
+
+    monkeypatch.setattr("skillmesh.answering.answering.Mapper", build)
+    config: Any = SimpleNamespace(anchor="sketch")
+    answering = Answering(lambda: list(tasks), config, lambda: None, lambda: None, lambda: None)  # type: ignore
+    monkeypatch.setattr(answering, "use", lambda *used: setattr(answering, "_mapper", used) or used)
+    first = threading.Thread(target=answering.mapper)
+    first.start()
+    assert began.wait(10)
+    tasks.append("two")
+    second = threading.Thread(target=answering.rebuild)
+    second.start()
+    may_end.set()
+    first.join(10)
+    second.join(10)
+    assert answering._mapper == (["one", "two"], "mapper of 2")

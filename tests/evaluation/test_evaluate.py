@@ -183,8 +183,10 @@ class TestTasksOfOneName:
         for name, task in (("anna", "dice"), ("ben", "latin")):
             teacher = new_agent(name)
             teacher.learn(tiny_tasks / task, name="dice")
+            teacher.learn(tiny_tasks / "greek", name=f"letters of {name}")
             agent.ledger.trust(teacher.identity.public_key, name)
-            agent.import_file(teacher.export("dice", tmp_path / f"{name}.skill"))
+            for taught in ("dice", f"letters of {name}"):
+                agent.import_file(teacher.export(taught, tmp_path / f"{name} {taught}.skill"))
         return agent
 
     def test_are_told_apart_by_their_teachers(self, dice_of_others: Core, tiny_tasks: Path):

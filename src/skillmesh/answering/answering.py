@@ -259,11 +259,13 @@ class Answering:
         current = self._mapper
         if current is not None and not self.rebuilds_itself:
             return current
-        modules = self._tasks()
-        refuse_empty(modules)
-        if current is None or current[0] != modules:
-            return self.use(modules, Mapper(modules, self._config.anchor, self._prior()))
-        return current
+        with self._building:
+            modules = self._tasks()
+            refuse_empty(modules)
+            current = self._mapper
+            if current is None or current[0] != modules:
+                return self.use(modules, Mapper(modules, self._config.anchor, self._prior()))
+            return current
 
     def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
         """Answer from the tasks as they are now; `made` may know their mapper already.

@@ -37,7 +37,7 @@ class AgentConfig(BaseModel):
     representation: Representation = "descriptor"
     compact: bool = False
     anchor: AnchorKind = Field("sketch", validation_alias=AliasChoices("anchor", "mapper"))
-    """Homes of the first release call it mapper."""
+    """Older homes call it mapper."""
     rank: int = Field(8, ge=1, le=256)
     clusters: int = Field(25, ge=1, le=4096)
     variance_floor: float = Field(1e-6, ge=1e-9, le=1e3)

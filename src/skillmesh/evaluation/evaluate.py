@@ -17,7 +17,7 @@ from skillmesh.answering.answer import Guess
 from skillmesh.answering.answering import Mapped, Mapper
 from skillmesh.common.choices import WarmStart
 from skillmesh.data.folder import TaskImages, open_task
-from skillmesh.errors import AmbiguousTaskError, ArgumentError, DataError, UnknownTaskError
+from skillmesh.errors import AmbiguousTaskError, ArgumentError, DataError, UnknownTaskError, option
 from skillmesh.evaluation.shown import Change, MeasurableAgent, Shown, show, show_sound
 from skillmesh.learning.examine import Finding
 from skillmesh.learning.head import softmax
@@ -249,15 +249,16 @@ def evaluate(
                 seconds[folder.name] = time.perf_counter() - started
                 result.checks += [(folder.name, finding) for finding in lesson.all_findings]
     mapper = agent.mapper()  # once: where a node runs, modules may arrive while this measures
-    for folder in folders:
-        index = _index_of(agent, folder.name, mapper[0])
+    indices = [_index_of(agent, folder.name, mapper[0]) for folder in folders]
+    names = _names(agent, mapper[0])
+    for folder, index in zip(folders, indices, strict=True):
         if index is not None:
             if change is None:
                 shown, findings = show_sound(agent, folder, learn, progress)
                 result.checks += [(folder.name, finding) for finding in findings]
             else:
                 shown = show(agent, folder, change, progress)
-            _test_known(agent, mapper, folder, index, shown, seconds[folder.name], result)
+            _test_known(agent, mapper, names, folder, index, shown, seconds[folder.name], result)
             if keep_said:
                 result.said.append(_said(agent, mapper[0][index], folder, shown))
         else:
@@ -270,8 +271,9 @@ def _index_of(agent: MeasurableAgent, name: str, modules: Sequence[Module]) -> i
     found = agent.bank.held(name, agent.identity.public_key)
     try:
         found = found or agent.find(name)
-    except AmbiguousTaskError:
-        raise
+    except AmbiguousTaskError as error:
+        how = option("name=…", "the folder's name")
+        raise AmbiguousTaskError(f"{error}; of {name!r} it is said by {how} which is meant") from None
     except UnknownTaskError:
         return None
     parts = {part.id for part in parts_of(found)}  # a link may have joined it with others
@@ -302,13 +304,14 @@ def open_measured(
 def _test_known(
     agent: MeasurableAgent,
     mapper: tuple[list[Module], Mapper],
+    names: list[str],
     folder: TaskImages,
     index: int,
     shown: Shown,
     learn_seconds: float,
     result: Evaluation,
 ) -> None:
-    modules, names = mapper[0], _names(agent, mapper[0])
+    modules = mapper[0]
     module = modules[index]
     started = time.perf_counter()
     mapped = mapper[1].map(shown.x)
@@ -345,8 +348,12 @@ def _test_known(
 def _names(agent: MeasurableAgent, modules: Sequence[Module]) -> list[str]:
     """Return the modules' tasks by name, those that share one with the teacher."""
     count = Counter(module.card.task for module in modules)
-    selectors = agent.bank.selectors(modules)
-    return [m.card.task if count[m.card.task] == 1 else s for m, s in zip(modules, selectors, strict=True)]
+    alike = [module for module in modules if count[module.card.task] > 1]
+    selector: dict[str, str] = {}
+    for task in {module.card.task for module in alike}:
+        same = [module for module in alike if module.card.task == task]
+        selector |= dict(zip((module.id for module in same), agent.bank.selectors(same), strict=True))
+    return [selector.get(module.id, module.card.task) for module in modules]
 
 
 def _task_answers(

@@ -55,8 +55,9 @@ class Outcome:
 
     classes: tuple[str, ...]
     images: Sequence[AnyImage]
+    """None where they were a dataset's, which is closed once it is learned."""
     labels: Labels
-    """The right class of each."""
+    """The right class of each image."""
     guesses: Labels
     """The class that each was given, or `OTHER`."""
     confidence: Floats

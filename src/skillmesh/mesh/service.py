@@ -101,7 +101,7 @@ def _controlled(
     with node.running():
         verbs = _verbs(node, stop, lessons)
         if not may_be_stopped:
-            del verbs["stop"]
+            verbs["stop"] = _refuse_to_stop
         control = Control(node.agent.home, verbs)
         try:
             yield node
@@ -134,6 +134,10 @@ def _verbs(node: Node, stop: threading.Event, lessons: Lessons) -> dict[str, Cal
         "sync": sync,
         "stop": stop.set,
     }
+
+
+def _refuse_to_stop() -> None:
+    raise AgentError("a program runs this node while it shares; end the program, or its `with agent.share()`")
 
 
 @contextlib.contextmanager

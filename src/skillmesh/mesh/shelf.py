@@ -424,7 +424,7 @@ class Chooser:
             return f"made for backbone {announcement.backbone[:16]}…, this agent's is {bank.backbone[:16]}…"
         theirs = (announcement.representation, announcement.compact, config.anchor in announcement.anchors)
         if theirs != (config.representation, config.compact, True):
-            return "made with other settings (representation, compact or mapper) than this agent's"
+            return "made with other settings (representation, compact or anchor) than this agent's"
         if not self.interesting(announcement):
             return "not among this agent's interests"
         return None

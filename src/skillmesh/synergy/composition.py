@@ -333,7 +333,7 @@ def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: A
     if not KINDS[kind].divisible:
         raise SettingsMismatchError(
             f"classes cannot be taken out of {kind} anchors: what these have is of a whole task, not of a class; "
-            f"expected {' or '.join(able_kinds('divisible'))} anchors; compose with an agent of another mapper"
+            f"expected {' or '.join(able_kinds('divisible'))} anchors; compose with an agent of another kind"
         )
     with one_thread():  # as tasks are learned: the same whatever the number of threads
         taken = [TakenClasses(KINDS[kind].read(p.module.tensors), p.chosen, p.share) for p in parts]

@@ -108,7 +108,7 @@ def unmake_link(agent: Holder, name: str, reason: str | None = None) -> Link:
 # Trying: a merged task must not harm what the agent knows for certain, its own validation images.
 #
 # Parts passed quarantine each by itself; what a link makes of them is one more thing to answer from. Where a part
-# is the agent's own, its images are answered by its own tasks alone, and with the merged in the part's place. The
+# is the agent's own, its images are answered by its own tasks alone, and with the merged task in its place. The
 # bounds are those of quarantine (`vetting/bank_trial.py`), for each task and for each class. Two names that were
 # exchanged would drown among many that were not, and classes have few images: so of classes of which anchors say
 # that other parts have another idea, less is allowed.

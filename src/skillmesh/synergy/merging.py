@@ -158,7 +158,7 @@ def _centred(logits: Floats) -> NDArray[np.float64]:
 # A link acts where its maker is trusted, two or more of its parts are in the bank, and these fit.
 # That depends on the link and the parts alone: agents that hold the same join the same, bit by bit, whatever the
 # order in which things came. So nobody can join what does not belong together, least of all a stranger. Only a
-# merged that harms an agent's own images (`links.py`) is left out, by that agent alone.
+# merged task that harms an agent's own images (`links.py`) is left out, by that agent alone.
 
 MOST_EVIDENCE = 4.0
 """Counts are what teachers say they are: none has more than so many times the say of the middle one of them."""
@@ -237,8 +237,9 @@ def merged_task(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask
     tensors = _unrounded(together(heads, next(iter(known.values())), prior)) | _probes(ordered)
     for kind, whole in known.items():
         tensors |= KINDS[kind].of_gaussians(whole).exact_tensors()
-    content = _hash("merged-content", [link.task, *(part.content_id for part in ordered)])
-    identity = _hash("merged", [link.digest, *(part.id for part in ordered)])
+    # These two words are format: by the hashes tasks are ordered, in agents of every release alike.
+    content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
+    identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
     card = _card(link, ordered, classes, tuple(known))
     return MergedTask(card, tensors, identity, content, sum(part.size for part in ordered), link, tuple(ordered))
 

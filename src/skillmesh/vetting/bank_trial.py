@@ -329,7 +329,7 @@ def _greed(before: Tried, after: Tried, newcomers: list[Module]) -> str | None:
     for teacher in sorted({m.card.teacher_key for m in newcomers}):
         count = sum(m.card.teacher_key == teacher for m in after.modules)
         for own, what in ((True, OWN_IMAGES), (False, PROBES)):
-            old, new = (sitting.taken.get((teacher, own), Taken()) for sitting in (before, after))
+            old, new = (tried.taken.get((teacher, own), Taken()) for tried in (before, after))
             images = _images_of_others(after, teacher, own)
             allowed = tolerance(images, min(count * LOSS, TASK_LOSS), new.excused)
             if new.wrong > max(allowed, old.wrong):
@@ -340,7 +340,7 @@ def _greed(before: Tried, after: Tried, newcomers: list[Module]) -> str | None:
     return None
 
 
-def _images_of_others(sitting: Tried, teacher: str, own: bool) -> int:
+def _images_of_others(tried: Tried, teacher: str, own: bool) -> int:
     """Count the images that a teacher's modules could take."""
-    results = sitting.own if own else sitting.others
-    return sum(results[m.id].images for m in sitting.modules if m.id in results and m.card.teacher_key != teacher)
+    results = tried.own if own else tried.others
+    return sum(results[m.id].images for m in tried.modules if m.id in results and m.card.teacher_key != teacher)
