@@ -19,7 +19,6 @@ from skillmesh.core import Core
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import BackboneError, DataError, SkillmeshError, TensorError
 from skillmesh.learning import trial
-from skillmesh.learning import warm_start as warm
 from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.trial import _better, _largest
@@ -117,7 +116,7 @@ def test_auto_keeps_what_validation_calls_better_and_else_the_module_is_the_plai
     new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, better: bool
 ):
     monkeypatch.setattr(trial, "_better", lambda *_: better)
-    monkeypatch.setattr(warm, "fit_head", lambda *args: replace(fit_head(*args), accuracy=0.5))
+    monkeypatch.setattr("skillmesh.learning.lesson.fit_head", lambda *args: replace(fit_head(*args), accuracy=0.5))
     agent = new_agent()
     plain, _ = agent.learn(tiny_tasks / "shapes")
     tried, _ = agent.learn(
