@@ -171,7 +171,7 @@ class TestFit:
     ):
         notice = announce(**change)
         assert choose(agent).declined == {
-            notice.digest: "made with other settings (representation, compact or mapper) than this agent's"
+            notice.digest: "made with other settings (representation, compact or anchor) than this agent's"
         }
 
     def test_a_module_with_more_anchors_than_needed_fits(self, agent: Core, announce: Announce):
