@@ -29,6 +29,7 @@ def main() -> int:
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch).chmod(0o755)  # some tests are another user, who must be able to read the copy
         copy, absent = Path(scratch, "checkout"), Path(scratch, "absent")
         for name in names:
             if (ROOT / name).is_file() and not name.startswith(LEFT_OUT):
