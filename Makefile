@@ -42,12 +42,14 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# The tables in the docs must be what the committed results say.
+# The tables in the docs must be what the committed results say, and the reference pages what the program says.
 docs-check: $(READY)
 	$(BIN)/python benchmarks/render_docs.py --check
+	$(BIN)/python tools/reference.py --check
 
 docs: $(READY)
 	$(BIN)/python benchmarks/render_docs.py
+	$(BIN)/python tools/reference.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
