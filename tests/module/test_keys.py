@@ -126,7 +126,7 @@ def test_nobody_can_trust_or_certify_a_key_of_small_order(
     number: int, new_agent: Callable[..., Any], command: Callable[..., Any], tmp_path: Path
 ):
     agent = new_agent("student")
-    with pytest.raises(AgentError, match="is no public key; expected 64 hex digits"):
+    with pytest.raises(AgentError, match="is not a public key; expected 64 hex digits"):
         trust(agent, Shelf(agent.home, agent.ledger), SMALL[number], "eve")
     assert not agent.ledger.view().trusted
     if number:

@@ -167,7 +167,7 @@ def test_oversized_header() -> None:
 
 
 def test_header_length_beyond_the_file() -> None:
-    refuse((len(GOOD) - 7).to_bytes(8, "little") + GOOD[8:], TruncatedError, "for the header alone")
+    refuse((len(GOOD) - 7).to_bytes(8, "little") + GOOD[8:], TruncatedError, "or more for its header")
 
 
 def test_oversized_file(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_odd_tensor_names(name: str) -> None:
 @pytest.mark.parametrize("entry", [None, 5, [], {}, {"dtype": "I8", "shape": [1]}])
 def test_table_entries_that_are_none(entry: object) -> None:
     data = with_header(lambda header: header.update({"head.weight": entry}))
-    refuse(data, TensorError, "expected an object of dtype, shape, data_offsets")
+    refuse(data, TensorError, "expected an object with dtype, shape, data_offsets")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -484,7 +484,7 @@ def test_tensors_in_another_order() -> None:
 
 
 def test_trailing_bytes() -> None:
-    refuse(GOOD + b"\0", NotCanonicalError, "goes on for 1 bytes after its last tensor")
+    refuse(GOOD + b"\0", NotCanonicalError, "1 more bytes after its last tensor")
     refuse(GOOD + GOOD, NotCanonicalError, "after its last tensor")
 
 

@@ -84,7 +84,7 @@ class TestWhatATeacherSays:
 
     @pytest.mark.parametrize("reason", ["", "x" * 201, "two\nlines"])
     def test_a_reason_that_cannot_be_shown_is_refused_at_once(self, reason: str):
-        with pytest.raises(NoticeError, match="the withdrawal is not sound: reason"):
+        with pytest.raises(NoticeError, match="the withdrawal is not valid: reason"):
             withdraw("dice", 1, ALICE, reason)
 
     def test_the_largest_module_can_be_announced(self):
