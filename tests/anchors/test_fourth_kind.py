@@ -155,7 +155,7 @@ def test_a_kind_that_adds_up_takes_in_images_without_a_word_of_its_own() -> None
     expected = named("adding", grown[0].tensors())
     assert grown[1].tensors().keys() == expected.keys() == Adding.specs(2, 8).keys()
     assert all(np.array_equal(value, expected[name]) for name, value in grown[1].tensors().items())
-    with pytest.raises(SettingsMismatchError, match="divisible anchors take in no further images"):
+    with pytest.raises(SettingsMismatchError, match="divisible anchors cannot add further images"):
         Divisible.fit(x, labels, 2, settings).widened([10, 10], more, labels, settings)
 
 
@@ -219,7 +219,7 @@ def test_what_a_kind_cannot_do_is_refused_in_words(
     picks = [f"{both[0]}:{name}" for name in shapes.classes]
     if kind == "divisible":
         ann.compose("copied", picks[:2])
-        with pytest.raises(SettingsMismatchError, match="divisible anchors take in no further images"):
+        with pytest.raises(SettingsMismatchError, match="divisible anchors cannot add further images"):
             ann.compose("more", picks, images=parts[1])
     else:
         with pytest.raises(SettingsMismatchError, match="expected sketch or maha or adding or divisible anchors"):

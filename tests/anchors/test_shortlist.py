@@ -44,7 +44,7 @@ def bank() -> tuple[list[SketchAnchor], Prior, np.ndarray]:
     return anchors, prior(rng), x
 
 
-def test_where_all_is_looked_at_closely_it_scores_as_the_small_bank_does(bank, monkeypatch):
+def test_where_all_is_scored_exactly_it_scores_as_the_small_bank_does(bank, monkeypatch):
     anchors, known, x = bank
     monkeypatch.setattr("skillmesh.anchors.shortlist.CLOSE", TASKS)
     small, large = SketchScorer(list(anchors), known).score(x), ShortlistScorer(iter(anchors), known).score(x)
@@ -173,7 +173,7 @@ def test_a_build_takes_little_more_than_its_two_matrices_and_scoring_takes_less(
 
 @pytest.fixture(scope="module")
 def many() -> tuple[list[SketchAnchor], Prior, np.ndarray]:
-    """More tasks than anyone looks at closely, of small descriptors."""
+    """More tasks than are scored exactly, with small descriptors."""
     rng = np.random.default_rng(1)
     dim, tasks = 24, 320
     within = LowRank(rng.uniform(0.5, 2, dim), 0.3 * rng.standard_normal((4, dim)))
@@ -196,7 +196,7 @@ def test_of_hundreds_of_tasks_the_best_is_found(many, monkeypatch):
     np.testing.assert_allclose(large.novelty[rows], small.novelty[rows], rtol=1e-3)
 
 
-def test_tasks_that_were_not_looked_at_closely_stay_behind_those_that_were(many, monkeypatch):
+def test_tasks_that_were_not_scored_exactly_rank_below_those_that_were(many, monkeypatch):
     """Those on the list have exact scores; the others, which only a glance judged, none above the list's last."""
     monkeypatch.setattr("skillmesh.anchors.shortlist.QUICK", 4)
     anchors, known, x = many

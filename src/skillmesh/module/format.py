@@ -263,7 +263,7 @@ def _read_metadata(metadata: object) -> tuple[Card, str]:
     text = metadata.get("skillmesh") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(text, str):
         raise NotASkillFileError(
-            "the file is a safetensors file without a skillmesh card in its metadata, expected a .skill file"
+            "the file is a safetensors file but has no skillmesh card in its metadata, expected a .skill file"
         )
     card = Card.parse(text)
     signature = metadata.get("signature")

@@ -133,7 +133,7 @@ def odd_notice(notice: Signed) -> str | None:
     if (fault := odd_task(notice.task)) is not None:
         return f"the name of the task, {show(notice.task)}, {fault}; its teacher can choose another"
     if not fits(notice.teacher):
-        return f"the teacher's name, {show(notice.teacher)}, looks like a key or a selector, or has hidden characters"
+        return f"the teacher's name, {show(notice.teacher)}, is like a key or selector, or has hidden characters"
     return None
 
 
