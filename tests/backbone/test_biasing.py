@@ -10,7 +10,7 @@ import torch
 from models import weights_hash
 from torch import nn
 
-from skillmesh.backbone.building import Biased, chosen, marking_silent, places
+from skillmesh.backbone.building import Biased, chosen, marking_uncalled, places
 from skillmesh.backbone.network import Network
 from skillmesh.errors import BackboneError
 
@@ -142,7 +142,7 @@ def test_a_layer_that_is_never_called_as_such_has_no_place():
             return nn.functional.linear(self.called(x), self.read.weight)
 
     model = Own()
-    with marking_silent(model):
+    with marking_uncalled(model):
         model(torch.zeros(1, 2))
     assert [place.path for place in places(model)] == ["called"]
     assert Biased(model)(torch.ones(1, 2), torch.ones(3)).shape == (1, 3)

@@ -170,7 +170,7 @@ class TestAnyTimmNetwork:
         assert nudged.fingerprint != network.fingerprint
 
     def test_an_unknown_name_is_refused_with_similar_ones(self):
-        with pytest.raises(BackboneError, match=r"no backbone is named 'resnet51'.*similar: .*resnet5"):
+        with pytest.raises(BackboneError, match=r"there is no backbone 'resnet51'.*similar: .*resnet5"):
             Network("resnet51")
 
     def test_without_a_network_the_hub_error_names_the_way_out(

@@ -84,7 +84,7 @@ class ShortlistScorer(Scorer):
         return basis + float(classes) * dim * dim
 
     def _place_classes(self) -> None:
-        """Compute classes' first coordinates, and half their squared distance to the centre in these and in all."""
+        """Compute classes' first coordinates, and half their squared distance to the centre in these and all."""
         classes, quick = sum(len(values) for values, _ in self._means), min(QUICK, len(self._basis))
         self._quick: Floats = np.empty((classes, quick), dtype=np.float32)
         self._offsets: Floats = np.empty(classes, dtype=np.float32)

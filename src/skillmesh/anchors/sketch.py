@@ -143,7 +143,7 @@ class SketchAnchor(Gaussians, Anchor):
         return self._stored["sketch.mean"], self._stored["sketch.mean.scale"]
 
     def reader(self) -> Callable[[], SketchAnchor]:
-        """Return a function that returns this anchor; one from a module is read again, to keep only its tensors."""
+        """Return a function that returns this anchor; one from a module is read again from its tensors."""
         return partial(SketchAnchor.read, self._stored) if self._stored is not None else lambda: self
 
     @classmethod
@@ -184,7 +184,7 @@ class SketchAnchor(Gaussians, Anchor):
     def composed(
         cls, parts: Sequence[TakenClasses[Self]], order: NDArray[np.int64], settings: AnchorSettings
     ) -> Self:
-        """Return the chosen classes' means, and the tasks' scatters averaged by the parts' shares of the images."""
+        """Return the chosen classes' means, and the tasks' scatters averaged by the parts' shares of images."""
         means = np.concatenate([part.anchor.means[list(part.classes)] for part in parts])[order]
         freedoms = [int(part.anchor.freedom * part.share) for part in parts]
         weights = freedoms if any(freedoms) else [1] * len(freedoms)
