@@ -87,7 +87,9 @@ class TestTrust:
 
     @pytest.mark.parametrize("key", ["alice", "ab" * 31, "AB" * 32, "ab" * 33])
     def test_of_what_is_no_key_is_refused(self, command: Command, home: Path, key: str):
-        failed(command("trust", "add", key, "--home", home), f"{key!r} is not a public key; expected 64 hex digits")
+        failed(
+            command("trust", "add", key, "--home", home), f"{key!r} is not a public key; expected 64 hex digits"
+        )
         assert Core(home).ledger.view().trusted == {}
 
     @pytest.mark.parametrize("by", ["key", "name", "beginning"])

@@ -74,9 +74,7 @@ class TestNames:
         "name", ["", "a@b", "a~b", "a + b", "\u3164", " a", "a\nb", "x" * 65, "0123abcd", "ab" * 32]
     )
     def test_that_could_be_mistaken_are_refused(self, name: str):
-        with pytest.raises(
-            AgentError, match="cannot be an agent's name; expected 1 to 64 visible characters"
-        ):
+        with pytest.raises(AgentError, match="cannot be an agent's name; expected 1 to 64 visible characters"):
             Teachers({}).refuse_taken(name, ANNA.public_key)
 
     def test_of_another_key_are_refused(self):

@@ -30,8 +30,8 @@ from skillmesh.backbone.building import (
     NetworkSpec,
     build,
     fold_batch_norms,
-    record_pass,
     marking_uncalled,
+    record_pass,
     spec_of,
 )
 from skillmesh.backbone.calibration import Raw

@@ -130,7 +130,7 @@ class Suffix:
         return Start(kept[0], pooled[:, : self._early], pooled[:, middle : middle + self._early])
 
     def raw(self, start: Start, biases: torch.Tensor) -> torch.Tensor:
-        """Return raw descriptors before rounding. `biases` has those of all layers; any before the cut are ignored."""
+        """Return raw descriptors before rounding. `biases` covers all layers; those before the cut are ignored."""
         self._pooled.clear()
         if self._cut is None:
             pixels = self._network.normalised(start.activations)
