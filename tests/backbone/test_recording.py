@@ -1,4 +1,4 @@
-"""A pass that is recorded: the same numbers, or the pass as it was."""
+"""A recorded forward pass gives the same numbers, or is not used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_recorded_pass_runs_no_python_and_gives_the_same():
     assert len(calls) == before
 
 
-def test_what_would_give_other_numbers_runs_step_by_step():
+def test_a_pass_whose_recording_gives_other_numbers_runs_step_by_step():
     counter = itertools.count()
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ def test_what_would_give_other_numbers_runs_step_by_step():
     assert record_pass(run, (EXAMPLE,)) is run
 
 
-def test_what_cannot_be_recorded_runs_step_by_step():
+def test_a_pass_that_cannot_be_recorded_runs_step_by_step():
     def run(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no such thing here")
 

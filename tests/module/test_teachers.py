@@ -1,4 +1,4 @@
-"""The name that this user gave a key wins everywhere; nobody is shown as somebody else."""
+"""The name that this user gave to a key wins everywhere; no teacher is shown as another."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ANNA, MALLORY = Identity.create("anna"), Identity.create("anna")
 
 
 class Taught:
-    """What a key signed under a name."""
+    """A card or notice that a key signed under a name."""
 
     def __init__(self, identity: Identity, teacher: str | None = None) -> None:
         self.teacher, self.teacher_key = teacher or identity.name, identity.public_key
 
 
 class TestNames:
-    def test_that_the_user_gave_stand_alone(self):
+    def test_that_the_user_gave_are_shown_alone(self):
         names = Teachers({ANNA.public_key: "anna from work"})
         assert names.name(Taught(ANNA)) == "anna from work"
 
-    def test_that_nobody_gave_have_the_beginning_of_the_key(self):
+    def test_that_were_not_given_are_shown_with_the_beginning_of_the_key(self):
         names = Teachers({ANNA.public_key: "anna"})
         assert names.name(Taught(ANNA)) == "anna"
         assert names.name(Taught(MALLORY)) == f"anna~{MALLORY.public_key[:8]}"
