@@ -1,4 +1,4 @@
-"""Anchors: what they say agrees with plain formulas and with scikit-learn, and few images are enough."""
+"""Anchors: scores agree with plain formulas and with scikit-learn, and few images are enough."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_images_are_recognised_as_of_their_task(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_strangers_are_more_novel_than_friends(kind: str) -> None:
+def test_images_of_unknown_tasks_have_higher_novelty(kind: str) -> None:
     tasks, anchors = fitted(kind, range(5))
     scorer = KINDS[kind].pool(anchors, prior())
     friends = np.concatenate([scorer.score(x).novelty for x, _ in tasks])
@@ -63,7 +63,7 @@ def test_strangers_are_more_novel_than_friends(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_stored_tensors_are_what_the_kind_promises(kind: str) -> None:
+def test_stored_tensors_match_the_specs_of_the_kind(kind: str) -> None:
     _, anchors = fitted(kind, range(1))
     check_tensors(anchors[0].tensors(), KINDS[kind].specs(4, DIM))
 
@@ -131,7 +131,7 @@ def test_sketch_keeps_the_variance_of_every_dimension() -> None:
     )
 
 
-def test_sketch_scales_down_a_scatter_that_would_drown_the_others() -> None:
+def test_sketch_scales_down_a_scatter_that_would_dominate_the_others() -> None:
     from skillmesh.anchors import gaussians
 
     _, anchors = fitted("sketch", range(2))
@@ -181,7 +181,7 @@ def test_maha_is_the_distance_under_the_covariance_of_the_samples() -> None:
     assert (scores.task.argmax(axis=1) == distances.argmin(axis=1) // 4).all()
 
 
-def test_maha_sends_five_descriptors_per_class_or_what_there_is() -> None:
+def test_maha_sends_up_to_five_descriptors_per_class() -> None:
     x, labels = task(0, images=13, classes=4)
     anchor = KINDS["maha"].fit(x, labels, 4, AnchorSettings())
     np.testing.assert_array_equal(anchor.counts, np.minimum(np.bincount(labels), 5))
@@ -212,7 +212,7 @@ def test_the_numbers_of_a_mixture_have_bounds(name: str, good: tuple[float, ...]
 
 
 def held_to_bounds(kind: str, name: str, value: float, good: bool) -> None:
-    """Put one number in place of a tensor's first."""
+    """Replace a tensor's first number."""
     _, (anchor,) = fitted(kind, range(1))
     tensors = anchor.tensors()
     tensors[name] = tensors[name].copy()
@@ -221,6 +221,6 @@ def held_to_bounds(kind: str, name: str, value: float, good: bool) -> None:
         check_tensors(tensors, KINDS[kind].specs(4, DIM))
 
 
-def test_every_kind_is_registered_by_its_name_and_is_what_its_file_calls_it():
+def test_every_kind_is_registered_by_its_name():
     assert list(KINDS) == list(get_args(AnchorKind))
     assert {name: kind.kind for name, kind in KINDS.items()} == {name: name for name in KINDS}

@@ -1,4 +1,4 @@
-"""A new kind of anchor is one file and its name among the choices: nothing else knows the kinds that there are."""
+"""A new kind of anchor needs only one file and a name among the choices: no other code lists the kinds."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NewAgent = Callable[..., Core]
 
 
 def named(kind: str, those: dict[str, Any]) -> dict[str, Any]:
-    """The tensors or specs of a sketch under another kind's name."""
+    """Return the tensors or specs of a sketch under another kind's name."""
     return {f"{kind}.{name.removeprefix('sketch.')}": value for name, value in those.items()}
 
 
 @dataclass(frozen=True)
 class Plain(Anchor):
-    """A kind with what the protocol demands and no more; it keeps a sketch, which nobody else can see."""
+    """A kind that implements only what the protocol requires; it wraps a sketch that no other code can see."""
 
     kind: ClassVar[str] = "plain"
     most_claimed: ClassVar[float] = SketchAnchor.most_claimed
@@ -69,7 +69,7 @@ class Plain(Anchor):
 
 
 class Adding(Plain):
-    """One that adds up and is divisible, too."""
+    """A kind that adds up and is divisible."""
 
     kind: ClassVar[str] = "adding"
     adds_up: ClassVar[bool] = True
@@ -95,7 +95,7 @@ class Adding(Plain):
 
 
 class Divisible(Adding):
-    """One whose classes can be taken out, and that takes in no more images."""
+    """A kind whose classes can be taken out, but that cannot add further images."""
 
     kind: ClassVar[str] = "divisible"
     adds_up: ClassVar[bool] = False
@@ -145,7 +145,7 @@ def right(agent: Core, demo_tasks: Path, task: str) -> float:
     return float(np.mean([a.best.label == path.parent.name for a, path in zip(answers, images, strict=True)]))
 
 
-def test_a_kind_that_adds_up_takes_in_images_without_a_word_of_its_own() -> None:
+def test_a_kind_that_adds_up_can_add_images_without_own_code() -> None:
     rng, labels, settings = np.random.default_rng(0), np.repeat([0, 1], 10), AnchorSettings(rank=3)
     x, more = (rng.standard_normal((20, 8)).astype(np.float32) for _ in range(2))
     grown = [
@@ -155,15 +155,15 @@ def test_a_kind_that_adds_up_takes_in_images_without_a_word_of_its_own() -> None
     expected = named("adding", grown[0].tensors())
     assert grown[1].tensors().keys() == expected.keys() == Adding.specs(2, 8).keys()
     assert all(np.array_equal(value, expected[name]) for name, value in grown[1].tensors().items())
-    with pytest.raises(SettingsMismatchError, match="divisible anchors take in no further images"):
+    with pytest.raises(SettingsMismatchError, match="divisible anchors cannot add further images"):
         Divisible.fit(x, labels, 2, settings).widened([10, 10], more, labels, settings)
 
 
 @pytest.mark.long
-def test_a_kind_that_adds_up_lives_a_whole_life(
+def test_a_kind_that_adds_up_can_learn_extend_compose_and_merge(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, tmp_path: Path
 ) -> None:
-    """The sketch inside of it learns and extends to the same numbers as one by itself; the names are its own."""
+    """The wrapped sketch learns and extends to the same numbers as a plain one, under the new kind's names."""
     parts, picks = dealt(shapes, 3), [f"shapes:{shapes.classes[0]}", f"shapes:{shapes.classes[3]}", "dice:one"]
     made = {}
     for kind in ("sketch", "adding"):
@@ -203,7 +203,7 @@ def test_a_received_module_of_a_new_kind_is_vetted(new_agent: NewAgent, demo_tas
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["plain", "divisible"])
-def test_what_a_kind_cannot_do_is_refused_in_words(
+def test_what_a_kind_cannot_do_is_refused_with_a_reason(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, tmp_path: Path, kind: str
 ) -> None:
     parts = dealt(shapes, 2)
@@ -219,7 +219,7 @@ def test_what_a_kind_cannot_do_is_refused_in_words(
     picks = [f"{both[0]}:{name}" for name in shapes.classes]
     if kind == "divisible":
         ann.compose("copied", picks[:2])
-        with pytest.raises(SettingsMismatchError, match="divisible anchors take in no further images"):
+        with pytest.raises(SettingsMismatchError, match="divisible anchors cannot add further images"):
             ann.compose("more", picks, images=parts[1])
     else:
         with pytest.raises(SettingsMismatchError, match="expected sketch or maha or adding or divisible anchors"):

@@ -1,4 +1,4 @@
-"""The mapper of a large bank finds what that of a small one finds, in less room."""
+"""The mapper of a large bank finds the same tasks as that of a small one, with less memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bank() -> tuple[list[SketchAnchor], Prior, np.ndarray]:
     return anchors, prior(rng), x
 
 
-def test_where_all_is_looked_at_closely_it_scores_as_the_small_bank_does(bank, monkeypatch):
+def test_scoring_all_tasks_exactly_gives_the_scores_of_a_small_bank(bank, monkeypatch):
     anchors, known, x = bank
     monkeypatch.setattr("skillmesh.anchors.shortlist.CLOSE", TASKS)
     small, large = SketchScorer(list(anchors), known).score(x), ShortlistScorer(iter(anchors), known).score(x)
@@ -63,7 +63,7 @@ def test_a_short_list_finds_the_same_tasks(bank, monkeypatch, quick):
     np.testing.assert_allclose(large.novelty, small.novelty, rtol=1e-4)
 
 
-def test_images_are_scored_alike_alone_and_together(bank, monkeypatch):
+def test_images_get_the_same_scores_alone_and_in_a_batch(bank, monkeypatch):
     anchors, known, x = bank
     scorer = ShortlistScorer(iter(anchors), known)
     together = scorer.score(x)
@@ -93,7 +93,7 @@ def test_means_are_kept_as_the_module_holds_them_and_never_stale(bank):
     np.testing.assert_allclose(values * scale[:, None], moved.means, atol=scale.max())
 
 
-def test_of_many_modules_some_are_asked_and_all_can_be(tiny_taught: Core, monkeypatch):
+def test_the_threshold_uses_some_of_many_modules_and_all_can_be_probed(tiny_taught: Core, monkeypatch):
     modules, whole = tiny_taught.mapper()
     monkeypatch.setattr("skillmesh.answering.answering.ASKED_MODULES", 2)
     monkeypatch.setattr("skillmesh.answering.answering.PROBES_AT_ONCE", 4)
@@ -104,7 +104,7 @@ def test_of_many_modules_some_are_asked_and_all_can_be(tiny_taught: Core, monkey
 
 
 def test_one_thread_decomposes_even_where_scipy_is_loaded_late(bank, monkeypatch):
-    """Several round otherwise, and agents with equal banks must have equal mappers."""
+    """Several threads round differently, and agents with equal banks must have equal mappers."""
     real, seen = scipy.linalg.eigh, []
 
     def watched(*arguments, **options):
@@ -173,7 +173,7 @@ def test_a_build_takes_little_more_than_its_two_matrices_and_scoring_takes_less(
 
 @pytest.fixture(scope="module")
 def many() -> tuple[list[SketchAnchor], Prior, np.ndarray]:
-    """More tasks than anyone looks at closely, of small descriptors."""
+    """More tasks than are scored exactly, with small descriptors."""
     rng = np.random.default_rng(1)
     dim, tasks = 24, 320
     within = LowRank(rng.uniform(0.5, 2, dim), 0.3 * rng.standard_normal((4, dim)))
@@ -196,8 +196,8 @@ def test_of_hundreds_of_tasks_the_best_is_found(many, monkeypatch):
     np.testing.assert_allclose(large.novelty[rows], small.novelty[rows], rtol=1e-3)
 
 
-def test_tasks_that_were_not_looked_at_closely_stay_behind_those_that_were(many, monkeypatch):
-    """Those on the list have exact scores; the others, which only a glance judged, none above the list's last."""
+def test_tasks_that_were_not_scored_exactly_rank_below_those_that_were(many, monkeypatch):
+    """Tasks on the list have exact scores; the others have approximate ones, none above the list's last."""
     monkeypatch.setattr("skillmesh.anchors.shortlist.QUICK", 4)
     anchors, known, x = many
     small, large = (
@@ -212,7 +212,7 @@ def test_tasks_that_were_not_looked_at_closely_stay_behind_those_that_were(many,
     assert (np.sort(large, axis=1)[:, :-CLOSE] <= listed[:, :1]).all()
 
 
-def test_how_often_the_quick_look_lost_nothing_is_told(many, monkeypatch):
+def test_agreement_of_approximate_and_exact_scores_is_reported(many, monkeypatch):
     monkeypatch.setattr("skillmesh.anchors.shortlist.QUICK", 2)
     monkeypatch.setattr("skillmesh.anchors.shortlist.CLOSE", 4)
     anchors, known, x = many

@@ -1,4 +1,4 @@
-"""Biases behind layers: one number per channel, over weights that nobody changes."""
+"""Biases after layers: one number per channel, on top of weights that never change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from models import weights_hash
 from torch import nn
 
-from skillmesh.backbone.building import Biased, chosen, marking_silent, places
+from skillmesh.backbone.building import Biased, chosen, marking_uncalled, places
 from skillmesh.backbone.network import Network
 from skillmesh.errors import BackboneError
 
@@ -56,7 +56,7 @@ BOTH = [
 
 
 @pytest.mark.parametrize(("kind", "layout"), BOTH)
-def test_a_biased_layer_gives_what_it_gave_and_one_number_more_per_channel(kind: str, layout: torch.memory_format):
+def test_a_biased_layer_adds_one_number_per_channel_to_its_output(kind: str, layout: torch.memory_format):
     layer, shape = LAYERS[kind], INPUTS[kind]
     x = torch.randn(shape).to(memory_format=layout)
     twin = Biased(nn.Sequential(layer))
@@ -104,7 +104,7 @@ def test_a_twin_shares_its_weights():
     assert network[3].bias is not None
 
 
-def test_threads_with_biases_of_different_tasks_do_not_meet(lite0: Network):
+def test_threads_with_biases_of_different_tasks_do_not_interfere(lite0: Network):
     """On a CPU the recorded pass takes them as an input; step by step each thread has a twin."""
     rng = np.random.default_rng(0)
     image = rng.integers(256, size=(lite0.size, lite0.size, 3), dtype=np.uint8)
@@ -126,7 +126,7 @@ def test_threads_with_biases_of_different_tasks_do_not_meet(lite0: Network):
     assert not wrong
 
 
-def test_biases_of_nothing_change_not_one_bit(lite0: Network):
+def test_zero_biases_change_no_bit(lite0: Network):
     image = np.random.default_rng(1).integers(256, size=(lite0.size, lite0.size, 3), dtype=np.uint8)
     nothing = lite0.biases(np.zeros(len(lite0.base)))
     assert np.array_equal(lite0.describe_one(image, nothing), lite0.describe_one(image))
@@ -142,7 +142,7 @@ def test_a_layer_that_is_never_called_as_such_has_no_place():
             return nn.functional.linear(self.called(x), self.read.weight)
 
     model = Own()
-    with marking_silent(model):
+    with marking_uncalled(model):
         model(torch.zeros(1, 2))
     assert [place.path for place in places(model)] == ["called"]
     assert Biased(model)(torch.ones(1, 2), torch.ones(3)).shape == (1, 3)
@@ -167,6 +167,6 @@ class TestChoosing:
         assert chosen("after-norm", lite0.places) == lite0.places, "all its norms are folded into convolutions"
 
     @pytest.mark.parametrize("where", ["", "after-norm", "last-0", "last-13", "last-x", "first", "1,", "99"])
-    def test_what_is_not_there_is_refused_with_what_is(self, where: str):
+    def test_unknown_layers_are_refused_with_the_valid_choices(self, where: str):
         with pytest.raises(BackboneError, match="expected all, last-half, last-1 to last-12"):
             chosen(where, self.LAYERS)

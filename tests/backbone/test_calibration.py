@@ -94,7 +94,7 @@ class TestMeasuring:
         assert np.abs(standard.mean(axis=0)).max() < 0.01
         assert np.abs(standard.std(axis=0) - 1).max() < 0.02
 
-    def test_a_dimension_that_never_varies_is_no_trouble(self):
+    def test_a_constant_dimension_gives_finite_results(self):
         tasks = [LabelledRaw(task.raw.copy(), task.labels) for task in TASKS]
         for task in tasks:
             task.raw[:, 7] = 3
@@ -156,7 +156,7 @@ class TestMeasuring:
         np.testing.assert_allclose(again.mean, once.mean, atol=1e-5)
         np.testing.assert_allclose(again.std, once.std, rtol=1e-5)
 
-    def test_only_so_many_images_of_a_task_take_part(self, monkeypatch: pytest.MonkeyPatch):
+    def test_the_number_of_images_per_task_is_limited(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(calibration_module, "IMAGES_PER_TASK", 10)
         measured = calibrate(NETWORK, FEATURES, TASKS, "")
         assert len(measured.background) == 30
@@ -167,7 +167,7 @@ class TestMeasuring:
             calibrate(NETWORK, FEATURES, TASKS[:count], "")
 
 
-def test_representations_are_what_they_say(measured: Calibration):
+def test_representations_match_their_definitions(measured: Calibration):
     raw = TASKS[0].raw
     features, rooted, descriptor = (represent(raw, FEATURES, r, measured) for r in get_args(Representation))
     assert np.array_equal(features, raw[:, :FEATURES].astype(np.float32))
@@ -177,7 +177,7 @@ def test_representations_are_what_they_say(measured: Calibration):
     assert {x.dtype for x in (features, rooted, descriptor)} == {np.dtype(np.float32)}
 
 
-def test_wild_values_are_cut(measured: Calibration):
+def test_extreme_values_are_clipped(measured: Calibration):
     wild = np.full((1, WIDTH), 60_000, dtype=np.float16)
     wild[0, 0] = -60_000
     standard = represent(wild, FEATURES, "descriptor", measured)
@@ -187,7 +187,7 @@ def test_wild_values_are_cut(measured: Calibration):
 
 
 class TestFile:
-    def test_comes_back_as_it_was(self, measured: Calibration, file: Path):
+    def test_is_read_back_unchanged(self, measured: Calibration, file: Path):
         loaded = Calibration.load(file)
         assert (loaded.network, loaded.source) == (NETWORK, "three synthetic tasks")
         assert loaded.fingerprint == measured.fingerprint
@@ -251,7 +251,7 @@ class TestBackbone:
         for part in (NETWORK[:12], network.fingerprint[:12], "test_efficientnet", "skillmesh calibrate"):
             assert part in str(refusal.value)
 
-    def test_takes_its_own_and_has_a_fingerprint_of_all_of_it(self, network: Network):
+    def test_accepts_its_own_calibration_and_its_fingerprint_covers_it(self, network: Network):
         own = calibrate(network.fingerprint, FEATURES, TASKS, "")
         backbone = Backbone(network, own)
         assert backbone.name == "test_efficientnet"

@@ -1,4 +1,4 @@
-"""Many images to descriptors, with the cache before the network: same bits, right rows, whatever happens."""
+"""Descriptors of many images with a cache: the same bits and the right rows, even after errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def value(number: int, width: int = WIDTH) -> np.ndarray:
 
 
 def forbid(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the network fail, to see that nobody asks it."""
+    """Make the network fail, to check that it is not used."""
     monkeypatch.setattr(network, "forward", lambda *_: pytest.fail("the network ran"))
 
 
@@ -67,13 +67,13 @@ class TestDescribe:
         assert described.unreadable == []
         assert np.array_equal(described.raw[3], network.describe_one(images[3].pixels(b"", network.size)))
 
-    def test_what_the_cache_gives_back_is_the_same_to_the_bit(self, network, images, cache, monkeypatch):
+    def test_cached_descriptors_are_bit_identical(self, network, images, cache, monkeypatch):
         plain, fresh = describe(network, images), describe(network, images, cache)
         forbid(network, monkeypatch)
         cached = describe(network, images, cache)
         assert plain.raw.tobytes() == fresh.raw.tobytes() == cached.raw.tobytes()
 
-    def test_only_what_is_new_goes_through_the_network(self, network, images, cache, monkeypatch):
+    def test_only_uncached_images_go_through_the_network(self, network, images, cache, monkeypatch):
         expected = describe(network, images)
         describe(network, images[:4], cache)
         passes = []
@@ -173,7 +173,7 @@ class TestCache:
         assert np.array_equal(cache.get(key(1)), value(1))
 
     @pytest.mark.parametrize("verb", ["get", "put"])
-    def test_a_database_damaged_inside_is_put_aside_when_that_shows(self, tmp_path: Path, caplog, verb: str):
+    def test_a_damaged_database_is_put_aside_when_the_damage_is_detected(self, tmp_path: Path, caplog, verb: str):
         cache = DescriptorCache(tmp_path, FINGERPRINT)
         cache.put([(key(i), value(i, 2000)) for i in range(60)])
         cache.close()
@@ -243,7 +243,7 @@ class TestCache:
                 assert stored.tolist() == [i] * 9
         assert not list((tmp_path / "cache").glob("*.damaged"))
 
-    def test_the_environment_says_where_it_lies(self, monkeypatch, tmp_path: Path):
+    def test_the_environment_variable_sets_its_folder(self, monkeypatch, tmp_path: Path):
         monkeypatch.setenv("SKILLMESH_CACHE", str(tmp_path))
         assert default_folder() == tmp_path
         monkeypatch.delenv("SKILLMESH_CACHE")

@@ -1,4 +1,4 @@
-"""Convolutions that keep less: the same numbers both ways, and fewer of them kept."""
+"""Convolutions that keep less: the same outputs and gradients, with less memory."""
 
 from __future__ import annotations
 

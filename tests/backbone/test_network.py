@@ -1,4 +1,4 @@
-"""What the frozen network says of an image: compared number by number with the plain timm network."""
+"""The frozen network's descriptors, compared number by number with the plain timm network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 
 
 def plain(network: Network, model: torch.nn.Module, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """A raw descriptor as the definition says, in float64 numpy, from the unfolded timm network."""
+    """Return a raw descriptor by its definition, in float64 numpy, from the unfolded timm network."""
     outputs: list[NDArray[np.float64]] = []
     for path in network.spec.taps:
         # A copy: what follows may work in place.
@@ -46,7 +46,7 @@ def _places(network: Network, output: NDArray[Any]) -> tuple[int, ...]:
 
 
 def image_for(network: Network) -> NDArray[np.uint8]:
-    """Blobs and noise: neither flat nor without structure."""
+    """Return an image of blobs and noise: neither flat nor without structure."""
     coarse = RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
     big = np.asarray(Image.fromarray(coarse).resize((network.size, network.size)))
     return (0.8 * big + 0.2 * RNG.integers(0, 256, big.shape)).astype(np.uint8)
@@ -59,7 +59,7 @@ def weights_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def load(weights_folder: Path):
-    """A function that gives a network with random weights and the plain timm network that has the same."""
+    """Return a function that builds a network with random weights, and the plain timm network with the same."""
     loaded: dict[str, tuple[Network, Path]] = {}
 
     def load(name: str) -> tuple[Network, torch.nn.Module]:
@@ -103,7 +103,7 @@ class TestLite0:
         assert Network("lite0", device="cpu").fingerprint == lite0.fingerprint
         assert load("lite0")[0].fingerprint != lite0.fingerprint
 
-    def test_an_image_in_a_batch_says_the_same_to_rounding(self, lite0: Network):
+    def test_an_image_in_a_batch_gives_the_same_descriptor_up_to_rounding(self, lite0: Network):
         images = np.stack([image_for(lite0) for _ in range(3)])
         alone = np.stack([lite0.describe_one(image) for image in images])
         together = lite0.forward(images)
@@ -170,10 +170,10 @@ class TestAnyTimmNetwork:
         assert nudged.fingerprint != network.fingerprint
 
     def test_an_unknown_name_is_refused_with_similar_ones(self):
-        with pytest.raises(BackboneError, match=r"no backbone is named 'resnet51'.*similar: .*resnet5"):
+        with pytest.raises(BackboneError, match=r"there is no backbone 'resnet51'.*similar: .*resnet5"):
             Network("resnet51")
 
-    def test_without_a_network_the_hub_error_names_the_way_out(
+    def test_without_internet_access_the_hub_error_tells_what_to_do(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ):
         from huggingface_hub import constants
@@ -183,7 +183,7 @@ class TestAnyTimmNetwork:
         with pytest.raises(BackboneError, match=r"'test_vit' could not be fetched.*--weights FILE"):
             Network("test_vit")
 
-    def test_a_hub_error_without_words_is_reported_too(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_hub_error_without_a_message_is_reported_too(self, monkeypatch: pytest.MonkeyPatch):
         def time_out(*_args: Any, **_options: Any) -> None:
             raise TimeoutError
 
@@ -193,7 +193,7 @@ class TestAnyTimmNetwork:
 
 
 @pytest.mark.parametrize("name", ["lite0", "test_vit"])
-def test_the_number_of_threads_changes_not_one_bit(name: str, lite0: Network, load, monkeypatch):
+def test_the_number_of_threads_changes_no_bit(name: str, lite0: Network, load, monkeypatch):
     network = lite0 if name == "lite0" else load(name)[0]
     images = [as_image(image_for(network)) for _ in range(6)]
     results = []
@@ -224,7 +224,7 @@ def test_an_image_takes_one_thread_so_that_many_can_run(load, monkeypatch):
     assert set(during) == {1}
 
 
-def test_workers_default_to_the_cores_at_hand(monkeypatch: pytest.MonkeyPatch):
+def test_workers_default_to_the_available_cores(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SKILLMESH_THREADS", raising=False)
     assert cpu_workers() >= 1
 

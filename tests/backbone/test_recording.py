@@ -1,4 +1,4 @@
-"""A pass that is recorded: the same numbers, or the pass as it was."""
+"""A recorded forward pass gives the same numbers, or is not used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import torch
 
-from skillmesh.backbone.building import in_one_go
+from skillmesh.backbone.building import record_pass
 from skillmesh.backbone.network import Network
 
 EXAMPLE = torch.arange(6.0).reshape(1, 6)
@@ -20,26 +20,26 @@ def test_a_recorded_pass_runs_no_python_and_gives_the_same():
         calls.append(1)
         return (x * 2).relu().sum(dim=1)
 
-    recorded = in_one_go(run, (EXAMPLE,))
+    recorded = record_pass(run, (EXAMPLE,))
     before = len(calls)
     assert torch.equal(recorded(EXAMPLE - 3), ((EXAMPLE - 3) * 2).relu().sum(dim=1))
     assert len(calls) == before
 
 
-def test_what_would_give_other_numbers_runs_step_by_step():
+def test_a_pass_whose_recording_gives_other_numbers_runs_step_by_step():
     counter = itertools.count()
 
     def run(x: torch.Tensor) -> torch.Tensor:
         return x + next(counter)  # a recording would keep the first number for ever
 
-    assert in_one_go(run, (EXAMPLE,)) is run
+    assert record_pass(run, (EXAMPLE,)) is run
 
 
-def test_what_cannot_be_recorded_runs_step_by_step():
+def test_a_pass_that_cannot_be_recorded_runs_step_by_step():
     def run(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no such thing here")
 
-    assert in_one_go(run, (EXAMPLE,)) is run
+    assert record_pass(run, (EXAMPLE,)) is run
 
 
 def test_a_network_on_a_cpu_is_recorded_and_describes_images_as_it_does_step_by_step():

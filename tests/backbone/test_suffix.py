@@ -1,4 +1,4 @@
-"""The end of a network, run from kept activations, says what the whole network says."""
+"""The last part of a network, run from stored activations, gives the descriptors of the whole network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillmesh.backbone.suffix import Suffix
 pytestmark = pytest.mark.long
 
 CUTS = {"all": 0, "conv_stem": 0, "last-half": 24, "last-10": 33, "blocks.5": 33, "conv_head": 48}
-"""Which of lite0's 49 layers is the first to run, by what is biased."""
+"""Index of the first of lite0's 49 layers that runs, by choice of biased layers."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def images_for(network: Network, count: int = 2, size: int | None = None) -> tor
 
 
 def biases_from(network: Network, layer: int) -> torch.Tensor:
-    """The network's own, with random numbers added behind this layer and all later ones."""
+    """Return the network's own biases, with random numbers added for this layer and all later ones."""
     added = 0.1 * torch.randn(network.base.shape, generator=torch.Generator().manual_seed(2))
     added[: network.places[layer].start] = 0
     return network.base + added
@@ -67,12 +67,12 @@ def compare(network: Network, suffix: Suffix, images: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("where", CUTS)
-def test_the_end_says_what_the_whole_network_says(lite0: Network, where: str):
+def test_the_last_part_gives_the_descriptors_of_the_whole_network(lite0: Network, where: str):
     compare(lite0, suffix_of(lite0, where), images_for(lite0))
 
 
 @pytest.mark.parametrize(("where", "first"), CUTS.items())
-def test_only_what_no_biased_layer_precedes_is_cut_off(lite0: Network, where: str, first: int):
+def test_only_stages_before_all_biased_layers_are_cut_off(lite0: Network, where: str, first: int):
     assert suffix_of(lite0, where).first == first
 
 
@@ -80,7 +80,7 @@ def test_only_what_no_biased_layer_precedes_is_cut_off(lite0: Network, where: st
 def test_gradients_go_back_to_the_first_biased_layer_and_no_further(
     lite0: Network, where: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """What the counter says of the way back is what is done."""
+    """The counted MACs of the backward pass match the work done."""
     done: list[object] = []
     real = frozen.conv2d_input
     monkeypatch.setattr(frozen, "conv2d_input", lambda *args: done.append(0) or real(*args))
@@ -97,7 +97,7 @@ def test_gradients_go_back_to_the_first_biased_layer_and_no_further(
     assert (values.grad * behind).any()
 
 
-def test_activations_that_take_too_much_room_are_not_kept(lite0: Network):
+def test_activations_that_take_too_much_memory_are_not_kept(lite0: Network):
     last_half = chosen("last-half", lite0.places)
     assert Suffix(lite0, last_half, images=1000).first == CUTS["last-half"]
     assert Suffix(lite0, last_half, images=10**8).first == 0

@@ -1,4 +1,4 @@
-"""Weights from wherever they come: each way to be wrong has its own sentence."""
+"""Weights from files, packages and hubs: each kind of error has its own message."""
 
 from __future__ import annotations
 

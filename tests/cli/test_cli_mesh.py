@@ -87,7 +87,9 @@ class TestTrust:
 
     @pytest.mark.parametrize("key", ["alice", "ab" * 31, "AB" * 32, "ab" * 33])
     def test_of_what_is_no_key_is_refused(self, command: Command, home: Path, key: str):
-        failed(command("trust", "add", key, "--home", home), f"{key!r} is no public key; expected 64 hex digits")
+        failed(
+            command("trust", "add", key, "--home", home), f"{key!r} is not a public key; expected 64 hex digits"
+        )
         assert Core(home).ledger.view().trusted == {}
 
     @pytest.mark.parametrize("by", ["key", "name", "beginning"])
@@ -289,7 +291,7 @@ class TestCerts:
     def test_issue_needs_an_authority_and_a_key_that_is_one(self, command: Command, authority, home, tmp_path):
         failed(command("certs", "issue", tmp_path / "none", "--home", home), "cannot read", "ca.pem")
         bad = command("certs", "issue", authority, "--key", "xyz", "--out", tmp_path / "out")
-        failed(bad, "'xyz' is no public key")
+        failed(bad, "'xyz' is not a public key")
         assert MeshSettings.load(home).tls is None
 
 

@@ -264,7 +264,7 @@ class TestExport:
 ALLOWED = {
     "skillmesh/common/files.py: _begin": "the one way",
     "skillmesh/common/files.py: _put": "the one way",
-    "skillmesh/backbone/backbone.py: DescriptorCache._begin_anew": "a damaged cache is moved aside",
+    "skillmesh/backbone/backbone.py: DescriptorCache._replace_damaged": "a damaged cache is moved aside",
     "skillmesh/backbone/backbone.py: DescriptorCache._open": "a database",
     "skillmesh_challenge/baselines/data.py: _store": "a new folder is renamed as a whole",
     "skillmesh_challenge/resident.py: forget_peak": "a switch of the kernel",

@@ -1,4 +1,4 @@
-"""A public key is somebody's: no point for which anyone can make up signatures, no second spelling of a key."""
+"""Valid public keys: no point for which signatures can be forged, no second encoding of a key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def times(factor: int, point: tuple[int, int]) -> tuple[int, int]:
 
 
 def point_at(y: int) -> tuple[int, int] | None:
-    """Return the point with this second coordinate, if there is one."""
+    """Return the point with this y coordinate, if there is one."""
     square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
     for root in (x := pow(square, (P + 3) // 8, P), x * pow(2, (P - 1) // 4, P) % P):
         if root * root % P == square:
@@ -72,11 +72,11 @@ def test_there_are_eight_points_of_small_order():
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_a_key_of_small_order_is_nobodys(number: int):
+def test_a_key_of_small_order_is_not_valid(number: int):
     assert not is_key(SMALL[number])
 
 
-def test_a_signature_made_up_for_a_key_of_small_order_is_refused():
+def test_a_signature_forged_for_a_key_of_small_order_is_refused():
     """With the neutral point as key and as the signature's first half, and 0 as the second, any message fits."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -85,7 +85,7 @@ def test_a_signature_made_up_for_a_key_of_small_order_is_refused():
     assert not verify(neutral, "module", DIGEST, neutral + "00" * 32)
 
 
-def test_second_spellings_of_a_key_are_refused():
+def test_other_encodings_of_a_key_are_refused():
     for number in range(19):
         y = P + number
         for sign in (0, 1 << 255):
@@ -103,7 +103,7 @@ def test_the_keys_of_all_agents_are_accepted(secret: bytes):
     assert is_key(Identity("x", secret).public_key)
 
 
-def test_a_second_signature_made_of_one_is_refused():
+def test_a_second_signature_derived_from_a_valid_one_is_refused():
     """S + L satisfies the same equation; only S below L counts."""
     signature = ALICE.sign("module", DIGEST)
     assert verify(ALICE.public_key, "module", DIGEST, signature)
@@ -122,11 +122,11 @@ def test_a_notice_of_a_key_of_small_order_is_refused():
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_nobody_can_trust_or_certify_a_key_of_small_order(
+def test_a_key_of_small_order_cannot_be_trusted_or_certified(
     number: int, new_agent: Callable[..., Any], command: Callable[..., Any], tmp_path: Path
 ):
     agent = new_agent("student")
-    with pytest.raises(AgentError, match="is no public key; expected 64 hex digits"):
+    with pytest.raises(AgentError, match="is not a public key; expected 64 hex digits"):
         trust(agent, Shelf(agent.home, agent.ledger), SMALL[number], "eve")
     assert not agent.ledger.view().trusted
     if number:

@@ -1,4 +1,4 @@
-"""The `.skill` file as its friends use it: write, read, sign, identify."""
+"""The `.skill` file in normal use: write, read, sign, identify."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_odd_tensor_names_are_not_written(name: str) -> None:
         write(make_card(), {name: np.zeros(2, np.int8)}, ADA)
 
 
-def test_too_many_words_are_not_written() -> None:
+def test_a_header_that_is_too_large_is_not_written() -> None:
     names = tuple(f"{i:04}" + "x" * 196 for i in range(10_000))
     long = tuple("𝔸" * 190 + f"{i:05}" for i in range(10_000))
     assert read(write(make_card(classes=names, counts=(1,) * 10_000), {}, ADA)).card.classes == names
@@ -316,7 +316,7 @@ WRONG: list[tuple[str, Any]] = [
     ("field", "most"),
     [("task", 100), ("backbone_name", 100), ("teacher", 64), ("licence", 200)],
 )
-def test_words_of_just_so_many_characters_are_taken(field: str, most: int) -> None:
+def test_texts_of_the_maximum_length_are_accepted(field: str, most: int) -> None:
     assert getattr(make_card(**{field: "x" * most}), field) == "x" * most
 
 
@@ -345,7 +345,7 @@ def test_card_with_an_unknown_field(name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, -1, 10**17])
-def test_another_format_is_said_before_all_else(version: int) -> None:
+def test_another_format_is_reported_before_any_other_error(version: int) -> None:
     with pytest.raises(FormatVersionError, match=f"format {version}, expected 1"):
         Card(format=version, nonsense=1)
 
@@ -374,12 +374,12 @@ def test_a_card_can_never_be_changed() -> None:
     assert card == make_card()
 
 
-def test_the_head_looks_at_the_descriptor_or_at_all_its_toes() -> None:
+def test_the_inputs_of_the_head_are_the_descriptor_or_all_its_toes() -> None:
     assert make_card().head_dim == 3
     assert make_card(toes=(3, 2, 5)).head_dim == 3 * 2 * 2 + 5
 
 
-def test_a_warm_start_that_took_no_rows_over_is_none_of_the_form_prior() -> None:
+def test_a_warm_start_without_rows_cannot_have_the_form_prior() -> None:
     plain = {name: value for name, value in FIELDS.items() if name != "format"}
     for form in ("infinity", "two"):
         assert Card(**plain, warm_start={"form": form, "rows": (), "sources": ()}).format == 2
@@ -387,7 +387,7 @@ def test_a_warm_start_that_took_no_rows_over_is_none_of_the_form_prior() -> None
         Card(**plain, warm_start={"form": "prior", "rows": (), "sources": ()})
 
 
-def test_of_several_faults_of_a_warm_start_the_first_is_told() -> None:
+def test_the_first_of_several_errors_in_a_warm_start_is_reported() -> None:
     with pytest.raises(CardError, match=r"warm_start.*found 'three' at 'form'"):
         make_card(format=2, warm_start=OTHER["warm_start"] | {"form": "three", "rows": 5})
 
@@ -422,7 +422,7 @@ def test_other_spellings_of_a_card_are_refused(old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "null", "{", '"a"', "{}", "NaN", '{"format":NaN}', "[" * 9999])
-def test_a_card_that_is_none(text: str) -> None:
+def test_a_text_that_is_not_a_card(text: str) -> None:
     with pytest.raises(CardError):
         Card.parse(text)
 
@@ -434,7 +434,7 @@ def test_now_is_a_valid_time() -> None:
 # --- identity
 
 
-def test_a_signature_is_good_for_its_kind_only() -> None:
+def test_a_signature_is_valid_for_its_kind_only() -> None:
     digest = "0f" * 32
     signature = ADA.sign("module", digest)
     assert verify(ADA.public_key, "module", digest, signature)
@@ -445,7 +445,7 @@ def test_a_signature_is_good_for_its_kind_only() -> None:
 
 
 @pytest.mark.parametrize("signature", ["", "00", "zz" * 64, "00" * 64, "é" * 128])
-def test_malformed_signatures_are_a_no(signature: str) -> None:
+def test_malformed_signatures_are_not_valid(signature: str) -> None:
     assert not verify(ADA.public_key, "module", "0f" * 32, signature)
     assert not verify("00", "module", "0f" * 32, ADA.sign("module", "0f" * 32))
     assert not verify(ADA.public_key, "module", "0f" * 32, ADA.sign("module", "0f" * 32).upper())

@@ -1,4 +1,4 @@
-"""The `.skill` file as its enemies make it: each attack ends in its own named error, and none crashes.
+"""Hostile `.skill` files: each attack ends in its own named error, and none crashes.
 
 Files here are mostly signed with the attacker's own key, so that they fail by the check that is meant and not
 by the signature.
@@ -60,7 +60,7 @@ def dump(header: object) -> bytes:
 
 
 def sign(tensors: dict[str, Any], **fields: Any) -> bytes:
-    """A well-formed file with whatever tensors and card the attacker likes, and a good signature."""
+    """Return a well-formed file with any tensors and card of the attacker, and a valid signature."""
     card = make_card(**fields)
     signature = ADA.sign("module", module_id(card, tensors))
     head = _header_bytes(card, tensors, signature)
@@ -74,7 +74,7 @@ def with_header(change: Callable[[dict[str, Any]], object], body: bytes = BODY) 
 
 
 def with_card(**changes: Any) -> bytes:
-    """A card with these JSON values, canonical, whatever they are; `...` removes one."""
+    """Return a canonical card with these JSON values, valid or not; `...` removes a field."""
 
     def change(header: dict[str, Any]) -> None:
         card = {**json.loads(header["__metadata__"]["skillmesh"]), **changes}
@@ -133,7 +133,7 @@ def test_a_pickle_that_has_a_brace_where_a_header_begins() -> None:
     refuse(b"\x80\x02}q\x00(XX{" + bytes(50), NotASkillFileError, "a pickle")
 
 
-def test_a_header_length_that_begins_like_a_pickle_is_none() -> None:
+def test_a_header_length_that_begins_like_a_pickle_is_not_taken_for_one() -> None:
     base = len(_header_bytes(make_card(note="x"), {}, "0" * 128)) - 8
     for length in (0x0380, 0x0480, 0x0580):
         data = sign({}, note="x" * (length - base))
@@ -167,7 +167,7 @@ def test_oversized_header() -> None:
 
 
 def test_header_length_beyond_the_file() -> None:
-    refuse((len(GOOD) - 7).to_bytes(8, "little") + GOOD[8:], TruncatedError, "for the header alone")
+    refuse((len(GOOD) - 7).to_bytes(8, "little") + GOOD[8:], TruncatedError, "or more for its header")
 
 
 def test_oversized_file(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_signature_of_another_module() -> None:
 
 
 @pytest.mark.parametrize("signature", [None, 5, "", "00", "0" * 128, "é" * 128])
-def test_signatures_that_are_none(signature: object) -> None:
+def test_invalid_signatures(signature: object) -> None:
     data = with_header(lambda header: header["__metadata__"].update(signature=signature))
     refuse(data, SignatureError, "signature")
 
@@ -280,7 +280,7 @@ def test_wrong_shape() -> None:
 
 
 @pytest.mark.parametrize("shape", [[-2, -3], [6, 0], [True, 6], [2.0, 3], "23", None, [[2, 3]], [1] * 9, {}])
-def test_shapes_that_are_none(shape: object) -> None:
+def test_invalid_shapes(shape: object) -> None:
     refuse(with_entry("head.weight", shape=shape), TensorError, "has shape .*, expected ≤ 8 sizes")
 
 
@@ -317,9 +317,9 @@ def test_odd_tensor_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("entry", [None, 5, [], {}, {"dtype": "I8", "shape": [1]}])
-def test_table_entries_that_are_none(entry: object) -> None:
+def test_invalid_table_entries(entry: object) -> None:
     data = with_header(lambda header: header.update({"head.weight": entry}))
-    refuse(data, TensorError, "expected an object of dtype, shape, data_offsets")
+    refuse(data, TensorError, "expected an object with dtype, shape, data_offsets")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -484,7 +484,7 @@ def test_tensors_in_another_order() -> None:
 
 
 def test_trailing_bytes() -> None:
-    refuse(GOOD + b"\0", NotCanonicalError, "goes on for 1 bytes after its last tensor")
+    refuse(GOOD + b"\0", NotCanonicalError, "1 more bytes after its last tensor")
     refuse(GOOD + GOOD, NotCanonicalError, "after its last tensor")
 
 
@@ -576,7 +576,7 @@ def never_accepts(data: bytes) -> None:
 
 @st.composite
 def mutations(draw: st.DrawFn) -> bytes:
-    """A good file after a few random edits of bytes and slices."""
+    """Return a valid file after a few random edits of bytes and slices."""
     data = bytearray(GOOD)
     for _ in range(draw(st.integers(1, 4))):
         a, b, c = sorted(draw(POSITION) % (len(data) + 1) for _ in range(3))
@@ -598,7 +598,7 @@ def mutations(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def edited_headers(draw: st.DrawFn) -> bytes:
-    """A good file whose header has one number or word replaced, its length mended."""
+    """Return a valid file whose header has one number or word replaced, and its length corrected."""
     spots = [i for i, byte in enumerate(HEADER) if byte in b"0123456789"]
     start = draw(st.sampled_from(spots))
     end = start + draw(st.integers(0, 3))
@@ -652,6 +652,6 @@ def test_random_bytes(data: bytes, framed: bool) -> None:
 
 
 @pytest.mark.parametrize("length", [59, 60, 61, 1000])
-def test_long_text_of_strangers_is_quoted_in_part_and_that_shows(length: int) -> None:
+def test_long_untrusted_text_is_quoted_in_part_with_an_ellipsis(length: int) -> None:
     quoted = show("x" * length)
     assert quoted == ("'" + "x" * min(length, 60) + "'" + ("…" if length > 60 else ""))

@@ -1,4 +1,4 @@
-"""Notices: what a teacher signs is what everybody reads, byte for byte, and nothing else passes for it."""
+"""Notices: every peer reads exactly the bytes that the teacher signed, and nothing else is accepted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fields_of(notice: Notice) -> dict[str, Any]:
 
 
 def signed_anyhow(notice: Notice, **changed: Any) -> bytes:
-    """What a teacher who keeps no rules would send: any fields, in canonical form and with a right signature."""
+    """Return what a hostile teacher could send: any fields, in canonical form and with a valid signature."""
     given = fields_of(notice) | changed
     fields = {name: given[name] for name in sorted(given) if given[name] is not None and name != "signature"}
     digest = hashlib.sha256(dumps(fields).encode()).hexdigest()
@@ -84,7 +84,7 @@ class TestWhatATeacherSays:
 
     @pytest.mark.parametrize("reason", ["", "x" * 201, "two\nlines"])
     def test_a_reason_that_cannot_be_shown_is_refused_at_once(self, reason: str):
-        with pytest.raises(NoticeError, match="the withdrawal is not sound: reason"):
+        with pytest.raises(NoticeError, match="the withdrawal is not valid: reason"):
             withdraw("dice", 1, ALICE, reason)
 
     def test_the_largest_module_can_be_announced(self):
@@ -98,7 +98,7 @@ class TestWhatATeacherSays:
 
     @QUICK
     @given(NOTICES)
-    def test_is_what_is_heard(self, notice: Notice):
+    def test_is_decoded_unchanged(self, notice: Notice):
         heard = decode(notice.encode())
         assert heard == notice
         assert (heard.digest, heard.rank, heard.encode()) == (notice.digest, notice.rank, notice.encode())
@@ -124,7 +124,7 @@ class TestWhatIsRefused:
     @example(b'{"kind":["withdrawal"]}')
     @example(b'{"kind":"module"}')
     @example(b'{"kind":"withdrawal","version":' + b"9" * 5000 + b"}")
-    def test_what_is_no_notice(self, data: bytes):
+    def test_bytes_that_are_not_a_notice(self, data: bytes):
         with pytest.raises(ModuleError):
             decode(data)
 
@@ -180,7 +180,7 @@ class TestWhatIsRefused:
         with pytest.raises(NoticeError):
             decode(data)
 
-    def test_the_bounds_are_all_that_was_wrong(self):
+    def test_the_bounds_are_the_only_error(self):
         assert decode(signed_anyhow(announced(), version=7, tags=["a", "b"])).version == 7
 
     def test_a_file_that_is_larger_than_any_module(self):
@@ -211,7 +211,7 @@ class TestWhatIsRefused:
             {"teacher_key": BOB.public_key},
         ],
     )
-    def test_what_somebody_else_changed(self, change: dict[str, Any]):
+    def test_a_field_changed_by_someone_else(self, change: dict[str, Any]):
         forged = dumps(dict(sorted((fields_of(announced()) | change).items()))).encode()
         with pytest.raises(NoticeError, match="was not signed by"):
             decode(forged)
@@ -224,14 +224,14 @@ class TestWhatIsRefused:
             decode(other.encode())
 
     @pytest.mark.parametrize("parts", ["a", "ba", "aa", "aab", "acb"])
-    def test_a_link_whose_parts_are_not_several_in_order_each_once(self, parts: str):
+    def test_a_link_with_one_part_or_with_unordered_or_repeated_parts(self, parts: str):
         made = link("dice", 1, ["a" * 64, "b" * 64], ALICE)
         with pytest.raises(NoticeError, match="ids in order, each once"):
             decode(signed_anyhow(made, parts=[letter * 64 for letter in parts]))
         assert decode(signed_anyhow(made, parts=[letter * 64 for letter in "abc"])).kind == "link"
 
     def test_a_withdrawal_made_of_an_announcement(self):
-        """Even where all fields are the same, the kind is signed with them."""
+        """The kind is signed too, even if all fields are the same."""
         kept = {name: value for name, value in fields_of(announced()).items() if name in Withdrawal.model_fields}
         with pytest.raises(NoticeError, match="was not signed by"):
             decode(dumps(dict(sorted((kept | {"kind": "withdrawal"}).items()))).encode())

@@ -1,4 +1,4 @@
-"""Names that read like keys or selectors, or hide something: refused where they come in, harmless in a bank."""
+"""Names that look like keys or selectors, or have hidden characters: refused on import, harmless in a bank."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ odd_tasks = pytest.mark.parametrize("odd", ODD_TASKS, ids=ODD_IDS)
 
 
 def signed_as(module: Module, identity: Identity, **changes: Any) -> tuple[Module, bytes]:
-    """Sign a module with other words on its card, as any program can."""
+    """Sign a module with other texts on its card, as any program can."""
     who = {"teacher": identity.name, "teacher_key": identity.public_key}
     return Module.create(module.card.model_copy(update=who | changes), module.tensors, identity)
 
 
 def put_into_bank(agent: Core, module: Module, data: bytes) -> Core:
-    """Have a module in a home from before its name was refused; returns the agent as it opens now."""
+    """Put a module with a now refused name into a home; return the agent that opens it."""
     (agent.home / "bank" / f"{module.id}.skill").write_bytes(data)
     return Core(agent.home)
 
@@ -77,7 +77,7 @@ def dice(tiny_taught: Core) -> Module:
 
 @pytest.fixture(scope="module")
 def student(new_agent: NewAgent) -> Core:
-    """An agent that is asked to take odd names, and takes none."""
+    """Return an agent that is asked to accept odd names, and refuses them."""
     return new_agent("student")
 
 
@@ -113,7 +113,7 @@ class TestATaskWithAnOddName:
         assert acting_links(agent) == []
 
 
-def test_a_module_that_arrives_with_an_odd_name_is_refused_and_nobody_is_banned_for_it(
+def test_a_module_that_arrives_with_an_odd_name_is_refused_and_no_peer_is_banned_for_it(
     new_agent: NewAgent, dice: Module
 ):
     """Another release may have made it in good faith."""
@@ -136,7 +136,7 @@ class TestAModuleThatABankHasFromBefore:
 
     @pytest.fixture
     def agent(self, new_agent: NewAgent, dice: Module) -> tuple[Core, Identity, Module]:
-        """An agent with ada's dice, and a module by mallory that is called like a selector of it."""
+        """Return an agent with ada's dice, and a module by mallory whose name looks like a selector for it."""
         student, ada, mallory = new_agent("student"), Identity.create("ada"), Identity.create("mallory")
         student.import_bytes(signed_as(dice, ada)[1])
         odd = signed_as(dice, mallory, task=f"dice@{ada.public_key}")
@@ -226,7 +226,7 @@ def test_a_name_that_reads_like_a_given_one_is_not_given_to_another(new_agent: N
     shelf = Shelf(agent.home, agent.ledger)
     trust(agent, shelf, ALICE.public_key, "anna")
     for name in ("\u0430nna", "Anna", "ann\u0430", "\uff41nna", "ànna"):
-        with pytest.raises(AgentError, match="is the name of another key here"):
+        with pytest.raises(AgentError, match="is already the name of another key"):
             trust(agent, shelf, Identity.create("x").public_key, name)
 
 

@@ -1,4 +1,4 @@
-"""The name that this user gave a key wins everywhere; nobody is shown as somebody else."""
+"""The name that this user gave to a key wins everywhere; no teacher is shown as another."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ANNA, MALLORY = Identity.create("anna"), Identity.create("anna")
 
 
 class Taught:
-    """What a key signed under a name."""
+    """A card or notice that a key signed under a name."""
 
     def __init__(self, identity: Identity, teacher: str | None = None) -> None:
         self.teacher, self.teacher_key = teacher or identity.name, identity.public_key
 
 
 class TestNames:
-    def test_that_the_user_gave_stand_alone(self):
+    def test_that_the_user_gave_are_shown_alone(self):
         names = Teachers({ANNA.public_key: "anna from work"})
         assert names.name(Taught(ANNA)) == "anna from work"
 
-    def test_that_nobody_gave_have_the_beginning_of_the_key(self):
+    def test_that_were_not_given_are_shown_with_the_beginning_of_the_key(self):
         names = Teachers({ANNA.public_key: "anna"})
         assert names.name(Taught(ANNA)) == "anna"
         assert names.name(Taught(MALLORY)) == f"anna~{MALLORY.public_key[:8]}"
@@ -74,17 +74,15 @@ class TestNames:
         "name", ["", "a@b", "a~b", "a + b", "\u3164", " a", "a\nb", "x" * 65, "0123abcd", "ab" * 32]
     )
     def test_that_could_be_mistaken_are_refused(self, name: str):
-        with pytest.raises(
-            AgentError, match="cannot be an agent's name; expected 1 to 64 characters that can all be seen"
-        ):
+        with pytest.raises(AgentError, match="cannot be an agent's name; expected 1 to 64 visible characters"):
             Teachers({}).refuse_taken(name, ANNA.public_key)
 
     def test_of_another_key_are_refused(self):
         names = Teachers({ANNA.public_key: "anna"})
         names.refuse_taken("anna", ANNA.public_key)
-        with pytest.raises(AgentError, match=f"'anna' is the name of another key here .{ANNA.public_key[:12]}"):
+        with pytest.raises(AgentError, match=f"'anna' is already the name of another key .{ANNA.public_key[:12]}"):
             names.refuse_taken("anna", MALLORY.public_key)
-        with pytest.raises(AgentError, match="'Ａnna' is the name of another key here"):
+        with pytest.raises(AgentError, match="'Ａnna' is already the name of another key"):
             names.refuse_taken("Ａnna", MALLORY.public_key)
 
 
@@ -149,7 +147,7 @@ class TestImpersonation:
         for name in ("anna", "student"):
             ran = command("trust", "add", mallory.identity.public_key, "--name", name, "--home", student.home)
             assert ran.code == 1
-            assert f"{name!r} is the name of another key here" in ran.err
+            assert f"{name!r} is already the name of another key" in ran.err
         assert dict(student.ledger.view().trusted) == before
 
     def test_trust_added_again_without_a_name_keeps_the_name(self, two_annas, command: Command):

@@ -312,7 +312,7 @@ def test_a_link_is_signed_and_cannot_stand_for_anything_else(trio: dict[str, Cor
 
 @pytest.mark.parametrize("parts", [["a" * 64], [f"{i:064x}" for i in range(17)], ["no id", "b" * 64]])
 def test_a_link_has_no_parts_or_two_to_sixteen(parts: list[str], trio: dict[str, Core]) -> None:
-    with pytest.raises(NoticeError, match="mend it"):
+    with pytest.raises(NoticeError, match="correct it"):
         link("figures", 1, parts, trio["ann"].identity)
 
 

@@ -1,4 +1,4 @@
-"""Task anchors, by name. A kind is one file that keeps to `protocol.Anchor`; `AnchorKind` registers its name."""
+"""Task anchors by kind. Each kind is one file that implements `protocol.Anchor`; `AnchorKind` lists its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS: dict[str, type[Anchor]] = {
 
 
 def able_kinds(ability: Literal["adds_up", "divisible"]) -> list[str]:
-    """Return the names of the kinds that can do so, for messages."""
+    """Return the names of the kinds that have this ability, for messages."""
     return [name for name, kind in KINDS.items() if getattr(kind, ability)]
 
 

@@ -1,6 +1,6 @@
-"""Classes as Gaussians of one common scatter: what composing, merging, extending and vetting work with.
+"""Classes as Gaussians with one common scatter, the form that composing, merging, extending and vetting work with.
 
-Whatever the kind of anchor, it is asked for this (`Anchor.gaussians`), and one that adds up is made of it again.
+`Anchor.gaussians` converts an anchor of any kind to this form. Kinds that add up can be built from it again.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from skillmesh.backbone.calibration import Prior
 from skillmesh.numerics.arrays import Doubles, Factor, Floats, LowRank, Precision, thinned, total
 
 PRIOR_TASKS = 0.5
-"""The calibration's scatter weighs as much as so many tasks."""
+"""Weight of the calibration's scatter in the pooled scatter, in tasks."""
 HALF_EVIDENCE = 32.0
-"""A task with so many degrees of freedom has half the weight of one with very many."""
+"""Degrees of freedom at which a task has half the weight of a task with very many."""
 SHRINKAGE = 0.1
-"""Share of the pooled scatter that is its diagonal alone."""
+"""Share of the pooled scatter that is replaced by its diagonal, 0 to 1."""
 MAX_TRACE = 8.0
-"""A scatter may be so many times the calibration's; a larger one (a mistake, or a lie) is scaled down."""
+"""Maximum trace of a task's scatter, as a multiple of the calibration's; a larger one (an error or an attack) is
+scaled down."""
 
 
 @dataclass(frozen=True)
 class Gaussians:
-    """Means of a task's classes, and how images scatter around them."""
+    """Means of a task's classes, and the scatter of images around them."""
 
     means: Floats
     scatter: LowRank
     freedom: int
-    """Images less classes: how much the scatter rests on."""
+    """Degrees of freedom of the scatter: number of images minus number of classes."""
 
 
 def pooled_precision(tasks: Sequence[Gaussians], prior: Prior) -> Precision:
-    """The inverse of the scatter that a bank of these tasks pools: distances are measured in it."""
+    """Return the inverse of the pooled scatter of a bank with these tasks; it defines the distances."""
     rows = min(prior.within.dim, rows_of_all(tasks, prior.within))
     room: Floats = np.empty((rows, prior.within.dim), dtype=np.float32)
     return pooled_scatter(tasks, prior.within, room).inverse(out=room)
@@ -46,22 +47,22 @@ def rows_of_all(tasks: Sequence[Gaussians], prior: LowRank) -> int:
 
 
 def pooled_scatter(tasks: Sequence[Gaussians], prior: LowRank, room: Floats) -> LowRank:
-    """Average the tasks' scatters, one task one voice, with the calibration's as one more.
+    """Return the average scatter of the tasks, with nearly equal weights, and of the calibration.
 
-    The factor lies in `room`.
+    `room` receives the factor.
     """
     cap = MAX_TRACE * prior.variances.sum()
-    voices = [task.freedom / (task.freedom + HALF_EVIDENCE) for task in tasks]
-    share = (1 - SHRINKAGE) / (PRIOR_TASKS + sum(voices))
+    weights = [task.freedom / (task.freedom + HALF_EVIDENCE) for task in tasks]
+    share = (1 - SHRINKAGE) / (PRIOR_TASKS + sum(weights))
 
-    def voiced(scatter: LowRank, voice: float) -> LowRank:
+    def weighted(scatter: LowRank, weight: float) -> LowRank:
         trace = scatter.variances.sum()
-        return scatter.scaled(share * voice * min(1.0, cap / trace if trace else 1.0))
+        return scatter.scaled(share * weight * min(1.0, cap / trace if trace else 1.0))
 
     def parts() -> Iterator[LowRank]:
         yield prior.scaled(share * PRIOR_TASKS)
-        for task, voice in zip(tasks, voices, strict=True):
-            yield voiced(task.scatter, voice)
+        for task, weight in zip(tasks, weights, strict=True):
+            yield weighted(task.scatter, weight)
 
     rows = rows_of_all(tasks, prior)
     shrunk = total(parts(), room if rows == len(room) else np.empty((rows, prior.dim), dtype=np.float32))
@@ -69,24 +70,23 @@ def pooled_scatter(tasks: Sequence[Gaussians], prior: LowRank, room: Floats) -> 
     return LowRank(shrunk.diagonal + SHRINKAGE / (1 - SHRINKAGE) * shrunk.variances, room)
 
 
-# Merging: what several teachers know of the same classes, added up as if one had seen all their images.
+# Merging: statistics of several teachers about the same classes, added up as if one teacher had seen all images.
 #
-# Of a class it is enough to know how many images there were, their mean, and how they scatter around it. These add
-# up, if the scatter takes in how far the means lie apart: for two parts of a class
+# The number of images of a class, their mean and their scatter around it are sufficient statistics. They add up if
+# the scatter also includes the distance between the means: for two parts of a class
 #
 #     n = n₁ + n₂,   nμ = n₁μ₁ + n₂μ₂,   S = S₁ + S₂ + n₁n₂/(n₁+n₂) · (μ₁−μ₂)(μ₁−μ₂)ᵀ.
 #
-# Scatters are kept as a diagonal and a factor (`numerics/arrays.py`), so the last term is one more row of the
-# factor: nothing is rounded, and nothing is cut off. Heads do not add up like that: see
-# `synergy/merging.py`.
+# Scatters are stored as a diagonal and a factor (`numerics/arrays.py`), so the last term is one more row of the
+# factor: nothing is rounded or cut off. Heads do not add up in this way: see `synergy/merging.py`.
 
 Places = NDArray[np.int64]
-"""Where each class of a part stands among the classes of the whole."""
+"""Index of each class of a part among the classes of the whole."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known of some classes: images, means, and the scatter of all of them around their own means."""
+    """Statistics of classes: numbers of images, means, and the scatter of all images around their class's mean."""
 
     counts: Doubles
     means: Doubles
@@ -95,7 +95,7 @@ class Statistics:
 
     @classmethod
     def of(cls, x: Floats, labels: NDArray[np.int64], classes: int) -> Statistics:
-        """Count images as they are: all of them stand in the factor, so nothing is lost."""
+        """Return the exact statistics of labelled images: the factor has a row for each image."""
         counts = np.bincount(labels, minlength=classes).astype(np.float64)
         sums = np.zeros((classes, x.shape[1]))
         np.add.at(sums, labels, x.astype(np.float64))
@@ -104,18 +104,18 @@ class Statistics:
 
     @classmethod
     def of_gaussians(cls, known: Gaussians, counts: ArrayLike) -> Statistics:
-        """What Gaussians say of so many images of each class."""
-        seen = np.asarray(counts, dtype=np.float64)
-        freedom = max(float(seen.sum()) - len(seen), 0.0)
-        return cls(seen, known.means.astype(np.float64), known.scatter.scaled(freedom))
+        """Return the statistics of Gaussians that were fitted on `counts` images of each class."""
+        images = np.asarray(counts, dtype=np.float64)
+        freedom = max(float(images.sum()) - len(images), 0.0)
+        return cls(images, known.means.astype(np.float64), known.scatter.scaled(freedom))
 
     @property
     def freedom(self) -> float:
-        """Images less classes: how much the scatter rests on."""
+        """Degrees of freedom of the scatter: number of images minus number of classes."""
         return max(float(self.counts.sum()) - int((self.counts > 0).sum()), 0.0)
 
     def gaussians(self, rank: int | None = None) -> Gaussians:
-        """The same as Gaussians, with as many rows as it takes, or cut to so many."""
+        """Return the same as Gaussians; the scatter's factor keeps all its rows, or is reduced to `rank` rows."""
         scatter = self.scatter.scaled(1 / self.freedom if self.freedom else 0.0)
         if rank is not None:
             scatter = thinned([scatter], rank)
@@ -123,7 +123,7 @@ class Statistics:
 
 
 def merged(parts: Sequence[tuple[Statistics, Places]], classes: int) -> Statistics:
-    """Add statistics up, in the order given: what comes out differs with it by rounding only."""
+    """Return the sum of statistics. The order of `parts` changes the result by rounding only."""
     dim = parts[0][0].scatter.dim
     counts, means, diagonal = np.zeros(classes), np.zeros((classes, dim)), np.zeros(dim)
     factor: Factor = np.zeros((0, dim))
@@ -140,7 +140,7 @@ def merged(parts: Sequence[tuple[Statistics, Places]], classes: int) -> Statisti
 
 
 def _folded(factor: Factor) -> Factor:
-    """More rows than columns say no more than their triangle does."""
+    """Return an equivalent factor with at most as many rows as columns, the R of its QR decomposition."""
     if len(factor) <= factor.shape[1]:
         return factor
     return np.asarray(np.linalg.qr(factor.astype(np.float64)).R)

@@ -1,6 +1,6 @@
 """gmmc: the paper's first task mapper, k diagonal Gaussians per task (section 4 of the paper).
 
-A bank of T tasks is a list of kT clusters; an image belongs to the task of its single best cluster.
+The mapper of a bank of T tasks is a list of kT clusters; an image belongs to the task of its single best cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GmmcAnchor(Anchor):
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture
 
-        # EM in float64: with variances near the floor, float32 gives clusters of negative variance.
+        # EM runs in float64: with variances near the floor, float32 gives clusters with negative variance.
         mixture = GaussianMixture(
             min(settings.clusters, len(x)),
             covariance_type="diag",
@@ -70,18 +70,18 @@ class GmmcAnchor(Anchor):
         return self.means
 
     def spread(self) -> float:
-        """Return that of its widest cluster."""
+        """Return the trace of the widest cluster's covariance."""
         return float(self.variances.sum(axis=1, dtype=np.float64).max())
 
 
 class GmmcScorer(Scorer):
-    """log φ + log N of every image under every cluster, as two matrix products.
+    """Computes log φ + log N of every image under every cluster, as two matrix products.
 
-    −½ Σ (x−μ)²/σ² expands to products of x² and x with matrices that do not depend on x. Distances from a common
-    centre keep the terms small, so that float32 agrees with the direct formula.
+    −½ Σ (x−μ)²/σ² expands to products of x² and x with matrices that do not depend on x. Subtracting a common
+    centre keeps the terms small, so that float32 agrees with the direct formula.
     """
 
-    usual_threshold = float("inf")  # distances of this kind have no common scale
+    usual_threshold = float("inf")  # novelties of this kind have no common scale
 
     def __init__(self, anchors: Sequence[GmmcAnchor]) -> None:
         self._starts = first_columns([len(anchor.weights) for anchor in anchors])
@@ -97,7 +97,7 @@ class GmmcScorer(Scorer):
         log_norm = np.log(2 * np.pi * variances).sum(axis=1) + (means**2 / variances).sum(axis=1)
         self._constant = (np.log(weights) - 0.5 * log_norm).astype(np.float32)
         self.macs = float(2 * means.size + means.shape[1])
-        spend("mapper", 3.0 * means.size)  # the paper counts nothing for a gmmc student: this is nearly nothing
+        spend("mapper", 3.0 * means.size)  # tiny; the paper counts nothing for a gmmc student
 
     def log_joint(self, x: Floats) -> Floats:
         """Return (n, clusters): log φ + log N, comparable across tasks."""
@@ -111,4 +111,4 @@ class GmmcScorer(Scorer):
 
 
 ANCHOR = GmmcAnchor
-"""What `anchors.KINDS` takes from this file."""
+"""The class that `anchors.KINDS` imports from this file."""

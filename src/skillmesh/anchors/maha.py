@@ -1,7 +1,7 @@
 """maha: the paper's second task mapper, class means and one tied covariance (section 4 of the paper).
 
-The paper's teachers send m = 5 images per class, from which the student computes the covariance. All that the
-student wants of them is their descriptors, so these are sent: fewer bytes, and no image leaves its owner.
+The paper's teachers send m = 5 images per class, from which the student computes the covariance. The student needs
+only the images' descriptors, so only these are sent: fewer bytes, and no image leaves its owner.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from skillmesh.errors import TensorError
 from skillmesh.numerics.arrays import Floats, Spec, Tensors, cholesky_macs, gram_macs, spend
 
 SHRINKAGE = 0.1
-"""Share of the tied covariance that is its diagonal alone: with few images it is singular otherwise."""
+"""Share of the tied covariance that is replaced by its diagonal: with few images it is singular otherwise."""
 PRIOR_IMAGES = 20.0
-"""The calibration's scatter weighs as much as so many shared images."""
+"""Weight of the calibration's scatter, in shared images."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class MahaAnchor(Anchor):
 
     kind: ClassVar[str] = "maha"
     most_claimed: ClassVar[float] = 0.9
-    """Its novelty is a plain distance, by which an honest task of varied photographs knows two thirds of all."""
+    """High since novelty is a plain distance, by which an honest task of varied photographs claims two thirds."""
     divisible: ClassVar[bool] = True
 
     means: Floats
     samples: Floats
-    """Rows in the order of their classes."""
+    """Descriptors of the shared images, in the order of their classes."""
     counts: NDArray[np.uint8]
-    """How many rows each class has."""
+    """Number of rows of `samples` for each class."""
 
     @classmethod
     def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
@@ -108,30 +108,30 @@ class MahaAnchor(Anchor):
     def composed(
         cls, parts: Sequence[TakenClasses[Self]], order: NDArray[np.int64], settings: AnchorSettings
     ) -> Self:
-        """Take the chosen classes' means and samples."""
+        """Return an anchor with the means and samples of the chosen classes."""
         means = [part.anchor.means[index] for part in parts for index in part.classes]
         samples = [part.anchor.samples_by_class()[index] for part in parts for index in part.classes]
         counts = np.array([len(samples[i]) for i in order], dtype=np.uint8)
         return cls(np.stack([means[i] for i in order]), np.concatenate([samples[i] for i in order]), counts)
 
     def widened(self, counts: Sequence[int], x: Floats, labels: Labels, settings: AnchorSettings) -> Self:
-        """Keep all samples, as many of a class as its count can say."""
+        """Return an anchor with all samples, old and new, up to 255 per class (the largest value of `counts`)."""
         own = type(self).fit(x, labels, len(counts), settings)
         pairs = zip(self.samples_by_class(), own.samples_by_class(), strict=True)
-        rows = [np.concatenate(pair)[:255] for pair in pairs]
+        samples = [np.concatenate(pair)[:255] for pair in pairs]
         old, new = np.array(counts, dtype=np.float64), np.bincount(labels, minlength=len(counts))
         share = (old / (old + new))[:, None]
         means = np.asarray(share * self.means + (1 - share) * own.means, dtype=np.float32)
-        return type(self)(means, np.concatenate(rows), np.array([len(some) for some in rows], dtype=np.uint8))
+        return type(self)(means, np.concatenate(samples), np.array([len(s) for s in samples], dtype=np.uint8))
 
     def samples_by_class(self) -> list[Floats]:
         return np.split(self.samples, np.cumsum(self.counts, dtype=np.int64)[:-1])
 
 
 class MahaScorer(Scorer):
-    """Mahalanobis distances to all classes of a bank under one covariance, as matrix products."""
+    """Computes Mahalanobis distances to all classes of a bank under one covariance, as matrix products."""
 
-    usual_threshold = float("inf")  # distances of this kind have no common scale
+    usual_threshold = float("inf")  # novelties of this kind have no common scale
 
     def __init__(self, anchors: Sequence[MahaAnchor], prior: Prior) -> None:
         self._starts = first_columns([len(anchor.means) for anchor in anchors])
@@ -155,7 +155,7 @@ class MahaScorer(Scorer):
 
 
 def _building_macs(samples: int, classes: int, prior: Prior) -> float:
-    """Of the covariance of all samples and of the prior, its inverse, and the means times that."""
+    """Return the MACs of the covariance of all samples and the prior, its inverse, and the means times that."""
     dim = prior.within.dim
     covariance = gram_macs(dim, samples + len(prior.within.factor))
     inverse = cholesky_macs(dim) + float(dim) ** 3
@@ -184,4 +184,4 @@ def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 ANCHOR = MahaAnchor
-"""What `anchors.KINDS` takes from this file."""
+"""The class that `anchors.KINDS` imports from this file."""

@@ -1,7 +1,7 @@
-"""What every kind of anchor can do: be fitted, be stored, and be pooled with others into a scorer.
+"""The interface of every kind of anchor: it can be fitted, stored, and pooled with others into a scorer.
 
-An anchor is made by a teacher from one task alone. A scorer is made by whoever holds several anchors of one
-kind; it says for any descriptor how well it fits each task, and how far it is from all of them.
+A teacher makes an anchor from one task alone. An agent that holds several anchors of one kind pools them into a
+scorer, which gives for any descriptor a score for each task, and its novelty.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class AnchorSettings:
-    """Settings of all kinds; each reads its own."""
+    """Settings of all kinds of anchors; each kind uses its own."""
 
     rank: int = 8
-    """sketch: rows of the scatter's factor."""
+    """sketch: number of rows of the scatter's factor."""
     clusters: int = 25
-    """gmmc: the paper's k."""
+    """gmmc: number of clusters per task, the paper's k."""
     variance_floor: float = 1e-6
-    """gmmc: added to every variance; 1e-6 is scikit-learn's default, 1e-2 suits square-rooted features."""
+    """gmmc: value added to every variance; 1e-6 is scikit-learn's default, 1e-2 suits square-rooted features."""
     images_per_class: int = 5
-    """maha: the paper's m."""
+    """maha: number of shared images per class, the paper's m."""
     seed: int = 0
 
 
@@ -42,13 +42,13 @@ class Scores:
     """How descriptors fit the tasks of a bank."""
 
     task: Floats
-    """(n, tasks): the score of each task's best class or cluster; the largest wins."""
+    """Score of each task's best class or cluster, of shape (n, tasks); the task with the largest score wins."""
     novelty: Floats
-    """(n,): how little a descriptor fits any task; comparable within one scorer only."""
+    """How little each descriptor fits any task, of shape (n,); comparable within one scorer only."""
 
     @classmethod
     def joined(cls, parts: Sequence[Scores]) -> Scores:
-        """Those of one part of the descriptors after the other."""
+        """Return the scores of consecutive parts of the descriptors, concatenated."""
         if len(parts) == 1:
             return parts[0]
         return cls(np.concatenate([p.task for p in parts]), np.concatenate([p.novelty for p in parts]))
@@ -58,20 +58,20 @@ class Scorer(Protocol):
     """The pooled anchors of a bank."""
 
     usual_threshold: float
-    """Novelty that is usually unknown, for banks whose modules bring no probes."""
+    """Novelty above which an image usually is unknown, for banks whose modules have no probes."""
     macs: float
-    """Of scoring one descriptor."""
+    """MACs of scoring one descriptor."""
 
     def score(self, x: Floats) -> Scores: ...
 
     def agreement(self, x: Floats) -> float:
-        """Return how often it finds the task that looking closely at every task would find."""
+        """Return how often it finds the task that exact scoring of all tasks would find, as a share, 0 to 1."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class TakenClasses(Generic[A]):
-    """Classes that are taken out of an anchor, and what share of its images is theirs."""
+    """Classes that are taken out of an anchor, and their share of its images, 0 to 1."""
 
     anchor: A
     classes: tuple[int, ...]
@@ -81,28 +81,28 @@ class TakenClasses(Generic[A]):
 class Anchor(Protocol):
     """The summary of one task in descriptor space.
 
-    What has a body here is what a kind can do without. One that adds up has its own `gaussians` and
-    `of_gaussians`, one that is divisible its own `gaussians` and `composed`. Nobody asks for more.
+    Methods with a body in this class are optional. A kind that adds up defines `gaussians` and `of_gaussians`, a
+    divisible kind defines `gaussians` and `composed`. No caller needs more.
     """
 
     kind: ClassVar[str]
     most_claimed: ClassVar[float]
-    """Share of the calibration's background sample that an honest module takes for its own, at most."""
+    """Maximum share of the calibration's background sample that an honest module claims as its own."""
     usual_novelty: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
-    """Novelty of an honest module's middle probe to its own anchor, from and to; where it has a common scale."""
+    """Range of the median novelty of an honest module's probes by its own anchor, if there is a common scale."""
     adds_up: ClassVar[bool] = False
-    """Whether what several teachers say of one class adds up, as merging and extending a task need it."""
+    """Whether several teachers' statistics of one class add up, which merging and extending a task need."""
     divisible: ClassVar[bool] = False
-    """Whether classes can be taken out of it, as composing a task needs it."""
+    """Whether classes can be taken out of it, which composing a task needs."""
 
     @classmethod
     def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
-        """Summarise a task's training descriptors."""
+        """Return the anchor of a task's training descriptors."""
         ...
 
     @classmethod
     def specs(cls, classes: int, dim: int) -> dict[str, Spec]:
-        """Say which tensors a module with such an anchor stores; their names begin with the kind's and a dot."""
+        """Return the specs of the tensors that a module stores for it; their names start with the kind and '.'."""
         ...
 
     @classmethod
@@ -111,62 +111,62 @@ class Anchor(Protocol):
     def tensors(self) -> Tensors: ...
 
     def exact_tensors(self) -> Tensors:
-        """Return what `read` takes for the same without rounding, for tasks that never become a file."""
+        """Return tensors that `read` accepts, without rounding, for tasks that are never written to a file."""
         return self.tensors()
 
     @classmethod
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> Scorer:
-        """Build the scorer of a bank. The order of `anchors` is the order of its tasks, and of all sums."""
+        """Return the scorer of a bank. The order of `anchors` is the order of its tasks, and of all sums."""
         ...
 
-    # For vetting.
+    # Methods for vetting.
 
     def rows(self) -> Floats:
-        """Return everything in it that stands for images."""
+        """Return all its vectors that represent images, in descriptor space."""
         ...
 
     def spread(self) -> float:
-        """Return the trace of the scatter that it brings into the pool."""
+        """Return the trace of its scatter, as it enters the pooled scatter."""
         ...
 
     def images_less_classes(self) -> int | None:
-        """Return how much the scatter rests on, where it says so."""
+        """Return the degrees of freedom of its scatter (images minus classes); None if it does not store them."""
         return None
 
-    # For tasks that are made of others.
+    # Methods for tasks that are made of other tasks.
 
     def class_means(self) -> Floats | None:
-        """Return a mean for each class; None where it has none."""
+        """Return a mean for each class; None if it stores none."""
         return None
 
     def gaussians(self, settings: AnchorSettings) -> Gaussians:
-        """Return the same as means and a scatter."""
+        """Return its classes as means and a common scatter."""
         raise NotImplementedError
 
     @classmethod
     def of_gaussians(cls, known: Gaussians) -> Self:
-        """Make the anchor of what was added up, whatever the number of its factor's rows."""
+        """Return the anchor of these Gaussians, with all rows of their factor."""
         raise NotImplementedError
 
     @classmethod
     def composed(
         cls, parts: Sequence[TakenClasses[Self]], order: NDArray[np.int64], settings: AnchorSettings
     ) -> Self:
-        """Make the anchor of a task of chosen classes, part by part and then in this order, without an image."""
+        """Return the anchor of a task of chosen classes, without images; `order` sorts all parts' classes."""
         raise NotImplementedError
 
     def widened(self, counts: Sequence[int], x: Floats, labels: Labels, settings: AnchorSettings) -> Self:
-        """Add images to what it knows from so many of each class."""
+        """Return the anchor with further images added; `counts` are the numbers of images per class so far."""
         if not self.adds_up:
-            raise SettingsMismatchError(f"{self.kind} anchors take in no further images; compose without images")
-        every = np.arange(len(counts))
+            raise SettingsMismatchError(f"{self.kind} anchors cannot add further images; compose without images")
+        places = np.arange(len(counts))
         known = Statistics.of_gaussians(self.gaussians(settings), counts)
-        whole = merged([(part, every) for part in (known, Statistics.of(x, labels, len(counts)))], len(counts))
+        whole = merged([(part, places) for part in (known, Statistics.of(x, labels, len(counts)))], len(counts))
         return self.read(self.of_gaussians(whole.gaussians(settings.rank)).tensors())
 
 
 def best_per_task(scores: Floats, starts: NDArray[np.int64]) -> Floats:
-    """Reduce (n, classes or clusters) to (n, tasks); `starts` holds each task's first column."""
+    """Reduce (n, classes or clusters) to each task's best, (n, tasks); `starts` holds each task's first column."""
     best: Floats = np.maximum.reduceat(scores, starts, axis=1)
     return best
 

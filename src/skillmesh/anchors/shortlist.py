@@ -1,14 +1,14 @@
-"""The sketch mapper of a large bank: a quick look at all classes, then a close one at the likeliest tasks.
+"""The sketch mapper of a large bank: approximate scores of all classes, then exact scores of the likeliest tasks.
 
-`SketchScorer` keeps a row of 2,912 numbers per class and a square of classes × classes: for a thousand tasks of
-49 classes 0.6 GB and 10 GB. Here W, the pooled scatter, and B, the background, are brought to a common basis V in
-which W is the identity and B is diagonal, sorted by how much more classes than images differ. Then
+`SketchScorer` keeps a row of 2,912 numbers per class and a matrix of classes × classes: for a thousand tasks of
+49 classes 0.6 GB and 10 GB. This scorer transforms W, the pooled scatter, and B, the background, to a common basis
+V in which W is the identity and B is diagonal, sorted by the ratio of between-class to within-class variance. Then
 
 - the distances to W and B are sums of squares of z = Vx;
-- the first numbers of z tell classes apart best (linear discriminant analysis): all classes are compared in these;
-- the tasks that look likeliest are scored exactly, from the int8 means as their modules hold them.
+- the first numbers of z separate classes best (linear discriminant analysis): all classes are compared in these;
+- the likeliest tasks by that comparison are scored exactly, from the int8 means as stored in their modules.
 
-Its memory is a square of the descriptor's width and `QUICK` numbers per class; the means stay where they are.
+It needs memory for a square matrix of the descriptor's width and `QUICK` numbers per class; means are not copied.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from skillmesh.numerics.arrays import (
 from skillmesh.numerics.process import hand_back
 
 QUICK = 256
-"""Numbers per class that the quick look uses."""
+"""Number of coordinates per class that the approximate scores use."""
 CLOSE = 16
-"""Tasks per image that are looked at closely."""
+"""Number of tasks per image that are scored exactly."""
 IMAGES = 512
-"""So many images are scored at a time."""
+"""Number of images that are scored at a time."""
 ROOM = 4_000_000
-"""Scores of classes that are in memory at a time: 16 MB. Of more, the probes' would be the peak of a build."""
+"""Maximum number of class scores in memory: 16 MB. With more, scoring the probes would set a build's peak."""
 ROWS = 512
-"""Rows whose products are summed at a time."""
+"""Number of rows whose products are summed at a time."""
 
 
 class ShortlistScorer(Scorer):
-    """Distances to every class and to the background, as `SketchScorer` has them."""
+    """Computes the distances of `SketchScorer`, to the classes of the likeliest tasks and to the background."""
 
     usual_threshold = SketchScorer.usual_threshold
 
     def __init__(self, anchors: Iterable[SketchAnchor], prior: Prior) -> None:
-        """Take the anchors one by one; of each, only the int8 means are kept."""
+        """Read the anchors one by one and keep only the int8 means of each."""
         sums = _Sums(prior)
         self._means: list[PackedMeans] = []
         for anchor in anchors:
@@ -72,27 +72,27 @@ class ShortlistScorer(Scorer):
         spend("mapper", self._building_macs())
 
     def _scoring_macs(self) -> float:
-        """Of one image: into the basis and back, the quick look, the close one."""
+        """Return the MACs of one image: into the basis and back, approximate scores, exact scores."""
         dim, (classes, quick) = len(self._basis), self._quick.shape
         close = CLOSE * classes / len(self._means) * dim
         return float(2 * dim * dim + classes * quick + close)
 
     def _building_macs(self) -> float:
-        """Of basis and places; sums count for themselves, and eigenvectors as nine products of their matrix."""
+        """Return the MACs of the basis (eigenvectors as nine products) and coordinates; `_Sums` counts its own."""
         dim, classes = len(self._basis), len(self._quick)
         basis = cholesky_macs(dim) + float(dim) ** 3 * (1 + 3 + 9)
         return basis + float(classes) * dim * dim
 
     def _place_classes(self) -> None:
-        """Find each class's first coordinates, and half its distance to the centre in these and in all."""
+        """Compute classes' first coordinates, and half their squared distance to the centre in these and all."""
         classes, quick = sum(len(values) for values, _ in self._means), min(QUICK, len(self._basis))
         self._quick: Floats = np.empty((classes, quick), dtype=np.float32)
         self._offsets: Floats = np.empty(classes, dtype=np.float32)
         for start, packed in zip(self._starts, self._means, strict=True):
-            some = slice(start, start + len(packed[0]))
+            task = slice(start, start + len(packed[0]))
             z = (dequantise_rows(*packed) - self._centre) @ self._basis.T
-            self._quick[some] = z[:, :quick]
-            self._offsets[some] = 0.5 * np.square(z).sum(axis=1)
+            self._quick[task] = z[:, :quick]
+            self._offsets[task] = 0.5 * np.square(z).sum(axis=1)
         self._quick_offsets: Floats = 0.5 * np.einsum("ij,ij->i", self._quick, self._quick)
 
     def score(self, x: Floats) -> Scores:
@@ -100,12 +100,12 @@ class ShortlistScorer(Scorer):
         return Scores.joined([self._score(x[start : start + IMAGES]) for start in starts])
 
     def agreement(self, x: Floats) -> float:
-        """How often the quick look lost nothing."""
-        best = self._closely(np.tile(np.arange(len(self._means)), (len(x), 1)), self._towards(x)).argmax(axis=1)
+        """Return how often the result is the task that scoring all tasks exactly would find, from 0 to 1."""
+        best = self._exactly(np.tile(np.arange(len(self._means)), (len(x), 1)), self._towards(x)).argmax(axis=1)
         return float(np.mean(best == self.score(x).task.argmax(axis=1)))
 
     def _towards(self, x: Floats) -> Floats:
-        """Images less the centre, times P = VᵀV."""
+        """Return (x − centre) · P, where P = VᵀV."""
         centred: Floats = x - self._centre
         z: Floats = centred @ self._basis.T
         return z @ self._basis
@@ -113,10 +113,10 @@ class ShortlistScorer(Scorer):
     def _score(self, x: Floats) -> Scores:
         centred: Floats = x - self._centre
         z: Floats = centred @ self._basis.T
-        task = self._at_a_glance(z)
+        task = self._approximately(z)
         likely = _largest(task, min(CLOSE, len(self._means)))
-        exact = self._closely(likely, z @ self._basis)
-        # Whatever was not looked at closely is no better than the worst that was.
+        exact = self._exactly(likely, z @ self._basis)
+        # Tasks that were not scored exactly must not beat the worst of those that were.
         np.minimum(task, exact.min(axis=1, keepdims=True), out=task)
         np.put_along_axis(task, likely, exact, axis=1)
         square = np.square(z)
@@ -124,18 +124,18 @@ class ShortlistScorer(Scorer):
         novelty = nearest / np.maximum(square @ self._background, np.float32(1e-6))
         return Scores(task, novelty)
 
-    def _at_a_glance(self, z: Floats) -> Floats:
-        """Each task's best class by the first coordinates alone, of as many images at a time as have room."""
+    def _approximately(self, z: Floats) -> Floats:
+        """Return the score of each task's best class by the first coordinates alone, at most `ROOM` at a time."""
         step = max(1, ROOM // len(self._quick))
-        return np.concatenate([self._glance(z[start : start + step]) for start in range(0, max(len(z), 1), step)])
+        return np.concatenate([self._quickly(z[start : start + step]) for start in range(0, max(len(z), 1), step)])
 
-    def _glance(self, z: Floats) -> Floats:
+    def _quickly(self, z: Floats) -> Floats:
         closeness = z[:, : self._quick.shape[1]] @ self._quick.T
         closeness -= self._quick_offsets
         return best_per_task(closeness, self._starts)
 
-    def _closely(self, likely: Labels, towards: Floats) -> Floats:
-        """The exact scores of each image's likely tasks; `towards` are the images times P."""
+    def _exactly(self, likely: Labels, towards: Floats) -> Floats:
+        """Return the exact scores of each image's likely tasks; `towards` are the centred images times P."""
         exact: Floats = np.empty(likely.shape, dtype=np.float32)
         level = towards @ self._centre
         order = np.argsort(likely, axis=None, kind="stable")
@@ -150,21 +150,21 @@ class ShortlistScorer(Scorer):
 
 
 def _largest(scores: Floats, count: int) -> Labels:
-    """The columns of each row's largest scores, in ascending order of column."""
+    """Return the columns of each row's largest scores, in ascending order of column."""
     if count == scores.shape[1]:
         return np.tile(np.arange(count), (len(scores), 1))
     return np.sort(np.argpartition(scores, -count, axis=1)[:, -count:], axis=1)
 
 
 def _common_basis(within: Doubles, between: Doubles) -> tuple[Floats, Floats]:
-    """Rows V with V·W·Vᵀ = 1 and V·(B−W)·Vᵀ diagonal; and that diagonal, largest first. Both matrices are used up.
+    """Return V with V·W·Vᵀ = 1 and V·(B−W)·Vᵀ diagonal; and that diagonal, largest first. Overwrites both inputs.
 
-    What decides between large and small is done in double precision; the rotation that sorts directions is not
-    delicate, and single precision halves its time and memory.
+    Steps that are sensitive to rounding are done in double precision. The rotation that sorts the directions is
+    not sensitive, and single precision halves its time and memory.
     """
-    from scipy.linalg import eigh  # here, since a small bank does without its 30 MB
+    from scipy.linalg import eigh  # imported late: a small bank does not need its 30 MB
 
-    hand_back()  # what the sums were made from
+    hand_back()  # the memory that the sums were computed in
     invert_in_place(within)
     unroot = within  # the inverse of W's root
     for part in column_parts(len(between)):
@@ -174,10 +174,10 @@ def _common_basis(within: Doubles, between: Doubles) -> tuple[Floats, Floats]:
     single, single_unroot = both_in_single(between, unroot)
     del within, unroot, between
     hand_back()
-    # Its transpose is itself, and lies as LAPACK wants it. (NumPy's would do it in double precision after all.)
-    with threadpool_limits(1, "blas"):  # SciPy brings a BLAS of its own, maybe just now: after the mapper's limit
+    # `single` is symmetric; its transpose has LAPACK's memory layout. (NumPy's eigh would use double precision.)
+    with threadpool_limits(1, "blas"):  # SciPy loads its own BLAS, maybe only now: after the mapper set its limit
         values, vectors = eigh(single.T, overwrite_a=True, check_finite=False, driver="evd")
-    hand_back()  # what that worked in, as large as both matrices
+    hand_back()  # the work space of `eigh`, as large as both matrices
     basis: Floats = np.empty(single.shape, dtype=np.float32)
     for part in column_parts(len(basis)):
         basis[:, part] = vectors[:, ::-1].T @ single_unroot[:, part]
@@ -185,14 +185,14 @@ def _common_basis(within: Doubles, between: Doubles) -> tuple[Floats, Floats]:
 
 
 class _Sums:
-    """The pooled scatter and the background as full matrices, task by task: one task one voice."""
+    """Sums of the pooled scatter and of the background as full matrices, one task at a time, weighted per task."""
 
     def __init__(self, prior: Prior) -> None:
         self._prior = prior
         self._cap = MAX_TRACE * prior.within.variances.sum()
         self._scatter = _Products(prior.within.dim)
         self._diagonal = np.zeros(prior.within.dim)
-        self._voices = 0.0
+        self._weights = 0.0
         self._spread = _Products(prior.within.dim)
         self._middle = np.zeros(prior.within.dim)
         self._tasks = 0
@@ -200,9 +200,9 @@ class _Sums:
 
     def add(self, anchor: SketchAnchor) -> None:
         trace = anchor.scatter.variances.sum()
-        voice = anchor.freedom / (anchor.freedom + HALF_EVIDENCE)
-        self._voices += voice
-        self._add_scatter(anchor.scatter, voice * min(1.0, self._cap / trace if trace else 1.0))
+        weight = anchor.freedom / (anchor.freedom + HALF_EVIDENCE)
+        self._weights += weight
+        self._add_scatter(anchor.scatter, weight * min(1.0, self._cap / trace if trace else 1.0))
         moved = anchor.means - self._prior.centre.astype(np.float32)
         self._spread.add(moved / np.float32(np.sqrt(len(moved))))
         self._middle += moved.mean(axis=0, dtype=np.float64)
@@ -213,29 +213,29 @@ class _Sums:
         self._scatter.add(scatter.factor * np.sqrt(weight))
 
     @property
-    def _all_voices(self) -> float:
+    def _all_tasks(self) -> float:
         return self._tasks + PRIOR_BACKGROUND_TASKS
 
     @property
     def centre(self) -> Doubles:
-        """Of everything."""
-        return self._middle / self._all_voices + self._prior.centre
+        """Mean of all tasks' class means and the calibration's, every task with the same weight."""
+        return self._middle / self._all_tasks + self._prior.centre
 
     def within(self) -> Doubles:
-        """W. It can be had once: its memory is then the caller's."""
+        """Return W. It can be called only once, since the caller owns the memory afterwards."""
         within = self._scatter.finished()
         within[np.diag_indices_from(within)] += self._diagonal
-        within *= (1 - SHRINKAGE) / (PRIOR_TASKS + self._voices)
+        within *= (1 - SHRINKAGE) / (PRIOR_TASKS + self._weights)
         within[np.diag_indices_from(within)] *= 1 + SHRINKAGE / (1 - SHRINKAGE)
         return within
 
     def between(self) -> Doubles:
-        """B − W, likewise."""
+        """Return B − W. It can be called only once too."""
         self._spread.add(self._prior.between.factor * np.sqrt(PRIOR_BACKGROUND_TASKS))
         between = self._spread.finished()
-        between /= self._all_voices
-        centre = self._middle / self._all_voices  # as seen from the calibration's
-        # The mean of (μ−c)(μ−c)ᵀ is that of μμᵀ less ccᵀ, once all voices are counted: they add up to one.
+        between /= self._all_tasks
+        centre = self._middle / self._all_tasks  # relative to the calibration's centre
+        # The mean of (μ−c)(μ−c)ᵀ is the mean of μμᵀ minus ccᵀ, because the weights add up to one.
         for part in column_parts(len(centre)):
             between[part] -= np.outer(centre[part], centre)
         return between
@@ -243,7 +243,7 @@ class _Sums:
 
 @dataclass
 class _Products:
-    """A sum of rowᵀ·row over many rows, which come a few at a time."""
+    """The sum of rowᵀ·row over many rows, which are added a few at a time."""
 
     dim: int
 
@@ -254,11 +254,11 @@ class _Products:
 
     def add(self, rows: Factor) -> None:
         for start in range(0, len(rows), ROWS):
-            some = rows[start : start + ROWS]
-            if self._filled + len(some) > ROWS:
+            group = rows[start : start + ROWS]
+            if self._filled + len(group) > ROWS:
                 self._flush()
-            self._rows[self._filled : self._filled + len(some)] = some
-            self._filled += len(some)
+            self._rows[self._filled : self._filled + len(group)] = group
+            self._filled += len(group)
 
     def _flush(self) -> None:
         rows = self._rows[: self._filled]
@@ -268,7 +268,7 @@ class _Products:
         self._filled = 0
 
     def finished(self) -> Doubles:
-        """The sum itself; nothing can be added after."""
+        """Return the sum; nothing can be added afterwards."""
         self._flush()
         total = self._sum
         del self._rows, self._sum

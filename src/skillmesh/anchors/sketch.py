@@ -1,7 +1,7 @@
 """sketch: class means and a low-rank scatter per task; one shared Gaussian shape for all classes of a bank.
 
-This is linear discriminant analysis over every class that an agent has heard of, from statistics that add up:
-students average the tasks' scatters and never need an image. See `docs/mapper.md`.
+This is linear discriminant analysis over every class in an agent's bank, from statistics that add up: students
+average the tasks' scatters and never need an image. See `docs/mapper.md`.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from skillmesh.numerics.arrays import (
 )
 
 PRIOR_BACKGROUND_TASKS = 10.0
-"""So many tasks' worth of the calibration's class means stand behind the bank's own."""
+"""Weight of the calibration's class means in the background, in tasks."""
 GROUP = 64
-"""Rows that are handled together while a scorer is built."""
+"""Number of rows that are processed together while a scorer is built."""
 MANY_CLASSES = 4096
-"""A bank of more has another scorer, which finds the likeliest tasks first: see `anchors/shortlist.py`."""
+"""Maximum number of classes of `SketchScorer`; a larger bank gets the scorer of `anchors/shortlist.py`."""
 
 PackedMeans = tuple[NDArray[np.int8], Floats]
 """Means as a module stores them: int8 rows, and each row's scale."""
@@ -63,26 +63,26 @@ PackedMeans = tuple[NDArray[np.int8], Floats]
 
 @dataclass(frozen=True)
 class SketchAnchor(Gaussians, Anchor):
-    """Means of the classes, and how images scatter around them."""
+    """Means of the classes, and the scatter of images around them."""
 
     kind: ClassVar[str] = "sketch"
     most_claimed: ClassVar[float] = 0.25
     usual_novelty: ClassVar[tuple[float, float]] = (0.5, 1.5)
-    """Probes that are not of its classes would move every bank's threshold for "unknown"."""
+    """Limited because probes that are not of its classes would move every bank's threshold for "unknown"."""
     adds_up: ClassVar[bool] = True
     divisible: ClassVar[bool] = True
 
     _stored: Tensors | None = field(default=None, init=False, compare=False, repr=False)
-    """What it was read from."""
+    """Tensors that it was read from."""
 
     @classmethod
     def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
         means = class_means(x, labels, classes)
         freedom = len(x) - classes
-        if freedom == 0:  # one image per class: nothing scatters
+        if freedom == 0:  # one image per class: there is no scatter
             return cls(means, LowRank(np.zeros(x.shape[1]), np.zeros((1, x.shape[1]))), 0)
         residuals = means[labels]
-        np.subtract(x, residuals, out=residuals)  # in place: of 20,000 images each copy has 230 MB
+        np.subtract(x, residuals, out=residuals)  # in place: each copy of 20,000 images takes 230 MB
         residuals /= np.float32(np.sqrt(freedom))
         factor = principal(residuals, settings.rank)
         spend("closed form", x.size * (classes + principal_products(settings.rank)))
@@ -114,7 +114,7 @@ class SketchAnchor(Gaussians, Anchor):
         }
 
     def exact_tensors(self) -> Tensors:
-        """Rows in single precision with a scale of one, and steps of the diagonal that are not rounded."""
+        """Return rows in single precision with a scale of one, and unrounded steps of the diagonal's logarithm."""
         means, factor = (np.asarray(rows, dtype=np.float32) for rows in (self.means, self.scatter.factor))
         return {
             "sketch.mean": means,
@@ -137,29 +137,29 @@ class SketchAnchor(Gaussians, Anchor):
         return anchor
 
     def packed(self) -> PackedMeans:
-        """The means as stored: those of the module, where they were read from one, and no copy."""
+        """Return the means in their stored form; if they were read from a module, its tensors and not a copy."""
         if self._stored is None:
             return quantise_rows(self.means)
         return self._stored["sketch.mean"], self._stored["sketch.mean.scale"]
 
-    def waiting(self) -> Callable[[], SketchAnchor]:
-        """It, to be had later. Where it was read from a module, that is all that stays in memory till then."""
+    def reader(self) -> Callable[[], SketchAnchor]:
+        """Return a function that returns this anchor; one from a module is read again from its tensors."""
         return partial(SketchAnchor.read, self._stored) if self._stored is not None else lambda: self
 
     @classmethod
     def pool(cls, anchors: Iterable[Self], prior: Prior) -> Scorer:
-        """Build the scorer that suits the number of classes; of a large bank, anchors are read one by one."""
+        """Return the scorer that suits the number of classes; anchors of a large bank are read one by one."""
         from skillmesh.anchors.shortlist import ShortlistScorer
 
-        # Counted, then read again: 4,096 classes' means are 48 MB, at a time when a large bank's sums need room.
-        classes, waiting = 0, list[Callable[[], SketchAnchor]]()
-        coming = iter(anchors)
-        for anchor in coming:
-            waiting.append(anchor.waiting())
+        # Count first, then read again: the means of 4,096 classes take 48 MB, which a large bank's sums need.
+        classes, readers = 0, list[Callable[[], SketchAnchor]]()
+        remaining = iter(anchors)
+        for anchor in remaining:
+            readers.append(anchor.reader())
             classes += len(anchor.means)
             if classes > MANY_CLASSES:
-                return ShortlistScorer(chain((again() for again in waiting), coming), prior)
-        return SketchScorer([again() for again in waiting], prior)
+                return ShortlistScorer(chain((read() for read in readers), remaining), prior)
+        return SketchScorer([read() for read in readers], prior)
 
     def rows(self) -> Floats:
         return self.means
@@ -184,7 +184,7 @@ class SketchAnchor(Gaussians, Anchor):
     def composed(
         cls, parts: Sequence[TakenClasses[Self]], order: NDArray[np.int64], settings: AnchorSettings
     ) -> Self:
-        """How images scatter is known by task only: the average of the parts', by their shares of the images."""
+        """Return the chosen classes' means, and the tasks' scatters averaged by the parts' shares of images."""
         means = np.concatenate([part.anchor.means[list(part.classes)] for part in parts])[order]
         freedoms = [int(part.anchor.freedom * part.share) for part in parts]
         weights = freedoms if any(freedoms) else [1] * len(freedoms)
@@ -193,27 +193,27 @@ class SketchAnchor(Gaussians, Anchor):
 
 
 class SketchScorer(Scorer):
-    """Distances of descriptors to every class and to the background, as three matrix products.
+    """Computes distances of descriptors to every class and to the background, as three matrix products.
 
     With P the inverse of the pooled scatter W, a class's distance is (x−μ)ᵀP(x−μ). The background is one wide
-    Gaussian around everything the bank knows: W plus the scatter AᵀA of the class means. Woodbury gives its
-    distance from the same products: xᵀPx − ‖R⁻¹APx‖², RRᵀ = I + APAᵀ.
+    Gaussian around all classes of the bank: W plus the scatter AᵀA of the class means. The Woodbury identity gives
+    its distance from the same products: xᵀPx − ‖R⁻¹APx‖², where RRᵀ = I + APAᵀ.
     """
 
     usual_threshold = 1.3
 
     def __init__(self, anchors: list[SketchAnchor], prior: Prior) -> None:
-        """Take the anchors, and empty the list once they are copied: they need as much room as what follows."""
+        """Build from the anchors; empty their list once copied, since they take as much memory as the scorer."""
         means = [anchor.means for anchor in anchors]
         self._starts = first_columns([len(task) for task in means])
-        voices, centre, beyond = _background(means, prior)
-        classes, dim = len(voices), len(centre)
+        class_weights, centre, beyond = _background(means, prior)
+        classes, dim = len(class_weights), len(centre)
         rank = min(dim, rows_of_all(anchors, prior.within))
         self._cuts = np.cumsum([rank, classes])
         self._centre = centre.astype(np.float32)
-        self._voices = np.sqrt(voices).astype(np.float32)
-        # One tall matrix, so that a single product serves the distance, the classes and the background: the class
-        # means are part of the background too. Everything happens in its memory; a bank's is large.
+        self._class_weights = np.sqrt(class_weights).astype(np.float32)
+        # One tall matrix, so that a single product gives the distance, the classes and the background: the class
+        # means are part of the background too. All steps work in its memory, because it is large.
         self._rows: Floats = np.empty((rank + classes + len(beyond), dim), dtype=np.float32)
         shape, spread = self._rows[:rank], self._rows[rank:]
         pooled = pooled_scatter(anchors, prior.within, shape)
@@ -224,8 +224,8 @@ class SketchScorer(Scorer):
         precision = pooled.inverse(out=shape)
         self._weights = precision.diagonal.astype(np.float32)
         along = precision.along(spread)
-        root = cholesky(_background_gram(spread, along, voices, precision))
-        self._unroot = lower_inverse(root).astype(np.float32, order="F")  # its transpose is what `score` takes
+        root = cholesky(_background_gram(spread, along, class_weights, precision))
+        self._unroot = lower_inverse(root).astype(np.float32, order="F")  # `score` uses its transpose
         self._offsets = _multiply(spread, along, precision)[:classes]
         self.macs = float(self._rows.size + 2 * dim + len(spread) ** 2)
         spend("mapper", _building_macs(rank, len(spread), dim))
@@ -235,7 +235,7 @@ class SketchScorer(Scorer):
         shape, classes, beyond = np.split(centred @ self._rows.T, self._cuts, axis=1)
         distance = np.square(centred) @ self._weights - np.square(shape).sum(axis=1)
         closeness = classes - self._offsets
-        spread = np.concatenate([classes * self._voices, beyond], axis=1)
+        spread = np.concatenate([classes * self._class_weights, beyond], axis=1)
         background = distance - np.square(spread @ self._unroot.T).sum(axis=1)
         nearest = distance - 2 * closeness.max(axis=1)
         novelty = nearest / np.maximum(background, np.float32(1e-6))
@@ -243,7 +243,7 @@ class SketchScorer(Scorer):
 
 
 def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
-    """Average the rows of each class, in one product."""
+    """Return the mean of each class's rows, computed as one matrix product."""
     members = np.zeros((classes, len(x)), dtype=np.float32)
     members[labels, np.arange(len(x))] = 1
     means: Floats = (members @ x) / members.sum(axis=1, keepdims=True)
@@ -251,7 +251,7 @@ def class_means(x: Floats, labels: Labels, classes: int) -> Floats:
 
 
 def _building_macs(rank: int, spread: int, dim: int) -> float:
-    """Of building a scorer: the pooled scatter's inverse, the rows of `spread` along it, their Gram matrix."""
+    """Return the MACs of the pooled scatter's inverse, the rows of `spread` along it, and their Gram matrix."""
     inverse = gram_macs(rank, dim) + float(rank) ** 2 * dim + 2 * cholesky_macs(rank)
     rows = 2.0 * spread * rank * dim + spread * dim
     gram = gram_macs(spread, rank) + gram_macs(spread, dim) + 2 * cholesky_macs(spread)
@@ -259,30 +259,30 @@ def _building_macs(rank: int, spread: int, dim: int) -> float:
 
 
 def _background(means: Sequence[Floats], prior: Prior) -> tuple[Doubles, Doubles, Doubles]:
-    """Weigh all class means: one task one voice, the calibration's as some more.
+    """Return each class's weight, the weighted centre, and the factor that the calibration adds.
 
-    Returns each class's weight, the centre of everything, and the factor of what the calibration adds.
+    Every task has the same total weight, and the calibration that of `PRIOR_BACKGROUND_TASKS` tasks.
     """
     tasks = len(means) + PRIOR_BACKGROUND_TASKS
-    voices = np.concatenate([np.full(len(task), 1 / (tasks * len(task))) for task in means])
+    class_weights = np.concatenate([np.full(len(task), 1 / (tasks * len(task))) for task in means])
     share = PRIOR_BACKGROUND_TASKS / tasks
     centre = sum(task.mean(axis=0, dtype=np.float64) for task in means) / tasks + share * prior.centre
     beyond = np.concatenate([prior.between.factor, (prior.centre - centre)[None]]) * np.sqrt(share)
-    return voices, centre, beyond
+    return class_weights, centre, beyond
 
 
-def _background_gram(spread: Floats, along: Floats, voices: Doubles, precision: Precision) -> Doubles:
-    """Return I + APAᵀ, where the rows of A are `spread`, those of classes weighted by their voices.
+def _background_gram(spread: Floats, along: Floats, class_weights: Doubles, precision: Precision) -> Doubles:
+    """Return I + APAᵀ, where the rows of A are `spread`, with the classes' rows weighted.
 
-    With P = D − FᵀF, APAᵀ = ADAᵀ − (AFᵀ)(AFᵀ)ᵀ, and ADAᵀ is summed over columns: A·√D is never whole in memory.
+    With P = D − FᵀF, APAᵀ = ADAᵀ − (AFᵀ)(AFᵀ)ᵀ. ADAᵀ is summed over columns, so A·√D is never complete in memory.
     """
     root = np.sqrt(precision.diagonal).astype(np.float32)
     gram = -(along @ along.T).astype(np.float64)
     for part in column_parts(len(root)):
-        some = spread[:, part] * root[part]
-        gram += some @ some.T
+        columns = spread[:, part] * root[part]
+        gram += columns @ columns.T
     weights = np.ones(len(spread))
-    weights[: len(voices)] = np.sqrt(voices)
+    weights[: len(class_weights)] = np.sqrt(class_weights)
     gram *= weights[:, None]
     gram *= weights
     gram[np.diag_indices_from(gram)] += 1
@@ -290,15 +290,15 @@ def _background_gram(spread: Floats, along: Floats, voices: Doubles, precision: 
 
 
 def _multiply(spread: Floats, along: Floats, precision: Precision) -> Floats:
-    """Multiply the rows of `spread` by P where they lie; return half of xᵀPx for each."""
+    """Multiply the rows of `spread` by P in place; return half of xᵀPx for each row x."""
     halves: Floats = np.empty(len(spread), dtype=np.float32)
     for start in range(0, len(spread), GROUP):
-        some = slice(start, start + GROUP)
-        towards = precision.apply(spread[some], along[some])
-        halves[some] = 0.5 * np.einsum("ij,ij->i", spread[some], towards)
-        spread[some] = towards
+        group = slice(start, start + GROUP)
+        towards = precision.apply(spread[group], along[group])
+        halves[group] = 0.5 * np.einsum("ij,ij->i", spread[group], towards)
+        spread[group] = towards
     return halves
 
 
 ANCHOR = SketchAnchor
-"""What `anchors.KINDS` takes from this file."""
+"""The class that `anchors.KINDS` imports from this file."""

@@ -1,4 +1,4 @@
-"""The backbone: network, weights and calibration as one thing with one fingerprint; its cache on disk."""
+"""The backbone: network, weights and calibration under one fingerprint; and its cache of descriptors on disk."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from skillmesh.backbone.network import Described, Network
     from skillmesh.numerics.process import Advance
 
-# Raw descriptors of images already seen, on disk, by the hash of the image's content.
+# Cache of raw descriptors on disk, by the hash of the image's content.
 #
-# One SQLite file per network. It is a cache: a damaged file is put aside and begun anew, and the oldest half goes
-# when it grows over its limit.
+# There is one SQLite file per network. A damaged file is moved aside and replaced by an empty one. If the file
+# grows over its limit, the oldest half is deleted.
 
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 4 * 10**9
 LOOK_AFTER = 10_000
-"""Descriptors after which the size is looked at again; some 30 MB."""
+"""Number of added descriptors after which the size is checked again; some 30 MB."""
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""What a damaged file raises; the second where SQLite's own message quotes it, and is no text any more."""
+"""Errors that a damaged file raises; the second if SQLite's message quotes the file and is not valid UTF-8."""
 
 
 def default_folder() -> Path:
-    """`SKILLMESH_CACHE`, or where this system keeps caches."""
+    """Return the folder in `SKILLMESH_CACHE`, or else the system's folder for caches."""
     return Path(os.environ.get("SKILLMESH_CACHE") or platformdirs.user_cache_dir("skillmesh"))
 
 
@@ -50,22 +50,22 @@ def content_key(content: bytes) -> bytes:
 
 
 class DescriptorCache:
-    """Descriptors by content key. Threads may share one; so may processes."""
+    """Raw descriptors by content key. Threads and processes may share one."""
 
     def __init__(
         self, folder: Path, network_fingerprint: str, limit_bytes: int = LIMIT_BYTES, width: int | None = None
     ) -> None:
-        """Open or make the cache; `width` is how many numbers a descriptor has, where that is known."""
+        """Open or create the cache; `width` is the number of values of a descriptor, if it is known."""
         make_folder(folder)
         self.path = folder / f"descriptors-{network_fingerprint[:16]}.sqlite"
         self._lock = Lock()
         self._bytes = None if width is None else np.dtype(np.float16).itemsize * width
         try:
             self._connection = self._open()
-        except sqlite3.OperationalError:  # locked, no room, no permission: not damaged
+        except sqlite3.OperationalError:  # locked, disk full, no permission: not damaged
             raise
         except DAMAGE as error:
-            self._begin_anew(error)
+            self._replace_damaged(error)
         self._limit, self._added = limit_bytes, 0
         with self._lock:
             self._keep_under_limit(shrink=True)
@@ -79,7 +79,7 @@ class DescriptorCache:
                 return None
         value = row[0] if row is not None else None
         if not isinstance(value, bytes) or len(value) % 2 or len(value) != (self._bytes or len(value)):
-            return None  # there is nothing, or it is damaged in a way that SQLite does not see
+            return None  # there is no entry, or it is damaged in a way that SQLite does not detect
         return np.frombuffer(value, dtype=np.float16)
 
     def put(self, items: list[tuple[bytes, Raw]]) -> None:
@@ -91,7 +91,7 @@ class DescriptorCache:
             except DAMAGE as error:
                 self._give_up(error)
             self._added += len(rows)
-            if self._added >= LOOK_AFTER:  # a node may hold it open for months
+            if self._added >= LOOK_AFTER:  # a node may keep the cache open for months
                 self._keep_under_limit()
 
     def close(self) -> None:
@@ -100,28 +100,28 @@ class DescriptorCache:
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")  # a lost commit costs a forward pass, no more
+        connection.execute("PRAGMA synchronous = NORMAL")  # a lost commit costs only a forward pass
         connection.execute("CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, key BLOB UNIQUE, value BLOB)")
         connection.commit()
         return connection
 
     def _give_up(self, error: Exception) -> None:
-        """Go on without this entry: a cache must not stop the work."""
-        if isinstance(error, sqlite3.OperationalError):  # locked, or no room on the disk
-            log.warning("the descriptor cache %s cannot be used now: %s", self.path, error)
+        """Continue without this entry: errors of a cache must not stop the work."""
+        if isinstance(error, sqlite3.OperationalError):  # locked, or the disk is full
+            log.warning("the descriptor cache %s cannot be used now: %s; continuing without it", self.path, error)
         else:
             self._connection.close()
-            self._begin_anew(error)
+            self._replace_damaged(error)
 
-    def _begin_anew(self, error: Exception) -> None:
-        log.warning("the descriptor cache %s is damaged (%s) and begun anew", self.path, error)
+    def _replace_damaged(self, error: Exception) -> None:
+        log.warning("the descriptor cache %s is damaged (%s); replacing it by an empty one", self.path, error)
         self.path.replace(self.path.with_suffix(".damaged"))
         for ending in ("-wal", "-shm"):  # they belong to the damaged file
             self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
         self._connection = self._open()
 
     def _keep_under_limit(self, shrink: bool = False) -> None:
-        """Drop the oldest half where there is too much; the file has the room for others then, or `shrink`s."""
+        """Delete the oldest half if the cache is over its limit; the file keeps the free space, or `shrink`s."""
         self._added = 0
         pages = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, "
         try:
@@ -137,7 +137,7 @@ class DescriptorCache:
 
 
 class Backbone:
-    """What all agents of a mesh share: equal fingerprints mean comparable descriptors.
+    """The frozen network that all agents of a mesh share: equal fingerprints mean comparable descriptors.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class Backbone:
     def __init__(self, network: Network, calibration: Calibration, cache: DescriptorCache | None = None) -> None:
         if calibration.network != network.fingerprint:
             raise CalibrationError(
-                f"the calibration was made for a network {calibration.network[:12]}…, this one is "
+                f"the calibration was made for network {calibration.network[:12]}…, expected this network, "
                 f"{network.fingerprint[:12]}… ({network.spec.name}); make one for it with `skillmesh calibrate`"
             )
         self.network = network
@@ -166,7 +166,7 @@ class Backbone:
         device: str | None = None,
         cache_folder: Path | None = None,
     ) -> Backbone:
-        """Build the network and find its calibration: the file given, or the one shipped for `name`."""
+        """Build the network and load its calibration: the given file, or the one shipped for `name`."""
         from skillmesh.backbone.network import Network
 
         measured = load_calibration(name, calibration)
@@ -175,8 +175,8 @@ class Backbone:
         if cache_folder is not None:
             try:
                 cache = DescriptorCache(cache_folder, network.fingerprint, width=network.width)
-            except (OSError, sqlite3.Error) as error:  # no room, no permission: slower, but no reason to stop
-                log.warning("descriptors are not cached: %s: %s", cache_folder, error)
+            except (OSError, sqlite3.Error) as error:  # disk full, no permission: slower, but no reason to stop
+                log.warning("descriptors are not cached: cannot use folder %s: %s", cache_folder, error)
         return cls(network, measured, cache)
 
     @property
@@ -188,7 +188,7 @@ class Backbone:
         return backbone_fingerprint(self.calibration)
 
     def describe(self, images: Sequence[AnyImage], progress: Advance | None = None) -> Described:
-        """Raw descriptors of images; unreadable ones are listed, not raised."""
+        """Return raw descriptors of images; unreadable images are listed in the result, not raised."""
         from skillmesh.backbone.network import describe
 
         return describe(self.network, images, self.cache, progress)
@@ -196,7 +196,7 @@ class Backbone:
     def biased(
         self, images: Sequence[AnyImage], added: Floats, representation: Representation, compact: bool = False
     ) -> Floats:
-        """Represent images that can be read as the network shows them with a task's biases added to its own."""
+        """Return representations of readable images from the network with a task's biases added to its own."""
         from skillmesh.backbone.network import describe
 
         raw = describe(self.network, images, biases=self.network.biases(added)).raw
@@ -205,13 +205,13 @@ class Backbone:
         )  # absurd biases harm their own task only
 
     def changed(self, images: Sequence[AnyImage], representation: Representation, compact: bool = False) -> Floats:
-        """Represent images that a task has changed; nothing of them is cached."""
+        """Return representations of images that a task's pattern has changed; these are never cached."""
         from skillmesh.backbone.network import describe
 
         return self.represent(describe(self.network, images).raw, representation, compact)
 
     def toes(self, images: Sequence[AnyImage], added: Floats) -> Floats:
-        """The view of a Head2Toe head, with biases added to the network's own."""
+        """Return the inputs of a Head2Toe head, from the network with biases added to its own."""
         from skillmesh.backbone.network import describe_toes
 
         return np.nan_to_num(describe_toes(self.network, images, added))
@@ -221,7 +221,7 @@ class Backbone:
 
 
 def load_calibration(name: str, path: Path | None = None) -> Calibration:
-    """Read the calibration at `path`, or the one that the package ships for a backbone's name."""
+    """Return the calibration at `path`, or the one that the package ships for this backbone name."""
     if path is not None:
         return Calibration.load(path)
     shipped = files("skillmesh.backbone") / "calibrations" / f"{name}.safetensors"
@@ -236,5 +236,5 @@ def load_calibration(name: str, path: Path | None = None) -> Calibration:
 
 
 def backbone_fingerprint(calibration: Calibration) -> str:
-    """Hash network, weights and calibration. The calibration names its network, so it is enough."""
+    """Return the hash of network, weights and calibration; the calibration's hash covers the network's."""
     return hashlib.sha256(f"skillmesh/backbone/1\n{calibration.fingerprint}".encode()).hexdigest()

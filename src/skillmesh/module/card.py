@@ -1,7 +1,7 @@
-"""The card: everything that a module says about itself in words.
+"""The card: the signed description of a module.
 
-A card is checked when it is made and again when it is read, by the same rules. Each field's description is the
-rule in words: it is what an error quotes as "expected".
+A card is checked by the same rules when it is created and when it is read. Each field's `description` states its
+rule in words; error messages quote it as "expected".
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from skillmesh.module.identity import dumps, is_name, loads, show
 
 
 def plain(text: str) -> str:
-    """Check text that may have several lines: all of it prints, and each word has one spelling."""
+    """Return text of one or more lines; raise `ValueError` unless it is printable and in Unicode NFC."""
     if not text.replace("\n", " ").replace("\t", " ").isprintable():
-        raise ValueError(f"{show(text)} with characters that do not print")
+        raise ValueError(f"{show(text)} with unprintable characters")
     if not unicodedata.is_normalized("NFC", text):
-        raise ValueError(f"{show(text)}, which is not in Unicode's NFC")
+        raise ValueError(f"{show(text)}, which is not in Unicode normal form NFC")
     return text
 
 
 def line(text: str) -> str:
-    """Check text of one line."""
+    """Return text of one line; raise `ValueError` for line breaks, tabs and whatever `plain` refuses."""
     if "\n" in text or "\t" in text:
         raise ValueError(f"{show(text)} with a line break or tab")
     return plain(text)
 
 
-# What a card says of a warm start: which classes began with whose rows, and in which form.
+# The card's record of a warm start: which classes started from which modules' rows, and in which form.
 
 MAX_ROWS = 10_000
 DESCRIPTION = (
     "'form' ('prior', 'infinity' or 'two'), 'sources' (task, module id and pull of each, all used) and 'rows' "
-    "(class, source, the class's name there and similarity, in the order of the classes)"
+    "(class, source, the class's name in the source and similarity, in the order of the classes)"
 )
 
 WarmSource = tuple[
@@ -56,18 +56,18 @@ WarmSource = tuple[
     Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")],
     Annotated[float, Field(ge=0, le=1e6)],
 ]
-"""Task, id of the module, and by how much its rows were multiplied."""
+"""Task, module id, and the factor (pull) by which the module's rows were multiplied."""
 WarmRow = tuple[
     Annotated[int, Field(ge=0, lt=MAX_ROWS)],
     Annotated[int, Field(ge=0, lt=MAX_ROWS)],
     Annotated[str, Field(min_length=1, max_length=200)],
     Annotated[float, Field(ge=0, le=1)],
 ]
-"""Which class, which source, what the class is called there, and how similar the names are."""
+"""Index of the class, index of the source, the class's name in the source, and similarity of the names, 0 to 1."""
 
 
 class WarmRecord(BaseModel):
-    """Where the rows came from that a head began with. A `prior` without rows is none: nothing was taken over."""
+    """Origin of the rows that a head started from. A `prior` without rows is refused: nothing was taken over."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -79,9 +79,9 @@ class WarmRecord(BaseModel):
     def _agrees(self) -> WarmRecord:
         classes = [row[0] for row in self.rows]
         if classes != sorted(set(classes)):
-            raise ValueError("rows whose classes are not in order, each once")
+            raise ValueError("rows whose classes are out of order or repeated")
         if {row[1] for row in self.rows} != set(range(len(self.sources))):
-            raise ValueError(f"rows from other sources than the {len(self.sources)} there are")
+            raise ValueError(f"rows that do not use exactly the {len(self.sources)} sources listed")
         if self.form == "prior" and not self.rows:
             raise ValueError("a prior without rows")
         for text in (*(source[0] for source in self.sources), *(row[2] for row in self.rows)):
@@ -89,20 +89,20 @@ class WarmRecord(BaseModel):
         return self
 
     def lines(self, classes: tuple[str, ...]) -> dict[str, str]:
-        """In words, by class: for people."""
+        """Return a sentence for each warm-started class, by class name, to show to users."""
         return {
             classes[index]: f"{name!r} of {self.sources[source][0]!r} ({self.sources[source][1][:12]}…), names "
-            f"{similarity:.2f} similar, taken × {self.sources[source][2]:.2g}"
+            f"{similarity:.2f} similar, multiplied by {self.sources[source][2]:.2g}"
             for index, source, name, similarity in self.rows
         }
 
 
 def _read(value: Any) -> Any:
-    """A card that is read has an object of lists here; complaints are told like the card's own."""
+    """Convert a parsed JSON object to a `WarmRecord`; errors are worded like those of the card's other fields."""
     if not isinstance(value, dict):
         return value
     if not value.keys() <= WarmRecord.model_fields.keys():
-        raise ValueError(f"{show(value)} with other keys than {', '.join(WarmRecord.model_fields)}")
+        raise ValueError(f"{show(value)} with keys other than {', '.join(WarmRecord.model_fields)}")
     try:
         return WarmRecord(**{name: _tuples(part) for name, part in value.items()})
     except ValidationError as error:
@@ -115,7 +115,7 @@ def _read(value: Any) -> Any:
 def _tuples(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return value
-    if len(value) > MAX_ROWS:  # pydantic would first collect a million complaints
+    if len(value) > MAX_ROWS:  # pydantic would collect an error for each of a million items first
         raise ValueError(show(value))
     return tuple(map(_tuples, value)) if value and isinstance(value[0], list | tuple) else tuple(value)
 
@@ -124,8 +124,8 @@ CardWarmRecord = Annotated[WarmRecord, BeforeValidator(_read)]
 
 
 FORMAT = 2
-"""The newest that is read. A card says 1 unless it has fields that came with 2: older releases then say that they
-are too old, instead of taking it for a lie."""
+"""Newest format that can be read. A card has format 1 unless it uses a field that format 2 added. Older releases
+then report that they are too old, instead of rejecting the card as invalid."""
 CAME_WITH_2 = ("composed", "warm_start")
 MAX_CLASSES = 10_000
 MAX_DIM = 65_536
@@ -140,7 +140,7 @@ Count = Annotated[int, Field(ge=1, le=_MAX_INT)]
 
 
 def now() -> str:
-    """The time as a card's `created` wants it."""
+    """Return the current UTC time in the form of a card's `created` field."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -216,7 +216,7 @@ Version = Annotated[int, Field(ge=1, le=_MAX_INT)]
 
 
 class Card(BaseModel):
-    """What a module is: task, classes, backbone, how it was measured, who taught it.
+    """The description of a module: task, classes, backbone, measurements and teacher.
 
     Examples
     --------
@@ -227,8 +227,8 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    format: int = Field(1, ge=1, le=FORMAT, description=f"1, or 2 where the card has {' or '.join(CAME_WITH_2)}")
-    task: TaskName = Field(description="1–100 printable NFC characters, no '/' or '\\', no blanks around")
+    format: int = Field(1, ge=1, le=FORMAT, description=f"1, or 2 if the card has {' or '.join(CAME_WITH_2)}")
+    task: TaskName = Field(description="1–100 printable NFC characters, no '/' or '\\', no blanks at the ends")
     classes: Annotated[
         tuple[Annotated[Line, Field(min_length=1, max_length=200)], ...], AfterValidator(_unique)
     ] = Field(
@@ -251,13 +251,13 @@ class Card(BaseModel):
     temperature: float = Field(ge=0.01, le=100, description="a number from 0.01 to 100")
     version: Version = Field(description="an integer from 1 to 2^31")
     created: Annotated[str, AfterValidator(_time)] = Field(description="a UTC time like 2024-12-31T23:59:59Z")
-    teacher: TeacherName = Field(description="1–64 printable NFC characters with no blanks around")
+    teacher: TeacherName = Field(description="1–64 printable NFC characters, no blanks at the ends")
     teacher_key: Hex = Field(description="the teacher's public key, 64 hex digits")
     biases: Annotated[tuple[Count, ...], AfterValidator(_channels)] | None = Field(
-        None, description="the backbone's number of channels, and how many of them have a bias, from 1 up"
+        None, description="the backbone's number of channels, and the number of them with a bias, at least 1"
     )
     toes: Annotated[tuple[Count, ...], AfterValidator(_toes)] | None = Field(
-        None, description="channels, the side of their grids and the features that a Head2Toe head looks at"
+        None, description="channels, the side of their grids and the features that a Head2Toe head uses as input"
     )
     pattern: int | None = Field(
         None, ge=1, le=MAX_PATTERN, description=f"an integer from 1 to {MAX_PATTERN:,}, the width of the pattern"
@@ -266,7 +266,7 @@ class Card(BaseModel):
         None,
         min_length=2,
         max_length=MAX_CLASSES,
-        description="for each class the id of the module that it comes from, ':' and its name there",
+        description="for each class the id of the module that it comes from, ':' and its name in that module",
     )
     trial: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     warm_start: CardWarmRecord | None = Field(None, description=DESCRIPTION)
@@ -281,18 +281,18 @@ class Card(BaseModel):
     if not TYPE_CHECKING:  # type checkers keep pydantic's signature
 
         def __init__(self, /, **fields: Any) -> None:
-            found = fields.setdefault("format", _format_of(fields))
-            if type(found) is int and not 1 <= found <= FORMAT:
+            version = fields.setdefault("format", _format_of(fields))
+            if type(version) is int and not 1 <= version <= FORMAT:
                 raise FormatVersionError(
-                    f"the module is of format {show(found)}, expected 1 to {FORMAT}; update skillmesh, or ask the "
-                    "teacher for a module in this format"
+                    f"the module has format {show(version)}, expected 1 to {FORMAT}; update skillmesh, or ask the "
+                    "teacher for a module in one of these formats"
                 )
             unknown = fields.keys() - Card.model_fields.keys()
             if unknown:
                 raise CardError(
                     f"card field {show(min(unknown))} is unknown, expected only {', '.join(Card.model_fields)}"
                 )
-            for name, value in fields.items():  # pydantic would first collect a million complaints
+            for name, value in fields.items():  # pydantic would collect an error for each of a million items first
                 if isinstance(value, tuple) and len(value) > MAX_CLASSES:
                     raise _wrong(name, show(value))
             try:
@@ -303,7 +303,7 @@ class Card(BaseModel):
     @model_validator(mode="after")
     def _format_of_its_fields(self) -> Card:
         if self.format != (expected := _format_of(vars(self))):
-            raise ValueError(f"format: found {self.format}, expected {expected}, as its fields have it")
+            raise ValueError(f"format: found {self.format}, expected {expected} for the fields it has")
         return self
 
     @model_validator(mode="after")
@@ -317,38 +317,38 @@ class Card(BaseModel):
     @model_validator(mode="after")
     def _warm_classes_are_there(self) -> Card:
         if self.warm_start is not None and any(row[0] >= len(self.classes) for row in self.warm_start.rows):
-            raise ValueError(f"warm_start: found a class beyond the last, expected {len(self.classes)} classes")
+            raise ValueError(f"warm_start: found a class index too large for the {len(self.classes)} classes")
         return self
 
     @property
     def adapted(self) -> bool:
-        """Whether the head looks at another pass than the mapper."""
+        """Whether the task changes the backbone, so that its head needs another forward pass than the mapper."""
         return self.biases is not None or self.pattern is not None
 
     @property
     def origins(self) -> tuple[tuple[str, str], ...]:
-        """Of a composed task, the module id and the name there of each class; of any other, none."""
+        """Module id and original name of each class of a composed task; empty for any other task."""
         return tuple((origin[:64], origin[65:]) for origin in self.composed or ())
 
     @property
     def head_dim(self) -> int:
-        """How many numbers the head looks at."""
+        """Number of inputs of the head."""
         if self.toes is None:
             return self.dim
         channels, grid, features = self.toes
         return channels * grid**2 + features
 
     def canonical(self) -> bytes:
-        """The one byte form of this card: sorted keys, no blanks, UTF-8, absent fields left out."""
+        """Return this card's only valid byte form: sorted keys, no blanks, UTF-8, absent fields left out."""
         fields = self.model_dump(exclude_none=True)
         return dumps({name: fields[name] for name in sorted(fields)}).encode()
 
     @classmethod
     def parse(cls, text: str) -> Card:
-        """Read a canonical card; any other spelling of the same card is refused."""
+        """Return the card in a canonical JSON text; raise `CardError`, or `NotCanonicalError` for another form."""
         fields = loads(text, "the card", CardError)
         if not isinstance(fields, dict):
-            raise CardError(f"the card is {show(fields)}, expected a JSON object; this is no skillmesh module")
+            raise CardError(f"the card is {show(fields)}, expected a JSON object; this is not a skillmesh module")
         if "format" not in fields:
             raise CardError(f"card field 'format': found nothing, expected 1 or {FORMAT}; write the module again")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
@@ -366,11 +366,11 @@ def _format_of(fields: Mapping[str, Any]) -> int:
 
 
 def _explain(error: ValidationError) -> CardError:
-    """Phrase pydantic's first complaint as: field, what was found, what was expected."""
+    """Return pydantic's first error as a `CardError`: field, what was found, what was expected."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if not first["loc"]:
-        return CardError(f"card field {cause}; write the module again with this mended")
+        return CardError(f"card field {cause}; correct it and write the module again")
     name, *rest = first["loc"]
     found = "nothing" if first["type"] == "missing" else str(cause) if cause else show(first["input"])
     return _wrong(str(name), found, f"[{rest[0]}]" if rest else "")
@@ -378,51 +378,51 @@ def _explain(error: ValidationError) -> CardError:
 
 def _wrong(name: str, found: str, where: str = "") -> CardError:
     expected = Card.model_fields[name].description
-    message = f"card field '{name}{where}': found {found}, expected {expected}; mend it and write again"
+    message = f"card field '{name}{where}': found {found}, expected {expected}; correct it and write again"
     return CardError(message, name, found, expected or "")
 
 
-# Which rows may move: those of heads that look at the very same numbers.
+# Which rows can be used in another head: those of heads that have exactly the same inputs.
 
 Space = tuple[str, str, bool, int]
-"""Backbone, representation, whether it is compact, and how many numbers that is."""
+"""Backbone fingerprint, representation, whether it is compact, and its number of dimensions."""
 
 
 def refuse_unportable(card: Card) -> None:
-    """Rows mean something only to who sees what their head saw: the backbone's own pass, with nothing added."""
+    """Raise `SettingsMismatchError` if the task adapts the backbone: its rows fit no head on the plain one."""
     if card.toes is not None:
-        seen = f"{card.head_dim:,} numbers from inside the backbone that were chosen for this task (Head2Toe)"
+        inputs = f"{card.head_dim:,} numbers from inside the backbone that were chosen for this task (Head2Toe)"
     elif card.biases is not None:
-        seen = f"a pass with {card.biases[1]:,} biases of this task"
+        inputs = f"the output of the backbone with {card.biases[1]:,} biases of this task"
     elif card.pattern is not None:
-        seen = "images with this task's own pattern around them (reprogramming)"
+        inputs = "images with this task's own pattern around them (reprogramming)"
     else:
         return
     raise SettingsMismatchError(
-        f"the rows of {card.task!r} cannot be used in another head: its head looks at {seen}, expected the plain "
+        f"the rows of {card.task!r} cannot be used in another head: its head uses {inputs}, expected the plain "
         f"{card.representation}; leave the task out, or ask its teacher to learn it again without adaptation"
     )
 
 
 def refuse_strangers(cards: Sequence[Card]) -> None:
-    """Rows stand beside each other only if their heads look at one representation of one backbone."""
+    """Raise `SettingsMismatchError` unless all cards have the same representation of the same backbone."""
     for card in cards:
         refuse_unportable(card)
     for card in cards[1:]:
         if space_of(card) != space_of(cards[0]):
             raise SettingsMismatchError(
-                f"the rows of {card.task!r} are on {_words(card)}, those of {cards[0].task!r} on "
-                f"{_words(cards[0])}, expected the same; take tasks of one backbone and one representation"
+                f"the rows of {card.task!r} are for {_words(card)}, those of {cards[0].task!r} for "
+                f"{_words(cards[0])}, expected the same; choose tasks of one backbone and one representation"
             )
 
 
 def refuse_elsewhere(card: Card, space: Space) -> None:
-    """A head on this space can take only rows that were made on it."""
+    """Raise `SettingsMismatchError` unless the card's rows were trained in this space."""
     refuse_unportable(card)
     if space_of(card) != space:
         representation, compact, dim = space[1:]
         raise SettingsMismatchError(
-            f"the rows of {card.task!r} are on {_words(card)}, expected {dim:,} numbers of {representation}"
+            f"the rows of {card.task!r} are for {_words(card)}, expected {dim:,} numbers of {representation}"
             f"{' (compact)' if compact else ''} of {space[0][:8]}; leave the task out"
         )
 

@@ -1,7 +1,7 @@
-"""A task module: the bytes of its `.skill` file, how these are checked, and what it is in memory.
+"""A task module: how its `.skill` file is written, read and checked, and the `Module` that it becomes in memory.
 
-`docs/skill-format.md` is the specification. The reader trusts nothing: it checks in a fixed order, from what is
-cheap to what is costly, and looks at the signature last; each failure has its own error.
+`docs/skill-format.md` is the specification. The reader trusts nothing. It runs its checks in a fixed order, cheap
+ones first and the signature last, and raises a different error for each kind of failure.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _MAGIC = {
 
 
 def guess(data: bytes) -> str | None:
-    """Name what the first bytes look like, or None.
+    """Return what kind of file the first bytes look like, or None.
 
-    A header's length begins a module, and may begin like a pickle: ask only when it is clear that it is none.
+    A module starts with its header's length, which may look like a pickle's start: use this on other files only.
 
     >>> guess(b"\\x80\\x04\\x95..."), guess(b"hello"), guess(bytes(9))
     ('a pickle (which may run code when opened, so skillmesh never does)', 'text', None)
@@ -68,16 +68,16 @@ def guess(data: bytes) -> str | None:
     return None
 
 
-# Tensors against what the card demands, before any number of a stranger's is used.
+# Checks of the tensors against what the card requires, before any number from an untrusted file is used.
 
 MAX_LETTER = 4096
-"""The largest size that a letter in a `Spec` may stand for."""
+"""Largest size that a letter in a `Spec` may stand for."""
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def dtype_name(name: str, values: Array) -> str:
-    """The safetensors name of an array's dtype, or a `TensorError` where a module may not hold it."""
+    """Return the safetensors name of an array's dtype; raise `TensorError` if a module may not hold that dtype."""
     try:
         return _DTYPE_NAMES[values.dtype]
     except KeyError:
@@ -86,7 +86,7 @@ def dtype_name(name: str, values: Array) -> str:
 
 
 def check_tensors(tensors: Tensors, specs: Mapping[str, Spec]) -> None:
-    """Demand exactly the tensors of `specs`, each with its dtype, shape and bounds.
+    """Raise `TensorError` unless the tensors are exactly those of `specs`, each with its dtype, shape and bounds.
 
     >>> check_tensors({"a": np.zeros(3, np.int8)}, {"a": Spec("I8", ("k",))})
     """
@@ -97,19 +97,19 @@ def check_tensors(tensors: Tensors, specs: Mapping[str, Spec]) -> None:
         raise TensorError(f"tensor {_names(unexpected)} is unexpected, expected only {_names(specs)}")
     letters: dict[str, int] = {}
     for name, spec in sorted(specs.items()):
-        found = dtype_name(name, tensors[name])
-        if found != spec.dtype:
-            raise TensorError(f"tensor {name!r} is {found}, expected {spec.dtype}; write the module again")
+        dtype = dtype_name(name, tensors[name])
+        if dtype != spec.dtype:
+            raise TensorError(f"tensor {name!r} is {dtype}, expected {spec.dtype}; write the module again")
         _check_shape(name, tensors[name].shape, spec, letters)
         _check_bounds(name, tensors[name], spec)
 
 
 def check_finite(name: str, values: Array) -> None:
-    """NaN and infinity poison every sum that they enter: refuse them."""
+    """Raise `NotFiniteError` for NaN and infinite values: one of them would make every sum useless."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         bad = int(np.count_nonzero(~np.isfinite(values)))
         raise NotFiniteError(
-            f"tensor {name!r} holds {bad} NaN or infinite numbers of {values.size}, expected finite ones; "
+            f"tensor {name!r} holds {bad} NaN or infinite numbers of {values.size}, expected finite numbers; "
             "learn the task again"
         )
 
@@ -117,16 +117,16 @@ def check_finite(name: str, values: Array) -> None:
 def _check_shape(name: str, shape: tuple[int, ...], spec: Spec, letters: dict[str, int]) -> None:
     bound = dict(letters)
     fits = len(shape) == len(spec.shape)
-    for found, wanted in zip(shape, spec.shape, strict=False):
+    for size, wanted in zip(shape, spec.shape, strict=False):
         if isinstance(wanted, str):
-            fits &= 1 <= found <= MAX_LETTER and letters.setdefault(wanted, found) == found
+            fits &= 1 <= size <= MAX_LETTER and letters.setdefault(wanted, size) == size
         else:
-            fits &= found == wanted
+            fits &= size == wanted
     if not fits:
-        known = {size: bound.get(size, f"1–{MAX_LETTER}") for size in spec.shape if isinstance(size, str)}
-        where = "".join(f", {letter} = {value}" for letter, value in known.items())
+        known = {letter: bound.get(letter, f"1–{MAX_LETTER}") for letter in spec.shape if isinstance(letter, str)}
+        meaning = "".join(f", {letter} = {value}" for letter, value in known.items())
         raise TensorError(
-            f"tensor {name!r} has shape {_shape(shape)}, expected {_shape(spec.shape)}{where}; "
+            f"tensor {name!r} has shape {_shape(shape)}, expected {_shape(spec.shape)}{meaning}; "
             "write the module again"
         )
 
@@ -134,7 +134,7 @@ def _check_shape(name: str, shape: tuple[int, ...], spec: Spec, letters: dict[st
 def _check_bounds(name: str, values: Array, spec: Spec) -> None:
     if (spec.low is None and spec.high is None) or not values.size:
         return
-    check_finite(name, values)  # NaN would slip through any comparison
+    check_finite(name, values)  # any comparison with NaN is false, so NaN would pass the checks below
     low, high = float(values.min()), float(values.max())
     if spec.low is not None and low < spec.low:
         raise TensorError(f"tensor {name!r} holds {low:g}, expected at least {spec.low:g}; learn the task again")
@@ -163,7 +163,7 @@ _CONTENT_FIELDS = {"task", "classes", "backbone", "representation", "compact", "
 
 
 class Parts(NamedTuple):
-    """What a file holds, checked."""
+    """The checked content of a `.skill` file."""
 
     card: Card
     tensors: Tensors
@@ -171,32 +171,32 @@ class Parts(NamedTuple):
 
 
 def module_id(card: Card, tensors: Mapping[str, Array]) -> str:
-    """What a module is known by everywhere: a SHA-256 over its card and every tensor."""
+    """Return the id of a module: the SHA-256 of its card and every tensor."""
     return _digest("module", card.canonical(), tensors)
 
 
 def content_id(card: Card, tensors: Mapping[str, Array]) -> str:
-    """A SHA-256 over what determines answers, without who taught it when.
+    """Return the SHA-256 of everything that determines answers, without teacher and date.
 
-    Agents sum anchors in the order of this id, so that equal knowledge gives bit-identical sums.
+    Agents sum anchors in the order of this id, so that equal modules give bit-identical sums.
     """
     fields = card.model_dump(include=_CONTENT_FIELDS)
     return _digest("content", dumps({name: fields[name] for name in sorted(fields)}).encode(), tensors)
 
 
 def write(card: Card, tensors: Mapping[str, Array], identity: Identity) -> bytes:
-    """Return the file of a module, signed by its teacher. What could not be read again is not written."""
+    """Return the bytes of a module's file, signed by its teacher. Raise if `read` would not accept them."""
     return write_and_read(card, tensors, identity)[0]
 
 
 def write_and_read(
     card: Card, tensors: Mapping[str, Array], identity: Identity, specs_for: SpecsFor | None = None
 ) -> tuple[bytes, Parts]:
-    """As `write`, with what any reader of the file will get."""
+    """Return what `write` returns, and the content that any reader of these bytes gets."""
     if (card.teacher, card.teacher_key) != (identity.name, identity.public_key):
         raise CardError(
             f"card field 'teacher': found {card.teacher} ({card.teacher_key[:8]}…), expected the signer "
-            f"{identity.name} ({identity.public_key[:8]}…); make the card with the identity that signs it"
+            f"{identity.name} ({identity.public_key[:8]}…); create the card with the identity that signs it"
         )
     arrays = {name: np.asarray(tensors[name]) for name in sorted(tensors)}
     signature = identity.sign("module", module_id(card, arrays))
@@ -205,10 +205,10 @@ def write_and_read(
 
 
 def read(data: bytes, specs_for: SpecsFor | None = None) -> Parts:
-    """Check a file and take it apart.
+    """Check a file's bytes and return its card, tensors and id.
 
-    `specs_for` says which tensors a card demands; without it their names, dtypes and shapes are only checked
-    against the file itself, which is enough to sign a module but not to use one.
+    `specs_for` returns the tensors that a card requires. Without it, names, dtypes and shapes are only checked for
+    consistency within the file, which is enough to sign a module but not to use one.
     """
     header, end = _read_header(data)
     card, signature = _read_metadata(header.pop(_METADATA, None))
@@ -222,40 +222,40 @@ def read(data: bytes, specs_for: SpecsFor | None = None) -> Parts:
         check_tensors(tensors, specs_for(card))
     for name, values in tensors.items():
         check_finite(name, values)
-    found = module_id(card, tensors)
-    if not verify(card.teacher_key, "module", found, signature):
+    digest = module_id(card, tensors)
+    if not verify(card.teacher_key, "module", digest, signature):
         raise SignatureError(
-            f"the content does not match the signature: content {found[:12]}… was not signed by {card.teacher} "
+            f"the content does not match the signature: content {digest[:12]}… was not signed by {card.teacher} "
             f"(key {card.teacher_key[:12]}…); the file was changed or damaged, fetch it again from the teacher"
         )
-    return Parts(card, tensors, found)
+    return Parts(card, tensors, digest)
 
 
 def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
-    """The header's JSON, and where the tensors' bytes begin."""
+    """Return the header's JSON, and the position of the first tensor's first byte."""
     if len(data) > MAX_FILE:
-        raise FileTooLargeError(f"the file has more than {MAX_FILE:,} bytes, the most that a module may have")
+        raise FileTooLargeError(f"the file has more than {MAX_FILE:,} bytes, the maximum size of a module")
     if not data:
         raise NotASkillFileError("the file is empty, expected a .skill file; fetch it again")
     length = int.from_bytes(data[:8], "little")
-    seems = guess(data)
-    if seems and (data[8:9] != b"{" or length > MAX_HEADER):
-        raise NotASkillFileError(f"the file seems to be {seems}, expected a .skill file; check the path")
+    kind = guess(data)
+    if kind and (data[8:9] != b"{" or length > MAX_HEADER):
+        raise NotASkillFileError(f"the file seems to be {kind}, expected a .skill file; check the path")
     if len(data) <= 8:
         raise TruncatedError(f"the file ends after {len(data)} bytes, expected a header; fetch it again")
     if length > MAX_HEADER:
         raise HeaderTooLargeError(f"the header claims {length:,} bytes, expected at most {MAX_HEADER:,}")
     if data[8:9] != b"{":
-        raise NotASkillFileError(f"the header begins with {data[8:9]!r}, expected b'{{'; this is no .skill file")
+        raise NotASkillFileError(f"the header begins with {data[8:9]!r}, expected b'{{' as in every .skill file")
     if length > len(data) - 8:
         raise TruncatedError(
-            f"the file has {len(data):,} bytes, expected {8 + length:,} for the header alone; fetch it again"
+            f"the file has {len(data):,} bytes, expected {8 + length:,} or more for its header; fetch it again"
         )
     try:
         text = data[8 : 8 + length].decode()
     except UnicodeDecodeError as error:
         raise NotASkillFileError(f"the header is not UTF-8 (at its byte {error.start}); fetch it again") from None
-    header: dict[str, Any] = loads(text, "the header", NotASkillFileError)  # it begins with "{": an object
+    header: dict[str, Any] = loads(text, "the header", NotASkillFileError)  # it starts with "{", so it is a dict
     return header, 8 + length
 
 
@@ -263,7 +263,7 @@ def _read_metadata(metadata: object) -> tuple[Card, str]:
     text = metadata.get("skillmesh") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(text, str):
         raise NotASkillFileError(
-            "the file is in safetensors' format but has no skillmesh card in its metadata, expected a .skill file"
+            "the file is a safetensors file but has no skillmesh card in its metadata, expected a .skill file"
         )
     card = Card.parse(text)
     signature = metadata.get("signature")
@@ -273,68 +273,68 @@ def _read_metadata(metadata: object) -> tuple[Card, str]:
 
 
 def _read_tensors(table: dict[str, Any], data: bytes, position: int) -> Tensors:
-    """Views of the file's bytes, after checking that the table covers them exactly and in order."""
+    """Return the tensors by name, after checking that the table covers the file's bytes exactly and in order."""
     if len(table) > MAX_TENSORS:
         raise TensorError(f"the file has {len(table)} tensors, expected at most {MAX_TENSORS}")
-    odd = next((name for name in table if not _NAME.fullmatch(name)), None)
-    if odd is not None:
-        raise TensorError(f"tensor name {show(odd)}, expected 1–64 of a–z, 0–9 and '.'; rename the tensor")
+    invalid = next((name for name in table if not _NAME.fullmatch(name)), None)
+    if invalid is not None:
+        raise TensorError(f"found tensor name {show(invalid)}, expected 1–64 of a–z, 0–9 and '.'; rename it")
     start, tensors = position, {}
     for name in sorted(table):
         dtype, shape, begin, end = _read_entry(name, table[name])
         if begin != position - start:
             raise NotCanonicalError(
-                f"tensor {name!r} begins at byte {begin:,}, expected {position - start:,}: tensors lie in the "
-                "order of their names with no gap between; write the module again with skillmesh"
+                f"tensor {name!r} begins at byte {begin:,}, expected {position - start:,}: tensors are stored in "
+                "the order of their names without gaps; write the module again with skillmesh"
             )
         if start + end > len(data):
             raise TruncatedError(
                 f"the file has {len(data):,} bytes, expected {start + end:,} or more for tensor {name!r}; "
                 "fetch it again"
             )
-        # The slice copies, which aligns the numbers; an array over bytes can never be made writable.
+        # The slice is a copy, which aligns the numbers. An array over `bytes` can never be made writable.
         tensors[name] = np.frombuffer(data[position : start + end], dtype).reshape(shape)
         position = start + end
     if position != len(data):
         raise NotCanonicalError(
-            f"the file goes on for {len(data) - position:,} bytes after its last tensor, expected its end"
+            f"the file has {len(data) - position:,} more bytes after its last tensor, expected none"
         )
     return tensors
 
 
 def _read_entry(name: str, entry: object) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
-    """One line of the tensor table, believed only as far as it agrees with itself."""
+    """Return dtype, shape, begin and end of one entry of the tensor table, after checking that they agree."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise TensorError(f"tensor {name!r} is {show(entry)}, expected an object of dtype, shape, data_offsets")
+        raise TensorError(f"tensor {name!r} is {show(entry)}, expected an object with dtype, shape, data_offsets")
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(kind, str) or kind not in DTYPES:
         raise TensorError(f"tensor {name!r} has dtype {show(kind)}, expected one of {', '.join(DTYPES)}")
     if not _integers(shape, low=1) or len(shape) > MAX_AXES:
-        raise TensorError(f"tensor {name!r} has shape {_list(shape)}, expected ≤ {MAX_AXES} sizes of 1 or more")
+        raise TensorError(f"tensor {name!r} has shape {_list(shape)}, expected ≤ {MAX_AXES} sizes ≥ 1")
     if not _integers(offsets) or len(offsets) != 2:
         raise TensorError(f"tensor {name!r} has data_offsets {_list(offsets)}, expected two integers ≥ 0")
     dtype = cast("np.dtype[Any]", DTYPES[kind])
     size = prod(shape) * dtype.itemsize
     begin, end = offsets
     if end - begin != size:
-        raise TensorError(f"tensor {name!r} takes {end - begin:,} bytes, expected {size:,} by dtype and shape")
+        raise TensorError(f"tensor {name!r} takes {end - begin:,} bytes, expected {size:,} for dtype and shape")
     return dtype, tuple(shape), begin, end
 
 
 def _integers(items: object, low: int = 0) -> bool:
-    """Whether this is a list of integers; `True` and `1.0` are none."""
+    """Return whether `items` is a list of integers of at least `low`; `True` and `1.0` are not integers."""
     return isinstance(items, list) and all(type(item) is int and item >= low for item in items)
 
 
 def _list(items: object) -> str:
-    """A short list in full, where `show` would give its length only."""
+    """Return a short list in full, of which `show` would give only the length."""
     if isinstance(items, list) and len(items) <= MAX_AXES:
         return f"[{', '.join(map(show, items))}]"
     return show(items)
 
 
 def _header_bytes(card: Card, tensors: Mapping[str, Array], signature: str) -> bytes:
-    """The canonical header: length, metadata, tensors by name, blanks up to a multiple of 8."""
+    """Return the canonical header: length, metadata, tensors by name, blanks up to a multiple of 8."""
     header: dict[str, Any] = {_METADATA: {"signature": signature, "skillmesh": card.canonical().decode()}}
     end = 0
     for name in sorted(tensors):
@@ -342,13 +342,13 @@ def _header_bytes(card: Card, tensors: Mapping[str, Array], signature: str) -> b
         end += values.nbytes
         kind, shape = dtype_name(name, values), list(values.shape)
         header[name] = {"data_offsets": [begin, end], "dtype": kind, "shape": shape}
-    text = dumps(header).encode(errors="surrogatepass")  # a stranger's signature may hold anything
+    text = dumps(header).encode(errors="surrogatepass")  # an untrusted signature may hold anything
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def _digest(kind: str, words: bytes, tensors: Mapping[str, Array]) -> str:
-    """SHA-256 of length-prefixed pieces, so that no two contents give the same bytes to hash."""
+def _digest(kind: str, text: bytes, tensors: Mapping[str, Array]) -> str:
+    """Return the SHA-256 of length-prefixed pieces, so that different contents never hash the same bytes."""
     digest = hashlib.sha256()
 
     def add(pieces: Iterable[bytes]) -> None:
@@ -356,7 +356,7 @@ def _digest(kind: str, words: bytes, tensors: Mapping[str, Array]) -> str:
             digest.update(len(piece).to_bytes(8, "little"))
             digest.update(piece)
 
-    add([f"skillmesh/v1/{kind}-id".encode(), words])
+    add([f"skillmesh/v1/{kind}-id".encode(), text])
     for name in sorted(tensors):
         values = tensors[name]
         shape = ",".join(map(str, values.shape))
@@ -364,14 +364,14 @@ def _digest(kind: str, words: bytes, tensors: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
-# A task module in memory: a card and tensors that are checked, signed and can no longer change.
+# A task module in memory: a card and tensors that are checked, signed and immutable.
 
 
 @dataclass(frozen=True)
 class Module:
-    """One learned task. Two modules are equal when their ids are.
+    """One learned task. Two modules are equal if their ids are equal.
 
-    `tensors` are views of the file's bytes that NumPy refuses to write to. `size` is the file's, in bytes.
+    `tensors` are read-only arrays over the file's bytes. `size` is the size of the file in bytes.
 
     Examples
     --------
@@ -388,9 +388,9 @@ class Module:
 
     @classmethod
     def from_bytes(cls, data: bytes, specs_for: SpecsFor) -> Module:
-        """Check a file's bytes and make a module of them.
+        """Check a file's bytes and return them as a module.
 
-        `specs_for` is asked which tensors the card demands: the parts that use them (head, anchors) know.
+        `specs_for` returns the tensors that the card requires, as defined by their users (head, anchors).
         """
         return cls._of(read(data, specs_for), len(data))
 
@@ -403,7 +403,7 @@ class Module:
     def create(
         cls, card: Card, tensors: Mapping[str, Array], identity: Identity, specs_for: SpecsFor | None = None
     ) -> tuple[Module, bytes]:
-        """Sign a new module; what comes back is what any reader of the bytes will get."""
+        """Sign a new module; return it as any reader gets it, and the bytes of its file."""
         data, parts = write_and_read(card, tensors, identity, specs_for)
         return cls._of(parts, len(data)), data
 
@@ -413,12 +413,12 @@ class Module:
 
 
 def in_order(modules: Iterable[Module]) -> list[Module]:
-    """As every bank has them: agents that hold the same add up in the same order."""
+    """Return the modules in the order of every bank, so that agents with equal modules sum in the same order."""
     return sorted(modules, key=lambda m: (m.content_id, m.id))
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Read a `.skill` file's bytes; of one that is too large, no more than shows that it is."""
+    """Return a `.skill` file's bytes; if it is too large, only the first `MAX_FILE` + 1, which `read` refuses."""
     file = Path(path)
     try:
         if file.exists() and not file.is_file():

@@ -1,7 +1,7 @@
-"""Who taught it: an agent's Ed25519 key, and signatures of JSON with one byte form.
+"""Agent identities: names, Ed25519 keys and signatures; and canonical JSON, which has exactly one byte form.
 
-The signed message names its kind (`module`, `announcement`, `withdrawal`, `link`, …), so that a signature given
-for one thing can never be presented as one for another.
+A signed message names its kind (`module`, `announcement`, `withdrawal`, `link`, …), so that a signature of one
+kind can never be presented as a signature of another kind.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any, NoReturn
 from skillmesh.common.files import PRIVATE, write_whole
 from skillmesh.errors import AgentError, ModuleError, NotCanonicalError
 
-# JSON with one byte form: what the card and the header of a `.skill` file are written in.
+# Canonical JSON: the form of the card and the header of a `.skill` file.
 #
-# Python's `json` reads more than we want from a stranger: duplicate keys, NaN, integers of a million digits.
-# `loads` refuses these; that the text also has the canonical spacing and order is for the caller to check, by
-# writing again what was read.
+# Python's `json` accepts more than is safe from an untrusted file: duplicate keys, NaN, integers of a million
+# digits. `loads` refuses these. The caller checks for canonical spacing and order, by writing again what was read
+# and comparing.
 
 MAX_DIGITS = 18
-"""Every integer of a module fits in 64 bits; longer ones are an attack."""
+"""Maximum number of digits of an integer. Every integer of a module fits in 64 bits; longer ones are an attack."""
 
 
 def dumps(value: object) -> str:
-    """Write JSON without blanks, UTF-8 as it is, floats by `repr`. The order of keys is the caller's.
+    """Return `value` as JSON without blanks, without ASCII escapes, floats by `repr`, keys in the order given.
 
     >>> dumps({"b": 0.5, "a": ["é", 1]})
     '{"b":0.5,"a":["é",1]}'
@@ -39,14 +39,14 @@ def dumps(value: object) -> str:
 
 
 def loads(text: str, what: str, broken: type[ModuleError]) -> Any:
-    """Read JSON, or raise `broken` where it is none and `NotCanonicalError` where it says a thing twice."""
+    """Parse JSON. Raise `broken` if it is invalid, `NotCanonicalError` for repeated keys or too long integers."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) != len(items):
+        fields = dict(items)
+        if len(fields) != len(items):
             twice = Counter(name for name, _ in items).most_common(1)[0][0]
             raise NotCanonicalError(f"{what} has the key {show(twice)} twice, expected each key once")
-        return found
+        return fields
 
     def integer(digits: str) -> int:
         if len(digits) > MAX_DIGITS:
@@ -54,7 +54,7 @@ def loads(text: str, what: str, broken: type[ModuleError]) -> Any:
         return int(digits)
 
     def constant(name: str) -> NoReturn:
-        raise broken(f"{what} holds {name}, expected JSON, whose numbers are finite")
+        raise broken(f"{what} holds {name}, expected JSON with finite numbers only")
 
     def floating(digits: str) -> float:
         value = float(digits)
@@ -69,13 +69,13 @@ def loads(text: str, what: str, broken: type[ModuleError]) -> Any:
     except ModuleError:
         raise
     except RecursionError:
-        raise broken(f"{what} is nested too deeply to be read, expected three levels") from None
+        raise broken(f"{what} is nested too deeply to be read, expected three levels of nesting") from None
     except ValueError as error:
         raise broken(f"{what} is not JSON ({error}); ask the teacher for the file again") from None
 
 
 def show(value: object) -> str:
-    """Quote something from a stranger's file: short, on one line, whatever it holds.
+    """Return a short quotation, on one line, of any value from an untrusted file.
 
     >>> show("cat"), show([1, 2]), show("x" * 99)[-3:]
     ("'cat'", 'a list of 2', "x'…")
@@ -97,12 +97,12 @@ _P = 2**255 - 19
 _D = -121665 * pow(121666, -1, _P) % _P
 _EIGHTH = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER = frozenset({0, 1, _P - 1, _EIGHTH, _P - _EIGHTH})
-"""Second coordinates of the eight points that every signature can be made for, without a private key."""
+"""y coordinates of the eight points of small order, for which signatures can be forged without a private key."""
 _HEX_128 = re.compile(r"[0-9a-f]{128}")
 
 
 def is_name(text: str) -> bool:
-    """Whether this can be an agent's name: 1–64 printable characters in NFC, no blanks around them."""
+    """Return whether `text` can be an agent's name: 1–64 printable NFC characters, no blanks at the ends."""
     return (
         0 < len(text) <= MAX_NAME
         and text.isprintable()
@@ -113,9 +113,9 @@ def is_name(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_key(text: str) -> bool:
-    """Whether this is the public key of somebody: 64 hex digits, a point of the curve in its one spelling.
+    """Return whether `text` is a valid public key: 64 hex digits that are a curve point in canonical encoding.
 
-    Points of small order are nobody's: a signature that holds for almost any message can be made up for them.
+    Points of small order are refused: a signature that is valid for almost any message can be forged for them.
     """
     if not _HEX_64.fullmatch(text):
         return False
@@ -123,19 +123,19 @@ def is_key(text: str) -> bool:
     y = number & (2**255 - 1)
     if y >= _P or y in _SMALL_ORDER:
         return False
-    over, under = y * y - 1, _D * y * y + 1  # x² is their quotient, a square where their product is one
+    over, under = y * y - 1, _D * y * y + 1  # x² = over / under, a square if over · under is one
     return pow(over * under, (_P - 1) // 2, _P) == 1
 
 
 def refuse_bad_key(text: str) -> None:
     if not is_key(text):
         raise AgentError(
-            f"{text[:80]!r} is no public key; expected 64 hex digits, as `skillmesh trust show-mine` prints them"
+            f"{text[:80]!r} is not a public key; expected 64 hex digits as printed by `skillmesh trust show-mine`"
         )
 
 
 def verify(public_key: str, kind: str, digest_hex: str, signature: str) -> bool:
-    """Whether `signature` is this key's, over this kind of thing with this digest. Malformed input is a no."""
+    """Return whether the key signed this kind of message with this digest; False for malformed input too."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -151,7 +151,7 @@ def verify(public_key: str, kind: str, digest_hex: str, signature: str) -> bool:
 
 @dataclass(frozen=True)
 class Identity:
-    """An agent's name and its private key. The key never shows in a repr and never leaves but by `save`."""
+    """An agent's name and its private key. The key never appears in a repr; only `save` writes it out."""
 
     name: str
     secret: bytes = field(repr=False)
@@ -159,22 +159,22 @@ class Identity:
     def __post_init__(self) -> None:
         if not is_name(self.name):
             raise AgentError(
-                f"the agent's name is {self.name[:80]!r}, expected 1–{MAX_NAME} printable characters in NFC "
-                "with no blanks around them; choose another name"
+                f"the agent's name is {self.name[:80]!r}, expected 1–{MAX_NAME} printable characters in Unicode "
+                "NFC with no blanks at the ends; choose another name"
             )
         if len(self.secret) != 32:
             raise AgentError(f"the agent's key has {len(self.secret)} bytes, expected 32; use Identity.create")
 
     @classmethod
     def create(cls, name: str) -> Identity:
-        """Make a new key from the system's randomness."""
+        """Create an identity with a new random key."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return cls(name, Ed25519PrivateKey.generate().private_bytes_raw())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
-        """Read what `save` wrote."""
+        """Read a file that `save` wrote; raise `AgentError` if it cannot be read or holds no Ed25519 key."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -189,38 +189,38 @@ class Identity:
             )
         try:
             key = load_pem_private_key(pem.encode(), password=None)
-        except Exception as error:  # cryptography raises ValueError, TypeError and its own kinds here
+        except Exception as error:  # cryptography raises ValueError, TypeError and its own errors
             raise AgentError(f"{str(path)!r} holds no readable PEM key ({type(error).__name__})") from None
         if not isinstance(key, Ed25519PrivateKey):
             raise AgentError(f"{str(path)!r} holds a {type(key).__name__}, expected an Ed25519 private key")
         return cls(first.removeprefix(_NAME_LINE), key.private_bytes_raw())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write name and key to a new file that only its owner reads.
+        """Write name and key to a new file that only its owner can read.
 
-        Explanatory text before a PEM block is part of the PEM convention: `openssl pkey -in FILE` reads it too.
-        A key that is overwritten is lost for ever, so an existing file is refused, even in a race.
+        PEM allows explanatory text before its block, so `openssl pkey -in FILE` reads the file too. An overwritten
+        key is lost for ever, so an existing file is refused, even if another process creates it at the same time.
         """
         target = Path(path)
-        taken = AgentError(f"{str(target)!r} exists already; move it away first, a key once lost is gone")
+        exists = AgentError(f"{str(target)!r} exists already; move it away first, an overwritten key is lost")
         if target.exists():
-            raise taken
+            raise exists
         try:
             write_whole(target, self._pem(), mode=PRIVATE, new=True)
         except FileExistsError:
-            raise taken from None
+            raise exists from None
         except OSError as error:
             raise AgentError(f"cannot write the agent's key {str(target)!r} ({error.strerror})") from None
 
     def sign(self, kind: str, digest_hex: str) -> str:
-        """Sign a digest (64 hex digits) as this kind of thing; 128 hex digits."""
+        """Return the signature, 128 hex digits, of a digest (64 hex digits) of this kind of message."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return Ed25519PrivateKey.from_private_bytes(self.secret).sign(_message(kind, digest_hex)).hex()
 
     @cached_property
     def public_key(self) -> str:
-        """The raw public key as 64 hex digits: how other agents know this one."""
+        """The raw public key as 64 hex digits, by which other agents identify this one."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw().hex()

@@ -1,13 +1,13 @@
-"""Notices: what teachers tell the mesh of their modules, signed; and tasks that links make of several modules.
+"""Notices: signed announcements, withdrawals and links; and the merged tasks that links make of several modules.
 
-An *announcement* says that a version of a task exists and what its file looks like, leaf by leaf: whoever fetches
-it checks every piece on arrival and knows who sent a wrong one. A *withdrawal* says that a version, and every one
-before it, is no longer to be used. A *link* says that modules, whoever taught them, are parts of one task; a later
-one with no parts ends it.
+An *announcement* states that a version of a task exists and gives a hash for each leaf of its file: a peer that
+fetches the file checks every piece on arrival and knows who sent a wrong one. A *withdrawal* states that a version
+and all earlier ones should no longer be used. A *link* states that modules, of any teachers, are parts of one
+task; a later link with no parts ends it.
 
-A teacher's task is a *slot*, and so is a maker's link: its name has a slash in it, which no task's can have. Of
-two notices for one slot the one of higher `rank` stands, so agents that have heard the same notices, in whatever
-order, agree on what stands.
+Each teacher's task is a *slot*, and so is each maker's link: a link's slot has a slash in its name, which no task
+name can have. If there are two notices for one slot, the one with the higher `rank` is valid. So agents that have
+received the same notices, in any order, agree on which are valid.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from skillmesh.module.format import MAX_FILE, Module
 from skillmesh.module.identity import Identity, dumps, loads, show, verify
 
 LEAF = 32_768
-"""Bytes of a file that one hash in its announcement covers."""
+"""Number of bytes of a file that one hash in its announcement covers."""
 MAX_NOTICE = 200_000
-"""Bytes; the announcement of the largest module that may be has fewer."""
+"""Maximum size of a notice in bytes; the announcement of a module of the maximum size is smaller."""
 MAX_PARTS = 16
-"""Of one link."""
+"""Maximum number of parts of one link."""
 LINK = "link/"
-"""What a link's slot begins with."""
+"""Prefix of the name of a link's slot."""
 
 
 class Slot(NamedTuple):
-    """One teacher's task, or one maker's link, in whatever version."""
+    """One teacher's task, or one maker's link, in all its versions."""
 
     teacher_key: str
     task: str
 
 
 class _Signed(BaseModel):
-    """What all kinds of notice have: a slot, a version, and the teacher's signature over all fields."""
+    """Base class of all notices: a slot, a version, and the teacher's signature over all fields."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
     kind: ClassVar[str]
@@ -61,12 +61,12 @@ class _Signed(BaseModel):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over everything but the signature: what is signed, and what the notice is known by."""
+        """SHA-256 of everything but the signature. It is what is signed, and identifies the notice."""
         return hashlib.sha256(dumps(self._fields(signature=False)).encode()).hexdigest()
 
     @property
     def rank(self) -> tuple[int, bool, str, str]:
-        """Later versions stand above earlier ones, a withdrawal above its announcement; ids decide the rest."""
+        """Sort key: later versions rank above earlier ones, a withdrawal above its announcement, then by id."""
         return self.version, isinstance(self, Withdrawal), getattr(self, "id", ""), self.digest
 
     def signed(self, identity: Identity) -> Self:
@@ -82,7 +82,7 @@ class _Signed(BaseModel):
 
 
 class Announcement(_Signed):
-    """A version of a task, and the file that it is."""
+    """States that a version of a task exists, and describes its file."""
 
     kind: ClassVar[str] = "announcement"
 
@@ -90,7 +90,7 @@ class Announcement(_Signed):
     size: int = Field(ge=1, le=MAX_FILE)
     sha256: Hex
     leaves: str = Field(pattern=r"^([0-9a-f]{64})+$")
-    """SHA-256 of each 32 KiB of the file, one after the other."""
+    """SHA-256 of each 32 KiB of the file, concatenated."""
     classes: int = Field(ge=2, le=MAX_CLASSES)
     tags: Tags | None = None
     backbone: Hex
@@ -109,14 +109,14 @@ class Announcement(_Signed):
         return self.leaves[64 * index : 64 * index + 64]
 
     def describes(self, card: Card) -> bool:
-        """Whether the card is that of the module which was announced."""
-        ours = ("task", "version", "teacher", "teacher_key", "tags", "backbone", "representation", "compact")
-        same = all(getattr(self, name) == getattr(card, name) for name in ours)
+        """Return whether the card is that of the announced module."""
+        shared = ("task", "version", "teacher", "teacher_key", "tags", "backbone", "representation", "compact")
+        same = all(getattr(self, name) == getattr(card, name) for name in shared)
         return same and (self.anchors, self.classes) == (card.anchors, len(card.classes))
 
 
 class Withdrawal(_Signed):
-    """The end of a version of a task, and of all before it."""
+    """States that a version of a task and all earlier ones should no longer be used."""
 
     kind: ClassVar[str] = "withdrawal"
 
@@ -124,12 +124,12 @@ class Withdrawal(_Signed):
 
 
 class Link(_Signed):
-    """Modules that are parts of one task. It holds none of their numbers: whoever has the parts adds them up."""
+    """States that modules are parts of one task. It holds none of their numbers; agents add up the parts."""
 
     kind: ClassVar[str] = "link"
 
     parts: tuple[Hex, ...] = Field(max_length=MAX_PARTS)
-    """The modules' ids in ascending order; none: the link is withdrawn."""
+    """Ids of the modules in ascending order; empty if the link is withdrawn."""
     reason: Line | None = Field(None, min_length=1, max_length=200)
 
     @model_validator(mode="after")
@@ -162,7 +162,7 @@ _KINDS: dict[Any, type[Announcement] | type[Withdrawal] | type[Link]] = {
 
 
 def announce(card: Card, module_id: str, data: bytes, identity: Identity) -> Announcement:
-    """Announce a module of one's own; `data` is its file."""
+    """Return a signed announcement of the identity's own module; `data` are the bytes of its file."""
     return Announcement(
         **card.model_dump(
             include={"task", "version", "teacher", "teacher_key", "tags", "backbone", "representation", "compact"}
@@ -177,20 +177,20 @@ def announce(card: Card, module_id: str, data: bytes, identity: Identity) -> Ann
 
 
 def withdraw(task: str, version: int, identity: Identity, reason: str | None = None) -> Withdrawal:
-    """Withdraw a task of one's own, up to and with this version."""
+    """Return a signed withdrawal of the identity's own task, up to and including this version."""
     try:
-        made = Withdrawal(
+        notice = Withdrawal(
             task=task, version=version, teacher=identity.name, teacher_key=identity.public_key, reason=reason
         )
     except ValidationError as error:
-        raise NoticeError(f"the withdrawal is not sound: {_first(error)}; mend it and try again") from None
-    return made.signed(identity)
+        raise NoticeError(f"the withdrawal is not valid: {_first(error)}; correct it and try again") from None
+    return notice.signed(identity)
 
 
 def link(name: str, version: int, parts: Iterable[str], identity: Identity, reason: str | None = None) -> Link:
-    """Say that these modules, by their ids, are parts of one task; no parts: that they no longer are."""
+    """Return a signed link of these modules, by their ids, to one task; with no parts it ends the link."""
     try:
-        made = Link(
+        notice = Link(
             task=name,
             version=version,
             teacher=identity.name,
@@ -199,8 +199,8 @@ def link(name: str, version: int, parts: Iterable[str], identity: Identity, reas
             reason=reason,
         )
     except ValidationError as error:
-        raise NoticeError(f"the link is not sound: {_first(error)}; mend it and try again") from None
-    return made.signed(identity)
+        raise NoticeError(f"the link is not valid: {_first(error)}; correct it and try again") from None
+    return notice.signed(identity)
 
 
 def leaf_hash(leaf: bytes) -> str:
@@ -208,8 +208,8 @@ def leaf_hash(leaf: bytes) -> str:
 
 
 def decode(data: bytes) -> Notice:
-    """Read and check a notice from a stranger, its signature last."""
-    if not isinstance(data, bytes):  # a damaged database gives back anything
+    """Parse and check an untrusted notice, its signature last; raise `NoticeError` if it is not valid."""
+    if not isinstance(data, bytes):  # a damaged database may return anything
         raise NoticeError(f"the notice is {show(data)}, expected bytes")
     if len(data) > MAX_NOTICE:
         raise NoticeError(f"the notice has {len(data):,} bytes, expected ≤ {MAX_NOTICE:,}")
@@ -220,18 +220,18 @@ def decode(data: bytes) -> Notice:
     fields = loads(text, "the notice", NoticeError)
     kind = fields.pop("kind", None) if isinstance(fields, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise NoticeError(f"the notice is of kind {show(kind)}, expected {' or '.join(_KINDS)}")
+        raise NoticeError(f"the notice has kind {show(kind)}, expected {' or '.join(_KINDS)}")
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
     try:
         notice: Notice = _KINDS[kind](**values)
     except (ValidationError, TypeError) as error:
-        raise NoticeError(f"the {kind} is not sound: {_first(error)}") from None
+        raise NoticeError(f"the {kind} is not valid: {_first(error)}") from None
     if notice.encode() != data:
         raise NoticeError(f"the {kind} is not in canonical form, expected sorted keys and no blanks")
     if not verify(notice.teacher_key, kind, notice.digest, notice.signature):
         raise NoticeError(
             f"the {kind} of {show(notice.task)} was not signed by {notice.teacher} "
-            f"(key {notice.teacher_key[:12]}…); whoever made it is not that teacher"
+            f"(key {notice.teacher_key[:12]}…); it was made by someone else or changed on the way"
         )
     return notice
 
@@ -244,14 +244,14 @@ def _first(error: ValidationError | TypeError) -> str:
     return f"{where}: found {show(first['input'])}, {first['msg'].lower()}"
 
 
-# A task whose parts several teachers taught, as one module in memory. It has no file and is never sent.
+# A task whose parts were taught by several teachers, as one module in memory. It has no file and is never sent.
 
 
 @dataclass(frozen=True)
 class MergedTask(Module):
-    """What a link makes of its parts: read like any module, but nothing in it is rounded.
+    """The task that a link makes of its parts: used like any module, but its numbers are not rounded.
 
-    Its card names the task as the link does, and all teachers; `size` is that of the parts.
+    Its card has the link's task name and names all teachers; `size` is the total size of the parts.
     """
 
     link: Link = field(compare=False)
@@ -259,5 +259,5 @@ class MergedTask(Module):
 
 
 def parts_of(module: Module) -> tuple[Module, ...]:
-    """The modules that a task consists of: several, or itself."""
+    """Return the modules that a task consists of: the parts of a merged task, else only the module itself."""
     return module.parts if isinstance(module, MergedTask) else (module,)

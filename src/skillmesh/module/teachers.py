@@ -1,8 +1,8 @@
-"""Names of teachers: the name that this user gave a key wins over what the key calls itself.
+"""Names of teachers: the name that this user gave to a key wins over the name that the key's owner claims.
 
-A module says who taught it, and anyone can say "anna". So a name stands alone only where this user has given it
-(`skillmesh trust add KEY --name anna`), or where it is the agent's own. Every other teacher is shown as what it
-calls itself and the beginning of its key: `anna~3f9a2c1e`.
+A module names its teacher, and anyone can claim to be "anna". So a name is shown alone only if this user gave it
+(`skillmesh trust add KEY --name anna`), or if it is the agent's own. Every other teacher is shown with the claimed
+name and the beginning of its key: `anna~3f9a2c1e`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from skillmesh.module.identity import is_name, show
 from skillmesh.module.notice import parts_of
 
 MARK = "~"
-"""Stands between a claimed name and the beginning of the key."""
+"""Separator between a claimed name and the beginning of the key."""
 TOGETHER = " + "
-"""Stands between the names of a merged task's teachers."""
+"""Separator between the names of a merged task's teachers."""
 SHOWN = 8
-"""Hex digits of a key that are shown behind a claimed name."""
+"""Number of hex digits of a key that are shown after a claimed name."""
 _LIKE_A_KEY = re.compile(r"[0-9a-fA-F]{8,}")
 _LIKE_A_SELECTOR = re.compile(r".*@.*|.*~[0-9a-fA-F]{8,}|(?!\d{8,31}$|[a-fA-F]{8,15}$)[0-9a-fA-F]{8,}")
-"""What no task may be called: a selector, a claimed name, a key or its beginning. Digits alone are a date, and few
-letters alone a word, such as `Fabaceae`."""
-TASK_RULE = "a name without '@' that does not look like a key, whose every character can be seen"
+"""Names that no task may have: a selector, a claimed name, a key or its beginning. Digits alone are allowed as a
+date, and a few letters alone as a word, such as `Fabaceae`."""
+TASK_RULE = "a name without '@' and without invisible characters that does not look like a key"
 
 
 class Signed(Protocol):
-    """A card or a notice: what a key has signed under a name of its own choice."""
+    """A card or a notice, signed by a key under a name that its owner chose."""
 
     @property
     def task(self) -> str: ...
@@ -47,27 +47,27 @@ class Signed(Protocol):
 
 
 class Teachers:
-    """How one agent calls the teachers that it meets."""
+    """The names by which one agent calls teachers."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Take the names by key that the user has given and the agent's own; an empty one stands for none."""
+        """Take names by key: those that the user gave and the agent's own; an empty string means no name."""
         given = {key: name for key, name in given.items() if name}
         count = Counter(given.values())
         self._given = {key: name if count[name] == 1 else marked(name, key) for key, name in given.items()}
         self._lookalikes = Lookalikes(given.values())
 
     def name(self, signed: Signed) -> str:
-        """Return how the teacher of this is called here."""
+        """Return this agent's name for the teacher of a card or notice."""
         return self.called(signed.teacher_key, signed.teacher)
 
     def called(self, key: str, claim: str | None) -> str:
-        """Return the given name of a key, or else what it calls itself with the beginning of the key."""
+        """Return the name that the user gave to a key, else the claimed name with the beginning of the key."""
         if key in self._given or claim is None:
             return self._given.get(key, key[:12])
         return marked(with_letters(claim, self.odd_letters(key, claim)), key)
 
     def odd_letters(self, key: str, claim: str | None) -> list[str]:
-        """Return in words the letters by which a claimed name looks like another, or mixes scripts."""
+        """Return descriptions of the letters that make a claimed name look like another, or mix scripts."""
         return [] if key in self._given or claim is None else self._lookalikes.letters(claim)
 
     def of(self, module: Module) -> str:
@@ -75,11 +75,11 @@ class Teachers:
         return TOGETHER.join(sorted({self.name(part.card) for part in parts_of(module)}))
 
     def meant(self, word: str, among: Iterable[Signed]) -> set[str]:
-        """Return the keys of those teachers that `word` can mean, the surest kind of name alone.
+        """Return the keys of those teachers that `word` can mean, by the most certain kind of match only.
 
-        A whole key comes first, then a name as it is shown here, then the beginning of a key, then what teachers
-        without a given name call themselves. Nobody can take a name that this user gave to another, nor a word
-        that reads like a key.
+        A whole key comes first, then a name as this agent shows it, then the beginning of a key, then the claimed
+        names of teachers without a given name. A claimed name never matches if this user gave it to another key,
+        or if it looks like a key.
         """
         known = {each.teacher_key: each for each in among}
         claims = {} if self.names_someone(word) or not fits(word) else known
@@ -92,36 +92,36 @@ class Teachers:
         return next((keys for keys in kinds if keys), set())
 
     def names_someone(self, word: str) -> bool:
-        """Whether this is a name that the user gave, the agent's own, or a key."""
+        """Return whether `word` is a name that the user gave, the agent's own name, or looks like a key."""
         return word in self._given.values() or _LIKE_A_KEY.fullmatch(word) is not None
 
     def refuse_taken(self, name: str, key: str) -> None:
-        """Refuse a name for a key that is not one, reads like another kind of word, or is another key's."""
+        """Raise `AgentError` if `name` is not a valid name, or reads like the name of another key."""
         refuse_unfit(name)
         holders = (other for other, given in self._given.items() if _read(given) == _read(name))
         holder = next((other for other in holders if other != key), None)
         if holder is not None:
             raise AgentError(
-                f"{name!r} is the name of another key here ({holder[:12]}…); give this one another name"
+                f"{name!r} is already the name of another key ({holder[:12]}…); give this one another name"
             )
 
 
 def fits(name: str) -> bool:
-    """Whether this can be an agent's name that is never taken for a key, a selector or a claimed name."""
-    signs = any(sign in name for sign in (MARK, "@", TOGETHER))
-    return is_name(name) and not signs and not _LIKE_A_KEY.fullmatch(name) and hidden(name) is None
+    """Return whether `name` can be an agent's name and cannot be mistaken for a key, selector or claimed name."""
+    separators = any(sign in name for sign in (MARK, "@", TOGETHER))
+    return is_name(name) and not separators and not _LIKE_A_KEY.fullmatch(name) and hidden(name) is None
 
 
 def refuse_unfit(name: str) -> None:
     if not fits(name):
         raise AgentError(
-            f"{name[:80]!r} cannot be an agent's name; expected 1 to 64 characters that can all be seen, without "
-            f"'@', '{MARK}' and '{TOGETHER}', that do not look like a key; choose another"
+            f"{name[:80]!r} cannot be an agent's name; expected 1 to 64 visible characters, without "
+            f"'@', '{MARK}' and '{TOGETHER}', that do not look like a key; choose another name"
         )
 
 
 def odd_task(task: str) -> str | None:
-    """Return why nobody may call a task like this, in words; None for nearly every name."""
+    """Return why a task may not have this name, in words; None if it may."""
     if _LIKE_A_SELECTOR.fullmatch(task):
         return "reads like a key, or like TASK@TEACHER"
     fault = hidden(task)
@@ -129,26 +129,26 @@ def odd_task(task: str) -> str | None:
 
 
 def odd_notice(notice: Signed) -> str | None:
-    """Return why a teacher's task is not taken because of its name or the teacher's."""
+    """Return why a task is refused because of its name or its teacher's name; None if both are allowed."""
     if (fault := odd_task(notice.task)) is not None:
         return f"the name of the task, {show(notice.task)}, {fault}; its teacher can choose another"
     if not fits(notice.teacher):
-        return f"the name of its teacher, {show(notice.teacher)}, is a key's or a selector's, or hides something"
+        return f"the teacher's name, {show(notice.teacher)}, is like a key or selector, or has hidden characters"
     return None
 
 
 def refuse_odd_names(card: Card) -> None:
-    """Refuse a module whose names could pass for others, or be taken for keys.
+    """Raise `OddNameError` for a module with names that could be mistaken for other names or for keys.
 
-    Those that a bank holds from before stay: they are listed and answer, and `TASK@KEY` names them.
+    Modules with such names that a bank already holds stay: they are listed and used, and `TASK@KEY` selects them.
     """
     if (fault := odd_task(card.task)) is not None:
         raise _odd("task", f"{show(card.task)}, which {fault}", TASK_RULE)
     if not fits(card.teacher):
-        raise _odd("teacher", show(card.teacher), "an agent's name that is neither a key nor a selector")
+        raise _odd("teacher", show(card.teacher), "an agent's name that looks like neither a key nor a selector")
     for name in card.classes:
         if safe(name) != name:
-            raise _odd("classes", f"{show(name)} with characters that do not show", "names that can be seen")
+            raise _odd("classes", f"{show(name)} with invisible characters", "names of visible characters")
 
 
 def _odd(field: str, found: str, expected: str) -> OddNameError:
@@ -156,17 +156,17 @@ def _odd(field: str, found: str, expected: str) -> OddNameError:
 
 
 def _read(name: str) -> str:
-    """Return a form in which names that read alike are equal: no case, no width, no marks, nothing unseen."""
+    """Return a form in which names that read alike are equal: without case, width, marks, hidden characters."""
     plain = unicodedata.normalize("NFKD", name).casefold()
     seen = "".join(c for c in plain if unicodedata.category(c) not in ("Mn", "Me") and hidden(c) is None)
     return reading(seen.strip())
 
 
 def marked(name: str, key: str) -> str:
-    """Return a name that nobody has confirmed, with the beginning of its key."""
+    """Return a name with the beginning of its key, to show that the name is only claimed or is ambiguous."""
     return f"{name.replace(TOGETHER, ' ')}{MARK}{key[:SHOWN]}"
 
 
 def claimed(signed: Signed) -> str:
-    """Return the teacher's own name for itself, with the beginning of its key: for those who know nobody."""
+    """Return the claimed name of a teacher with the beginning of its key, for callers without given names."""
     return marked(signed.teacher, signed.teacher_key)
