@@ -262,7 +262,7 @@ class TestCerts:
     def test_init_makes_an_authority_once(self, command: Command, authority: Path):
         key = (authority / "ca.key").read_bytes()
         assert (authority / "ca.key").stat().st_mode & 0o077 == 0
-        failed(command("certs", "init", authority), "ca.key is there already")
+        failed(command("certs", "init", authority), "ca.key already exists")
         assert (authority / "ca.key").read_bytes() == key
 
     def test_issue_turns_tls_on_for_the_agent(self, command: Command, authority: Path, home: Path, tina: str):

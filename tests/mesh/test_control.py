@@ -93,7 +93,7 @@ def test_any_other_error_is_passed_on_too_and_the_node_goes_on(tmp_path: Path, s
 def test_a_verb_of_another_version_is_named(tmp_path: Path, start: Start):
     start(status=dict, peers=list)
     with pytest.raises(
-        AgentError, match="the node knows no 'dance', only status, peers; is it of another version"
+        AgentError, match="the node has no command 'dance', expected one of status, peers; is it of another version"
     ):
         call(tmp_path, "dance")
 
@@ -177,7 +177,7 @@ except Exception as error:
     ("who", "reason"),
     [
         ("another user", "Permission denied; run this as the user who started it"),
-        ("one without descriptors", "Too many open files; mend that and try again"),
+        ("one without descriptors", "Too many open files; fix that and try again"),
     ],
 )
 def test_who_cannot_connect_is_told_why_and_not_that_no_node_runs(
@@ -212,7 +212,7 @@ class TestABusyNode:
         monkeypatch.setattr(control, "MAX_HELD", -1)
         start(status=lambda: "fine")
         began = time.monotonic()
-        with pytest.raises(BusyError, match="the node holds all the requests that it can; try again in a moment"):
+        with pytest.raises(BusyError, match="the node has no memory left for another request; try again in a moment"):
             call(tmp_path, "status", timeout=2.0)
         assert 1.0 < time.monotonic() - began < 20
 
@@ -640,7 +640,7 @@ def test_requests_that_wait_for_their_answer_count_as_held(tmp_path: Path, proce
 
 def test_a_request_that_would_be_cut_off_is_not_sent(tmp_path: Path, start: Start):
     start(echo=lambda value: value)
-    with pytest.raises(AgentError, match=r"the node takes 2,000,000; ask for less"):
+    with pytest.raises(AgentError, match=r"the node accepts at most 2,000,000; ask for less"):
         call(tmp_path, "echo", value="x" * 2_000_001)
 
 
@@ -671,5 +671,5 @@ def test_another_user_is_not_served_even_where_the_file_would_let_it(tmp_path: P
     (tmp_path / FILE).chmod(mode)
     command = [sys.executable, "-c", AS_ANOTHER_USER, str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env={})
-    assert ("PermissionError" if mode == 0o600 else "serves another user") in ran.stdout
+    assert ("PermissionError" if mode == 0o600 else "belongs to another user") in ran.stdout
     assert call(tmp_path, "echo", value=2) == 2
