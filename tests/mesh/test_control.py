@@ -93,7 +93,7 @@ def test_any_other_error_is_passed_on_too_and_the_node_goes_on(tmp_path: Path, s
 def test_a_verb_of_another_version_is_named(tmp_path: Path, start: Start):
     start(status=dict, peers=list)
     with pytest.raises(
-        AgentError, match="the node has no command 'dance', expected one of status, peers; is it of another version"
+        AgentError, match="unknown request 'dance', expected status, peers; is the node of another version"
     ):
         call(tmp_path, "dance")
 
@@ -212,7 +212,8 @@ class TestABusyNode:
         monkeypatch.setattr(control, "MAX_HELD", -1)
         start(status=lambda: "fine")
         began = time.monotonic()
-        with pytest.raises(BusyError, match="the node has no memory left for another request; try again in a moment"):
+        full = "the node has no memory left for another request; try again in a moment"
+        with pytest.raises(BusyError, match=full):
             call(tmp_path, "status", timeout=2.0)
         assert 1.0 < time.monotonic() - began < 20
 
@@ -640,7 +641,7 @@ def test_requests_that_wait_for_their_answer_count_as_held(tmp_path: Path, proce
 
 def test_a_request_that_would_be_cut_off_is_not_sent(tmp_path: Path, start: Start):
     start(echo=lambda value: value)
-    with pytest.raises(AgentError, match=r"the node accepts at most 2,000,000; ask for less"):
+    with pytest.raises(AgentError, match=r"the limit is 2,000,000; ask for less"):
         call(tmp_path, "echo", value="x" * 2_000_001)
 
 

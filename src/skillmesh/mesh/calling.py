@@ -43,7 +43,7 @@ def call(home: Path, verb: str, timeout: float | None = 60.0, **arguments: Any) 
     """
     request = json.dumps({"verb": verb} | arguments).encode() + b"\n"
     if len(request) > MAX_REQUEST:
-        raise AgentError(f"the request has {len(request):,} bytes, the node accepts at most {MAX_REQUEST:,}; ask for less")
+        raise AgentError(f"the request has {len(request):,} bytes, the limit is {MAX_REQUEST:,}; ask for less")
     until = float("inf") if timeout is None else time.monotonic() + timeout
     wait = FIRST_WAIT
     try:
@@ -72,7 +72,7 @@ def call(home: Path, verb: str, timeout: float | None = 60.0, **arguments: Any) 
 
 
 def _exchange(home: Path, request: bytes, timeout: float | None) -> dict[str, Any]:
-    """Send the request once and return the reply; it is empty if the node stopped before the reply was complete."""
+    """Send the request once and return the reply; it is empty if the node stopped before it ended."""
     with socket.socket(socket.AF_UNIX) as line, reachable(home / FILE) as address:
         line.settimeout(timeout)
         try:
@@ -80,7 +80,7 @@ def _exchange(home: Path, request: bytes, timeout: float | None) -> dict[str, An
         except BlockingIOError:  # the socket's queue of waiting callers is full
             return busy("has too many callers")
         try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reply may say why the node stopped reading
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its reply may give the reason
                 line.sendall(request)
             with line.makefile("rb") as stream:
                 reply = json.loads(stream.readline(MAX_LINE) or b"{}")

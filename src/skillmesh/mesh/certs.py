@@ -1,6 +1,6 @@
 """A small certificate authority for one mesh, and the certificates of its agents.
 
-The holder of `ca.key` decides which agents may connect at all; signing and trusting modules is independent of that.
+The holder of `ca.key` decides which agents may connect; signing and trusting modules is independent of that.
 A certificate's common name is the agent's id. Certificates are valid from two days before they are made, so that a
 clock that is wrong by a day locks no agent out.
 """
@@ -97,7 +97,7 @@ def check(files: TlsFiles) -> None:
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         raise MeshError(
             f"{files.certificate} is valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
-            f"{certificate.not_valid_after_utc:%Y-%m-%d}, this machine's clock shows {now:%Y-%m-%d}; set the clock, or issue "
+            f"{certificate.not_valid_after_utc:%Y-%m-%d}, the clock shows {now:%Y-%m-%d}; set the clock, or issue "
             "a new certificate"
         )
 
@@ -163,7 +163,7 @@ def _certificate(path: Path) -> x509.Certificate:
         certificate.public_key()  # raises the errors that loading does not
         return certificate
     except _UNREADABLE as error:
-        raise MeshError(f"{path} holds no certificate; expected a PEM file; restore it or issue it again") from error
+        raise MeshError(f"{path} holds no certificate; expected a PEM file; restore or reissue it") from error
 
 
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -205,4 +205,4 @@ def _write(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        raise MeshError(f"cannot write {path}: {error.strerror}; free disk space or make the folder writable") from error
+        raise MeshError(f"cannot write {path}: {error.strerror}; free disk space or fix the folder") from error

@@ -1,8 +1,8 @@
 """The node's side of its socket: answers the commands that `calling` sends.
 
 The socket is a file in the home, so only the home's owner can use it. One thread reads and writes all connections,
-so that a caller that is slow, silent or never stops sending cannot block the others; a few worker threads carry out
-the requests. Nothing that one caller does ends the reading thread.
+so that a caller that is slow, silent or never stops sending cannot block the others; a few worker threads
+carry out the requests. Nothing that one caller does ends the reading thread.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Control:
             return
         self._callers.add(caller)
         if not is_owner:
-            self._answer(caller, {"error": "this node belongs to another user of this machine; run the command as that user"})
+            self._answer(caller, {"error": "this node belongs to another user of this machine"})
 
     def _read(self, caller: _Caller) -> None:
         assert caller.request is not None
@@ -240,7 +240,7 @@ class Control:
             self._make_room()  # after each answer: there may be many
 
     def _make_room(self) -> None:
-        """Drop the callers that have left their answers unread longest, until at most `MAX_HELD` bytes are held."""
+        """Drop the callers that have left answers unread longest, until at most `MAX_HELD` bytes are held."""
         waiting = sorted((c for c in self._callers if c.answer is not None), key=lambda c: c.until)
         while len(waiting) > 1 and self._held() > MAX_HELD:
             self._drop(waiting.pop(0))
@@ -303,12 +303,12 @@ class Control:
         try:
             with self._parsing:
                 request = json.loads(line)
-                line.clear()  # keep the request in memory only once
+                line.clear()  # hold it only once
                 name = request.pop("verb")
                 verb = self._verbs.get(name)
                 if verb is None:
                     known = ", ".join(self._verbs)
-                    text = f"the node has no command {name!r:.100}, expected one of {known}; is it of another version?"
+                    text = f"unknown request {name!r:.100}, expected {known}; is the node of another version?"
                     return _as_line({"error": text})
                 inspect.signature(verb).bind(**request)
         except Exception as error:
@@ -318,7 +318,7 @@ class Control:
             return _as_line({"result": verb(**request)})
         except SkillmeshError as error:
             return _as_line({"error": str(error)})
-        except BaseException as error:  # a panic in a native library is no Exception
+        except BaseException as error:  # a panic in a native library
             log.exception("a command could not be answered")
             return _as_line({"error": f"the node failed: {_short(error)}"})
 
@@ -381,7 +381,7 @@ class _LimitedLog:
 
 
 def _is_owner(line: socket.socket) -> bool:
-    """Return whether the caller is the node's user or root; `True` on systems that do not report the caller's user."""
+    """Return whether the caller is the node's user or root; `True` if the system does not report the user."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     _, user, _ = struct.unpack("iII", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
