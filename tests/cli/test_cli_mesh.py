@@ -142,7 +142,7 @@ class TestQuarantine:
     def test_of_what_is_not_there_lists_what_is(self, command: Command, student: Core, dice: Module):
         for verb in ("release", "drop"):
             ran = command("quarantine", verb, "birds", "--home", student.home)
-            failed(ran, "no module in quarantine for 'birds'", f"dice@{claimed(dice.card)} ({dice.id[:12]})")
+            failed(ran, "no module in quarantine matches 'birds'", f"dice@{claimed(dice.card)} ({dice.id[:12]})")
 
 
 class TestWithdraw:

@@ -94,7 +94,7 @@ class TestFinding:
     @pytest.mark.parametrize("name", ["latin", "dice@eve", "", "d", 7])
     def test_what_is_not_there_lists_what_is(self, agent: Core, shelf: Shelf, held: Module, name: str | int):
         with pytest.raises(
-            UnknownTaskError, match=rf"no module in quarantine for .*: dice@tina~\w+ \({held.id[:12]}\)"
+            UnknownTaskError, match=rf"no module in quarantine matches .*: dice@tina~\w+ \({held.id[:12]}\)"
         ):
             shelf.find(held.id[:name] if isinstance(name, int) else name, agent.teachers)
 
@@ -103,7 +103,7 @@ class TestFinding:
         card = held.card.model_copy(update={"teacher": "eve", "teacher_key": eve.identity.public_key})
         module, data = Module.create(card, held.tensors, eve.identity)
         shelf.hold(module.id, data, "also")
-        with pytest.raises(UnknownTaskError, match="2 modules in quarantine fit 'dice'"):
+        with pytest.raises(UnknownTaskError, match="2 modules in quarantine match 'dice'"):
             shelf.find("dice", agent.teachers)
         assert shelf.find("dice@eve", agent.teachers).module == module
         assert [h.module.id for h in shelf.held()] == sorted([module.id, held.id])
@@ -135,7 +135,7 @@ class TestDeciding:
         assert (shelf.partial / announcement.digest).read_bytes() == files["dice"]
         assert agent.ledger.view().choices == {}
         assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
-        assert shelf.come() == {announcement.digest: len(files["dice"])}
+        assert shelf.partial_sizes() == {announcement.digest: len(files["dice"])}
 
     def test_let_go_leaves_no_trace(self, agent: Core, shelf: Shelf, held: Module):
         shelf.let_go(held.id)

@@ -134,7 +134,10 @@ class TestLimits:
             refused(agent, announcement)  # however it ended
         later = chooses.choose(agent.ledger.view())
         assert later.wanted == []
-        assert f"alice~{ALICE.public_key[:8]} has had its 2 modules of this hour; later" in later.declined.values()
+        assert (
+            f"alice~{ALICE.public_key[:8]} has reached its 2 modules per hour; fetched later"
+            in later.declined.values()
+        )
         clock[0] += AN_HOUR + 1
         assert len(chooses.choose(agent.ledger.view()).wanted) == 1
 
@@ -186,7 +189,7 @@ class TestDecisions:
         announce("dice", BOB)  # another teacher's is another task
         found = choose(agent)
         assert [a.teacher for a in found.wanted] == ["bob"]
-        assert found.declined == {newer.digest: "forgotten here; `skillmesh remember dice` takes it again"}
+        assert found.declined == {newer.digest: "forgotten; to fetch it again: `skillmesh remember dice`"}
         agent.ledger.remember(newer.slot)
         assert newer in choose(agent).wanted
 
