@@ -140,10 +140,10 @@ def survives(mesh: Mesh) -> None:
 
 LIES = {
     "endless-digest": "replied to digest with",
-    "million-ids": "notices that it cannot show",
+    "million-ids": "notices that it does not send",
     "strange-name": "its digest is malformed",
     "no-json": "its digest is malformed",
-    "false-same": "knows the same, under another root",
+    "false-same": "claims to know the same notices, but sent another root",
     "bad-signature": "not signed by",
     "forged-teacher": "not signed by",
     "forged-withdrawal": "not signed by",

@@ -155,7 +155,7 @@ class TestNotices:
 
     def test_that_are_forged_are_a_lie(self):
         forged = KNOWN[0].encode().replace(b"task 0", b"task 9")
-        with pytest.raises(LieError, match=r"sent a notice that is none: .* was not signed by alice"):
+        with pytest.raises(LieError, match=r"sent an invalid notice: .* was not signed by alice"):
             read_notices(forged, [short(KNOWN[0])])
 
     def test_beyond_one_reply_are_left_for_the_next(self):

@@ -134,10 +134,8 @@ class TestLimits:
             refused(agent, announcement)  # however it ended
         later = chooses.choose(agent.ledger.view())
         assert later.wanted == []
-        assert (
-            f"alice~{ALICE.public_key[:8]} has reached its 2 modules per hour; fetched later"
-            in later.declined.values()
-        )
+        reason = f"alice~{ALICE.public_key[:8]} has reached its 2 modules per hour; fetched later"
+        assert reason in later.declined.values()
         clock[0] += AN_HOUR + 1
         assert len(chooses.choose(agent.ledger.view()).wanted) == 1
 
