@@ -50,16 +50,16 @@ class TestATeachersShare:
         importing = importing_without_peers()
         for most in (1, 2, 4):
             assert len(importing._in_turn(list(self.OF_BOB))) == most
-            importing._share(BOB.public_key, came=True)
+            importing._share(BOB.public_key, arrived=True)
         assert len(importing._in_turn([*self.OF_BOB, *self.OF_EVE])) == 6 + 1
 
     def test_is_halved_by_one_that_nobody_has_and_the_last_one_waits(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("skillmesh.mesh.importing.IN_VAIN", 600.0)
         importing = importing_without_peers()
         for _ in range(2):
-            importing._share(BOB.public_key, came=True)
+            importing._share(BOB.public_key, arrived=True)
         for most in (2, 1, 0):
-            importing._share(BOB.public_key, came=False)
+            importing._share(BOB.public_key, arrived=False)
             assert len(importing._in_turn(list(self.OF_BOB))) == most
 
 
