@@ -65,13 +65,13 @@ def opened_by_this_process() -> set[Path]:
     return found
 
 
-def test_a_verb_is_called_with_what_was_said(tmp_path: Path, start: Start):
+def test_a_verb_is_called_with_the_arguments_of_the_request(tmp_path: Path, start: Start):
     start(add=lambda a, b: {"sum": a + b}, nothing=lambda: None)
     assert call(tmp_path, "add", a=[1], b=["é"]) == {"sum": [1, "é"]}
     assert call(tmp_path, "nothing") is None
 
 
-def test_an_error_that_the_user_can_mend_is_passed_on_as_it_is(tmp_path: Path, start: Start):
+def test_an_error_for_the_user_is_passed_on_unchanged(tmp_path: Path, start: Start):
     def fail() -> None:
         raise UnknownTaskError("there is no task 'x' here")
 
@@ -99,7 +99,7 @@ def test_a_verb_of_another_version_is_named(tmp_path: Path, start: Start):
 
 
 @pytest.mark.parametrize("line", [b"no json\n", b"[]\n", b"{}\n", b"\xff\n", b""])
-def test_nonsense_is_answered_with_an_error(tmp_path: Path, start: Start, line: bytes):
+def test_an_invalid_request_is_answered_with_an_error(tmp_path: Path, start: Start, line: bytes):
     start(status=lambda: "fine")
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / FILE))
@@ -144,7 +144,7 @@ class TestWithoutANode:
         with pytest.raises(NotRunningError, match="stopped before it replied"):
             call(tmp_path, "status")
 
-    def test_one_that_hangs_is_not_waited_for_longer_than_was_said(self, tmp_path: Path):
+    def test_one_that_hangs_is_waited_for_until_the_timeout_only(self, tmp_path: Path):
         over = threading.Event()
         socket_that(tmp_path, lambda _: over.wait(30))
         began = time.monotonic()
@@ -180,7 +180,7 @@ except Exception as error:
         ("one without descriptors", "Too many open files; fix that and try again"),
     ],
 )
-def test_who_cannot_connect_is_told_why_and_not_that_no_node_runs(
+def test_a_failed_connection_is_reported_with_its_cause_and_not_as_no_node(
     tmp_path: Path, start: Start, who: str, reason: str
 ):
     if who == "another user" and os.geteuid() != 0:
@@ -206,9 +206,7 @@ class TestABusyNode:
             busy.undo()
             assert asked.result() == "fine"
 
-    def test_is_given_up_after_the_time_that_was_said(
-        self, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-    ):
+    def test_is_given_up_after_the_timeout(self, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(control, "MAX_HELD", -1)
         start(status=lambda: "fine")
         began = time.monotonic()
@@ -217,7 +215,7 @@ class TestABusyNode:
             call(tmp_path, "status", timeout=2.0)
         assert 1.0 < time.monotonic() - began < 20
 
-    def test_that_does_not_reply_in_the_rest_of_the_time_is_said_to_be_busy(
+    def test_that_does_not_reply_within_the_timeout_is_reported_as_busy(
         self, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
     ):
         start(status=lambda: "fine")
@@ -299,7 +297,7 @@ class TestManyAtOnce:
         with ThreadPoolExecutor(32) as pool:
             assert list(pool.map(lambda i: call(tmp_path, "echo", value=i), range(200))) == list(range(200))
 
-    def test_a_crowd_at_the_door_is_let_in(self, tmp_path: Path, start: Start):
+    def test_many_callers_that_connect_at_once_are_accepted(self, tmp_path: Path, start: Start):
         """Callers who wait to be accepted are not told that nobody is there."""
         start(echo=lambda value: value)
         with ExitStack() as over:
@@ -314,7 +312,7 @@ class TestManyAtOnce:
         assert len(call(tmp_path, "long")) == 5_000_000
 
 
-def test_whoever_leaves_before_the_answer_does_no_harm(tmp_path: Path, start: Start, caplog):
+def test_a_caller_that_disconnects_before_the_answer_does_no_harm(tmp_path: Path, start: Start, caplog):
     begun, release = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -462,7 +460,7 @@ def test_five_hundred_at_once_are_all_answered(
 
 
 @pytest.mark.parametrize("what", ["nothing", "half a request", "a byte now and then"])
-def test_those_who_do_not_say_what_they_want_keep_nobody_out(tmp_path: Path, start: Start, hurry: None, what: str):
+def test_callers_that_send_no_request_do_not_block_others(tmp_path: Path, start: Start, hurry: None, what: str):
     base = descriptors()
     start(echo=lambda value: value)
     over = threading.Event()
@@ -486,7 +484,7 @@ def test_those_who_do_not_say_what_they_want_keep_nobody_out(tmp_path: Path, sta
     assert back_to(base + 4)
 
 
-def test_of_answers_that_nobody_takes_the_oldest_is_lost_where_there_is_no_room_for_all(
+def test_the_oldest_unread_answer_is_dropped_if_memory_is_full(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(control, "MAX_HELD", 12_000_000)
@@ -508,7 +506,7 @@ def test_of_answers_that_nobody_takes_the_oldest_is_lost_where_there_is_no_room_
     assert taken[0] < 5_000_000 < taken[1] == taken[2]
 
 
-def test_who_does_not_take_its_answer_loses_it_and_delays_nobody(
+def test_a_caller_that_does_not_read_its_answer_loses_it_and_delays_no_other(
     tmp_path: Path, start: Start, hurry: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(control, "MAX_HELD", 20_000_000)
@@ -593,7 +591,7 @@ def peak_megabytes(process: subprocess.Popen[str]) -> float:
 @pytest.mark.parametrize(
     "beginning", [b"", b'{"verb": "count", "images": [' + b"{}," * 600_000], ids=["no JSON", "JSON"]
 )
-def test_those_who_send_without_end_are_cut_off_and_take_little_memory(
+def test_callers_that_never_stop_sending_are_cut_off_and_take_little_memory(
     tmp_path: Path, process: subprocess.Popen[str], beginning: bytes
 ):
     call(tmp_path, "echo", value=1)

@@ -118,7 +118,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fetch_module, name, getattr(fetch_module, name) / 10)
 
 
-def test_a_file_comes_from_one_who_has_it(town: Town) -> None:
+def test_a_file_is_fetched_from_a_peer_that_has_it(town: Town) -> None:
     town.add("alice", honest)
     wanted = town.announce(700_000)
     assert town.fetch(wanted) == [town.files[wanted.digest]]
@@ -126,7 +126,7 @@ def test_a_file_comes_from_one_who_has_it(town: Town) -> None:
     assert town.fetcher.bytes_fetched == 700_000
 
 
-def test_ghosts_that_never_signed_a_hello_are_not_asked(town: Town) -> None:
+def test_peers_that_never_signed_a_hello_are_not_asked(town: Town) -> None:
     for number in range(200):
         town.add(f"ghost {number}", silent, greeted=False)
     town.add("alice", honest)
@@ -136,7 +136,9 @@ def test_ghosts_that_never_signed_a_hello_are_not_asked(town: Town) -> None:
 
 
 @pytest.mark.parametrize("answer", [silent, at_the_last_moment, lacking, lying, too_short])
-def test_a_crowd_with_keys_costs_each_of_them_a_question_or_two(town: Town, quick: None, answer: Answer) -> None:
+def test_each_of_many_silent_peers_with_keys_is_asked_once_or_twice(
+    town: Town, quick: None, answer: Answer
+) -> None:
     """However many modules there are, and however the crowd answers."""
     for number in range(200):
         town.add(f"sybil {number}", answer)
@@ -149,7 +151,7 @@ def test_a_crowd_with_keys_costs_each_of_them_a_question_or_two(town: Town, quic
     assert time.monotonic() - began < 20 * fetch_module.FIRST_TIMEOUT
 
 
-def test_one_who_delivered_and_then_keeps_silent_costs_one_question_more(town: Town, quick: None) -> None:
+def test_a_peer_that_delivered_and_then_stays_silent_costs_one_more_question(town: Town, quick: None) -> None:
     town.add("turncoat", honest)
     first, second = town.announce(90_000), town.announce(90_000)
     town.fetch(first)
@@ -159,7 +161,7 @@ def test_one_who_delivered_and_then_keeps_silent_costs_one_question_more(town: T
     assert town.asked["turncoat"] <= 4
 
 
-def test_beside_one_who_delivered_and_is_slow_few_of_a_crowd_are_asked(town: Town, quick: None) -> None:
+def test_few_of_many_others_are_asked_beside_a_slow_peer_that_has_delivered(town: Town, quick: None) -> None:
     """It would be slower still if hundreds were asked, at both ends."""
     town.add("holder", honest)
     first, second = town.announce(30_000), town.announce(30_000)
@@ -177,7 +179,7 @@ def test_beside_one_who_delivered_and_is_slow_few_of_a_crowd_are_asked(town: Tow
     assert 0 < asked < 3 * fetch_module.BESIDE_PROVEN
 
 
-def test_two_on_slow_lines_do_not_take_the_file_from_each_other(town: Town, quick: None) -> None:
+def test_two_peers_on_slow_connections_do_not_cancel_each_other(town: Town, quick: None) -> None:
     """A piece that is late still counts: asking a second is not giving up the first."""
 
     def slow(data: bytes, offset: int, length: int) -> bytes | None:
@@ -198,7 +200,7 @@ def test_two_on_slow_lines_do_not_take_the_file_from_each_other(town: Town, quic
     assert outcome == town.files[wanted.digest]
 
 
-def test_who_turns_out_to_deliver_is_asked_at_once_beside_those_who_keep_silent(
+def test_a_peer_found_to_deliver_is_asked_immediately_beside_silent_ones(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when the silent have had their time."""
@@ -218,7 +220,9 @@ def test_who_turns_out_to_deliver_is_asked_at_once_beside_those_who_keep_silent(
     assert whole.read() == town.files[first.digest]
 
 
-def test_what_nobody_has_is_said_so_and_takes_no_disk(town: Town, quick: None, tmp_path: Path) -> None:
+def test_a_file_that_no_peer_has_is_reported_and_takes_no_disk_space(
+    town: Town, quick: None, tmp_path: Path
+) -> None:
     town.add("alice", lacking)
     town.add("bob", silent)
     [outcome] = town.fetch(town.announce(5_000_000))
@@ -234,7 +238,7 @@ def test_more_files_than_a_peer_may_be_asked_for_at_once_wait_for_it(town: Town)
     assert town.fetch(*wanted) == [town.files[one.digest] for one in wanted]
 
 
-def test_what_the_disk_has_no_room_for_is_not_asked_for(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_too_large_for_the_disk_is_not_requested(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     town.add("alice", honest)
     fits, does_not = town.announce(100_000), town.announce(100_001)
     monkeypatch.setattr(fetch_module.os, "statvfs", lambda _: SimpleNamespace(f_bavail=100, f_frsize=1000))

@@ -53,7 +53,7 @@ class TestATeachersShare:
             importing._share(BOB.public_key, arrived=True)
         assert len(importing._in_turn([*self.OF_BOB, *self.OF_EVE])) == 6 + 1
 
-    def test_is_halved_by_one_that_nobody_has_and_the_last_one_waits(self, monkeypatch: pytest.MonkeyPatch):
+    def test_is_halved_by_a_module_that_no_peer_has_and_the_last_one_waits(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("skillmesh.mesh.importing.IN_VAIN", 600.0)
         importing = importing_without_peers()
         for _ in range(2):
@@ -86,7 +86,7 @@ class TestOneThatHasArrived:
 
 
 @pytest.mark.parametrize("fault", ["full", "unforeseen"])
-def test_it_goes_on_where_a_refusal_cannot_be_written_down(new_agent, tmp_path: Path, monkeypatch, caplog, fault):
+def test_it_continues_if_a_refusal_cannot_be_stored(new_agent, tmp_path: Path, monkeypatch, caplog, fault):
     agent, importer = new_agent(), Stumbling()
     caplog.set_level(logging.ERROR)
     if fault == "full":

@@ -90,14 +90,14 @@ class TestInterests:
 
 
 class TestLimits:
-    def test_a_module_may_be_so_large(self, agent: Core, announce: Announce):
+    def test_a_module_has_a_size_limit(self, agent: Core, announce: Announce):
         large = announce(size=1001)
         announce("latin", size=1000)
         found = choose(agent, max_module_bytes=1000)
         assert wanted(found) == ["latin"]
         assert found.declined == {large.digest: "1,001 bytes, more than max_module_bytes = 1,000"}
 
-    def test_all_modules_may_be_so_large(self, agent: Core, announce: Announce):
+    def test_all_modules_together_have_a_size_limit(self, agent: Core, announce: Announce):
         for number in range(5):
             announce(f"task {number}")
         found = choose(agent, quota_bytes=3500)
@@ -112,7 +112,7 @@ class TestLimits:
         assert wanted(choose(agent, quota_bytes=module.size + 1500)) == ["latin"]
         assert wanted(choose(agent, quota_bytes=module.size + 1499)) == []
 
-    def test_what_has_come_of_a_module_does_not_stand_in_its_own_way(self, agent: Core, announce: Announce):
+    def test_the_fetched_part_of_a_module_does_not_count_against_itself(self, agent: Core, announce: Announce):
         notice, other = announce("dice"), announce("latin", size=200)
         (agent.home / "partial").mkdir()
         (agent.home / "partial" / notice.digest).write_bytes(bytes(900))
@@ -120,7 +120,7 @@ class TestLimits:
         assert wanted(choose(agent, quota_bytes=1200)) == ["dice", "latin"]
         assert other.digest in choose(agent, quota_bytes=1000).declined
 
-    def test_a_teacher_may_send_so_many_in_an_hour(self, agent: Core, announce: Announce, monkeypatch):
+    def test_a_teacher_has_a_limit_per_hour(self, agent: Core, announce: Announce, monkeypatch):
         clock = [1000.0]
         monkeypatch.setattr(wants_module.time, "monotonic", lambda: clock[0])
         for number in range(3):

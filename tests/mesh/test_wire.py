@@ -121,7 +121,7 @@ def test_a_question_without_a_nonce_is_not_answered(wire: Wire, question: bytes 
     assert answered(wire, question, lambda _: pytest.fail("it was passed on")).replies == []
 
 
-def test_who_has_no_answer_gives_none(wire: Wire) -> None:
+def test_a_question_without_an_answer_gets_no_reply(wire: Wire) -> None:
     assert answered(wire, b"12345678what?", lambda _: None).replies == []
 
 
@@ -136,7 +136,7 @@ class TestAReply:
     def pending(self) -> Pending:
         return Pending(ALICE.public_key, "digest", self.QUESTION, 4)
 
-    def test_that_is_none_or_not_signed_by_who_was_asked_is_passed_over(self, pending: Pending, signature: bytes):
+    def test_that_is_invalid_or_not_signed_by_the_agent_asked_is_ignored(self, pending: Pending, signature: bytes):
         pending.heard(SimpleNamespace(ok=None))  # type: ignore[arg-type]
         pending.heard(SimpleNamespace(ok=SimpleNamespace(attachment=None)))  # type: ignore[arg-type]
         pending.heard(reply(b"this", signature))
@@ -145,7 +145,7 @@ class TestAReply:
         pending.heard(reply(b"that", signature))
         assert pending.wait() == b"that"
 
-    def test_is_told_once_to_who_waits_for_it(self, pending: Pending, signature: bytes):
+    def test_is_delivered_once_to_the_waiting_caller(self, pending: Pending, signature: bytes):
         told: list[str] = []
         pending.then(lambda: told.append("soon"))
         pending.heard(reply(b"that", signature))
