@@ -1,4 +1,4 @@
-"""Work in the background steps back behind answers, and so do the threads that it starts."""
+"""Background work and the threads that it starts have a lower priority than answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates of a mesh: what is in them, and who is let in by real handshakes."""
+"""Certificates of a mesh: their content, and which agents real handshakes accept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Mesh(NamedTuple):
     anna: TlsFiles
     bert: TlsFiles
     foe: TlsFiles
-    """Rightly certified, by another mesh."""
+    """Files of an agent with a valid certificate of another mesh."""
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_an_existing_authority_is_never_overwritten(mesh: Mesh) -> None:
 
 
 def test_an_existing_key_is_never_overwritten(tmp_path: Path) -> None:
-    """Not even by two that looked at the same moment whether there was one."""
+    """This also holds for two processes that check for a key at the same moment."""
     certs._new_key(tmp_path / "agent.key")
     before = (tmp_path / "agent.key").read_bytes()
     with pytest.raises(MeshError, match=r"cannot write the key .*agent\.key: File exists; nothing was issued"):
@@ -238,7 +238,7 @@ def test_a_gateway_accepts_only_agents_of_its_mesh(mesh: Mesh) -> None:
 
 
 def _insider(config: dict[str, Any], listen: Sequence[str] = (), **changes: Any) -> zenoh.Session:
-    """Open a session that speaks TLS and trusts the mesh's CA, but lacks what makes it a member."""
+    """Open a session that uses TLS and trusts the mesh's CA, but has no certificate of the mesh."""
     tls = {f"transport/link/tls/{key}": value for key, value in changes.items()}
     return sessions._open(config | {"transport/link/protocols": ["tls"]} | tls, listen)
 

@@ -1,4 +1,4 @@
-"""Commands that talk to a running node: through a file that only its owner can use, wherever the home lies."""
+"""Commands that talk to a running node through its socket, which only the home's owner can use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Start = Callable[..., Control]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Have a node answer these verbs."""
+    """Start a node's socket that answers these verbs."""
     with ExitStack() as over:
 
         def begin(home: Path = tmp_path, **verbs: Callable[..., Any]) -> Control:
@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def socket_that(home: Path, act: Callable[[socket.socket], object]) -> None:
-    """A node of another kind: does something to the first who calls."""
+    """Start a fake node that does something to its first caller."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(home / FILE))
     server.listen()
@@ -298,7 +298,7 @@ class TestManyAtOnce:
             assert list(pool.map(lambda i: call(tmp_path, "echo", value=i), range(200))) == list(range(200))
 
     def test_many_callers_that_connect_at_once_are_accepted(self, tmp_path: Path, start: Start):
-        """Callers who wait to be accepted are not told that nobody is there."""
+        """Callers that wait to be accepted do not get the error that no node runs."""
         start(echo=lambda value: value)
         with ExitStack() as over:
             for _ in range(50):
@@ -343,7 +343,7 @@ def test_a_connection_that_asks_for_nothing_is_not_logged(tmp_path: Path, start:
 
 
 class PanicError(BaseException):
-    """Raised by libraries that are not Python's."""
+    """Like the errors that native libraries raise."""
 
 
 @pytest.mark.parametrize("error", [None, PanicError])
@@ -435,7 +435,7 @@ def descriptors() -> int:
 
 
 def back_to(base: int) -> bool:
-    """Whether no more descriptors than before are open, soon."""
+    """Return whether the number of open descriptors soon returns to what it was."""
     deadline = time.monotonic() + 10
     while descriptors() > base and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -574,7 +574,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Answers in a process of its own, whose memory can be looked at."""
+    """A socket in a separate process, whose memory can be measured."""
     command = [sys.executable, "-c", NODE, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as made:
         assert made.stdout is not None

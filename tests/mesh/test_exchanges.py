@@ -1,4 +1,4 @@
-"""Exchanges, step by step: who is asked for what and when, and that nobody who keeps silent delays another."""
+"""Exchanges, step by step: which peer is asked for what and when, and silent peers delay no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIST = write_digest(HELLO, [NEWS])
 
 
 class Line:
-    """A wire whose questions stay where they are, to be answered by the test."""
+    """A wire that only records questions, to be answered by the test."""
 
     def ask(self, agent: str, verb: str, body: bytes, timeout: float, limit: int) -> Pending:
         return Pending(agent, verb, body, limit)
@@ -32,7 +32,7 @@ class Line:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the time is: tests move it."""
+    """The current time, which tests set."""
     now = [1000.0]
     monkeypatch.setattr(sync_module.time, "monotonic", lambda: now[0])
     return now
@@ -57,7 +57,7 @@ def sync(ledger: Ledger, peers: Peers) -> Sync:
 
 
 def answer(exchange: Exchange, reply: bytes) -> Pending | None:
-    """The exchange's next question, or None at its end."""
+    """Return the exchange's next question, or None at its end."""
     try:
         return exchange.send(reply)
     except StopIteration:
@@ -65,7 +65,7 @@ def answer(exchange: Exchange, reply: bytes) -> Pending | None:
 
 
 def greeted(sync: Sync, agent: str, reply: bytes = LIST) -> tuple[Exchange, Pending | None]:
-    """An exchange whose peer has sent its list, and the question that follows."""
+    """Return an exchange whose peer has sent its list, and the next question."""
     exchange = sync.exchange(agent)
     assert next(exchange)._verb == DIGEST
     return exchange, answer(exchange, reply)
@@ -111,7 +111,7 @@ def test_a_notice_requested_from_one_peer_is_requested_from_another_a_little_lat
 def test_many_peers_that_list_but_never_send_cause_no_more_delay_than_one(
     sync: Sync, clock: list[float], shows: str
 ) -> None:
-    """They come first, one after the other, each as late as it can."""
+    """They are asked first, one after the other, and each waits as long as it can."""
     under_way = []
     for number in range(50):
         exchange, question = greeted(sync, f"withholder-{number}")
@@ -198,7 +198,7 @@ def when_over() -> Iterator[contextlib.ExitStack]:
 
 
 class Ended:
-    """What came of exchanges, and waiting for it."""
+    """Outcomes of exchanges, and a way to wait for them."""
 
     def __init__(self) -> None:
         self.errors: dict[str, Exception | None] = {}
@@ -264,7 +264,7 @@ def test_one_peer_is_not_asked_twice_at_once(when_over: contextlib.ExitStack) ->
 
 
 def test_a_reply_is_freed_once_it_has_been_read(when_over: contextlib.ExitStack) -> None:
-    """It may be two megabytes, and would wait for a garbage collection that comes seldom."""
+    """It may have two megabytes, and would stay in memory until a rare garbage collection."""
     questions: dict[str, Pending] = {}
     ended = Ended()
     exchanges = Exchanges(asking(questions), ended)

@@ -1,4 +1,4 @@
-"""The thread that takes modules in goes on, whatever one of them or the disk does to it."""
+"""The importing thread continues, whatever errors a module or the disk causes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillmesh.vetting.quarantine import Held, Verdict
 
 
 class Stumbling:
-    """An importer that no module gets through."""
+    """An importer that fails on every module."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -64,7 +64,7 @@ class TestATeachersShare:
 
 
 class TestOneThatHasArrived:
-    """Trying several together costs one mapper."""
+    """Vetting several modules together costs one mapper."""
 
     def arrival(self, task: str, folder: Path) -> Arrival:
         notice = announced(BOB, task)

@@ -1,4 +1,4 @@
-"""What a node lends: the files that stand as they were announced, piece by piece, and nothing else."""
+"""Pieces that a node sends: of currently announced, undamaged files, and of nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place on the mesh: whose addresses are kept, and how those are called who are away."""
+"""Membership: which agents' addresses are kept, and how lost agents are called again."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TestAddresses:
 class TestTheLost:
     @pytest.fixture
     def called(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """All places that were called."""
+        """Return all endpoints that were called."""
         found: list[str] = []
         monkeypatch.setattr(membership_module, "introduce", lambda *given: found.extend(given[3]))
         return found

@@ -1,4 +1,4 @@
-"""How long a node that catches up stays: with others until all is exchanged, alone not long, never for ever."""
+"""How long `catch_up` runs: with peers until all is exchanged, alone briefly, never forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node does when it looks round, step by step and without a mesh."""
+"""Single steps of a node's loop, without a mesh."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class TestAFlood:
     """Three modules an hour are allowed here."""
 
     def heard(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch, *notices: Announcement) -> set[str]:
-        """Who is banned for these announcements."""
+        """Return the agents banned for these announcements."""
         monkeypatch.setattr(newcomer._sync, "take_heard", lambda: list(notices))
         newcomer._merge_announcements()
         return set(newcomer.agent.ledger.view().bans)

@@ -1,4 +1,4 @@
-"""The other agents as one sees them: whom to ask next, whom to leave alone for a while, and for how long."""
+"""Peers of one agent: which to ask next, which to leave alone for a while, and for how long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HELLO = Hello(name="alice", root="ab" * 32, live=3, same=True)
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -283,7 +283,7 @@ class TestTooMany:
         assert not full.appeared("another")
 
     def test_one_that_fails_for_a_while_stays_as_long_as_others_are_gone_or_silent(self, full: Peers):
-        """It would not appear again: to whoever is there, it never went."""
+        """It would not appear again, since it never left the mesh."""
         for _ in range(IN_VAIN):
             full.failed(the(full, "one"))
         full.greeted("fake 1", HELLO)

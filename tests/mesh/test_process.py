@@ -1,4 +1,4 @@
-"""Nodes as processes of their own; where any process will do, a small program stands for the node."""
+"""Nodes as separate processes; where any process will do, a small program replaces the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are not in the bank: on their way, or held back until the user or something newer decides."""
+"""Files that are not in the bank: being fetched, or held until the user or a newer notice decides."""
 
 from __future__ import annotations
 

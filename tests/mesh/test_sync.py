@@ -1,4 +1,4 @@
-"""What an agent makes of announcements that it hears."""
+"""How an agent handles announcements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent takes of all that it knows of: what it has not, what fits, what it likes, and not too much."""
+"""Which known modules an agent fetches: missing, fitting, of interest, and within its limits."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class TestLimits:
         assert len(chooses.choose(agent.ledger.view()).wanted) == 1
 
     def test_trying_again_does_not_use_up_the_hour(self, agent: Core, announce: Announce):
-        """A module that nobody has now is looked for every second."""
+        """A module that no peer has now is requested every second."""
         notice = announce("dice")
         chooses = chooser(agent, modules_per_hour=2)
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""One agent's end of the mesh: what it asks of zenoh, which stands aside here, and which replies it believes."""
+"""An agent's wire: what it asks of zenoh, which is faked here, and which replies it accepts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillmesh.mesh.wire import NONCE, WAITING_NOTICES, WAITING_QUESTIONS, LieEr
 
 
 class Data:
-    """Bytes as zenoh hands them over."""
+    """Bytes in the form in which zenoh passes them."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -30,7 +30,7 @@ class Data:
 
 
 class Session:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.questions: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ class Session:
 
 
 class Query:
-    """A question as zenoh brings it."""
+    """A question in zenoh's form."""
 
     def __init__(self, question: bytes | None) -> None:
         self.payload = None if question is None else Data(question)
@@ -167,7 +167,7 @@ class TestAReply:
 
 
 class TestWhatComes:
-    """It waits in a queue of ours, not in zenoh."""
+    """It waits in the wire's own queue, not in zenoh."""
 
     def test_waits_in_queues_that_cannot_grow_without_end(self, wire: Wire, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(wire_module, "close_session", lambda _: None)
