@@ -67,10 +67,9 @@ class Importer:
         """Cost of vetting modules and building mappers so far."""
 
     def import_all(self, arrivals: Sequence[Arrival]) -> list[Module]:
-        """Import the modules that are valid and pass vetting, and return them.
+        """Import and return the modules that pass all checks; the ledger lists the others, with the reason.
 
-        The ledger lists those refused or held, with the reason. An `OSError` or `AgentError` means that the disk
-        could not store them: the files stay where they are.
+        An `OSError` or `AgentError` means that the disk could not store them: the files stay where they are.
         """
         began = time.monotonic()
         files: dict[str, tuple[Arrival, bytes]] = {}
