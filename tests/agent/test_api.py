@@ -352,7 +352,7 @@ def test_what_a_program_changes_while_it_shares_counts_in_its_next_answer(agent:
 
 def test_a_node_of_a_program_is_not_stopped_by_others(agent: Agent):
     with agent.share(network="machine") as node:
-        with pytest.raises(AgentError, match="a program runs this node"):
+        with pytest.raises(AgentError, match="this node runs inside a program"):
             call(agent.home, "stop")
         assert call(agent.home, "status")["running"]
         assert node.sync(seconds=0.1) is False

@@ -44,7 +44,7 @@ def test_a_traceback_in_a_log_is_found_once(peers: Any, tmp_path: Path) -> None:
     home = tmp_path / "ann"
     home.mkdir()
     resident = town.Resident(home, None, {})
-    resident.log.write_text("took in 'dice' by bob\n")
+    resident.log.write_text("imported 'dice' by bob\n")
     assert resident.new_trouble() == []
     with resident.log.open("a") as log:
         log.write("Traceback (most recent call last):\n  File x\nKeyError: 3\nthread 'rx' panicked at y\n")

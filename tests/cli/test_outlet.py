@@ -145,7 +145,7 @@ class TestLogs:
         return LogFormatter().format(record)
 
     def test_have_one_line_for_a_record(self):
-        line = self.formatted("took in %s by %s", BAD, "ada")
+        line = self.formatted("imported %s by %s", BAD, "ada")
         assert "\n" not in line
         assert is_safe(line)
 

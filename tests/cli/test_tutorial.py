@@ -89,8 +89,8 @@ def test_a_transcript_is_read_and_written_back():
 
 
 def test_transcripts_compare_equal_only_if_they_differ_in_figures_or_the_order_of_arrivals():
-    first = "$\n17:46:39 took in 'a' by anna\n17:46:40 took in 'b' by anna\nmet 1 agent\n"
-    other_order = "$\n17:50:01 took in 'b' by anna\n17:50:01 took in 'a' by anna\nmet 1 agent\n"
+    first = "$\n17:46:39 imported 'a' by anna\n17:46:40 imported 'b' by anna\nmet 1 agent\n"
+    other_order = "$\n17:50:01 imported 'b' by anna\n17:50:01 imported 'a' by anna\nmet 1 agent\n"
     assert comparable(first) == comparable(other_order)
     assert comparable(first) != comparable(other_order.replace("'b'", "'c'"))
     assert comparable("x\ny\n") != comparable("y\nx\n")

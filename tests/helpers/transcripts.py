@@ -106,7 +106,7 @@ def comparable(text: str) -> str:
     text = re.sub(r"[0-9a-f]{8,64}", "KEY", text)
     text = re.sub(r"[\d.,]+", "#", text)
     text = re.sub(
-        r"(?:^.* took in .*\n)+", lambda found: "".join(sorted(found[0].splitlines(True))), text, flags=re.M
+        r"(?:^.* imported .*\n)+", lambda found: "".join(sorted(found[0].splitlines(True))), text, flags=re.M
     )
     return " ".join(text.split())
 

@@ -1,4 +1,4 @@
-"""Work in the background steps back behind answers, and so do the threads that it starts."""
+"""Background work and the threads that it starts have a lower priority than answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def test_threads_and_pools_step_back_and_the_caller_does_not():
+def test_threads_and_pools_lower_their_priority_and_not_that_of_the_caller():
     before, seen = niceness(), []
     with contextlib.ExitStack() as over:
         wire.thread("one", lambda: seen.append(niceness()), over)
@@ -29,7 +29,7 @@ def test_threads_and_pools_step_back_and_the_caller_does_not():
     assert niceness() == before
 
 
-def test_threads_that_something_called_from_the_background_starts_stay_there():
+def test_threads_started_by_a_background_call_inherit_its_priority():
     def with_a_thread_of_its_own() -> list[int]:
         seen: list[int] = []
         inner = threading.Thread(target=lambda: seen.append(niceness()))

@@ -1,4 +1,4 @@
-"""Certificates of a mesh: what is in them, and who is let in by real handshakes."""
+"""Certificates of a mesh: their content, and which agents real handshakes accept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Mesh(NamedTuple):
     anna: TlsFiles
     bert: TlsFiles
     foe: TlsFiles
-    """Rightly certified, by another mesh."""
+    """Files of an agent with a valid certificate of another mesh."""
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +122,15 @@ def test_no_stray_files_are_left(mesh: Mesh) -> None:
     assert {p.name for p in (mesh.folder / "anna").iterdir()} == {"agent.pem", "agent.key", "ca.pem"}
 
 
-def test_an_authority_is_never_made_anew_over_another(mesh: Mesh) -> None:
+def test_an_existing_authority_is_never_overwritten(mesh: Mesh) -> None:
     before = (mesh.folder / "ca" / certs.CA_KEY).read_bytes()
-    with pytest.raises(MeshError, match="is there already"):
+    with pytest.raises(MeshError, match="already exists"):
         certs.create_ca(mesh.folder / "ca")
     assert (mesh.folder / "ca" / certs.CA_KEY).read_bytes() == before
 
 
-def test_a_key_is_never_written_over_another(tmp_path: Path) -> None:
-    """Not even by two that looked at the same moment whether there was one."""
+def test_an_existing_key_is_never_overwritten(tmp_path: Path) -> None:
+    """This also holds for two processes that check for a key at the same moment."""
     certs._new_key(tmp_path / "agent.key")
     before = (tmp_path / "agent.key").read_bytes()
     with pytest.raises(MeshError, match=r"cannot write the key .*agent\.key: File exists; nothing was issued"):
@@ -191,7 +191,7 @@ def test_a_certificate_that_has_ended_is_named(
 ) -> None:
     monkeypatch.setattr(certs, "AGENT_DAYS", -1)
     ended = certs.issue(mesh.folder / "ca", ANNA, "Anna", tmp_path)
-    with pytest.raises(MeshError, match=r"holds from .* to .* the clock says"):
+    with pytest.raises(MeshError, match=r"is valid from .* to .* clock shows"):
         open_session(settings(ended), Path())
 
 
@@ -225,7 +225,7 @@ def test_agents_with_certificates_can_be_introduced(mesh: Mesh) -> None:
         assert introduce(anna, settings(mesh.anna), Path(), locators(bert), seconds=5) == 1
 
 
-def test_a_gateway_lets_in_its_mesh_alone(mesh: Mesh) -> None:
+def test_a_gateway_accepts_only_agents_of_its_mesh(mesh: Mesh) -> None:
     gateway = open_router(["127.0.0.1:0"], tls=mesh.bert, discovery_port=None)
     try:
         place = locators(gateway)[0]
@@ -238,13 +238,13 @@ def test_a_gateway_lets_in_its_mesh_alone(mesh: Mesh) -> None:
 
 
 def _insider(config: dict[str, Any], listen: Sequence[str] = (), **changes: Any) -> zenoh.Session:
-    """Open a session that speaks TLS and trusts the mesh's CA, but lacks what makes it a member."""
+    """Open a session that uses TLS and trusts the mesh's CA, but has no certificate of the mesh."""
     tls = {f"transport/link/tls/{key}": value for key, value in changes.items()}
     return sessions._open(config | {"transport/link/protocols": ["tls"]} | tls, listen)
 
 
 @pytest.mark.parametrize("kind", ["plain", "foreign mesh", "no certificate", "foreign certificate"])
-def test_nobody_else_is_let_in(mesh: Mesh, kind: str) -> None:
+def test_agents_without_a_certificate_of_the_mesh_are_refused(mesh: Mesh, kind: str) -> None:
     with joined(settings(mesh.anna)) as anna:
         place = locators(anna)[0]
         outside = sessions._common([place], None)

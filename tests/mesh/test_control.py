@@ -1,4 +1,4 @@
-"""Commands that talk to a running node: through a file that only its owner can use, wherever the home lies."""
+"""Commands that talk to a running node through its socket, which only the home's owner can use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Start = Callable[..., Control]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Have a node answer these verbs."""
+    """Start a node's socket that answers these verbs."""
     with ExitStack() as over:
 
         def begin(home: Path = tmp_path, **verbs: Callable[..., Any]) -> Control:
@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def socket_that(home: Path, act: Callable[[socket.socket], object]) -> None:
-    """A node of another kind: does something to the first who calls."""
+    """Start a fake node that does something to its first caller."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(home / FILE))
     server.listen()
@@ -65,13 +65,13 @@ def opened_by_this_process() -> set[Path]:
     return found
 
 
-def test_a_verb_is_called_with_what_was_said(tmp_path: Path, start: Start):
+def test_a_verb_is_called_with_the_arguments_of_the_request(tmp_path: Path, start: Start):
     start(add=lambda a, b: {"sum": a + b}, nothing=lambda: None)
     assert call(tmp_path, "add", a=[1], b=["é"]) == {"sum": [1, "é"]}
     assert call(tmp_path, "nothing") is None
 
 
-def test_an_error_that_the_user_can_mend_is_passed_on_as_it_is(tmp_path: Path, start: Start):
+def test_an_error_for_the_user_is_passed_on_unchanged(tmp_path: Path, start: Start):
     def fail() -> None:
         raise UnknownTaskError("there is no task 'x' here")
 
@@ -93,13 +93,13 @@ def test_any_other_error_is_passed_on_too_and_the_node_goes_on(tmp_path: Path, s
 def test_a_verb_of_another_version_is_named(tmp_path: Path, start: Start):
     start(status=dict, peers=list)
     with pytest.raises(
-        AgentError, match="the node knows no 'dance', only status, peers; is it of another version"
+        AgentError, match="unknown request 'dance', expected status, peers; is the node of another version"
     ):
         call(tmp_path, "dance")
 
 
 @pytest.mark.parametrize("line", [b"no json\n", b"[]\n", b"{}\n", b"\xff\n", b""])
-def test_nonsense_is_answered_with_an_error(tmp_path: Path, start: Start, line: bytes):
+def test_an_invalid_request_is_answered_with_an_error(tmp_path: Path, start: Start, line: bytes):
     start(status=lambda: "fine")
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / FILE))
@@ -144,7 +144,7 @@ class TestWithoutANode:
         with pytest.raises(NotRunningError, match="stopped before it replied"):
             call(tmp_path, "status")
 
-    def test_one_that_hangs_is_not_waited_for_longer_than_was_said(self, tmp_path: Path):
+    def test_one_that_hangs_is_waited_for_until_the_timeout_only(self, tmp_path: Path):
         over = threading.Event()
         socket_that(tmp_path, lambda _: over.wait(30))
         began = time.monotonic()
@@ -177,10 +177,10 @@ except Exception as error:
     ("who", "reason"),
     [
         ("another user", "Permission denied; run this as the user who started it"),
-        ("one without descriptors", "Too many open files; mend that and try again"),
+        ("one without descriptors", "Too many open files; fix that and try again"),
     ],
 )
-def test_who_cannot_connect_is_told_why_and_not_that_no_node_runs(
+def test_a_failed_connection_is_reported_with_its_cause_and_not_as_no_node(
     tmp_path: Path, start: Start, who: str, reason: str
 ):
     if who == "another user" and os.geteuid() != 0:
@@ -206,17 +206,16 @@ class TestABusyNode:
             busy.undo()
             assert asked.result() == "fine"
 
-    def test_is_given_up_after_the_time_that_was_said(
-        self, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-    ):
+    def test_is_given_up_after_the_timeout(self, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(control, "MAX_HELD", -1)
         start(status=lambda: "fine")
         began = time.monotonic()
-        with pytest.raises(BusyError, match="the node holds all the requests that it can; try again in a moment"):
+        full = "the node has no memory left for another request; try again in a moment"
+        with pytest.raises(BusyError, match=full):
             call(tmp_path, "status", timeout=2.0)
         assert 1.0 < time.monotonic() - began < 20
 
-    def test_that_does_not_reply_in_the_rest_of_the_time_is_said_to_be_busy(
+    def test_that_does_not_reply_within_the_timeout_is_reported_as_busy(
         self, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
     ):
         start(status=lambda: "fine")
@@ -298,8 +297,8 @@ class TestManyAtOnce:
         with ThreadPoolExecutor(32) as pool:
             assert list(pool.map(lambda i: call(tmp_path, "echo", value=i), range(200))) == list(range(200))
 
-    def test_a_crowd_at_the_door_is_let_in(self, tmp_path: Path, start: Start):
-        """Callers who wait to be accepted are not told that nobody is there."""
+    def test_many_callers_that_connect_at_once_are_accepted(self, tmp_path: Path, start: Start):
+        """Callers that wait to be accepted do not get the error that no node runs."""
         start(echo=lambda value: value)
         with ExitStack() as over:
             for _ in range(50):
@@ -313,7 +312,7 @@ class TestManyAtOnce:
         assert len(call(tmp_path, "long")) == 5_000_000
 
 
-def test_whoever_leaves_before_the_answer_does_no_harm(tmp_path: Path, start: Start, caplog):
+def test_a_caller_that_disconnects_before_the_answer_does_no_harm(tmp_path: Path, start: Start, caplog):
     begun, release = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -344,7 +343,7 @@ def test_a_connection_that_asks_for_nothing_is_not_logged(tmp_path: Path, start:
 
 
 class PanicError(BaseException):
-    """Raised by libraries that are not Python's."""
+    """Like the errors that native libraries raise."""
 
 
 @pytest.mark.parametrize("error", [None, PanicError])
@@ -436,7 +435,7 @@ def descriptors() -> int:
 
 
 def back_to(base: int) -> bool:
-    """Whether no more descriptors than before are open, soon."""
+    """Return whether the number of open descriptors soon returns to what it was."""
     deadline = time.monotonic() + 10
     while descriptors() > base and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -461,7 +460,7 @@ def test_five_hundred_at_once_are_all_answered(
 
 
 @pytest.mark.parametrize("what", ["nothing", "half a request", "a byte now and then"])
-def test_those_who_do_not_say_what_they_want_keep_nobody_out(tmp_path: Path, start: Start, hurry: None, what: str):
+def test_callers_that_send_no_request_do_not_block_others(tmp_path: Path, start: Start, hurry: None, what: str):
     base = descriptors()
     start(echo=lambda value: value)
     over = threading.Event()
@@ -485,7 +484,7 @@ def test_those_who_do_not_say_what_they_want_keep_nobody_out(tmp_path: Path, sta
     assert back_to(base + 4)
 
 
-def test_of_answers_that_nobody_takes_the_oldest_is_lost_where_there_is_no_room_for_all(
+def test_the_oldest_unread_answer_is_dropped_if_memory_is_full(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(control, "MAX_HELD", 12_000_000)
@@ -507,7 +506,7 @@ def test_of_answers_that_nobody_takes_the_oldest_is_lost_where_there_is_no_room_
     assert taken[0] < 5_000_000 < taken[1] == taken[2]
 
 
-def test_who_does_not_take_its_answer_loses_it_and_delays_nobody(
+def test_a_caller_that_does_not_read_its_answer_loses_it_and_delays_no_other(
     tmp_path: Path, start: Start, hurry: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(control, "MAX_HELD", 20_000_000)
@@ -575,7 +574,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Answers in a process of its own, whose memory can be looked at."""
+    """A socket in a separate process, whose memory can be measured."""
     command = [sys.executable, "-c", NODE, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as made:
         assert made.stdout is not None
@@ -592,7 +591,7 @@ def peak_megabytes(process: subprocess.Popen[str]) -> float:
 @pytest.mark.parametrize(
     "beginning", [b"", b'{"verb": "count", "images": [' + b"{}," * 600_000], ids=["no JSON", "JSON"]
 )
-def test_those_who_send_without_end_are_cut_off_and_take_little_memory(
+def test_callers_that_never_stop_sending_are_cut_off_and_take_little_memory(
     tmp_path: Path, process: subprocess.Popen[str], beginning: bytes
 ):
     call(tmp_path, "echo", value=1)
@@ -640,7 +639,7 @@ def test_requests_that_wait_for_their_answer_count_as_held(tmp_path: Path, proce
 
 def test_a_request_that_would_be_cut_off_is_not_sent(tmp_path: Path, start: Start):
     start(echo=lambda value: value)
-    with pytest.raises(AgentError, match=r"the node takes 2,000,000; ask for less"):
+    with pytest.raises(AgentError, match=r"the limit is 2,000,000; ask for less"):
         call(tmp_path, "echo", value="x" * 2_000_001)
 
 
@@ -671,5 +670,5 @@ def test_another_user_is_not_served_even_where_the_file_would_let_it(tmp_path: P
     (tmp_path / FILE).chmod(mode)
     command = [sys.executable, "-c", AS_ANOTHER_USER, str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env={})
-    assert ("PermissionError" if mode == 0o600 else "serves another user") in ran.stdout
+    assert ("PermissionError" if mode == 0o600 else "belongs to another user") in ran.stdout
     assert call(tmp_path, "echo", value=2) == 2

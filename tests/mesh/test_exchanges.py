@@ -1,4 +1,4 @@
-"""Exchanges, step by step: who is asked for what and when, and that nobody who keeps silent delays another."""
+"""Exchanges, step by step: which peer is asked for what and when, and silent peers delay no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIST = write_digest(HELLO, [NEWS])
 
 
 class Line:
-    """A wire whose questions stay where they are, to be answered by the test."""
+    """A wire that only records questions, to be answered by the test."""
 
     def ask(self, agent: str, verb: str, body: bytes, timeout: float, limit: int) -> Pending:
         return Pending(agent, verb, body, limit)
@@ -32,7 +32,7 @@ class Line:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the time is: tests move it."""
+    """The current time, which tests set."""
     now = [1000.0]
     monkeypatch.setattr(sync_module.time, "monotonic", lambda: now[0])
     return now
@@ -57,7 +57,7 @@ def sync(ledger: Ledger, peers: Peers) -> Sync:
 
 
 def answer(exchange: Exchange, reply: bytes) -> Pending | None:
-    """The exchange's next question, or None at its end."""
+    """Return the exchange's next question, or None at its end."""
     try:
         return exchange.send(reply)
     except StopIteration:
@@ -65,7 +65,7 @@ def answer(exchange: Exchange, reply: bytes) -> Pending | None:
 
 
 def greeted(sync: Sync, agent: str, reply: bytes = LIST) -> tuple[Exchange, Pending | None]:
-    """An exchange whose peer has sent its list, and the question that follows."""
+    """Return an exchange whose peer has sent its list, and the next question."""
     exchange = sync.exchange(agent)
     assert next(exchange)._verb == DIGEST
     return exchange, answer(exchange, reply)
@@ -81,7 +81,7 @@ def turns(peers: Peers) -> list[str]:
     return sorted(peer.agent for peer in peers.whose_turn())
 
 
-def test_news_are_asked_for_and_taken(sync: Sync, ledger: Ledger, peers: Peers) -> None:
+def test_unknown_notices_are_requested_and_stored(sync: Sync, ledger: Ledger, peers: Peers) -> None:
     exchange, question = greeted(sync, "alice")
     assert question is not None
     assert question._verb == NOTICES
@@ -90,7 +90,7 @@ def test_news_are_asked_for_and_taken(sync: Sync, ledger: Ledger, peers: Peers) 
     assert level(peers, "alice")
 
 
-def test_what_one_is_being_asked_for_is_asked_of_another_a_little_later(
+def test_a_notice_requested_from_one_peer_is_requested_from_another_a_little_later(
     sync: Sync, ledger: Ledger, peers: Peers, clock: list[float]
 ) -> None:
     with_alice, _ = greeted(sync, "alice")
@@ -108,10 +108,10 @@ def test_what_one_is_being_asked_for_is_asked_of_another_a_little_later(
 
 
 @pytest.mark.parametrize("shows", ["nothing, ever", "that it has nothing"])
-def test_a_crowd_who_show_nothing_gain_no_more_than_one_of_them(
+def test_many_peers_that_list_but_never_send_cause_no_more_delay_than_one(
     sync: Sync, clock: list[float], shows: str
 ) -> None:
-    """They come first, one after the other, each as late as it can."""
+    """They are asked first, one after the other, and each waits as long as it can."""
     under_way = []
     for number in range(50):
         exchange, question = greeted(sync, f"withholder-{number}")
@@ -124,7 +124,7 @@ def test_a_crowd_who_show_nothing_gain_no_more_than_one_of_them(
         assert asked == (number > 0)
 
 
-def test_those_who_list_the_same_over_and_over_get_a_turn_now_and_then(
+def test_peers_that_keep_listing_the_same_ids_are_asked_only_now_and_then(
     sync: Sync, peers: Peers, clock: list[float]
 ) -> None:
     turned = 0
@@ -138,7 +138,9 @@ def test_those_who_list_the_same_over_and_over_get_a_turn_now_and_then(
 
 
 @pytest.mark.long
-def test_what_others_make_up_is_remembered_up_to_a_limit_and_forgotten(sync: Sync, clock: list[float]) -> None:
+def test_requests_for_invented_ids_are_remembered_up_to_a_limit_and_forgotten(
+    sync: Sync, clock: list[float]
+) -> None:
     made_up = HELLO.model_dump_json().encode() + b"\n"
     for number in range(MAX_ASKED // AT_MOST + 2):
         ids = b"".join((number * AT_MOST + i).to_bytes(16, "big") for i in range(AT_MOST))
@@ -151,14 +153,16 @@ def test_what_others_make_up_is_remembered_up_to_a_limit_and_forgotten(sync: Syn
     assert len(sync._asked) == 1
 
 
-def test_who_does_not_show_what_it_listed_rests(sync: Sync, peers: Peers) -> None:
+def test_a_peer_that_does_not_send_what_it_listed_is_not_asked_for_a_while(sync: Sync, peers: Peers) -> None:
     exchange, _ = greeted(sync, "alice")
     with pytest.raises(NoReplyError):
         exchange.throw(NoReplyError("no reply"))
     assert [peer.agent for peer in peers.rested()] == ["bob"]
 
 
-def test_who_does_not_reply_to_a_greeting_is_asked_again_without_a_rest(sync: Sync, peers: Peers) -> None:
+def test_a_peer_that_does_not_reply_to_the_first_question_is_asked_again_without_a_wait(
+    sync: Sync, peers: Peers
+) -> None:
     exchange = sync.exchange("alice")
     next(exchange)
     with pytest.raises(NoReplyError):
@@ -166,7 +170,7 @@ def test_who_does_not_reply_to_a_greeting_is_asked_again_without_a_rest(sync: Sy
     assert len(peers.rested()) == 2
 
 
-def test_who_shows_its_news_drop_by_drop_is_left_after_a_while(
+def test_a_peer_that_sends_only_a_few_notices_at_a_time_is_left_at_the_deadline(
     sync: Sync, ledger: Ledger, clock: list[float]
 ) -> None:
     news = [announced(EVE, f"task {number}") for number in range(3)]
@@ -177,7 +181,7 @@ def test_who_shows_its_news_drop_by_drop_is_left_after_a_while(
     assert len(ledger.view().known) == 2
 
 
-def test_who_is_banned_meanwhile_is_asked_no_more(sync: Sync, ledger: Ledger) -> None:
+def test_a_peer_that_is_banned_meanwhile_is_not_asked_again(sync: Sync, ledger: Ledger) -> None:
     exchange = sync.exchange("alice")
     next(exchange)
     ledger.ban("alice", "it lied")
@@ -194,7 +198,7 @@ def when_over() -> Iterator[contextlib.ExitStack]:
 
 
 class Ended:
-    """What came of exchanges, and waiting for it."""
+    """Outcomes of exchanges, and a way to wait for them."""
 
     def __init__(self) -> None:
         self.errors: dict[str, Exception | None] = {}
@@ -224,7 +228,7 @@ def reply(pending: Pending, body: bytes | None) -> None:
     pending.over()
 
 
-def test_the_silent_however_many_keep_nobody_waiting(when_over: contextlib.ExitStack) -> None:
+def test_silent_peers_however_many_delay_no_other_exchange(when_over: contextlib.ExitStack) -> None:
     questions: dict[str, Pending] = {}
     ended = Ended()
     exchanges = Exchanges(asking(questions), ended)
@@ -238,7 +242,7 @@ def test_the_silent_however_many_keep_nobody_waiting(when_over: contextlib.ExitS
     assert isinstance(ended.of("silent-7"), NoReplyError)
 
 
-def test_what_goes_wrong_ends_one_exchange_and_another_can_begin(when_over: contextlib.ExitStack) -> None:
+def test_an_error_ends_one_exchange_and_another_can_begin(when_over: contextlib.ExitStack) -> None:
     questions: dict[str, Pending] = {}
     ended = Ended()
     exchanges = Exchanges(asking(questions), ended)
@@ -259,8 +263,8 @@ def test_one_peer_is_not_asked_twice_at_once(when_over: contextlib.ExitStack) ->
     assert questions == {}
 
 
-def test_a_reply_is_gone_when_it_has_been_read(when_over: contextlib.ExitStack) -> None:
-    """It may be two megabytes, and would wait for a garbage collection that comes seldom."""
+def test_a_reply_is_freed_once_it_has_been_read(when_over: contextlib.ExitStack) -> None:
+    """It may have two megabytes, and would stay in memory until a rare garbage collection."""
     questions: dict[str, Pending] = {}
     ended = Ended()
     exchanges = Exchanges(asking(questions), ended)

@@ -1,4 +1,4 @@
-"""Fetching a file among peers of every kind: it comes, and few questions are lost on the others."""
+"""Fetching a file among peers of every kind: it arrives, and few questions are wasted on other peers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skillmesh.module.notice import Announcement
 
 HELLO = Hello(name="someone", root="ab" * 32, live=3, same=False)
 Answer = Callable[[bytes, int, int], bytes | None]
-"""Makes the reply for a piece of a file; None: it never comes."""
+"""Returns the reply for a piece of a file; None means that no reply comes."""
 
 
 def honest(data: bytes, offset: int, length: int) -> bytes | None:
@@ -54,7 +54,7 @@ def too_short(data: bytes, offset: int, length: int) -> bytes | None:
 
 
 class Town:
-    """Peers by how they answer, the files that they are asked for, and a wire between."""
+    """Peers with their ways of answering, the files to fetch, and a fake wire between them."""
 
     def __init__(self, folder: Path) -> None:
         self.peers, self.files = Peers(), dict[str, bytes]()
@@ -79,7 +79,7 @@ class Town:
         return announcement
 
     def ask(self, agent: str, verb: str, body: bytes, timeout: float, limit: int, bulk: bool = False) -> Pending:
-        """Put a question, as a wire does; it is answered in a thread of its own."""
+        """Send a question, as a wire does; a separate thread answers it."""
         pending = Pending(agent, verb, body, limit)
         self.asked[agent] += 1
         threading.Thread(target=self._answer, args=(pending, agent, body, timeout), daemon=True).start()
@@ -94,7 +94,7 @@ class Town:
         pending.over()
 
     def fetch(self, *announcements: Announcement, seconds: float = 20.0) -> list[bytes | Exception]:
-        """What comes of fetching these at once."""
+        """Fetch these files at once and return the outcomes."""
         outcomes: queue.SimpleQueue[tuple[int, Partial | Exception]] = queue.SimpleQueue()
         for index, announcement in enumerate(announcements):
             self.fetcher.fetch(announcement, lambda outcome, index=index: outcomes.put((index, outcome)))
@@ -113,12 +113,12 @@ def town(tmp_path: Path) -> Iterator[Town]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything ten times as fast, so that the tests are."""
+    """Make all waits ten times shorter, to speed up the tests."""
     for name in ("TIMEOUT", "FIRST_TIMEOUT", "HEDGE", "LOOK"):
         monkeypatch.setattr(fetch_module, name, getattr(fetch_module, name) / 10)
 
 
-def test_a_file_comes_from_one_who_has_it(town: Town) -> None:
+def test_a_file_is_fetched_from_a_peer_that_has_it(town: Town) -> None:
     town.add("alice", honest)
     wanted = town.announce(700_000)
     assert town.fetch(wanted) == [town.files[wanted.digest]]
@@ -126,7 +126,7 @@ def test_a_file_comes_from_one_who_has_it(town: Town) -> None:
     assert town.fetcher.bytes_fetched == 700_000
 
 
-def test_ghosts_that_never_signed_a_hello_are_not_asked(town: Town) -> None:
+def test_peers_that_never_signed_a_hello_are_not_asked(town: Town) -> None:
     for number in range(200):
         town.add(f"ghost {number}", silent, greeted=False)
     town.add("alice", honest)
@@ -136,8 +136,10 @@ def test_ghosts_that_never_signed_a_hello_are_not_asked(town: Town) -> None:
 
 
 @pytest.mark.parametrize("answer", [silent, at_the_last_moment, lacking, lying, too_short])
-def test_a_crowd_with_keys_costs_each_of_them_a_question_or_two(town: Town, quick: None, answer: Answer) -> None:
-    """However many modules there are, and however the crowd answers."""
+def test_each_of_many_silent_peers_with_keys_is_asked_once_or_twice(
+    town: Town, quick: None, answer: Answer
+) -> None:
+    """This holds for any number of modules and any way in which the others answer."""
     for number in range(200):
         town.add(f"sybil {number}", answer)
     town.add("heir", honest)
@@ -149,7 +151,7 @@ def test_a_crowd_with_keys_costs_each_of_them_a_question_or_two(town: Town, quic
     assert time.monotonic() - began < 20 * fetch_module.FIRST_TIMEOUT
 
 
-def test_one_who_delivered_and_then_keeps_silent_costs_one_question_more(town: Town, quick: None) -> None:
+def test_a_peer_that_delivered_and_then_stays_silent_costs_one_more_question(town: Town, quick: None) -> None:
     town.add("turncoat", honest)
     first, second = town.announce(90_000), town.announce(90_000)
     town.fetch(first)
@@ -159,8 +161,8 @@ def test_one_who_delivered_and_then_keeps_silent_costs_one_question_more(town: T
     assert town.asked["turncoat"] <= 4
 
 
-def test_beside_one_who_delivered_and_is_slow_few_of_a_crowd_are_asked(town: Town, quick: None) -> None:
-    """It would be slower still if hundreds were asked, at both ends."""
+def test_few_of_many_others_are_asked_beside_a_slow_peer_that_has_delivered(town: Town, quick: None) -> None:
+    """Asking hundreds would make both ends slower still."""
     town.add("holder", honest)
     first, second = town.announce(30_000), town.announce(30_000)
     town.fetch(first)
@@ -177,8 +179,8 @@ def test_beside_one_who_delivered_and_is_slow_few_of_a_crowd_are_asked(town: Tow
     assert 0 < asked < 3 * fetch_module.BESIDE_PROVEN
 
 
-def test_two_on_slow_lines_do_not_take_the_file_from_each_other(town: Town, quick: None) -> None:
-    """A piece that is late still counts: asking a second is not giving up the first."""
+def test_two_peers_on_slow_connections_do_not_cancel_each_other(town: Town, quick: None) -> None:
+    """A late piece still counts: asking a second peer does not cancel the first."""
 
     def slow(data: bytes, offset: int, length: int) -> bytes | None:
         time.sleep(0.6 * fetch_module.TIMEOUT * length / 32_768)
@@ -198,10 +200,10 @@ def test_two_on_slow_lines_do_not_take_the_file_from_each_other(town: Town, quic
     assert outcome == town.files[wanted.digest]
 
 
-def test_who_turns_out_to_deliver_is_asked_at_once_beside_those_who_keep_silent(
+def test_a_peer_found_to_deliver_is_asked_immediately_beside_silent_ones(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only when the silent have had their time."""
+    """It does not have to wait for the timeout of the silent peers."""
     monkeypatch.setattr(fetch_module, "HEDGE", 600.0)
     monkeypatch.setattr(fetch_module, "FIRST_TIMEOUT", 600.0)
     first, second = town.announce(90_000), town.announce(90_000)
@@ -218,7 +220,9 @@ def test_who_turns_out_to_deliver_is_asked_at_once_beside_those_who_keep_silent(
     assert whole.read() == town.files[first.digest]
 
 
-def test_what_nobody_has_is_said_so_and_takes_no_disk(town: Town, quick: None, tmp_path: Path) -> None:
+def test_a_file_that_no_peer_has_is_reported_and_takes_no_disk_space(
+    town: Town, quick: None, tmp_path: Path
+) -> None:
     town.add("alice", lacking)
     town.add("bob", silent)
     [outcome] = town.fetch(town.announce(5_000_000))
@@ -228,13 +232,13 @@ def test_what_nobody_has_is_said_so_and_takes_no_disk(town: Town, quick: None, t
 
 
 def test_more_files_than_a_peer_may_be_asked_for_at_once_wait_for_it(town: Town) -> None:
-    """Nobody is told that there is none where there is one who is busy."""
+    """A busy peer that has the file does not count as none having it."""
     town.add("alice", honest)
     wanted = [town.announce(40_000) for _ in range(60)]
     assert town.fetch(*wanted) == [town.files[one.digest] for one in wanted]
 
 
-def test_what_the_disk_has_no_room_for_is_not_asked_for(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_too_large_for_the_disk_is_not_requested(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     town.add("alice", honest)
     fits, does_not = town.announce(100_000), town.announce(100_001)
     monkeypatch.setattr(fetch_module.os, "statvfs", lambda _: SimpleNamespace(f_bavail=100, f_frsize=1000))

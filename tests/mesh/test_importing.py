@@ -1,4 +1,4 @@
-"""The thread that takes modules in goes on, whatever one of them or the disk does to it."""
+"""The importing thread continues, whatever errors a module or the disk causes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillmesh.vetting.quarantine import Held, Verdict
 
 
 class Stumbling:
-    """An importer that no module gets through."""
+    """An importer that fails on every module."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -50,21 +50,21 @@ class TestATeachersShare:
         importing = importing_without_peers()
         for most in (1, 2, 4):
             assert len(importing._in_turn(list(self.OF_BOB))) == most
-            importing._share(BOB.public_key, came=True)
+            importing._share(BOB.public_key, arrived=True)
         assert len(importing._in_turn([*self.OF_BOB, *self.OF_EVE])) == 6 + 1
 
-    def test_is_halved_by_one_that_nobody_has_and_the_last_one_waits(self, monkeypatch: pytest.MonkeyPatch):
+    def test_is_halved_by_a_module_that_no_peer_has_and_the_last_one_waits(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("skillmesh.mesh.importing.IN_VAIN", 600.0)
         importing = importing_without_peers()
         for _ in range(2):
-            importing._share(BOB.public_key, came=True)
+            importing._share(BOB.public_key, arrived=True)
         for most in (2, 1, 0):
-            importing._share(BOB.public_key, came=False)
+            importing._share(BOB.public_key, arrived=False)
             assert len(importing._in_turn(list(self.OF_BOB))) == most
 
 
 class TestOneThatHasArrived:
-    """Trying several together costs one mapper."""
+    """Vetting several modules together costs one mapper."""
 
     def arrival(self, task: str, folder: Path) -> Arrival:
         notice = announced(BOB, task)
@@ -86,7 +86,7 @@ class TestOneThatHasArrived:
 
 
 @pytest.mark.parametrize("fault", ["full", "unforeseen"])
-def test_it_goes_on_where_a_refusal_cannot_be_written_down(new_agent, tmp_path: Path, monkeypatch, caplog, fault):
+def test_it_continues_if_a_refusal_cannot_be_stored(new_agent, tmp_path: Path, monkeypatch, caplog, fault):
     agent, importer = new_agent(), Stumbling()
     caplog.set_level(logging.ERROR)
     if fault == "full":

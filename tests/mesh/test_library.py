@@ -1,4 +1,4 @@
-"""What a node lends: the files that stand as they were announced, piece by piece, and nothing else."""
+"""Pieces that a node sends: of currently announced, undamaged files, and of nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_file_comes_in_pieces_from_the_bank_and_from_quarantine(
     assert library.bytes_sent == len(dice)
 
 
-def test_what_is_not_there_or_makes_no_sense_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
+def test_missing_files_and_invalid_requests_get_no_piece(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
     assert lent(library, announcement, 0, LEAF) is None  # it is announced, and nobody has brought it
     module = agent.import_bytes(dice)
@@ -74,7 +74,7 @@ def test_what_is_not_there_or_makes_no_sense_is_not_lent(agent: Core, tiny_taugh
     assert library.bytes_sent == LEAF
 
 
-def test_a_file_that_the_disk_has_changed_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
+def test_a_file_damaged_on_disk_is_not_sent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
     path = agent.bank._path(agent.import_bytes(dice).id)
     path.write_bytes(dice[:LEAF] + bytes([dice[LEAF] ^ 1]) + dice[LEAF + 1 :])
@@ -83,7 +83,7 @@ def test_a_file_that_the_disk_has_changed_is_not_lent(agent: Core, tiny_taught: 
     assert lent(library, announcement, 0, 2 * LEAF) is None
 
 
-def test_what_was_withdrawn_is_not_lent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
+def test_a_withdrawn_file_is_not_sent(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
     agent.import_bytes(dice)
     assert lent(library, announcement, 0, LEAF) == dice[:LEAF]

@@ -1,4 +1,4 @@
-"""A place on the mesh: whose addresses are kept, and how those are called who are away."""
+"""Membership: which agents' addresses are kept, and how lost agents are called again."""
 
 from __future__ import annotations
 
@@ -47,24 +47,26 @@ def greeted(peers: Peers, agent: str, *locators: str) -> str:
 
 
 class TestAddresses:
-    def test_of_who_said_where_it_listens_are_kept(self, member: Joined, ledger: Ledger, peers: Peers):
+    def test_of_an_agent_that_reported_them_are_kept(self, member: Joined, ledger: Ledger, peers: Peers):
         here = member()
         here.remember(greeted(peers, "bob", "tcp/10.0.0.2:1", "no place"))
         assert ledger.addresses() == {"bob": ["tcp/10.0.0.2:1"]}
         here.remember(greeted(peers, "bob", "tcp/10.0.0.3:1"))
         assert ledger.addresses() == {"bob": ["tcp/10.0.0.3:1"]}
 
-    def test_of_who_is_gone_or_said_nothing_are_not(self, member: Joined, ledger: Ledger, peers: Peers):
+    def test_of_an_agent_that_is_gone_or_reported_none_are_not_kept(
+        self, member: Joined, ledger: Ledger, peers: Peers
+    ):
         peers.appeared("ghost")
         member().remember("ghost")
         member().remember("nobody")
         assert ledger.addresses() == {}
 
-    def test_are_kept_only_where_peers_have_fixed_places(self, member: Joined, ledger: Ledger, peers: Peers):
+    def test_are_kept_only_on_a_fixed_network(self, member: Joined, ledger: Ledger, peers: Peers):
         member("lan").remember(greeted(peers, "bob", "tcp/10.0.0.2:1"))
         assert ledger.addresses() == {}
 
-    def test_are_those_of_so_many_agents_and_no_more(
+    def test_are_those_of_a_limited_number_of_agents(
         self, member: Joined, ledger: Ledger, peers: Peers, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(membership_module, "MAX_ADDRESSES", 2)
@@ -79,7 +81,7 @@ class TestAddresses:
 class TestTheLost:
     @pytest.fixture
     def called(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """All places that were called."""
+        """Return all endpoints that were called."""
         found: list[str] = []
         monkeypatch.setattr(membership_module, "introduce", lambda *given: found.extend(given[3]))
         return found
@@ -96,7 +98,7 @@ class TestTheLost:
         assert called[0] != called[1]
         assert called[2:] == called[:2]
 
-    def test_are_called_more_seldom_each_time(
+    def test_are_called_less_often_each_time(
         self, member: Joined, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, called: list[str]
     ):
         clock = SimpleNamespace(now=1000.0)

@@ -1,4 +1,4 @@
-"""Commands beside a running node: what they change the node takes up within seconds, and nothing is corrupted."""
+"""Commands beside a running node: it adopts their changes within seconds, and nothing is corrupted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 Command = Callable[..., Any]
 ROUNDS = 5.0
-"""Seconds for several exchanges: their pace goes up to two seconds."""
+"""Seconds for several exchanges, which are up to two seconds apart."""
 
 
 class Crew:
@@ -62,7 +62,7 @@ def crew(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def in_step(node: Node) -> bool:
-    """Whether the node answers from just what lies in its bank."""
+    """Return whether the node answers with exactly the modules in its bank."""
     status = call(node.home, "status")
     return bool(status["in_use"] == len(Core(node.home).bank) and status["trouble"] is None)
 
@@ -281,7 +281,7 @@ def test_sync_once_goes_through_a_node_that_runs_and_does_without_one(mesh: Mesh
 
 
 def test_sync_once_does_not_wait_for_what_nobody_has(mesh: Mesh) -> None:
-    """A teacher forgets a task of its own: everyone hears of it, and nobody can give it."""
+    """A teacher forgets a task of its own: all agents know of it, and none can send it."""
     teacher = mesh.node(0)
     gone = Core(teacher.home).forget(min(m.card.task for m in Core(teacher.home).bank)).card.task
     teacher.start()
@@ -298,7 +298,7 @@ def test_sync_once_does_not_wait_for_what_nobody_has(mesh: Mesh) -> None:
 def test_a_node_that_learns_answers_from_it(
     mesh: Mesh, tiny_tasks: Path, demo_tasks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Learning goes on in the node's own process, beside answers from a mapper that is in use already."""
+    """Learning runs in the node's own process, while a mapper already in use answers."""
     monkeypatch.setenv("SKILLMESH_CACHE", str(tmp_path / "cache"))  # so that the second task takes a while
     image = str(next((demo_tasks / "shapes" / "test").glob("*/0.jpg")))
     listener = mesh.node(name="listener").start()

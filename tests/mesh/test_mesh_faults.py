@@ -1,4 +1,4 @@
-"""Faults that are really done to nodes: killed, cut short, out of disk, a day ahead or behind. All end up well."""
+"""Real faults of nodes: killed, interrupted, out of disk space, a day ahead or behind. All recover."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.long
 NewAgent = Callable[..., Core]
 
 OVERHEAD = 60_000
-"""Bytes on the line beside the pieces: discovery, signs of life, digests, acknowledgements."""
+"""Network bytes besides the pieces: discovery, keep-alive messages, digests, acknowledgements."""
 
 
 # What the tests share.
@@ -88,7 +88,7 @@ def adopt_home(mesh: Mesh, home: Path, name: str, namespace: str | None = None, 
 
 
 def ask(node: Node, verb: str = "status") -> Any:
-    """What the process says; cheaper than `Node.status`, which opens the agent too."""
+    """Return the process's own status; cheaper than `Node.status`, which opens the agent too."""
     return call(node.home, verb)
 
 
@@ -107,7 +107,7 @@ def received_from(node: Node, other: Node) -> int:
 
 
 def bytes_there(node: Node, announced: Announcement) -> int:
-    """Bytes of a module on its way that lie on the receiver's disk, each leaf as announced."""
+    """Return the bytes of a module being fetched on the receiver's disk whose leaves are as announced."""
     partial = Partial(node.home / "partial", announced)
     return announced.size - sum(min(LEAF, announced.size - leaf * LEAF) for leaf in partial._missing)
 
@@ -149,7 +149,7 @@ def test_holder_killed_in_the_middle_and_another_goes_on(mesh: Mesh, large: Path
 
 @pytest.mark.slow
 def test_holder_and_receiver_killed_and_both_come_back(mesh: Mesh, large: Path) -> None:
-    """Nobody else has it: the transfer goes on where it was, however often it is cut short."""
+    """No other agent has it: the transfer resumes where it stopped, however often it is interrupted."""
     with namespaces(2, "skfb") as switch:
         lan = {"network": "lan", "interface": "eth0"}
         teacher = adopt_home(mesh, large, "teacher", switch.hosts[0], **lan).start()
@@ -262,7 +262,7 @@ def sound(ledger: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own that has little room."""
+    """A separate file system with little space."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
@@ -276,7 +276,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def fill(folder: Path, leave: int) -> Path:
-    """Leave so many bytes free."""
+    """Fill the file system up to this many free bytes."""
     room = os.statvfs(folder)
     ballast = folder / "ballast"
     with ballast.open("ab") as file:
@@ -316,7 +316,7 @@ def test_full_disk_is_said_and_when_there_is_room_again_all_comes(mesh: Mesh, li
 
 
 def test_a_notice_that_a_full_disk_kept_away_comes_later_and_the_trouble_ends(mesh: Mesh) -> None:
-    """A withdrawal brings no file; the node is well again all the same."""
+    """A withdrawal brings no file; the node recovers all the same."""
     with small_disk(mesh.folder / "disk", "8m") as disk:
         teacher = mesh.serve(0)
         receiver = mesh.node(name="disk/receiver").start()

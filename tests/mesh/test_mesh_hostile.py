@@ -53,7 +53,7 @@ Attacks = Callable[..., Attack]
 
 @pytest.fixture(scope="module")
 def begin(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacks]:
-    """Start attackers that go on until the last test, with what they stole from a teacher."""
+    """Start attackers that run until the last test, with what they stole from a teacher."""
     with attackers(teachers[0], tmp_path_factory.mktemp("loot")) as start:
         yield start
 
@@ -90,7 +90,7 @@ def attackers(teacher: Path, folder: Path) -> Iterator[Attacks]:
 
 @pytest.fixture(scope="module")
 def town(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """Two teachers and a student who live through one attack after the other."""
+    """Two teachers and a student that face one attack after the other."""
     mesh = Mesh(tmp_path_factory.mktemp("town"), teachers)
     for node in (mesh.node(0), mesh.node(1), mesh.node(None)):
         node.start(wait=False)
@@ -128,7 +128,7 @@ def foreign(node: Node, nodes: list[Node]) -> list[str]:
 
 
 def survives(mesh: Mesh) -> None:
-    """Under the attack, what an honest teacher teaches now reaches everybody; nothing else does."""
+    """During the attack, what an honest teacher teaches now reaches all nodes, and nothing else does."""
     module_id = teach(mesh.nodes[0])
     eventually(lambda: reaches(module_id, mesh.nodes), why="honest nodes share what was just taught")
     for node in mesh.nodes:
@@ -140,10 +140,10 @@ def survives(mesh: Mesh) -> None:
 
 LIES = {
     "endless-digest": "replied to digest with",
-    "million-ids": "notices that it cannot show",
+    "million-ids": "notices that it does not send",
     "strange-name": "its digest is malformed",
     "no-json": "its digest is malformed",
-    "false-same": "knows the same, under another root",
+    "false-same": "claims to know the same notices, but sent another root",
     "bad-signature": "not signed by",
     "forged-teacher": "not signed by",
     "forged-withdrawal": "not signed by",
@@ -153,7 +153,7 @@ LIES = {
 
 @pytest.fixture(scope="module")
 def liars(town: Mesh, begin: Attacks) -> dict[str, Attack]:
-    """All of them at once."""
+    """All liars, started at once."""
     return {kind: begin(town, kind) for kind in LIES}
 
 
@@ -183,7 +183,7 @@ BAD_PIECES = {
 
 @pytest.fixture(scope="module")
 def market(teachers: list[Path], begin: Attacks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """Two students, and nobody but attackers who has what a teacher announced."""
+    """Two students; only attackers have what a teacher announced."""
     mesh = Mesh(tmp_path_factory.mktemp("market"), teachers)
     for node in (mesh.node(), mesh.node()):
         node.start(wait=False)
@@ -218,7 +218,7 @@ def test_the_honest_teacher_whose_module_was_forged_is_believed(market: Mesh, fo
 
 @pytest.fixture(scope="module")
 def quacks(town: Mesh, begin: Attacks, teachers: list[Path]) -> dict[str, Attack]:
-    """They start from what a teacher taught who is not in town."""
+    """They start from modules of a teacher that is not present."""
     kinds = ("contradiction", "other-leaves", "anothers-file", "other-backbone")
     return {kind: begin(town, kind, teachers[5]) for kind in kinds}
 
@@ -279,7 +279,7 @@ def test_nobody_loses_a_module_whose_id_another_teacher_claims(mesh: Mesh, attac
 
 
 def loot_ids(attacker: Attack) -> list[str]:
-    """The ids of the modules that an attacker made, as it says itself."""
+    """Return the ids of the modules that an attacker reports to have made."""
     path = attacker.home / MADE_FILE
     return list(json.loads(path.read_text())) if path.exists() else []
 
@@ -338,7 +338,7 @@ def reaches_all(mesh: Mesh) -> bool:
 
 @pytest.fixture(scope="module")
 def heirs(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """A student who has what a teacher taught, which has left."""
+    """A student that holds the modules of a teacher that has left."""
     mesh = Mesh(tmp_path_factory.mktemp("heirs"), teachers)
     for node in (mesh.node(0), mesh.node()):
         node.start(wait=False)
@@ -394,7 +394,7 @@ def library(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def catch_up(mesh: Mesh, name: str) -> tuple[float, int]:
-    """How long a newcomer takes for all twelve modules, and for how many pieces it asks."""
+    """Return how long a newcomer takes for all twelve modules, and how many pieces it requests."""
     late = mesh.serve(name=name)
     began = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""What agents say to each other, as bytes: all of it is read as it was meant, and what cannot be is a lie."""
+"""Messages between agents, as bytes: valid ones are read back unchanged, invalid ones are lies."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TestDigest:
                 read_digest(wrong)
 
     def test_that_lists_an_id_twice_is_a_lie(self):
-        """It costs its reader as much as a long one, and is short to make."""
+        """Reading it costs as much as reading a long one, and making it costs little."""
         body = write_digest(HELLO, KNOWN)
         with pytest.raises(LieError, match="lists 1 ids more than once"):
             read_digest(body + body[-SHORT:])
@@ -155,7 +155,7 @@ class TestNotices:
 
     def test_that_are_forged_are_a_lie(self):
         forged = KNOWN[0].encode().replace(b"task 0", b"task 9")
-        with pytest.raises(LieError, match=r"sent a notice that is none: .* was not signed by alice"):
+        with pytest.raises(LieError, match=r"sent an invalid notice: .* was not signed by alice"):
             read_notices(forged, [short(KNOWN[0])])
 
     def test_beyond_one_reply_are_left_for_the_next(self):

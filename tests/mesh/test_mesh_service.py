@@ -1,4 +1,4 @@
-"""How long a node that catches up stays: with others until all is exchanged, alone not long, never for ever."""
+"""How long `catch_up` runs: with peers until all is exchanged, alone briefly, never forever."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_node_that_is_told_to_sync_asks_everyone_and_waits(monkeypatch: pytest
 def test_a_node_that_is_asked_about_too_many_images_at_once_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(service, "IMAGES_AT_ONCE", 2)
     ask = service._verbs(SimpleNamespace(), threading.Event(), Lessons(()))["ask"]  # type: ignore[arg-type]
-    with pytest.raises(AgentError, match="3 images at once, the node takes 2; ask about less"):
+    with pytest.raises(AgentError, match="3 images at once, the limit is 2; ask about fewer"):
         ask(images=["a.jpg", "b.jpg", "c.jpg"])
 
 

@@ -1,4 +1,4 @@
-"""What a node does when it looks round, step by step and without a mesh."""
+"""Single steps of a node's loop, without a mesh."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestItsOwnModules:
         like = node.agent.bank.find("dice")
         for version in (1, 2, 5):
             module = learned(node.agent, like, task="mine", version=version)
-            node._look()
+            node._step()
             standing = node.agent.ledger.view().at(slot_of(module))
             assert isinstance(standing, Announcement)
             assert (standing.id, standing.version) == (module.id, version)
@@ -61,22 +61,22 @@ class TestItsOwnModules:
         like, agent = node.agent.bank.find("dice"), node.agent
         agent.ledger.merge([withdraw("mine", 3, agent.identity)], "student")
         module = learned(agent, like, task="mine", version=3)
-        node._look()
+        node._step()
         assert isinstance(agent.ledger.view().at(slot_of(module)), Withdrawal)
         assert tasks(node) == {"dice"}
 
     def test_of_others_are_not_announced(self, node: Node):
         root = node.agent.ledger.view().root
-        node._look()
+        node._step()
         assert node.agent.ledger.view().root == root
 
 
 class TestWithdrawals:
     def test_end_what_they_are_about(self, node: Node, tiny_taught: Core):
-        node._look()
+        node._step()
         assert tasks(node) == {"dice"}  # its announcement is no withdrawal
         node.agent.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
-        node._look()
+        node._step()
         assert tasks(node) == set()
 
     def test_leave_newer_versions_alone(self, node: Node, tiny_taught: Core):
@@ -86,7 +86,7 @@ class TestWithdrawals:
         )
         node.agent.bank.add(data)
         node.agent.ledger.merge([withdraw("dice", 2, tiny_taught.identity)], "tina")
-        node._look()
+        node._step()
         assert node.agent.bank.find("dice") == newer
 
 
@@ -112,9 +112,9 @@ class TestAFlood:
     """Three modules an hour are allowed here."""
 
     def heard(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch, *notices: Announcement) -> set[str]:
-        """Who is banned for these announcements."""
+        """Return the agents banned for these announcements."""
         monkeypatch.setattr(newcomer._sync, "take_heard", lambda: list(notices))
-        newcomer._take_heard()
+        newcomer._merge_announcements()
         return set(newcomer.agent.ledger.view().bans)
 
     def test_ends_with_a_ban_of_its_maker(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):

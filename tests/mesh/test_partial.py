@@ -1,4 +1,4 @@
-"""A file on its way: whatever comes in whatever order, only announced bytes are kept, and none twice."""
+"""A partly fetched file: in any order of arrival, only announced bytes are kept, and none twice."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_modules_have_files_of_their_own_and_leave_none(tmp_path: Path):
     [(1, LEAF), (LEAF, LEAF), (2 * LEAF - 1, LEAF), (2 * LEAF, 2 * LEAF), (99 * LEAF, 3 * LEAF + 100)],
 )
 def test_a_claim_is_as_large_as_it_may_be(tmp_path: Path, announcement: Announcement, most: int, length: int):
-    """A round trip for each leaf would make a fast line as slow as a slow one."""
+    """A round trip for each leaf would make a fast connection as slow as a slow one."""
     assert Partial(tmp_path, announcement).claim(most) == (0, length)
 
 

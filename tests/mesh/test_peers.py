@@ -1,4 +1,4 @@
-"""The other agents as one sees them: whom to ask next, whom to leave alone for a while, and for how long."""
+"""Peers of one agent: which to ask next, which to leave alone for a while, and for how long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HELLO = Hello(name="alice", root="ab" * 32, live=3, same=True)
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -91,7 +91,7 @@ class TestWhoIsThere:
         peers.appeared("teacher")
         assert asked(peers) == "teacher"
 
-    def test_who_says_nothing_is_silent_after_a_while_and_not_before(self, peers: Peers, clock: Clock):
+    def test_a_peer_without_a_hello_counts_as_silent_after_a_while(self, peers: Peers, clock: Clock):
         peers.appeared("mute")
         clock.now += SILENCE
         assert not the(peers, "mute").silent
@@ -99,7 +99,7 @@ class TestWhoIsThere:
         assert the(peers, "mute").silent
         assert not the(peers, "teacher").silent
 
-    def test_hellos_of_nobody_are_no_matter(self, peers: Peers):
+    def test_hellos_of_unknown_agents_are_ignored(self, peers: Peers):
         peers.greeted("nobody", HELLO)
         peers.gone("nobody")
         assert peers.get("nobody") is None
@@ -109,12 +109,12 @@ class TestWhomToAsk:
     def test_the_teacher_comes_first(self, peers: Peers):
         assert {asked(peers) for _ in range(20)} == {"teacher"}
 
-    def test_then_anyone_who_has_said_hello(self, peers: Peers):
+    def test_then_any_peer_that_has_said_hello(self, peers: Peers):
         peers.gone("teacher")
         peers.appeared("silent")
         assert {asked(peers) for _ in range(60)} == {"one", "two", "three"}
 
-    def test_never_who_has_signed_nothing_however_many_they_are(self):
+    def test_never_peers_that_have_signed_nothing_however_many(self):
         peers = Peers()
         for number in range(200):
             peers.appeared(f"ghost {number}")
@@ -123,17 +123,17 @@ class TestWhomToAsk:
         peers.greeted("ghost 7", HELLO)
         assert asked(peers) == "ghost 7"
 
-    def test_who_delivered_comes_before_whoever_only_said_hello(self, peers: Peers):
+    def test_a_peer_that_delivered_comes_before_one_that_only_said_hello(self, peers: Peers):
         peers.gone("teacher")
         peers.delivered(the(peers, "two"), 1, 0.01)
         assert {asked(peers) for _ in range(60)} == {"two"}
 
-    def test_who_delivered_but_slowly_does_not(self, peers: Peers):
+    def test_a_peer_that_delivered_slowly_does_not(self, peers: Peers):
         peers.gone("teacher")
         peers.delivered(the(peers, "two"), 1, 4.0)
         assert {asked(peers) for _ in range(60)} == {"one", "two", "three"}
 
-    def test_not_who_is_gone_or_shunned(self, peers: Peers):
+    def test_not_a_peer_that_is_gone_or_shunned(self, peers: Peers):
         peers.gone("teacher")
         assert asked(peers, shunned=("one", "two")) == "three"
         assert asked(peers, shunned=("one", "two", "three")) is None
@@ -144,7 +144,7 @@ class TestWhomToAsk:
         assert sorted(names[:4]) == sorted(names[4:]) == ["one", "teacher", "three", "two"]
         assert AT_ONCE == 2
 
-    def test_nobody_is_asked_for_more_than_so_much_at_once(self, peers: Peers):
+    def test_no_peer_is_asked_for_more_than_the_limit_at_once(self, peers: Peers):
         others = ("one", "two", "three")
         taken = [peers.take("module", "teacher", others) for _ in range(AT_ONCE)]
         assert asked(peers, shunned=others) is None
@@ -153,13 +153,13 @@ class TestWhomToAsk:
         assert asked(peers, shunned=others) == "teacher"
         assert all(taken)
 
-    def test_where_there_is_nobody_there_is_nothing_to_wait_for(self, peers: Peers):
+    def test_without_peers_there_is_nothing_to_wait_for(self, peers: Peers):
         assert not Peers().may_have("module", ())
         assert not peers.may_have("module", ("one", "two", "three", "teacher"))
 
 
 class TestWhomToLeaveAlone:
-    def test_who_failed_rests_longer_each_time(self, peers: Peers, clock: Clock):
+    def test_a_peer_that_failed_is_left_alone_longer_each_time(self, peers: Peers, clock: Clock):
         teacher = the(peers, "teacher")
         for rest in (REST, 2 * REST, 4 * REST):
             peers.failed(teacher)
@@ -174,7 +174,7 @@ class TestWhomToLeaveAlone:
             peers.failed(teacher)
         assert teacher.rests_until == clock.now + LONGEST_REST
 
-    def test_who_failed_comes_after_the_others_until_it_delivers(self, peers: Peers, clock: Clock):
+    def test_a_peer_that_failed_comes_after_the_others_until_it_delivers(self, peers: Peers, clock: Clock):
         teacher = the(peers, "teacher")
         peers.failed(teacher)
         clock.now += LONGEST_REST
@@ -184,16 +184,14 @@ class TestWhomToLeaveAlone:
         peers.failed(teacher)
         assert teacher.rests_until == clock.now + REST
 
-    def test_who_lacks_a_module_is_asked_for_others_and_later_for_it(self, peers: Peers, clock: Clock):
+    def test_a_peer_that_lacks_a_module_is_asked_for_others_and_later_for_it(self, peers: Peers, clock: Clock):
         peers.lacked(the(peers, "teacher"), "module")
         assert asked(peers) != "teacher"
         assert asked(peers, "another") == "teacher"
         clock.now += LACKS_FOR + 0.01
         assert asked(peers) == "teacher"
 
-    def test_who_was_put_off_has_its_turn_when_that_time_is_over_and_not_too_often(
-        self, peers: Peers, clock: Clock
-    ):
+    def test_a_peer_that_was_put_off_is_asked_when_due_and_not_too_often(self, peers: Peers, clock: Clock):
         def due() -> list[str]:
             return [peer.agent for peer in peers.whose_turn()]
 
@@ -285,7 +283,7 @@ class TestTooMany:
         assert not full.appeared("another")
 
     def test_one_that_fails_for_a_while_stays_as_long_as_others_are_gone_or_silent(self, full: Peers):
-        """It would not appear again: to whoever is there, it never went."""
+        """It would not appear again, since it never left the mesh."""
         for _ in range(IN_VAIN):
             full.failed(the(full, "one"))
         full.greeted("fake 1", HELLO)
@@ -306,7 +304,7 @@ class TestTooMany:
         assert full.appeared("new")
 
 
-def test_one_whom_others_overtake_over_and_over_has_failed(peers: Peers):
+def test_a_peer_that_others_overtake_repeatedly_has_failed(peers: Peers):
     slow = the(peers, "one")
     for times in range(1, IN_VAIN):
         peers.overtaken(slow)

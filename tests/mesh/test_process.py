@@ -1,4 +1,4 @@
-"""Nodes as processes of their own; where any process will do, a small program stands for the node."""
+"""Nodes as separate processes; where any process will do, a small program replaces the node."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def code_of(process: subprocess.Popen[bytes] | None) -> int | None:
 def test_one_that_ends_by_itself_is_reported_with_the_end_of_its_log(nodes: Nodes):
     node = nodes.stand_in("print('x' * 5000 + ' the disk is full'); raise SystemExit(3)", until="full")
     assert eventually(lambda: node.returncode) == 3
-    with pytest.raises(AgentError, match=r"agent0 ended with 3, .*: x{900,983} the disk is full$"):
+    with pytest.raises(AgentError, match=r"agent0 ended with exit status 3, .*: x{900,983} the disk is full$"):
         node.check()
 
 
@@ -77,7 +77,7 @@ def test_the_log_of_an_earlier_process_is_kept_but_not_reported(nodes: Nodes):
     node.stop()
     node.start(under=[sys.executable, "-c", "raise SystemExit(4)"])
     assert eventually(lambda: node.returncode) == 4
-    with pytest.raises(AgentError, match=r"ended with 4, .*: .*serve\.log is empty$"):
+    with pytest.raises(AgentError, match=r"ended with exit status 4, .*: .*serve\.log is empty$"):
         node.check()
     assert node.log.read_text().strip() == READY
 
@@ -164,7 +164,7 @@ def test_a_node_that_cannot_start_is_reported_with_its_message(real: NodeProcess
     (real.home / "mesh.json").write_text("broken")
     real.start()
     eventually(lambda: real.returncode is not None)
-    with pytest.raises(AgentError, match=r"ada ended with 1, .*: skillmesh: .*mesh\.json is damaged"):
+    with pytest.raises(AgentError, match=r"ada ended with exit status 1, .*: skillmesh: .*mesh\.json is damaged"):
         real.check()
 
 

@@ -1,4 +1,4 @@
-"""Files that are not in the bank: on their way, or held back until the user or something newer decides."""
+"""Files that are not in the bank: being fetched, or held until the user or a newer notice decides."""
 
 from __future__ import annotations
 
@@ -92,18 +92,18 @@ class TestFinding:
         assert shelf.find(held.id[:name] if isinstance(name, int) else name, agent.teachers).module == held
 
     @pytest.mark.parametrize("name", ["latin", "dice@eve", "", "d", 7])
-    def test_what_is_not_there_lists_what_is(self, agent: Core, shelf: Shelf, held: Module, name: str | int):
+    def test_an_unknown_name_lists_what_is_held(self, agent: Core, shelf: Shelf, held: Module, name: str | int):
         with pytest.raises(
-            UnknownTaskError, match=rf"no module in quarantine for .*: dice@tina~\w+ \({held.id[:12]}\)"
+            UnknownTaskError, match=rf"no module in quarantine matches .*: dice@tina~\w+ \({held.id[:12]}\)"
         ):
             shelf.find(held.id[:name] if isinstance(name, int) else name, agent.teachers)
 
-    def test_what_fits_twice_must_be_named_by_id(self, agent: Core, shelf: Shelf, held: Module, new_agent):
+    def test_an_ambiguous_name_must_be_replaced_by_an_id(self, agent: Core, shelf: Shelf, held: Module, new_agent):
         eve = new_agent("eve")
         card = held.card.model_copy(update={"teacher": "eve", "teacher_key": eve.identity.public_key})
         module, data = Module.create(card, held.tensors, eve.identity)
         shelf.hold(module.id, data, "also")
-        with pytest.raises(UnknownTaskError, match="2 modules in quarantine fit 'dice'"):
+        with pytest.raises(UnknownTaskError, match="2 modules in quarantine match 'dice'"):
             shelf.find("dice", agent.teachers)
         assert shelf.find("dice@eve", agent.teachers).module == module
         assert [h.module.id for h in shelf.held()] == sorted([module.id, held.id])
@@ -135,7 +135,7 @@ class TestDeciding:
         assert (shelf.partial / announcement.digest).read_bytes() == files["dice"]
         assert agent.ledger.view().choices == {}
         assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
-        assert shelf.come() == {announcement.digest: len(files["dice"])}
+        assert shelf.partial_sizes() == {announcement.digest: len(files["dice"])}
 
     def test_let_go_leaves_no_trace(self, agent: Core, shelf: Shelf, held: Module):
         shelf.let_go(held.id)
@@ -212,7 +212,7 @@ class TestTrust:
         assert {h.reason for h in shelf.held()} == {"its teacher tina is not trusted any more"}
         assert not believing.ledger.trusts(tina)
 
-    def test_won_back_has_them_judged_anew_or_taken_back(self, believing, shelf, tina, tiny_taught):
+    def test_regained_has_them_vetted_again_or_restored(self, believing, shelf, tina, tiny_taught):
         notice = announced_by(tiny_taught, "dice")
         believing.ledger.merge([notice], "tina")
         distrust(believing, shelf, tina)
@@ -224,11 +224,11 @@ class TestTrust:
         shelf.tidy(believing.ledger.view())
         assert on_disk(shelf.partial) == [notice.digest]
 
-    def test_won_does_not_free_what_was_held_for_another_reason(self, agent, shelf, held, tina):
+    def test_gained_does_not_release_what_was_held_for_another_reason(self, agent, shelf, held, tina):
         trust(agent, shelf, tina, "tina")
         assert [h.module for h in shelf.held()] == [held]
 
-    def test_cut_short_can_be_taken_away_again(self, believing, shelf, tina, monkeypatch):
+    def test_whose_removal_was_interrupted_can_be_removed_again(self, believing, shelf, tina, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(believing.bank, "remove", lambda _: pytest.fail("killed here"))
             with pytest.raises(pytest.fail.Exception):

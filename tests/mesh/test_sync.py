@@ -1,4 +1,4 @@
-"""What an agent makes of announcements that it hears."""
+"""How an agent handles announcements."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_teacher_that_is_not_there_is_heard_only_if_the_user_listed_it(ledger:
     assert len(sync.take_heard()) == 1
 
 
-def test_what_a_teacher_announces_is_taken_in(sync: Sync, ledger: Ledger) -> None:
+def test_an_announcement_of_a_teacher_is_added_to_the_ledger(sync: Sync, ledger: Ledger) -> None:
     notices = [announced(ALICE, "dice"), announced(ALICE, "latin"), announced(BOB, "dice")]
     for notice in notices:
         sync.hear(notice.teacher_key, notice.encode())
@@ -62,7 +62,7 @@ def test_what_a_teacher_announces_is_taken_in(sync: Sync, ledger: Ledger) -> Non
     assert set(ledger.view().known.values()) == set(notices)
 
 
-def test_what_is_played_again_is_no_news_and_counts_against_nobody(sync: Sync, ledger: Ledger) -> None:
+def test_a_replayed_notice_is_not_new_and_counts_against_no_teacher(sync: Sync, ledger: Ledger) -> None:
     first, second = announced(ALICE, version=1), announced(ALICE, version=2)
     ledger.merge([second], "alice")
     for notice in (first, second, first, second):
@@ -70,7 +70,7 @@ def test_what_is_played_again_is_no_news_and_counts_against_nobody(sync: Sync, l
     assert sync.take_heard() == []
 
 
-def test_what_is_said_twice_at_once_counts_once(sync: Sync) -> None:
+def test_a_notice_announced_twice_at_once_counts_once(sync: Sync) -> None:
     notice = announced(ALICE)
     for _ in range(5):
         sync.hear(ALICE.public_key, notice.encode())
@@ -85,13 +85,13 @@ def test_another_cannot_announce_in_a_teachers_place(sync: Sync, ledger: Ledger)
     assert ledger.view().known == {}
 
 
-def test_the_banned_are_not_heard(sync: Sync, ledger: Ledger) -> None:
+def test_announcements_of_banned_agents_are_ignored(sync: Sync, ledger: Ledger) -> None:
     ledger.ban(ALICE.public_key, "it lied")
     sync.hear(ALICE.public_key, announced(ALICE).encode())
     assert sync.take_heard() == []
 
 
-def test_where_all_room_for_notices_is_used_only_trusted_teachers_are_heard(
+def test_if_the_ledger_is_full_only_trusted_teachers_are_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(tmp_path / "listed.sqlite", "ab" * 32)

@@ -1,4 +1,4 @@
-"""What an agent takes of all that it knows of: what it has not, what fits, what it likes, and not too much."""
+"""Which known modules an agent fetches: missing, fitting, of interest, and within its limits."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ class TestInterests:
 
 
 class TestLimits:
-    def test_a_module_may_be_so_large(self, agent: Core, announce: Announce):
+    def test_a_module_has_a_size_limit(self, agent: Core, announce: Announce):
         large = announce(size=1001)
         announce("latin", size=1000)
         found = choose(agent, max_module_bytes=1000)
         assert wanted(found) == ["latin"]
         assert found.declined == {large.digest: "1,001 bytes, more than max_module_bytes = 1,000"}
 
-    def test_all_modules_may_be_so_large(self, agent: Core, announce: Announce):
+    def test_all_modules_together_have_a_size_limit(self, agent: Core, announce: Announce):
         for number in range(5):
             announce(f"task {number}")
         found = choose(agent, quota_bytes=3500)
@@ -112,7 +112,7 @@ class TestLimits:
         assert wanted(choose(agent, quota_bytes=module.size + 1500)) == ["latin"]
         assert wanted(choose(agent, quota_bytes=module.size + 1499)) == []
 
-    def test_what_has_come_of_a_module_does_not_stand_in_its_own_way(self, agent: Core, announce: Announce):
+    def test_the_fetched_part_of_a_module_does_not_count_against_itself(self, agent: Core, announce: Announce):
         notice, other = announce("dice"), announce("latin", size=200)
         (agent.home / "partial").mkdir()
         (agent.home / "partial" / notice.digest).write_bytes(bytes(900))
@@ -120,7 +120,7 @@ class TestLimits:
         assert wanted(choose(agent, quota_bytes=1200)) == ["dice", "latin"]
         assert other.digest in choose(agent, quota_bytes=1000).declined
 
-    def test_a_teacher_may_send_so_many_in_an_hour(self, agent: Core, announce: Announce, monkeypatch):
+    def test_a_teacher_has_a_limit_per_hour(self, agent: Core, announce: Announce, monkeypatch):
         clock = [1000.0]
         monkeypatch.setattr(wants_module.time, "monotonic", lambda: clock[0])
         for number in range(3):
@@ -134,12 +134,13 @@ class TestLimits:
             refused(agent, announcement)  # however it ended
         later = chooses.choose(agent.ledger.view())
         assert later.wanted == []
-        assert f"alice~{ALICE.public_key[:8]} has had its 2 modules of this hour; later" in later.declined.values()
+        reason = f"alice~{ALICE.public_key[:8]} has reached its 2 modules per hour; fetched later"
+        assert reason in later.declined.values()
         clock[0] += AN_HOUR + 1
         assert len(chooses.choose(agent.ledger.view()).wanted) == 1
 
     def test_trying_again_does_not_use_up_the_hour(self, agent: Core, announce: Announce):
-        """A module that nobody has now is looked for every second."""
+        """A module that no peer has now is requested every second."""
         notice = announce("dice")
         chooses = chooser(agent, modules_per_hour=2)
         for _ in range(10):
@@ -186,7 +187,7 @@ class TestDecisions:
         announce("dice", BOB)  # another teacher's is another task
         found = choose(agent)
         assert [a.teacher for a in found.wanted] == ["bob"]
-        assert found.declined == {newer.digest: "forgotten here; `skillmesh remember dice` takes it again"}
+        assert found.declined == {newer.digest: "forgotten; to fetch it again: `skillmesh remember dice`"}
         agent.ledger.remember(newer.slot)
         assert newer in choose(agent).wanted
 

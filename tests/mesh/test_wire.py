@@ -1,4 +1,4 @@
-"""One agent's end of the mesh: what it asks of zenoh, which stands aside here, and which replies it believes."""
+"""An agent's wire: what it asks of zenoh, which is faked here, and which replies it accepts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillmesh.mesh.wire import NONCE, WAITING_NOTICES, WAITING_QUESTIONS, LieEr
 
 
 class Data:
-    """Bytes as zenoh hands them over."""
+    """Bytes in the form in which zenoh passes them."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -30,7 +30,7 @@ class Data:
 
 
 class Session:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.questions: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ class Session:
 
 
 class Query:
-    """A question as zenoh brings it."""
+    """A question in zenoh's form."""
 
     def __init__(self, question: bytes | None) -> None:
         self.payload = None if question is None else Data(question)
@@ -121,7 +121,7 @@ def test_a_question_without_a_nonce_is_not_answered(wire: Wire, question: bytes 
     assert answered(wire, question, lambda _: pytest.fail("it was passed on")).replies == []
 
 
-def test_who_has_no_answer_gives_none(wire: Wire) -> None:
+def test_a_question_without_an_answer_gets_no_reply(wire: Wire) -> None:
     assert answered(wire, b"12345678what?", lambda _: None).replies == []
 
 
@@ -136,7 +136,7 @@ class TestAReply:
     def pending(self) -> Pending:
         return Pending(ALICE.public_key, "digest", self.QUESTION, 4)
 
-    def test_that_is_none_or_not_signed_by_who_was_asked_is_passed_over(self, pending: Pending, signature: bytes):
+    def test_that_is_invalid_or_not_signed_by_the_agent_asked_is_ignored(self, pending: Pending, signature: bytes):
         pending.heard(SimpleNamespace(ok=None))  # type: ignore[arg-type]
         pending.heard(SimpleNamespace(ok=SimpleNamespace(attachment=None)))  # type: ignore[arg-type]
         pending.heard(reply(b"this", signature))
@@ -145,7 +145,7 @@ class TestAReply:
         pending.heard(reply(b"that", signature))
         assert pending.wait() == b"that"
 
-    def test_is_told_once_to_who_waits_for_it(self, pending: Pending, signature: bytes):
+    def test_is_delivered_once_to_the_waiting_caller(self, pending: Pending, signature: bytes):
         told: list[str] = []
         pending.then(lambda: told.append("soon"))
         pending.heard(reply(b"that", signature))
@@ -167,7 +167,7 @@ class TestAReply:
 
 
 class TestWhatComes:
-    """It waits in a queue of ours, not in zenoh."""
+    """It waits in the wire's own queue, not in zenoh."""
 
     def test_waits_in_queues_that_cannot_grow_without_end(self, wire: Wire, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(wire_module, "close_session", lambda _: None)

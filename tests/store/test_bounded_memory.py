@@ -97,9 +97,9 @@ def test_announcements_are_counted_of_so_many_teachers(node: Node, monkeypatch: 
         node.peers.appeared(stranger.public_key)
         node.peers.greeted(stranger.public_key, Hello(name="one of many", root="0" * 64, live=1, same=False))
         node._sync.hear(stranger.public_key, announced(stranger).encode())
-        node._take_heard()
-        assert stranger.public_key in node._heard
-    assert len(node._heard) == FEW
+        node._merge_announcements()
+        assert stranger.public_key in node._recent
+    assert len(node._recent) == FEW
 
 
 def test_lists_of_what_was_not_shown_are_counted_of_so_many_peers(

@@ -1,7 +1,7 @@
-"""How a command talks to the node that runs on its home: one JSON line through a socket there, one back.
+"""Client side of the node's socket: a command sends one JSON line to the node on its home and reads one back.
 
-Commands beside a node need it only for what it alone knows (peers, progress) or has at hand (a loaded backbone).
-Bank and ledger are files that they use directly. The other end of the socket is `control`.
+Commands need a running node only for what it alone knows (peers, progress) or has loaded (a backbone). They use
+the bank and the ledger directly, as files. `control` is the node's side of the socket.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from skillmesh.errors import AgentError
 
 FILE = "node.socket"
 MAX_PATH = 100
-"""Bytes of a socket's path: systems take 104 to 108."""
+"""Longest path of a socket, in bytes: operating systems allow 104 to 108."""
 MAX_LINE = 64_000_000
-"""Bytes of an answer."""
+"""Largest answer, in bytes."""
 MAX_REQUEST = 2_000_000
-"""Bytes of a request; the paths of as many images as a command names at once have less."""
+"""Largest request, in bytes; the paths of all images that one command may name take less."""
 FIRST_WAIT, LONGEST_WAIT = 0.02, 0.5
-"""Seconds before a request that a busy node refused is sent again; they double each time."""
+"""First and longest wait, in seconds, before a refused request is sent again; the wait doubles each time."""
 
 
 class NotRunningError(AgentError):
@@ -33,17 +33,17 @@ class NotRunningError(AgentError):
 
 
 class BusyError(AgentError):
-    """The node has too much to do, and had it for as long as the caller would wait."""
+    """The node was too busy to accept the request for as long as the caller would wait."""
 
 
 def call(home: Path, verb: str, timeout: float | None = 60.0, **arguments: Any) -> Any:
-    """Have the node on this home do something; while it is too busy to take the request, try again.
+    """Send a request to the node on this home and return its result; retry while the node is too busy.
 
-    `NotRunningError` where there is no node, `BusyError` where it is still busy after `timeout` seconds.
+    Raise `NotRunningError` if no node runs, `BusyError` if it is still busy after `timeout` seconds.
     """
     request = json.dumps({"verb": verb} | arguments).encode() + b"\n"
     if len(request) > MAX_REQUEST:
-        raise AgentError(f"the request has {len(request):,} bytes, the node takes {MAX_REQUEST:,}; ask for less")
+        raise AgentError(f"the request has {len(request):,} bytes, the limit is {MAX_REQUEST:,}; ask for less")
     until = float("inf") if timeout is None else time.monotonic() + timeout
     wait = FIRST_WAIT
     try:
@@ -51,15 +51,15 @@ def call(home: Path, verb: str, timeout: float | None = 60.0, **arguments: Any) 
         while reply.get("busy") and (left := until - time.monotonic() - wait) > 0:
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
-            with contextlib.suppress(TimeoutError):  # it was busy, and still is
+            with contextlib.suppress(TimeoutError):  # it is still busy: keep its last reply
                 reply = _exchange(home, request, None if timeout is None else left)
     except TimeoutError as error:
-        raise AgentError(f"the node on {home} did not reply within {timeout:.0f} s; look at its log") from error
+        raise AgentError(f"the node on {home} did not reply within {timeout:.0f} s; check its log") from error
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError, AttributeError) as error:
         raise NotRunningError(f"no node runs on {home}; start one with `skillmesh serve`") from error
     except OSError as error:
         user = isinstance(error, PermissionError)
-        what_to_do = "run this as the user who started it" if user else "mend that and try again"
+        what_to_do = "run this as the user who started it" if user else "fix that and try again"
         reason = error.strerror or error
         raise AgentError(f"cannot connect to the node on {home}: {reason}; {what_to_do}") from error
     if "error" in reply:
@@ -72,15 +72,15 @@ def call(home: Path, verb: str, timeout: float | None = 60.0, **arguments: Any) 
 
 
 def _exchange(home: Path, request: bytes, timeout: float | None) -> dict[str, Any]:
-    """Send the request once; return the reply, empty where the node stopped before its reply was whole."""
+    """Send the request once and return the reply; it is empty if the node stopped before it ended."""
     with socket.socket(socket.AF_UNIX) as line, reachable(home / FILE) as address:
         line.settimeout(timeout)
         try:
             line.connect(address)
-        except BlockingIOError:  # the system lets no more callers wait for the node
+        except BlockingIOError:  # the socket's queue of waiting callers is full
             return busy("has too many callers")
         try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may say why it listens no more
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its reply may give the reason
                 line.sendall(request)
             with line.makefile("rb") as stream:
                 reply = json.loads(stream.readline(MAX_LINE) or b"{}")
@@ -90,13 +90,13 @@ def _exchange(home: Path, request: bytes, timeout: float | None) -> dict[str, An
 
 
 def busy(why: str) -> dict[str, Any]:
-    """Return the reply to somebody whose request is not taken now; `call` sends it again."""
+    """Return the reply to a request that is refused for now; `call` sends the request again."""
     return {"error": f"the node {why}; try again in a moment", "busy": True}
 
 
 @contextlib.contextmanager
 def reachable(path: Path) -> Iterator[str]:
-    """The path, or a short way to it: a socket's path may have some hundred bytes only."""
+    """Yield the path of a socket, or a shorter path to it: systems allow about a hundred bytes only."""
     if len(os.fsencode(path)) <= MAX_PATH or not Path("/proc/self/fd").exists():
         yield str(path)
         return

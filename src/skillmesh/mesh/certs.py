@@ -1,8 +1,8 @@
 """A small certificate authority for one mesh, and the certificates of its agents.
 
-Whoever holds `ca.key` decides who may link at all; modules are signed and trusted apart from that. A certificate's
-common name is the agent's id. Certificates begin two days before they are made: a clock that is wrong by a day
-locks nobody out.
+The holder of `ca.key` decides which agents may connect; signing and trusting modules is independent of that.
+A certificate's common name is the agent's id. Certificates are valid from two days before they are made, so that a
+clock that is wrong by a day locks no agent out.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ AGENT_DAYS = 5 * 365
 
 
 def create_ca(folder: Path) -> Path:
-    """Make a mesh's authority: `ca.key`, to be kept apart and safe, and `ca.pem`, which every agent gets."""
+    """Create a mesh's authority: `ca.key`, to be kept safe, and `ca.pem`, for every agent; return the latter."""
     for path in (folder / CA_KEY, folder / CA):
         if path.exists():
-            raise MeshError(f"{path} is there already; issue certificates with it, or choose another folder")
+            raise MeshError(f"{path} already exists; issue certificates with it, or choose another folder")
     key = _new_key(folder / CA_KEY)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "skillmesh CA")])
     builder = (
@@ -46,16 +46,16 @@ def create_ca(folder: Path) -> Path:
 
 
 def issue(folder: Path, agent_id: str, name: str, out: Path) -> TlsFiles:
-    """Certify an agent with the authority in `folder`, and put what the agent needs into `out`.
+    """Issue a certificate for an agent with the authority in `folder`, and write the agent's files to `out`.
 
-    A key that is in `out` already stays: issuing again gives the same agent a fresh certificate.
+    A key that already exists in `out` is kept: issuing again gives the same agent a new certificate.
     """
     if not is_key(agent_id):
         raise MeshError(f"the agent's id is {agent_id[:80]!r}, expected its public key, 64 hex digits")
     if not is_name(name):
         raise MeshError(f"the agent's name is {name[:80]!r}, expected 1–64 printable characters")
     authority, authority_key = _certificate(folder / CA), _key(folder / CA_KEY)
-    _refuse_another_agents(out, agent_id, authority)
+    _refuse_foreign_folder(out, agent_id, authority)
     key = _key(out / KEY) if (out / KEY).exists() else _new_key(out / KEY)
     subject = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, agent_id), x509.NameAttribute(NameOID.PSEUDONYM, name)]
@@ -78,11 +78,11 @@ def issue(folder: Path, agent_id: str, name: str, out: Path) -> TlsFiles:
 
 
 _UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
-"""What `cryptography` raises on keys and certificates that are damaged, or of kinds that it does not know."""
+"""Errors that `cryptography` raises on keys and certificates that are damaged or of an unknown kind."""
 
 
 def check(files: TlsFiles) -> None:
-    """Refuse files that no peer would accept: zenoh would open with them, and then link with nobody."""
+    """Raise `MeshError` for files that no peer would accept: zenoh would open with them and then find no peer."""
     pem = _read(files.ca)
     try:
         authorities = x509.load_pem_x509_certificates(pem)
@@ -96,18 +96,18 @@ def check(files: TlsFiles) -> None:
     now = datetime.now(UTC)
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         raise MeshError(
-            f"{files.certificate} holds from {certificate.not_valid_before_utc:%Y-%m-%d} to "
-            f"{certificate.not_valid_after_utc:%Y-%m-%d}, the clock says {now:%Y-%m-%d}; set the clock, or issue "
+            f"{files.certificate} is valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
+            f"{certificate.not_valid_after_utc:%Y-%m-%d}, the clock shows {now:%Y-%m-%d}; set the clock, or issue "
             "a new certificate"
         )
 
 
-def _refuse_another_agents(out: Path, agent_id: str, authority: x509.Certificate) -> None:
+def _refuse_foreign_folder(out: Path, agent_id: str, authority: x509.Certificate) -> None:
     if (out / CA).exists() and _certificate(out / CA) != authority:
         raise MeshError(f"{out} holds the certificate of another mesh; choose another folder")
     if (out / CERTIFICATE).exists():
-        found = _certificate(out / CERTIFICATE).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        if not found or found[0].value != agent_id:
+        names = _certificate(out / CERTIFICATE).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        if not names or names[0].value != agent_id:
             raise MeshError(f"{out} holds the certificate of another agent; choose another folder")
 
 
@@ -160,10 +160,10 @@ def _certificate(path: Path) -> x509.Certificate:
     pem = _read(path)
     try:
         certificate = x509.load_pem_x509_certificate(pem)
-        certificate.public_key()  # what is wrong inside shows only when it is asked for
+        certificate.public_key()  # raises the errors that loading does not
         return certificate
     except _UNREADABLE as error:
-        raise MeshError(f"{path} holds no certificate; expected a PEM file, restore or issue it again") from error
+        raise MeshError(f"{path} holds no certificate; expected a PEM file; restore or reissue it") from error
 
 
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -178,7 +178,7 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Make a key in a new file that only its owner reads; one that is there is never written over."""
+    """Create a key in a new file that only its owner can read; an existing key is never overwritten."""
     key = ec.generate_private_key(ec.SECP256R1())
     try:
         make_folder(path.parent)
@@ -201,8 +201,8 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write all of it or nothing: an agent may be reading what is renewed."""
+    """Write the file completely or not at all: an agent may be reading the old one."""
     try:
         write_whole(path, content)
     except OSError as error:
-        raise MeshError(f"cannot write {path}: {error.strerror}; make room or mend the folder") from error
+        raise MeshError(f"cannot write {path}: {error.strerror}; free disk space or fix the folder") from error

@@ -1,8 +1,8 @@
 """The node's side of its socket: answers the commands that `calling` sends.
 
 The socket is a file in the home, so only the home's owner can use it. One thread reads and writes all connections,
-so that a caller that is slow, silent or sends without end holds no more than its share; few threads do what was
-asked for. Nothing that one caller does ends that thread.
+so that a caller that is slow, silent or never stops sending cannot block the others; a few worker threads
+carry out the requests. Nothing that one caller does ends the reading thread.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from skillmesh.mesh.calling import FILE, MAX_REQUEST, busy, reachable
 log = logging.getLogger(__name__)
 
 MAX_HELD = 64_000_000
-"""Bytes of requests and answers that are held for all callers together."""
+"""Most bytes of requests and answers held in memory, for all callers together."""
 MAX_OPEN = 256
-"""Callers at once. Those beyond wait to be accepted, as a rule for milliseconds."""
+"""Most connections at once. Further callers wait to be accepted, usually for milliseconds."""
 WORKERS = 32
 BACKLOG = 4096
 IN_TIME = 10.0
-"""Seconds in which a request must have come, and an answer must be taken."""
+"""Seconds within which a caller must have sent its request, and must have read its answer."""
 NO_HURRY = 1.0
-"""Seconds that a caller who has not said what it wants has at least, however many others wait."""
+"""Least time, in seconds, that a caller gets to send its request, however many others wait."""
 LOOK = 0.1
-"""Seconds between looks at whether somebody has had its time."""
+"""Seconds between checks for callers whose time is up."""
 AT_THE_END = 1.0
-"""Seconds for answers that are under way when the node ends."""
+"""Seconds allowed for answers that are still being sent when the node ends."""
 ONE_LINE_PER = 60.0
-"""Seconds for which one line in the log says that something went wrong at the socket."""
+"""Seconds between two log lines about the same kind of problem at the socket."""
 
 Verb = Callable[..., Any]
 
 
 @dataclass(eq=False)
 class _Caller:
-    """One connection: first it is read, then it is worked for, then it is written to."""
+    """One connection: its request is read, then carried out, then answered."""
 
     line: socket.socket
     until: float
     since: float
     request: bytearray | None
-    """What has been read so far; None once it is whole."""
+    """Bytes read so far; None once the request is complete."""
     in_work: int = 0
-    """Bytes of the whole request, which is kept until it has been answered."""
+    """Size in bytes of the complete request, which is kept until it has been answered."""
     answer: memoryview | None = None
 
     @property
@@ -73,11 +73,11 @@ class Control:
     def __init__(self, home: Path, verbs: Mapping[str, Verb]) -> None:
         self._verbs = verbs
         self._path = home / FILE
-        self._path.unlink(missing_ok=True)  # whoever holds the node's lock owns it; a killed node leaves it behind
+        self._path.unlink(missing_ok=True)  # left by a killed node; the lock's holder owns it
         self._listener = socket.socket(socket.AF_UNIX)
         with reachable(self._path) as address:
             self._listener.bind(address)
-        self._path.chmod(0o600)  # before it listens: until then nobody can connect
+        self._path.chmod(0o600)  # before it listens, so that no other user can connect
         self._listener.listen(BACKLOG)
         self._listener.setblocking(False)
         self._wake_up, self._waker = socket.socketpair()
@@ -87,9 +87,9 @@ class Control:
         self._answered: list[tuple[_Caller, bytes]] = []
         self._guard = threading.Lock()
         self._closing = threading.Event()
-        self._nonsense, self._trouble = _Seldom(), _Seldom()
+        self._nonsense, self._trouble = _LimitedLog(), _LimitedLog()
         self._parsing = threading.Lock()
-        """Held while a request is parsed: that takes many times its bytes."""
+        """Held while a request is parsed, which takes many times its size in memory."""
         self._workers = _Workers()
         self._lines = selectors.DefaultSelector()
         self._lines.register(self._wake_up, selectors.EVENT_READ)
@@ -123,18 +123,18 @@ class Control:
 
     @contextlib.contextmanager
     def _errors_logged(self, caller: _Caller | None = None) -> Iterator[None]:
-        """Go on after an error that nobody expected, without the caller where it happened."""
+        """Log an unexpected error and continue; drop the caller for which it happened, if there is one."""
         try:
             yield
         except Exception:
             self._trouble.log("unexpected error at the node's socket; continuing", traceback=True)
             if caller is None:
-                time.sleep(LOOK)  # it may happen again at once
+                time.sleep(LOOK)  # the error may repeat immediately
             else:
                 self._drop(caller)
 
     def _listen(self) -> None:
-        """Accept callers while there are few enough; the others wait."""
+        """Accept callers while there are fewer than `MAX_OPEN`; the others wait."""
         if self._closing.is_set():
             self._stop_listening()
             self._listener.close()
@@ -144,7 +144,7 @@ class Control:
             self._lines.register(self._listener, selectors.EVENT_READ)
 
     def _stop_listening(self) -> None:
-        with contextlib.suppress(KeyError, ValueError):  # it is not listening, or closed
+        with contextlib.suppress(KeyError, ValueError):  # not registered, or already closed
             self._lines.unregister(self._listener)
 
     def _handle_events(self) -> None:
@@ -168,7 +168,7 @@ class Control:
             line, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # no descriptors are left: those that are open end in time
+        except OSError as error:  # no file descriptors left; open connections end in time
             self._trouble.log("cannot accept a connection from a command: %s", error)
             time.sleep(LOOK)
             return
@@ -178,7 +178,7 @@ class Control:
             line.setblocking(False)
             is_owner = _is_owner(line)
             self._lines.register(line, selectors.EVENT_READ, caller)
-        except OSError as error:  # the system watches no more connections for this user
+        except OSError as error:  # this user's limit of watched connections is reached
             self._trouble.log("cannot serve another command: %s", error)
             with contextlib.suppress(OSError):
                 line.send(_as_line(busy("cannot serve another command")))
@@ -186,7 +186,7 @@ class Control:
             return
         self._callers.add(caller)
         if not is_owner:
-            self._answer(caller, {"error": "this node serves another user of this machine"})
+            self._answer(caller, {"error": "this node belongs to another user of this machine"})
 
     def _read(self, caller: _Caller) -> None:
         assert caller.request is not None
@@ -204,25 +204,25 @@ class Control:
                 caller, {"error": f"the request has more than {MAX_REQUEST:,} bytes; ask for less at once"}
             )
         elif self._held() > MAX_HELD:
-            self._answer(caller, busy("holds all the requests that it can"))
-        elif not data and not caller.request:  # it looked whether somebody listens
+            self._answer(caller, busy("has no memory left for another request"))
+        elif not data and not caller.request:  # a caller that only checked whether a node listens
             self._answer(caller, {"error": "the node failed: the request is empty"})
         elif newline or not data:
-            self._have_done(caller, caller.request)
+            self._start_work(caller, caller.request)
 
-    def _have_done(self, caller: _Caller, request: bytearray) -> None:
+    def _start_work(self, caller: _Caller, request: bytearray) -> None:
         try:
             self._workers.do(partial(self._work, caller, request))
-        except RuntimeError as error:  # the system starts no more threads
+        except RuntimeError as error:  # the system allows no more threads
             self._trouble.log("cannot serve a command: %s", error)
             self._answer(caller, busy("cannot serve another command"))
             return
         caller.request, caller.in_work = None, len(request)
-        caller.until = float("inf")  # as long as it takes
+        caller.until = float("inf")  # the work may take as long as it needs
         self._lines.unregister(caller.line)
 
     def _work(self, caller: _Caller, request: bytearray) -> None:
-        """Do what was asked for, in a thread that may take its time."""
+        """Carry out the request, in a worker thread."""
         answer = self._reply(request)
         with self._guard:
             self._answered.append((caller, answer))
@@ -235,18 +235,18 @@ class Control:
             with self._errors_logged(caller):
                 caller.in_work = 0
                 self._begin_answer(caller, answer)
-                if caller in self._callers:  # it has not taken the whole answer yet
+                if caller in self._callers:  # it has not read the whole answer yet
                     self._lines.register(caller.line, selectors.EVENT_WRITE, caller)
-            self._make_room()  # after each: many may have been answered at once
+            self._make_room()  # after each answer: there may be many
 
     def _make_room(self) -> None:
-        """Drop the callers that have left their answers longest, until what is held is within its bound."""
+        """Drop the callers that have left answers unread longest, until at most `MAX_HELD` bytes are held."""
         waiting = sorted((c for c in self._callers if c.answer is not None), key=lambda c: c.until)
         while len(waiting) > 1 and self._held() > MAX_HELD:
             self._drop(waiting.pop(0))
 
     def _answer(self, caller: _Caller, reply: dict[str, Any]) -> None:
-        """Answer somebody who is not worked for."""
+        """Answer a caller whose request is not carried out."""
         caller.request = None
         self._begin_answer(caller, _as_line(reply))
         if caller in self._callers:
@@ -268,7 +268,7 @@ class Control:
         self._drop(caller)
 
     def _drop_late(self) -> None:
-        """End connections that have had their time; where others wait, those that have not said what they want."""
+        """End connections whose time is up; if others wait, also the oldest one that has not sent its request."""
         now = time.monotonic()
         for caller in [caller for caller in self._callers if caller.until < now]:
             with self._errors_logged(caller):
@@ -284,7 +284,7 @@ class Control:
 
     def _drop(self, caller: _Caller) -> None:
         self._callers.discard(caller)
-        with contextlib.suppress(KeyError, ValueError):  # it is worked for, or dropped already
+        with contextlib.suppress(KeyError, ValueError):  # its request is being carried out, or it was dropped
             self._lines.unregister(caller.line)
         with contextlib.suppress(OSError):
             caller.line.close()
@@ -293,8 +293,8 @@ class Control:
         return sum(caller.held for caller in self._callers)
 
     def _wake(self) -> None:
-        """Have the thread that writes look for answers now."""
-        with contextlib.suppress(OSError):  # it has been woken already, or has ended
+        """Make the writing thread check for answers now."""
+        with contextlib.suppress(OSError):  # already woken, or ended
             self._waker.send(b"!")
 
     # What the workers do.
@@ -302,29 +302,29 @@ class Control:
     def _reply(self, line: bytearray) -> bytes:
         try:
             with self._parsing:
-                asked = json.loads(line)
-                line.clear()  # what was asked is held once only
-                name = asked.pop("verb")
+                request = json.loads(line)
+                line.clear()  # hold it only once
+                name = request.pop("verb")
                 verb = self._verbs.get(name)
                 if verb is None:
                     known = ", ".join(self._verbs)
-                    text = f"the node knows no {name!r:.100}, only {known}; is it of another version?"
+                    text = f"unknown request {name!r:.100}, expected {known}; is the node of another version?"
                     return _as_line({"error": text})
-                inspect.signature(verb).bind(**asked)
+                inspect.signature(verb).bind(**request)
         except Exception as error:
-            self._nonsense.log("a request at the node's socket makes no sense: %s", _short(error))
+            self._nonsense.log("invalid request at the node's socket: %s", _short(error))
             return _as_line({"error": f"the node failed: {_short(error)}"})
         try:
-            return _as_line({"result": verb(**asked)})
+            return _as_line({"result": verb(**request)})
         except SkillmeshError as error:
             return _as_line({"error": str(error)})
-        except BaseException as error:  # a panic in a library that is not Python's is no Exception
+        except BaseException as error:  # a panic in a native library
             log.exception("a command could not be answered")
             return _as_line({"error": f"the node failed: {_short(error)}"})
 
 
 class _Workers:
-    """Threads that are made as they are needed, and do not keep the process from ending."""
+    """Daemon threads, started when they are needed."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -332,7 +332,7 @@ class _Workers:
         self._threads = self._jobs_left = 0
 
     def do(self, job: Callable[[], None]) -> None:
-        """Have a thread do the job; `RuntimeError` where there is none, and none can be started."""
+        """Queue a job for a thread; raise `RuntimeError` if there is no thread and none can be started."""
         with self._guard:
             if self._jobs_left >= self._threads and self._threads < WORKERS:
                 name = f"skillmesh-control-{self._threads + 1}"
@@ -357,13 +357,13 @@ class _Workers:
             except Exception:
                 log.exception("unexpected error in a thread that answers commands; continuing")
             finally:
-                del job  # it holds the request, and the next may be long in coming
+                del job  # free the request before waiting for the next job
                 with self._guard:
                     self._jobs_left -= 1
 
 
-class _Seldom:
-    """A line in the log now and then, however often there is a reason for it."""
+class _LimitedLog:
+    """Logs at most one line per `ONE_LINE_PER` seconds, and counts the lines left out."""
 
     def __init__(self) -> None:
         self._next, self._left_out = 0.0, 0
@@ -381,7 +381,7 @@ class _Seldom:
 
 
 def _is_owner(line: socket.socket) -> bool:
-    """Whether the caller is the node's user, or root; where the system does not say, the file's mode decides."""
+    """Return whether the caller is the node's user or root; `True` if the system does not report the user."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     _, user, _ = struct.unpack("iII", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -393,6 +393,6 @@ def _as_line(reply: dict[str, Any]) -> bytes:
 
 
 def _short(error: BaseException) -> str:
-    """An error in a line of bounded length: it may quote what a caller sent."""
+    """Return an error as one line of bounded length: it may quote what a caller sent."""
     text = f"{type(error).__name__}: {error}"
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,7 +1,7 @@
-"""Pieces of modules' files: fetched from whoever sends them, each checked as it comes, and lent to others.
+"""Fetching module files from peers in pieces, each checked on arrival, and sending pieces to other agents.
 
-No thread waits for a peer. A peer that is asked for a piece and keeps silent is left its time, but soon others are
-asked beside it, twice as many each time: however many only pretend to have something, they are found out together.
+No thread waits for a peer. A peer that does not reply to a request may use its whole timeout, but soon other peers
+are asked too, twice as many each time: however many pretend to have a file, they are detected together.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from skillmesh.store.ledger import LedgerView
 log = logging.getLogger(__name__)
 
 WORKERS = 8
-"""Threads that check and store what comes."""
+"""Threads that check and store pieces."""
 WINDOW = 2
-"""Pieces under way at once: while one is checked, the next is on the line."""
+"""Pieces requested from a peer at once: while one is checked, the next is being sent."""
 TIMEOUT = 10.0
-"""Seconds for a piece; at 32 KiB that is the slowest line on which anything arrives."""
+"""Timeout for a piece, in seconds; with pieces of 32 KiB it sets the slowest usable connection."""
 FIRST_TIMEOUT = 3.0
-"""Seconds for the first piece that a peer is ever asked for; one on a slow line is then asked for less."""
+"""Timeout for the first piece ever requested from a peer, in seconds; a slow peer is then asked for less."""
 HEDGE = 1.0
-"""Seconds without any piece after which others are asked too, at least."""
+"""Least time without any piece, in seconds, after which further peers are asked too."""
 BESIDE_PROVEN = 8
-"""Peers that are asked at once while one is among them that has delivered before: it is rather slow than silent,
-and to ask hundreds who pretend would make both ends slower still."""
+"""Most peers asked at once while one of them has delivered before: that one is probably slow rather than silent,
+and asking hundreds of pretenders would slow down both ends further."""
 USUAL = 4
-"""Times what a peer's pieces take at present after which others are asked too: a slow line is no silence."""
+"""Multiple of a peer's current time per piece after which others are asked too: slow is not silent."""
 LOOK = 0.1
 
 
@@ -64,7 +64,7 @@ class NobodyError(NoReplyError):
 
 
 Fetched = Callable[[Partial | Exception], None]
-"""Called with the whole file, or with why there is none."""
+"""Called with the complete file, or with the error that prevented it."""
 
 
 class Fetcher:
@@ -73,9 +73,9 @@ class Fetcher:
     Parameters
     ----------
     blame
-        Called with an agent and what it did.
+        Called with an agent and the offence that it committed.
     banned
-        The agents that are not to be asked.
+        Returns the agents that must not be asked.
     """
 
     def __init__(
@@ -89,44 +89,44 @@ class Fetcher:
         self.wire, self.peers, self.folder = wire, peers, folder
         self.blame, self.banned = blame, banned
         self.bytes_fetched = 0
-        """Bytes of pieces that came, right or wrong: what is more than the modules' sizes was fetched twice."""
+        """Bytes of all pieces received, right or wrong; any excess over the modules' sizes was fetched twice."""
         self.questions = 0
-        """How many pieces were asked for."""
+        """Number of pieces requested."""
         self._under_way: set[_Fetch] = set()
         self._waiting: dict[_Fetch, None] = {}
-        """Those for which every peer that may have them is busy, in their order."""
+        """Fetches for which every possible peer is busy, oldest first."""
         self._guard = threading.Lock()
         self._over = threading.Event()
 
     def start(self, when_over: contextlib.ExitStack) -> None:
         self._workers = pool("fetch", WORKERS, when_over)
-        thread("hedge", self._look_after, when_over)
+        thread("hedge", self._watch, when_over)
         when_over.callback(self._over.set)
 
     def fetch(self, announcement: Announcement, fetched: Fetched) -> None:
-        """Fetch a file; what had come before is not fetched again. `fetched` is called in a thread of this."""
-        begun = _Fetch(self, announcement, fetched)
+        """Start fetching the pieces of a file not yet on disk. `fetched` is called in a thread of the fetcher."""
+        fetch = _Fetch(self, announcement, fetched)
         with self._guard:
-            self._under_way.add(begun)
-        self.go_on(begun)
+            self._under_way.add(fetch)
+        self.resume(fetch)
 
-    def go_on(self, fetch: _Fetch) -> None:
+    def resume(self, fetch: _Fetch) -> None:
         with contextlib.suppress(RuntimeError):  # the pool has just been closed
-            self._workers.submit(fetch.go_on)
+            self._workers.submit(fetch.resume)
 
     def waits(self, fetch: _Fetch) -> None:
-        """Note that a fetch goes on when a peer is free."""
+        """Note that a fetch waits until a peer is free."""
         with self._guard:
             self._waiting[fetch] = None
 
     def freed(self) -> None:
-        """Let the next go on that waits for a peer."""
+        """Resume the next fetch that waits for a peer."""
         with self._guard:
             fetch = next(iter(self._waiting), None)
             if fetch is not None:
                 del self._waiting[fetch]
         if fetch is not None:
-            self.go_on(fetch)
+            self.resume(fetch)
 
     def ended(self, fetch: _Fetch) -> None:
         with self._guard:
@@ -134,27 +134,27 @@ class Fetcher:
             self._waiting.pop(fetch, None)
 
     def make_sure_of_room(self, size: int) -> None:
-        """Refuse to ask for what the disk could not keep, beside all that was asked for and has not come yet."""
+        """Raise `OSError` if the disk cannot store `size` bytes besides all files already requested."""
         disk = os.statvfs(self.folder)
         with self._guard:
             promised = sum(fetch.promised for fetch in self._under_way)
         if promised + size > disk.f_bavail * disk.f_frsize:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
 
-    def _look_after(self) -> None:
-        """See to fetches to which nobody replies."""
+    def _watch(self) -> None:
+        """Resume fetches to which no peer replies."""
         while not self._over.wait(LOOK):
             now = time.monotonic()
             with self._guard:
                 due = [fetch for fetch in self._under_way if fetch.look_at <= now]
             for fetch in due:
                 fetch.look_at = now + 1.0
-                self.go_on(fetch)
+                self.resume(fetch)
             self.freed()
 
 
 class _Asked(NamedTuple):
-    """A question for a piece."""
+    """A request for a piece, with the time at which it was sent."""
 
     offset: int
     length: int
@@ -163,14 +163,14 @@ class _Asked(NamedTuple):
 
 @dataclass(eq=False)
 class _Line:
-    """A peer that is asked, and for what."""
+    """A peer and the pieces requested from it."""
 
     peer: Peer
     asked: dict[Pending, _Asked] = field(default_factory=dict)
 
 
 def _patience(line: _Line) -> float:
-    """Seconds after which others are asked beside a peer: by what its last piece took, and how much it owes."""
+    """Return the seconds after which others are asked too, from the peer's last speed and open requests."""
     owed = sum(asked.length for asked in line.asked.values())
     return min(max(HEDGE, USUAL * owed * line.peer.seconds_per_byte), TIMEOUT)
 
@@ -190,10 +190,10 @@ class _Fetch:
         self._guard = threading.Lock()
         self.look_at = self._progress + HEDGE
         self.promised = 0
-        """Bytes that were asked for and have no room of their own yet."""
+        """Bytes of a requested file for which no disk space is reserved yet."""
 
-    def go_on(self) -> None:
-        """Take what has come, and ask for what is missing."""
+    def resume(self) -> None:
+        """Store the pieces that have arrived, and request those that are missing."""
         with self._guard:
             if self._is_over:
                 return
@@ -221,15 +221,15 @@ class _Fetch:
         self._ask_around(self._partial)
         if self._lines:
             if not self._proven:
-                self._fetcher.waits(self)  # soon somebody may turn out to deliver, or be free again who does
+                self._fetcher.waits(self)  # a delivering peer may be found or become free
             return None
         if self._fetcher.peers.may_have(self._announcement.digest, self._avoided | self._fetcher.banned()):
             self._fetcher.waits(self)
             return None
-        return NobodyError(f"nobody has {self._announcement.task!r} now")
+        return NobodyError(f"no reachable agent has {self._announcement.task!r} now")
 
     def _widen(self) -> None:
-        """Ask twice as many where nothing has come for a while."""
+        """Ask twice as many peers if no piece has arrived for a while."""
         now = time.monotonic()
         patience = max((_patience(line) for line in self._lines), default=HEDGE)
         if self._lines and now - self._progress >= patience:
@@ -239,11 +239,11 @@ class _Fetch:
 
     @property
     def _proven(self) -> bool:
-        """Whether somebody is being asked who has delivered before."""
+        """Whether one of the peers being asked has delivered before."""
         return any(line.peer.delivers for line in self._lines)
 
     def _ask_around(self, partial: Partial) -> None:
-        """Ask as many as shall be asked; who delivered before is asked in any case."""
+        """Ask the wanted number of peers, and always one that has delivered before if there is one."""
         digest, teacher = self._announcement.digest, self._announcement.teacher_key
         while (enough := len(self._lines) >= self._wanted_lines) is False or not self._proven:
             avoid = self._avoided | {line.peer.agent for line in self._lines} | self._fetcher.banned()
@@ -261,12 +261,12 @@ class _Fetch:
         for line in list(self._lines):
             try:
                 self._ask(partial, line)
-            except NoReplyError:  # the mesh is not joined at present
+            except NoReplyError:  # the node is not connected to the mesh now
                 self._avoided.add(line.peer.agent)
                 self._leave(line)
 
     def _ask(self, partial: Partial, line: _Line) -> None:
-        """Ask a peer for what is missing; beside one that keeps silent, for the beginning of what it owes."""
+        """Request missing pieces from a peer; if others have not replied, the start of the piece that they owe."""
         alone = len(self._lines) == 1
         while len(line.asked) < (WINDOW if alone and line.peer.delivers else 1):
             owed = [asked for other in self._lines for asked in other.asked.values()]
@@ -290,14 +290,14 @@ class _Fetch:
             pending.then(bound(self._replied, line, pending))
 
     def _replied(self, line: _Line, pending: Pending) -> None:
-        """Called in a thread of zenoh, which is not to be kept."""
+        """Queue the reply. zenoh calls this in its own thread, which must not be blocked."""
         self._replies.put((line, pending))
-        self._fetcher.go_on(self)
+        self._fetcher.resume(self)
 
     def _take(self, partial: Partial, line: _Line, pending: Pending) -> None:
-        """Store a piece, if it is one."""
+        """Store the piece that a peer sent, or note that it lied, lacks the file or did not reply."""
         asked = line.asked.get(pending)
-        if asked is None:  # it was left before it replied
+        if asked is None:  # the request was cancelled before the reply
             return
         peers, peer = self._fetcher.peers, line.peer
         try:
@@ -324,7 +324,7 @@ class _Fetch:
             self._delivered(line, asked)
 
     def _delivered(self, line: _Line, asked: _Asked) -> None:
-        """Go on with the peer that sent something; the others were slower."""
+        """Continue with the peer that sent a piece, and drop the slower ones."""
         now = time.monotonic()
         self._fetcher.peers.delivered(line.peer, asked.length, now - asked.at)
         self._progress, self._wanted_lines = now, 1
@@ -336,7 +336,7 @@ class _Fetch:
             self._leave(other)
 
     def _reserve(self, partial: Partial) -> None:
-        """Take the room for all of it once somebody has some of it: what is only announced takes no disk."""
+        """Reserve disk space for the file once a peer has sent a piece: a mere announcement takes no space."""
         if not self._reserved:
             partial.reserve()
             self._reserved, self.promised = True, 0
@@ -352,11 +352,11 @@ class _Fetch:
         self._fetcher.freed()
 
 
-# What an agent lends: pieces of the files that stand, from its bank and its quarantine.
+# What an agent sends: pieces of currently announced files, from its bank and its quarantine.
 
 
 class Library:
-    """Answers questions for pieces. What was withdrawn, replaced or never announced is not lent."""
+    """Answers requests for pieces. Files that were withdrawn, replaced or never announced are not sent."""
 
     def __init__(self, agent: Core, shelf: Shelf) -> None:
         self._agent, self._shelf = agent, shelf
@@ -364,10 +364,10 @@ class Library:
         self.bytes_sent = 0
 
     def answer_piece(self, body: bytes) -> bytes | None:
-        asked = asked_piece(body)
-        if asked is None:
+        request = asked_piece(body)
+        if request is None:
             return None
-        piece = self._piece(*asked)
+        piece = self._piece(*request)
         self.bytes_sent += len(piece or b"")
         return write_piece(piece)
 
@@ -398,8 +398,8 @@ class Library:
 
 
 def _as_announced(piece: bytes, offset: int, announced: Announcement) -> bool:
-    """Check whole leaves before they go out: neither a bad disk nor somebody who announces a false file under this
-    module's id must make a liar of an honest agent."""
+    """Return whether the complete leaves of a piece have the announced hashes. An honest agent must not be banned
+    for a bad disk, or because another agent announced a false file under this module's id."""
     for start in range(0, len(piece), LEAF):
         leaf = piece[start : start + LEAF]
         ends_file = offset + start + len(leaf) == announced.size

@@ -1,6 +1,6 @@
-"""The way in: what is wanted is fetched, many at once, verified, tried in quarantine, stored and answered from.
+"""Importing modules from the mesh: fetch what is wanted, many at once, verify it, vet it and store it in the bank.
 
-known → wanted → fetched → arrived → tried and stored → answering
+known → wanted → fetched → arrived → vetted and stored → answering
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ from skillmesh.store.home import VALIDATION, load_validation
 from skillmesh.store.ledger import LedgerView
 from skillmesh.vetting.quarantine import Quarantine, background_of
 
-# From a file that has arrived to a module that answers: verify, try in quarantine, store, and build the mapper.
+# From a file that has arrived to a module that answers: verify it, vet it, store it, and build the mapper.
 #
-# All of it happens in one background thread, many modules at a time, while answers go on from the mapper that is
-# in use; the new one takes its place in one step.
+# All of this happens in one background thread, many modules at a time. Questions are answered with the current
+# mapper meanwhile; the new one replaces it in one step.
 
 log = logging.getLogger(__name__)
 
 
 class Arrival(NamedTuple):
-    """A file that is complete, leaf by leaf as its teacher announced it."""
+    """A complete file whose leaves all have the hashes that its teacher announced."""
 
     announcement: Announcement
     partial: Partial
 
 
 class Importer:
-    """Takes arrivals into one agent's bank, or into its quarantine."""
+    """Imports arrivals into one agent's bank, or puts them into its quarantine."""
 
     def __init__(self, agent: Core, shelf: Shelf, blame: Callable[[str, str], None]) -> None:
         self._agent, self._shelf, self._blame = agent, shelf, blame
         self._quarantine: tuple[list[str], Quarantine] | None = None
         self._tried: tuple[list[Module], Mapper | None] = ([], None)
         self.slowest = 0.0
-        """Seconds from verifying a module to answering with it, at most so far."""
+        """Longest time so far from verifying a module to answering with it, in seconds."""
         self.costs = Costs()
-        """What trying modules and building mappers has cost so far."""
+        """Cost of vetting modules and building mappers so far."""
 
     def import_all(self, arrivals: Sequence[Arrival]) -> list[Module]:
-        """Take in what is sound and passes; what is refused or held is in the ledger with its reason.
+        """Import and return the modules that pass all checks; the ledger lists the others, with the reason.
 
-        An `OSError` or `AgentError` means that the disk did not take it: the files stay where they are.
+        An `OSError` or `AgentError` means that the disk could not store them: the files stay where they are.
         """
         began = time.monotonic()
         files: dict[str, tuple[Arrival, bytes]] = {}
@@ -95,9 +95,9 @@ class Importer:
         return stored
 
     def rebuild(self) -> None:
-        """Build the mapper of the bank as it is and answer from it from now on.
+        """Build the mapper of the current bank and answer with it from now on.
 
-        A node that was never asked anything only carries modules: it keeps no mapper until the first question.
+        A node that was never asked a question only stores modules: it has no mapper until the first question.
         """
         if not len(self._agent.bank) or not self._agent.was_asked:
             self._agent.use_nothing()
@@ -106,16 +106,16 @@ class Importer:
         self._tried = [], None
 
     def _read(self, arrival: Arrival) -> bytes | None:
-        """The file; None where the user or the teacher has changed their mind while it was on its way."""
+        """Return the file, or None if the user or the teacher changed their mind while it was being fetched."""
         if not self._wanted(arrival.announcement):
             return None
         try:
             return arrival.partial.read()
-        except FileNotFoundError:  # tidied away a moment ago, for the same reason
+        except FileNotFoundError:  # just removed, for the same reason
             return None
 
     def _wanted(self, announced: Announcement) -> bool:
-        """Whether it still stands (not replaced, not withdrawn, its teacher trusted) and was not put away here."""
+        """Return whether it is still announced by a trusted teacher, and is not forgotten, refused or held."""
         view = self._agent.ledger.view()
         standing, chosen = view.known.get(announced.slot), view.choices.get(announced.id)
         return (
@@ -126,7 +126,7 @@ class Importer:
         )
 
     def _verified(self, arrival: Arrival, data: bytes) -> Module | None:
-        """The module, or None where its teacher announced something else than it made, and signed that."""
+        """Return the module, or None if it is not what its teacher announced and signed; the ledger notes why."""
         announced = arrival.announcement
         try:
             if hashlib.sha256(data).hexdigest() != announced.sha256:
@@ -140,7 +140,7 @@ class Importer:
             reason = f"{type(error).__name__}: {error}"
             self._agent.ledger.choose(announced.digest, "refused", reason)
             log.warning("refused %r by %s: %s", announced.task, self._agent.teachers.name(announced), reason)
-            if not isinstance(error, FormatVersionError | OddNameError):  # another release is no lie
+            if not isinstance(error, FormatVersionError | OddNameError):  # made by another release, not a lie
                 self._blame(announced.teacher_key, f"announced {announced.task!r}, but {reason}")
             return None
         return module
@@ -158,7 +158,7 @@ class Importer:
             card = held.module.card
             log.warning("held back %r by %s: %s", card.task, self._agent.teachers.name(card), held.reason)
         for module in newcomers:
-            if module not in verdict.accepted:  # held, or here already by other hands
+            if module not in verdict.accepted:  # held, or imported already by another command
                 files[module.id][0].partial.remove()
         return list(verdict.accepted)
 
@@ -170,7 +170,7 @@ class Importer:
                 if self._wanted(arrival.announcement):
                     self._agent.bank.add(data, module)
                     stored.append(module)
-                if not self._wanted(arrival.announcement):  # forgotten or withdrawn in this very moment
+                if not self._wanted(arrival.announcement):  # forgotten or withdrawn at this moment
                     self._agent.bank.remove(module)
             except TaskExistsError:  # a newer version was imported meanwhile
                 pass
@@ -178,14 +178,14 @@ class Importer:
         return stored
 
     def _tried_mapper(self, modules: list[Module]) -> Mapper:
-        """The mapper that the trial has built, where it is of just these modules."""
+        """Return the mapper that vetting has built if it is of exactly these modules, or else a new one."""
         tried, mapper = self._tried
         if mapper is not None and tried == modules:
             return mapper
         return Mapper(modules, self._agent.config.anchor, self._agent.prior)
 
     def _trial(self, live: list[Module]) -> Quarantine:
-        """The tests that newcomers must pass; made anew when the agent has learned something itself."""
+        """Return the tests for new modules; they are rebuilt when the agent has learned a task itself."""
         agent = self._agent
         own = [module for module in live if module.card.teacher_key == agent.identity.public_key]
         ids = [module.id for module in own]
@@ -198,44 +198,44 @@ class Importer:
 
 MOST_UNDER_WAY = 256
 BATCH = 32
-"""Modules that are tried and taken in together."""
+"""Most modules that are vetted and imported together."""
 LINGER = 1.5
-"""Seconds for which one that has arrived waits for others on their way."""
+"""Seconds for which an arrived file waits for others that are being fetched."""
 LOOK = 0.5
 RETRY, LONGEST = 1.0, 60.0
-"""Seconds before a module that nobody had is looked for again, doubled each time."""
+"""First and longest wait, in seconds, before a module that no peer had is requested again; it doubles."""
 IN_VAIN = 2.0
-"""Seconds before another module is looked for of a teacher whose last one nobody had."""
+"""Seconds before another module is requested of a teacher whose last module no peer had."""
 ENOUGH = 3
-"""Times after which nobody seems to have it."""
+"""Number of failed attempts after which no reachable peer is assumed to have a module."""
 RETRY_DISK = 3.0
 TROUBLE = 20.0
-"""Seconds for which trouble is shown that does not come back: longer than anything takes to be tried again."""
+"""Seconds for which a problem is shown if it does not recur: longer than the wait before any retry."""
 
 
 class Importing:
-    """Brings an agent's bank up to what it knows and wants."""
+    """Fetches and imports the modules that an agent knows of and wants."""
 
     def __init__(
         self, agent: Core, chooser: Chooser, fetcher: Fetcher, importer: Importer, done: Callable[[], None]
     ) -> None:
-        """Call `done` whenever something has been taken in, or could not be."""
+        """Create the importing side of a node; `done` is called whenever an import has succeeded or failed."""
         self._agent, self._chooser, self._done = agent, chooser, done
         self.fetcher, self.importer = fetcher, importer
         self.wants = Wants([], {})
         self.under_way: set[str] = set()
-        """Modules that are being fetched, or have arrived and wait."""
+        """Digests of the modules that are being fetched, or have arrived and wait."""
         self._trouble: tuple[str, float] | None = None
         self._retry_at: dict[str, float] = {}
         self._tries: dict[str, int] = {}
-        """How often a module was looked for and nobody had it."""
+        """By module, the number of times that it was requested and no peer had it."""
         self._shares: dict[str, tuple[int, float]] = {}
-        """How many modules of a teacher may be under way at once, and not before when."""
+        """By teacher, how many of its modules may be fetched at once, and the earliest time for the next."""
         self._arrivals: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
 
     def start(self, when_over: contextlib.ExitStack) -> None:
-        """Work until `when_over` is closed; the mapper of what is there comes first."""
+        """Work until `when_over` is closed; the mapper of the existing bank is built first."""
         self.fetcher.start(when_over)
         self.rebuild_soon()
         thread("import", self._import_arrivals, when_over)
@@ -243,19 +243,19 @@ class Importing:
 
     @property
     def trouble(self) -> str | None:
-        """What keeps the node from taking things in, in words; gone when it works again, or has not come back."""
+        """Problem that keeps the node from importing; None once it is solved or has not recurred for a while."""
         if self._trouble is None or self._trouble[1] < time.monotonic():
             return None
         return self._trouble[0]
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way, and nothing is wanted but what nobody in reach seems to have."""
+        """Whether nothing is being fetched, and no reachable peer seems to have any module still wanted."""
         sought = [a for a in self.wants.wanted if self._tries.get(a.digest, 0) < ENOUGH]
         return not sought and not self.under_way and self._arrivals.empty()
 
     def fetch_wanted(self, view: LedgerView) -> None:
-        """Begin to fetch what is wanted and not under way."""
+        """Start fetching the modules that are wanted and not being fetched yet."""
         self.wants = self._chooser.choose(view)
         now, wanted = time.monotonic(), {a.digest for a in self.wants.wanted}
         self._retry_at = {digest: at for digest, at in list(self._retry_at.items()) if digest in wanted}
@@ -270,12 +270,12 @@ class Importing:
             self.fetcher.fetch(announcement, partial(self._fetched, announcement))
 
     def _in_turn(self, due: list[Announcement]) -> list[Announcement]:
-        """Sort and choose so that every teacher gets its share.
+        """Return the modules to fetch next, sorted so that every teacher gets its share.
 
-        A teacher begins with one module at a time and gets twice as many with each that comes: whoever announces
-        much that nobody has takes no more room than others.
+        A teacher starts with one module at a time, and its limit doubles with each that arrives: a teacher that
+        announces many modules which no peer has takes no more capacity than others.
         """
-        random.shuffle(due)  # not everybody from the same one first
+        random.shuffle(due)  # so that agents do not all fetch in the same order
         due.sort(key=lambda a: self._tries.get(a.digest, 0))
         now = time.monotonic()
         under_way = Counter(a.teacher_key for a in self.wants.wanted if a.digest in self.under_way)
@@ -288,20 +288,20 @@ class Importing:
                 under_way[teacher] += 1
         return [announcement for _, announcement in sorted(chosen, key=itemgetter(0))]
 
-    def _share(self, teacher: str, came: bool) -> None:
-        """Give a teacher more or less room, as its modules come or nobody has them."""
+    def _share(self, teacher: str, arrived: bool) -> None:
+        """Raise a teacher's limit if its module arrived, lower it if no peer had it."""
         most, _ = self._shares.get(teacher, (1, 0.0))
-        if came:
+        if arrived:
             self._shares[teacher] = min(2 * most, MOST_UNDER_WAY), 0.0
         else:
             self._shares[teacher] = max(most // 2, 1), time.monotonic() + (IN_VAIN if most == 1 else 0.0)
 
     def rebuild_soon(self) -> None:
-        """Have the mapper built anew: the bank has changed by other hands."""
+        """Have the mapper rebuilt: another command has changed the bank."""
         self._arrivals.put(None)
 
     def try_again(self) -> None:
-        """Look for everything again at once: someone has come."""
+        """Request everything again without waiting: a new peer has appeared."""
         self._retry_at, self._tries = {}, {}
 
     def in_trouble(self, error: Exception) -> None:
@@ -332,24 +332,24 @@ class Importing:
                 self._import(self._next_arrivals())
             except queue.Empty:
                 pass
-            except Exception as error:  # without this thread nothing would be taken in any more
+            except Exception as error:  # without this thread nothing would be imported any more
                 self.in_trouble(error)
 
     def _next_arrivals(self) -> list[Arrival]:
-        """Wait for one, then for more while more are on their way: trying them together costs one mapper."""
-        came = [self._arrivals.get(timeout=LOOK)]
+        """Wait for one file, then for others still being fetched: vetting them together costs one mapper."""
+        batch = [self._arrivals.get(timeout=LOOK)]
         deadline = time.monotonic() + LINGER
         with contextlib.suppress(queue.Empty):
-            while len(came) < BATCH:
-                more = len(self.under_way) > sum(arrival is not None for arrival in came)
+            while len(batch) < BATCH:
+                more = len(self.under_way) > sum(arrival is not None for arrival in batch)
                 left = deadline - time.monotonic() if more else 0
-                came.append(self._arrivals.get(timeout=left) if left > 0 else self._arrivals.get_nowait())
-        return [arrival for arrival in came if arrival is not None]
+                batch.append(self._arrivals.get(timeout=left) if left > 0 else self._arrivals.get_nowait())
+        return [arrival for arrival in batch if arrival is not None]
 
     def _import(self, arrivals: list[Arrival]) -> None:
         try:
             for module in self.importer.import_all(arrivals):
-                log.info("took in %r by %s", module.card.task, self._agent.teachers.name(module.card))
+                log.info("imported %r by %s", module.card.task, self._agent.teachers.name(module.card))
             if arrivals:
                 self._trouble = None
             for arrival in arrivals:
@@ -357,19 +357,19 @@ class Importing:
         except (AgentError, OSError, MemoryError) as error:
             self._put_off(arrivals, error)
         except Exception as error:
-            log.exception("modules could not be taken in")
+            log.exception("modules could not be imported")
             self._import_alone(arrivals, error)
         self._done()
 
     def _import_alone(self, arrivals: list[Arrival], error: Exception) -> None:
-        """Find the one that the trial stumbled over: it must not keep the others out."""
+        """Import arrivals one by one to find the one on which vetting failed, and refuse only that one."""
         if len(arrivals) > 1:
             for arrival in arrivals:
                 self._import([arrival])
             return
         try:
             for arrival in arrivals:
-                self._agent.ledger.choose(arrival.announcement.digest, "refused", f"it cannot be tried: {error!r}")
+                self._agent.ledger.choose(arrival.announcement.digest, "refused", f"vetting failed with {error!r}")
                 arrival.partial.remove()
                 self.under_way.discard(arrival.announcement.digest)
         except (AgentError, OSError) as trouble:

@@ -1,7 +1,7 @@
-"""The other agents as one agent sees them, and how it stays on the mesh with them.
+"""Peers of one agent, and the thread that keeps the agent on the mesh.
 
-zenoh keeps links and finds peers by multicast. What it does not do: wait for a gateway that is away at opening,
-follow a laptop to another network, and call peers again that it knew by hearsay only. That is done here.
+zenoh keeps links and finds peers by multicast. It does not wait for a gateway that is away at opening, follow a
+laptop to another network, or reconnect to peers that it knew by gossip only. This module does.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from skillmesh.module import Identity
 from skillmesh.store.ledger import Ledger
 
 MAX_PEERS = 2_000
-"""Signs of life cost nothing to make up: those beyond so many are not believed until another is gone."""
+"""Most peers kept. Liveliness tokens are easy to fake: further agents are ignored until a peer is gone."""
 AT_ONCE = 2
-"""Modules that are fetched from one peer at a time: a slow one must not take up every hand."""
+"""Most modules fetched from one peer at a time: a slow peer must not occupy all fetches."""
 FIRST_PIECE = 131_072
 QUICK, SLOW = 0.1, 1.0
-"""Seconds for a piece under which the next is twice as large, and over which it is half as large."""
+"""Seconds per piece below which the next piece is twice as large, and above which it is half as large."""
 LACKS_FOR = 10.0
 """Seconds for which a peer is not asked again for a module that it did not have."""
 SILENCE = 5.0
-"""Seconds after which nobody waits any more for one who has never replied."""
+"""Seconds after which a peer that has never replied is no longer waited for."""
 REST, LONGEST_REST = 2.0, 120.0
 IN_VAIN = 3
-"""Times after which one that was asked and did not reply has failed, and if it never sent anything makes room."""
+"""Unanswered requests in a row that count as a failure; failures after which a useless peer may be dropped."""
 BETWEEN_TURNS = 10.0
-"""Seconds between two turns of one peer: those who list the same, over and over, are not asked without end."""
+"""Least time between two turns of one peer, in seconds, so that listing the same ids again gains it nothing."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Peer:
     hello: Hello | None = None
     alive: bool = True
     heard: float = 0.0
-    """When it last replied, by the monotonic clock."""
+    """Time of its last reply, by the monotonic clock."""
     piece: int = FIRST_PIECE
     busy: int = 0
     failures: int = 0
@@ -65,56 +65,56 @@ class Peer:
     bytes_received: int = 0
     appeared: float = 0.0
     is_new: bool = True
-    """Whether it has appeared, and nothing was asked of it since it said hello."""
+    """Whether it has appeared, and its hello has not been acted on yet."""
     level: bool = False
-    """Whether all that it listed was known here when it last did."""
+    """Whether this agent knew everything on the peer's last list."""
     unanswered: int = 0
-    """Questions in a row that it had not answered when they were not of interest any more."""
+    """Number of questions in a row that another peer answered first."""
     seconds: float = 0.0
-    """What its last piece took."""
+    """Duration of its last piece, in seconds."""
     seconds_per_byte: float = 0.0
     turn: float = inf
-    """When it is to be asked for what another was being asked for."""
+    """Time at which to ask it for notices that another peer was asked for first."""
     had_turn: float = -inf
 
     @property
     def silent(self) -> bool:
-        """Whether it is there, as it seems, and has never said anything."""
+        """Whether it appeared more than `SILENCE` seconds ago and has never said hello."""
         return self.hello is None and time.monotonic() - self.appeared > SILENCE
 
     @property
     def delivers(self) -> bool:
-        """Whether it has sent pieces, the last one soon and right."""
+        """Whether it has sent pieces, the last one in time, and has not failed since."""
         return self.bytes_received > 0 and self.seconds <= SLOW and self.failures == 0
 
     def order(self, teacher: str) -> tuple[int, bool, int, int, bool]:
-        """Whom to ask for a module of this teacher: the least goes first."""
+        """Return a sort key for whom to ask for a module of this teacher: the smallest key is asked first."""
         is_teacher = self.agent == teacher
         known = self.delivers or (is_teacher and self.busy == 0)
         return self.failures, not known, self.unanswered, self.busy, not is_teacher
 
 
 class Peers:
-    """All peers, for several threads."""
+    """All peers; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._peers: dict[str, Peer] = {}
         self._guard = threading.Lock()
 
     def appeared(self, agent: str) -> bool:
-        """Note that an agent is there; say whether that is news."""
+        """Note that an agent is present; return whether that is new."""
         with self._guard:
             peer = self._peers.get(agent)
             if peer is None:
                 if len(self._peers) >= MAX_PEERS and not self._evict():
                     return False
                 peer = self._peers[agent] = Peer(agent, alive=False)
-            news, peer.alive = not peer.alive, True
-            if news:
+            is_new, peer.alive = not peer.alive, True
+            if is_new:
                 peer.appeared, peer.level, peer.is_new = time.monotonic(), False, True
                 peer.rests_until, peer.failures = 0.0, 0
                 peer.lacks.clear()
-            return news
+            return is_new
 
     def gone(self, agent: str) -> None:
         with self._guard:
@@ -122,7 +122,7 @@ class Peers:
                 self._peers[agent].alive = False
 
     def rested(self) -> list[Peer]:
-        """Those who are there and did not fail a moment ago."""
+        """Return the peers that are present and have not failed recently."""
         now = time.monotonic()
         return [peer for peer in self.alive() if peer.rests_until <= now]
 
@@ -132,7 +132,7 @@ class Peers:
             self.failed(peer)
 
     def all_gone(self) -> None:
-        """Begin anew, as on another network."""
+        """Mark all peers as gone, for example on another network."""
         with self._guard:
             for peer in self._peers.values():
                 peer.alive = False
@@ -144,12 +144,12 @@ class Peers:
                 peer.hello, peer.heard = hello, time.monotonic()
 
     def has_greeted(self, agent: str) -> bool:
-        """Whether an agent is there and has said hello."""
+        """Return whether an agent is present and has said hello."""
         peer = self._peers.get(agent)
         return peer is not None and peer.alive and peer.hello is not None
 
     def newly_greeted(self, agent: str) -> bool:
-        """Whether an agent has said hello, asked for the first time since it appeared."""
+        """Return `True` once per appearance of an agent: at the first call after it has said hello."""
         with self._guard:
             peer = self._peers.get(agent)
             if peer is None or peer.hello is None or not peer.is_new:
@@ -164,14 +164,14 @@ class Peers:
                 peer.level = level
 
     def put_off(self, agent: str, until: float) -> None:
-        """Note that it has news which another was just asked for, and when that one will have had its time."""
+        """Note that a peer lists notices that another was just asked for, and when to ask this one."""
         with self._guard:
             peer = self._peers.get(agent)
             if peer is not None:
                 peer.turn = max(until, peer.had_turn + BETWEEN_TURNS)
 
     def whose_turn(self) -> list[Peer]:
-        """Those who were put off and are to be asked now."""
+        """Return the peers that were put off and are due now."""
         now = time.monotonic()
         with self._guard:
             due = [peer for peer in self._peers.values() if peer.alive and peer.turn <= now]
@@ -192,11 +192,11 @@ class Peers:
         return self._peers.get(agent)
 
     def take(self, digest: str, first: str, shunned: Collection[str], proven: bool = False) -> Peer | None:
-        """Return someone to fetch a module from, or None where all are busy or lack it; `free` gives it back.
+        """Return a peer to fetch a module from, or None if all are busy or lack it; release it with `free`.
 
-        Those who delivered before and are quick come first, and its teacher; then whoever is least busy. Who has
-        signed nothing yet is not asked at all: signs of life alone cost nothing to make up. With `proven`, it is
-        one who delivered before, or nobody.
+        Peers that have delivered quickly and the teacher come first, then the least busy. Peers that have signed
+        nothing yet are not asked: liveliness tokens are easy to fake. With `proven`, only a peer that has
+        delivered before is returned.
         """
         with self._guard:
             free = [peer for peer in self._able(digest, shunned) if peer.busy < AT_ONCE]
@@ -208,12 +208,12 @@ class Peers:
             return chosen
 
     def free(self, peer: Peer) -> None:
-        """Note that a peer which was taken is asked no more."""
+        """Release a peer that `take` returned."""
         with self._guard:
             peer.busy -= 1
 
     def may_have(self, digest: str, shunned: Collection[str]) -> bool:
-        """Whether there is anyone to ask for a module, now or when it is less busy."""
+        """Return whether any peer can be asked for a module, now or when it is less busy."""
         with self._guard:
             return bool(self._able(digest, shunned))
 
@@ -230,7 +230,7 @@ class Peers:
         ]
 
     def delivered(self, peer: Peer, count: int, seconds: float) -> None:
-        """A piece came; the next is larger or smaller by how long it took."""
+        """Note that a piece arrived; its duration decides whether the next is larger or smaller."""
         with self._guard:
             peer.bytes_received += count
             peer.seconds, peer.seconds_per_byte = seconds, seconds / max(count, 1)
@@ -246,17 +246,17 @@ class Peers:
         with self._guard:
             peer.lacks = {lacked: until for lacked, until in peer.lacks.items() if until > now}
             peer.lacks[digest] = now + LACKS_FOR
-            peer.failures = peer.unanswered = 0  # it replies, which is more than those do who keep silent
+            peer.failures = peer.unanswered = 0  # it replies, unlike silent peers
 
     def overtaken(self, peer: Peer) -> None:
-        """Another sent what it was asked for; one to which that happens over and over has failed."""
+        """Note that another peer was faster; after `IN_VAIN` times in a row the peer has failed."""
         with self._guard:
             peer.unanswered += 1
         if peer.unanswered >= IN_VAIN:
             self.failed(peer)
 
     def failed(self, peer: Peer) -> None:
-        """It did not reply: leave it alone for a while, longer each time."""
+        """Note that a peer did not reply; it is not asked for a while, longer each time."""
         with self._guard:
             peer.failures += 1
             peer.unanswered = 0
@@ -265,9 +265,9 @@ class Peers:
             peer.rests_until = time.monotonic() + min(REST * 2**doubled, LONGEST_REST)
 
     def _evict(self) -> bool:
-        """Make room by dropping one that is gone, or else that never signed anything, or only kept others waiting.
+        """Drop a peer that is gone, or else one that never signed anything, or else one that only failed.
 
-        In this order: one that is there and is dropped does not appear again, and the honest may fail, too.
+        The order matters: a present peer that is dropped does not appear again, and honest peers may fail too.
         """
         idle = [peer for peer in self._peers.values() if peer.busy == 0]
         for useless in (
@@ -275,9 +275,9 @@ class Peers:
             lambda peer: peer.hello is None,
             lambda peer: peer.failures >= IN_VAIN and not peer.bytes_received,
         ):
-            found = next(filter(useless, idle), None)
-            if found is not None:
-                del self._peers[found.agent]
+            peer = next(filter(useless, idle), None)
+            if peer is not None:
+                del self._peers[peer.agent]
                 return True
         return False
 
@@ -285,21 +285,21 @@ class Peers:
 log = logging.getLogger(__name__)
 
 LOOK = 2.0
-"""Seconds between looks at whether something has to be done."""
+"""Seconds between two checks of the connection to the mesh."""
 CALLED_AT_ONCE = 16
 CALL, LONGEST = 2.0, 60.0
-"""Seconds before a lost peer is called for the first time, and between calls at most."""
+"""Seconds before the first attempt to reconnect to a lost peer, and the longest time between two attempts."""
 MAX_ADDRESSES = 256
-"""Agents whose addresses are kept: they come from others, who may say anything."""
+"""Most agents whose addresses are kept: other agents report them, and may report anything."""
 
 
 class Membership:
-    """One agent's place on the mesh.
+    """One agent's connection to the mesh.
 
     Parameters
     ----------
     declare
-        Called with every new wire, to say what is served and heard there.
+        Called with every new wire, to register what is served and received on it.
     """
 
     def __init__(
@@ -322,13 +322,13 @@ class Membership:
         self.trouble: str | None = None
 
     def wire(self) -> Wire:
-        """The line to the others; `NoReplyError` where there is none now."""
+        """Return the wire to the other agents; raise `NoReplyError` if there is none now."""
         if self._wire is None:
-            raise NoReplyError("the mesh is not joined now")
+            raise NoReplyError("this node is not connected to the mesh now")
         return self._wire
 
     def begin(self) -> None:
-        """Join, and stay in a thread of its own. What is wrong with the settings is said at once."""
+        """Join the mesh and start the thread that keeps it joined. Wrong settings raise an error immediately."""
         self._opened_with = self._addresses()
         self._try_to_join()
         self._staying = threading.Thread(target=self._stay, name="skillmesh-membership", daemon=True)
@@ -343,14 +343,14 @@ class Membership:
             self._wire = None
 
     def remember(self, agent: str) -> None:
-        """Note where an agent listens that has just been talked to: the next time it may have to be called."""
+        """Store the addresses of an agent that has just replied, so that it can be reached again later."""
         peer = self._peers.get(agent)
         if self._settings.network != "fixed" or peer is None or peer.hello is None:
             return
-        known, said = self._ledger.addresses(), usable(peer.hello.locators, self._settings)
-        news = set(known.get(agent, ())) != set(said)
-        if news and (agent in known or len(known) < MAX_ADDRESSES):
-            self._ledger.note_addresses(agent, said)
+        known, reported = self._ledger.addresses(), usable(peer.hello.locators, self._settings)
+        changed = set(known.get(agent, ())) != set(reported)
+        if changed and (agent in known or len(known) < MAX_ADDRESSES):
+            self._ledger.note_addresses(agent, reported)
 
     def _stay(self) -> None:
         while not self._leaving.wait(LOOK):
@@ -370,7 +370,7 @@ class Membership:
                 log.warning("cannot join the mesh now: %s", error)
 
     def _try_to_join(self) -> None:
-        """Join; a gateway that is away is waited for."""
+        """Join the mesh; if the gateway is away, note that and return, to be called again later."""
         self._wire = None
         try:
             session = from_background(partial(open_session, self._settings, self._home), A_LITTLE)
@@ -385,7 +385,7 @@ class Membership:
         self.trouble = None
         self.locators = locators(session)
         wire = Wire(session, self._identity)
-        self._wire = wire  # before others are seen: they are asked at once
+        self._wire = wire  # before peers are seen: they are asked immediately
         self._declare(wire)
         wire.appear()
 
@@ -399,10 +399,10 @@ class Membership:
         return addresses(self._settings.interface) if self._settings.network == "lan" else ()
 
     def _call_lost_peers(self) -> None:
-        """Call those that were here once and are not, each one more seldom the longer it stays away."""
-        here = {peer.agent for peer in self._peers.alive()}
-        here |= self._ledger.view().bans.keys()
-        lost = {agent: places for agent, places in self._ledger.addresses().items() if agent not in here}
+        """Try to reconnect to known agents that are away, less often the longer each stays away."""
+        present = {peer.agent for peer in self._peers.alive()}
+        present |= self._ledger.view().bans.keys()
+        lost = {agent: places for agent, places in self._ledger.addresses().items() if agent not in present}
         self._calls = {agent: call for agent, call in self._calls.items() if agent in lost}
         now = time.monotonic()
         due = [agent for agent in lost if self._calls.setdefault(agent, (0, now + CALL))[1] <= now and lost[agent]]

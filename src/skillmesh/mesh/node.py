@@ -1,7 +1,7 @@
-"""The node: an agent on the mesh. It announces what it has learned, hears of the rest, fetches it and takes it in.
+"""The node: an agent on the mesh. It announces the agent's tasks, and fetches and imports those of other agents.
 
-Everything it does follows from three states that outlive it: the bank, the ledger and the shelf of files on their
-way. A node that is killed at any point and started again goes on from there.
+All its state that matters is on disk: the bank, the ledger and the shelf of files being fetched. A node that is
+killed at any point and started again continues from there.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ log = logging.getLogger(__name__)
 
 LOCK = "node.lock"
 TICK = 0.5
-"""Seconds between looks at the home: other commands may have changed bank and ledger."""
+"""Seconds between checks of the home: other commands may have changed the bank or the ledger."""
 LOOK = 0.1
-"""Seconds between looks at whether it has caught up."""
+"""Seconds between checks of whether the node has caught up."""
 QUIET = 1.5
-"""Seconds for which nothing must have happened: others take a moment to ask for what they have just heard of."""
+"""Seconds without activity before `sync` ends: peers need a moment to request what was just announced."""
 MEETING = 3.0
-"""Seconds for which `sync` waits for somebody to be there at all."""
+"""Seconds for which `sync` waits for a first peer."""
 BREATH = 0.05
-"""Seconds between two looks at least: in a flood of news, answers and commands want the ledger too."""
+"""Least time between two steps, in seconds: in a flood of notices, answers and commands need the ledger too."""
 FIRST_PACE = 1.0
-"""Seconds between two exchanges when there is news; without any they double up to `sync_seconds`."""
+"""Seconds between two exchanges after a change; without changes they double up to `sync_seconds`."""
 MAX_HEARD = 1_000
-"""Teachers whose announcements are counted: where everyone is trusted, keys without end may announce something."""
+"""Most teachers whose announcements are counted: under open trust, any number of keys may announce something."""
 
 
 class Node:
-    """An agent that shares. One per home: the second is refused.
+    """An agent that shares on the mesh. Only one node can run on a home.
 
     Examples
     --------
     >>> with agent.share(network="machine", trust="open") as node:
-    ...     node.sync(seconds=4)  # whether all is here that others have: nobody is there
+    ...     node.sync(seconds=4)  # False: there is no other agent to sync with
     False
     """
 
@@ -66,54 +66,54 @@ class Node:
         self._shelf = Shelf(agent.home, agent.ledger)
         self.library = Library(agent, self._shelf)
         line = self.membership.wire
-        self._sync = Sync(line, agent.ledger, self.peers, self._hello, self._look_soon)
+        self._sync = Sync(line, agent.ledger, self.peers, self._hello, self._step_soon)
         self._exchanges = Exchanges(self._sync.exchange, self._exchanged)
         fetcher = Fetcher(line, self.peers, self._shelf.partial, self.blame, self._banned)
         chooser = Chooser(agent, settings, self._shelf)
         self.importing = Importing(
-            agent, chooser, fetcher, Importer(agent, self._shelf, self.blame), self._look_soon
+            agent, chooser, fetcher, Importer(agent, self._shelf, self.blame), self._step_soon
         )
         self._own = agent.identity.public_key
         self._view: LedgerView | None = None
-        """The ledger when it was last looked at."""
+        """The ledger at the last step."""
         self._trusted: Mapping[str, str] = {}
-        self._told: set[str] = set()
+        self._published: set[str] = set()
         self._announced: set[str] = set()
-        self._heard: dict[str, dict[str, float]] = {}
-        """For each teacher, what it has announced in the last hour, and when."""
+        self._recent: dict[str, dict[str, float]] = {}
+        """By teacher, the digests that it announced in the last hour, with their times."""
         self._to_greet: deque[str] = deque()
         self._next_sync, self._pace = 0.0, FIRST_PACE
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._when_over = contextlib.ExitStack()
 
-    # Its life.
+    # Start and stop.
 
     def start(self) -> None:
-        """Join the mesh; what the bank holds already answers from the first moment."""
+        """Join the mesh; the tasks in the bank can answer from the start."""
         self.agent.ledger.refuse_unchangeable()
         self._when_over.callback(self._only_one().release)
         self._when_over.enter_context(self._settings_in_force())
         before = self.agent.ledger.view()
         self._trusted = before.trusted
-        self._told = {notice.digest for notice in before.believed if notice.teacher_key == self._own}
+        self._published = {notice.digest for notice in before.believed if notice.teacher_key == self._own}
         self.agent.ledger.reconsider_formats()
         self._exchanges.start(self._when_over)
         self._when_over.callback(self.membership.leave)
         self.importing.start(self._when_over)
-        self._look()
+        self._step()
         self.membership.begin()
         thread("node", self._run, self._when_over)
 
     def stop(self) -> None:
-        """Leave the mesh. What was being fetched is kept and goes on next time."""
+        """Leave the mesh. Partly fetched files are kept, and the next start resumes them."""
         self._stopping.set()
         self._wake.set()
         self._when_over.close()
 
     @contextlib.contextmanager
     def _settings_in_force(self) -> Iterator[None]:
-        """Have the agent work as this node's settings say; afterwards, and where it cannot start, as before."""
+        """Apply this node's settings to the agent; restore the previous ones at the end or if the start fails."""
         agent, ledger = self.agent, self.agent.ledger
         before = ledger.open_trust, ledger.per_teacher, agent.rebuilds_itself
         ledger.open_trust = self.settings.trust == "open"
@@ -133,14 +133,14 @@ class Node:
             self.stop()
 
     def sync_now(self) -> None:
-        """Ask every peer at once, and look again for what nobody seemed to have."""
+        """Start an exchange with every peer, and request again the modules that no peer had."""
         self.importing.try_again()
         self.ask_everyone()
 
     def sync(self, seconds: float = 30.0, stop: threading.Event | None = None) -> bool:
-        """Wait until all is here that others in reach have, and they have stopped fetching from this node.
+        """Wait until this node has everything that reachable peers have, and they have stopped fetching from it.
 
-        Returns whether that came about: not where `seconds` were too few, nobody is in reach, or `stop` was set.
+        Return `False` if that took longer than `seconds`, no peer was reachable, or `stop` was set.
         """
         stop = stop or self._stopping
         self.sync_now()
@@ -150,23 +150,23 @@ class Node:
             now, met = time.monotonic(), bool(self.peers.alive())
             if not met and now - began > max(MEETING, seconds / 4):
                 return False
-            gives, sent = self.library.bytes_sent != sent, self.library.bytes_sent
-            settled_since = (settled_since or now) if met and self.settled and not gives else None
+            sending, sent = self.library.bytes_sent != sent, self.library.bytes_sent
+            settled_since = (settled_since or now) if met and self.settled and not sending else None
             if settled_since is not None and now - settled_since > QUIET:
                 return True
-            if now - asked_again > 1.0:  # peers that fetch from us change their root: ask how far they are
+            if now - asked_again > 1.0:  # peers that fetch from this node change their root: ask again
                 self.ask_everyone()
                 asked_again = now
         return False
 
     def ask_everyone(self) -> None:
-        """Ask every peer how far it is."""
+        """Start an exchange with every peer."""
         for peer in self.peers.alive():
             self._exchange_soon(peer.agent)
 
     @property
     def settled(self) -> bool:
-        """Whether all is here that is wanted and that anyone in reach has, as far as they have said so."""
+        """Whether this node has everything wanted that reachable peers have listed."""
         view = self.agent.ledger.view()
         peers = [peer for peer in self.peers.alive() if peer.agent not in view.bans and not peer.silent]
         level = all(peer.level or (peer.hello and peer.hello.root == view.root) for peer in peers)
@@ -177,11 +177,11 @@ class Node:
         return self.importing.trouble or self.membership.trouble
 
     def blame(self, agent: str, reason: str) -> None:
-        """Never ask this agent for anything again: it signed something that cannot be."""
+        """Ban an agent that signed something false or broke a limit: it is never asked for anything again."""
         log.warning("banned %s…: %s", agent[:12], reason)
         self.agent.ledger.ban(agent, reason)
 
-    # What it does over and over.
+    # The node's loop.
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -189,7 +189,7 @@ class Node:
             self._stopping.wait(BREATH)
             self._wake.clear()
             try:
-                self._look()
+                self._step()
             except (AgentError, OSError) as error:
                 self.importing.in_trouble(error)
                 self._stopping.wait(TICK)
@@ -197,8 +197,8 @@ class Node:
                 log.exception("unexpected error in the node loop; continuing")
                 self._stopping.wait(TICK)
 
-    def _look(self) -> None:
-        """Bring bank, ledger and mesh in step; every step may be cut short and done again."""
+    def _step(self) -> None:
+        """Synchronise bank, ledger and mesh once; it may be interrupted at any point and repeated."""
         while self._to_greet:
             self._exchange_soon(self._to_greet.popleft())
         for peer in self.peers.whose_turn():
@@ -206,10 +206,10 @@ class Node:
         if self.agent.bank.refresh() or self.agent.outdated:
             self.importing.rebuild_soon()
         self._announce_own()
-        self._take_heard()
+        self._merge_announcements()
         view = self.agent.ledger.view()
         if view is not self._view:
-            self._tell(view)
+            self._publish(view)
             self._obey_withdrawals(view)
             self._shelf.tidy(view)
             self._reconsider_trust(view)
@@ -219,7 +219,7 @@ class Node:
         self._sync_when_due(view)
 
     def _announce_own(self) -> None:
-        """Announce what was learned since the last look, here or by a command beside the node."""
+        """Announce tasks learned since the last step, by the node or by another command."""
         for module in self.agent.bank:
             if module.card.teacher_key != self._own or module.id in self._announced:
                 continue
@@ -229,12 +229,12 @@ class Node:
                 self.agent.ledger.merge([notice], self._own)
             self._announced.add(module.id)
 
-    def _tell(self, view: LedgerView) -> None:
-        """Tell everyone about this agent's notices that are new since the node began."""
+    def _publish(self, view: LedgerView) -> None:
+        """Send this agent's notices that are new since the node started to all peers."""
         for notice in view.believed:
-            if notice.teacher_key == self._own and notice.digest not in self._told:
-                self._told.add(notice.digest)
-                with contextlib.suppress(NoReplyError):  # whoever meets this node later asks for it
+            if notice.teacher_key == self._own and notice.digest not in self._published:
+                self._published.add(notice.digest)
+                with contextlib.suppress(NoReplyError):  # peers that connect later ask for it
                     self.membership.wire().announce(notice.encode())
 
     def _obey_withdrawals(self, view: LedgerView) -> None:
@@ -248,7 +248,7 @@ class Node:
     def _reconsider_trust(self, view: LedgerView) -> None:
         if view.trusted == self._trusted:
             return
-        if not self.agent.ledger.open_trust:  # what came in while trust was taken away
+        if not self.agent.ledger.open_trust:  # imported while trust was being revoked
             for key in self._trusted.keys() - view.trusted.keys():
                 put_away(self.agent, self._shelf, key)
         self._trusted = view.trusted
@@ -256,7 +256,7 @@ class Node:
         self.sync_now()
 
     def _sync_when_due(self, view: LedgerView) -> None:
-        """Ask one peer what it knows, rather one that is known to differ: soon after news, then less and less."""
+        """Start an exchange with one peer if it is time: soon after a change, then less and less often."""
         now = time.monotonic()
         if now < self._next_sync:
             return
@@ -266,14 +266,14 @@ class Node:
         differing = [p for p in others if not p.level or p.hello is None or p.hello.root != view.root]
         useful = [peer for peer in others if peer.bytes_received]
         if others:
-            # Not always one that differs: some differ for good, and the others have news too. Nor anyone: most of
-            # them may only pretend to be there.
+            # Not always a peer that differs: some differ forever, and the others have news too. Not just any peer
+            # either: most of them may be fakes.
             self._exchange_soon(random.choice(random.choice([differing, useful, others]) or others).agent)
 
-    def _look_soon(self) -> None:
+    def _step_soon(self) -> None:
         self._wake.set()
 
-    # Exchanges: one with a slow peer delays no other.
+    # Exchanges: a slow peer does not delay those with others.
 
     def _exchange_soon(self, agent: str) -> None:
         if not self._stopping.is_set() and agent not in self._banned():
@@ -282,7 +282,7 @@ class Node:
     def _exchanged(self, agent: str, error: Exception | None) -> None:
         if self.peers.newly_greeted(agent):  # from now on it can be asked for pieces
             self.importing.try_again()
-            self._look_soon()
+            self._step_soon()
         try:
             if error is not None:
                 raise error
@@ -296,10 +296,10 @@ class Node:
         except Exception:
             log.exception("an exchange with %s… failed", agent[:12])
 
-    # What it says and hears on the wire.
+    # What the node sends and receives on the wire.
 
     def _declare(self, wire: Wire) -> None:
-        """Say on a new wire what this node answers and hears."""
+        """Register on a new wire what this node answers and receives."""
         self.peers.all_gone()
         answerers = {
             DIGEST: self._sync.answer_digest,
@@ -319,31 +319,31 @@ class Node:
             same=False,
         )
 
-    def _peer_changed(self, agent: str, there: bool) -> None:
-        if not there:
+    def _peer_changed(self, agent: str, present: bool) -> None:
+        if not present:
             self.peers.gone(agent)
         elif self.peers.appeared(agent):
-            self._to_greet.append(agent)  # by the node's own thread: this one is zenoh's
+            self._to_greet.append(agent)  # for the node's own thread: this one is zenoh's
             self._pace, self._next_sync = FIRST_PACE, 0.0
-            self._look_soon()
+            self._step_soon()
 
-    def _take_heard(self) -> None:
-        """Take in announcements; whoever makes more of them than anyone can learn is banned."""
+    def _merge_announcements(self) -> None:
+        """Add announcements to the ledger; ban teachers that send more than `modules_per_hour`."""
         most = self.settings.modules_per_hour
         now = time.monotonic()
         for notice in self._sync.take_heard():
-            heard = self._heard.setdefault(notice.teacher_key, {})
-            heard.setdefault(notice.digest, now)
-            if len(heard) > most:
-                heard = {digest: at for digest, at in heard.items() if at > now - AN_HOUR}
-                self._heard[notice.teacher_key] = heard
-            flooded = len(heard) > most and notice.teacher_key != self._own
+            recent = self._recent.setdefault(notice.teacher_key, {})
+            recent.setdefault(notice.digest, now)
+            if len(recent) > most:
+                recent = {digest: at for digest, at in recent.items() if at > now - AN_HOUR}
+                self._recent[notice.teacher_key] = recent
+            flooded = len(recent) > most and notice.teacher_key != self._own
             if flooded and notice.teacher_key not in self._banned():
                 self.blame(notice.teacher_key, f"announced more than {most:,} modules within an hour")
-            if len(self._heard) > MAX_HEARD:
-                del self._heard[next(iter(self._heard))]
+            if len(self._recent) > MAX_HEARD:
+                del self._recent[next(iter(self._recent))]
 
-    # What it is built on.
+    # Helpers.
 
     def _banned(self) -> set[str]:
         return set(self.agent.ledger.view().bans)
@@ -354,6 +354,6 @@ class Node:
             lock.acquire()
         except Timeout:
             raise MeshError(
-                f"a node runs on {self.agent.home} already; stop it first, or give this one a home of its own"
+                f"a node runs on {self.agent.home} already; stop it first, or use another home for this one"
             ) from None
         return lock

@@ -1,12 +1,12 @@
-"""Build a new ledger in the place of a damaged one, from what is left of it and from the bank.
+"""Replace a damaged ledger by a new one, built from its readable rows and from the bank.
 
-What can still be read of the damaged file is kept, checked as if it had just arrived. The rest is lost, and said
-to be: nothing is guessed. The bank is left as it is, the agent's own tasks are announced again, and what lies in
-quarantine stays there. The damaged file is moved aside, never deleted.
+Rows that can still be read are kept, after the same checks as for new ones. The rest is lost and reported as lost:
+nothing is guessed. The bank stays as it is, the agent's own tasks are announced again, and modules in quarantine
+stay there. The damaged file is moved aside, never deleted.
 
-The new ledger is written whole beside the old one before that is touched. Whoever is stopped then leaves the
-damaged one in its place, or else one that is missing with the new one beside it, and that is damage too: the
-next repair reads what the first has moved aside.
+The new ledger is written completely beside the old one before the old one is touched. A repair that is interrupted
+leaves either the damaged ledger in its place, or no ledger and the new one beside it. The latter counts as damage
+too: the next repair reads the file that the first one moved aside.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from skillmesh.store.ledger import BESIDE, Choice, Ledger, is_damage, new_beside
 
 _HEX_64 = re.compile(r"[0-9a-f]{64}")
 LONGEST = 1_000
-"""Characters of a reason, a name or an address at most."""
+"""Longest reason, name or address, in characters."""
 WHY_UNKNOWN = "why it was held was lost with the ledger"
 
 LOSSES = {
-    "notices": "what it had heard of others' tasks (comes back at the next sync) and its own withdrawals",
+    "notices": "notices of other agents' tasks (they come back at the next sync) and this agent's withdrawals",
     "links": "which tasks are merged",
-    "trusted": "whom it trusts and the names that you gave: nobody is trusted until `skillmesh trust add`",
-    "forgotten": "what was forgotten here: trusted teachers' tasks may come back at the next sync",
-    "choices": "which modules were refused or released: they are judged again if they come",
+    "trusted": "trusted teachers and the names that you gave them: add them again with `skillmesh trust add`",
+    "forgotten": "the list of forgotten tasks: those of trusted teachers may come back at the next sync",
+    "choices": "which modules were refused or released: they are vetted again if they are fetched again",
     "bans": "which agents are banned",
-    "addresses": "where other agents were found",
+    "addresses": "the addresses of other agents",
 }
-"""What is lost with each table, as the user knows it."""
+"""What the user loses with each table, for messages."""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What a repair has done."""
+    """Result of a repair."""
 
     damage: str | None
-    """What was wrong; none: nothing, and nothing was done."""
+    """Description of the damage; None if there was none and nothing was changed."""
     aside: Path | None = None
-    """Where the damaged file lies now."""
+    """Path to which the damaged file was moved."""
     kept: dict[str, int] | None = None
-    """By table, rows that could still be read."""
+    """Number of rows that could still be read, by table."""
     lost: tuple[str, ...] = ()
-    """Tables that could not be read to their end."""
+    """Tables that could not be read completely."""
     announced: tuple[str, ...] = ()
-    """The agent's own tasks, which it announces as before."""
+    """The agent's own tasks, which it still announces."""
     others: int = 0
     """Number of modules in the bank that others taught."""
     held: int = 0
@@ -70,7 +70,7 @@ class Repair:
 
 
 def repair(agent: Core) -> Repair:
-    """Look at all of an agent's ledger, and build a new one if it is damaged."""
+    """Check an agent's whole ledger, and build a new one if it is damaged."""
     with _alone(agent.home):
         agent.ledger.view()
         damage = agent.ledger.damage or _fault(agent.ledger.path)
@@ -79,7 +79,7 @@ def repair(agent: Core) -> Repair:
         agent.ledger.close()
         path, beside, aside = _places(agent.ledger.path)
         moved = not path.exists()
-        if moved:  # by a repair that was stopped, perhaps before it had moved all
+        if moved:  # by an interrupted repair, perhaps not all files
             _move_aside(path, aside)
         with TemporaryDirectory(prefix="skillmesh-repair-") as folder:
             new = Ledger(Path(folder) / "ledger.sqlite", agent.identity.public_key, agent.ledger.open_trust)
@@ -91,15 +91,15 @@ def repair(agent: Core) -> Repair:
         _move_aside(path, aside)
         beside.replace(path)
         sync_folder(path.parent)
-        there = aside if aside.exists() else None
-        return Repair(damage, there, kept, lost, announced, len(agent.bank) - len(announced), held)
+        moved_to = aside if aside.exists() else None
+        return Repair(damage, moved_to, kept, lost, announced, len(agent.bank) - len(announced), held)
 
 
 def _places(path: Path) -> tuple[Path, Path, Path]:
-    """Return where the ledger is, where the new one is written, and where the damaged one goes.
+    """Return the paths of the ledger, of the new ledger while it is written, and of the damaged one moved aside.
 
-    If the ledger is gone, the last two are as the repair that moved it had them; if not, that repair has done
-    nothing yet, and what it wrote is of no use.
+    If the ledger is missing, an interrupted repair has moved it: the last two paths are those that it used.
+    Otherwise anything that an interrupted repair wrote is of no use and is removed.
     """
     stamp = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     while left := new_beside(path):
@@ -113,7 +113,7 @@ def _places(path: Path) -> tuple[Path, Path, Path]:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Keep nodes and other repairs out."""
+    """Hold the node's lock, so that no node and no other repair runs on this home."""
     lock = FileLock(home / LOCK, timeout=0, mode=PRIVATE)
     try:
         lock.acquire()
@@ -128,28 +128,28 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 def _fault(path: Path) -> str | None:
-    """Say what SQLite finds wrong in a file whose rows could all be read."""
+    """Return what SQLite's integrity check finds wrong in a file whose rows could all be read, or None."""
     try:
         with reading(path) as database:
-            (said,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            (result,) = database.execute("PRAGMA integrity_check(1)").fetchone()
     except UnicodeDecodeError as error:
-        said = error.reason
+        result = error.reason
     except (sqlite3.Error, OSError) as error:
-        said = _damage(error, path)
-    return None if said == "ok" else f"the ledger {path} is damaged: {' '.join(said.split())}"
+        result = _damage(error, path)
+    return None if result == "ok" else f"the ledger {path} is damaged: {' '.join(result.split())}"
 
 
 def _damage(error: Exception, path: Path) -> str:
-    """Say what is damaged; an error that has another cause must cost no row of a ledger that is sound."""
+    """Return the text of an error that means damage; raise any other, so that a sound ledger loses no rows."""
     if isinstance(error, sqlite3.Error) and is_damage(error, path):
         return str(error)
     raise unreadable(path, error) from error
 
 
 def _restore(path: Path, new: Ledger) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Take over what can be read; return the rows of each table, and the tables of which some cannot."""
+    """Copy the readable rows to the new ledger; return their number by table, and the tables that lost rows."""
     kept, lost = dict.fromkeys(LOSSES, 0), []
-    for table in ("trusted", *(name for name in LOSSES if name != "trusted")):  # the trusted first: they have room
+    for table in ("trusted", *(name for name in LOSSES if name != "trusted")):  # trusted first: they get more room
         rows, whole = _rows(path, table)
         sound = [row for row in rows if _FITS[table](row)]
         if table in ("notices", "links"):
@@ -166,23 +166,23 @@ def _restore(path: Path, new: Ledger) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _rows(path: Path, table: str) -> tuple[list[tuple[Any, ...]], bool]:
-    """Return a table's rows as far as they can be read, and whether these are all."""
+    """Return the readable rows of a table, and whether these are all of its rows."""
     rows: list[tuple[Any, ...]] = []
     if not path.is_file() or path.stat().st_size == 0:
         return rows, False
     try:
         with reading(path) as database:
             for row in database.execute(f"SELECT {', '.join(_COLUMNS[table])} FROM {table}"):
-                rows.append(row)  # noqa: PERF402 - those before a damaged page count
+                rows.append(row)  # noqa: PERF402 - keeps the rows before a damaged page
     except UnicodeDecodeError:
         return rows, False
-    except MemoryError:  # SQLite says so of some damaged rows, too
+    except MemoryError:  # SQLite also raises this for some damaged rows
         if _fault(path) is None:
             raise
         return rows, False
     except (sqlite3.Error, OSError) as error:
-        said = _damage(error, path)
-        return rows, table == "links" and "no such table" in said  # an older release had none
+        text = _damage(error, path)
+        return rows, table == "links" and "no such table" in text  # older releases had no links
     return rows, True
 
 
@@ -220,7 +220,7 @@ def _decoded(data: bytes) -> Notice | None:
 
 
 def _announce_own(agent: Core, new: Ledger) -> tuple[str, ...]:
-    """Announce the agent's own tasks again, where no notice of them is left and they were not withdrawn."""
+    """Announce the agent's own tasks for which no notice is left; return all own tasks now announced."""
     own = [module for module in agent.bank if module.card.teacher_key == agent.identity.public_key]
     notices = [announce(module.card, module.id, agent.bank.file_of(module), agent.identity) for module in own]
     new.merge(notices, agent.identity.public_key)
@@ -233,7 +233,7 @@ def _announce_own(agent: Core, new: Ledger) -> tuple[str, ...]:
 
 
 def _hold_again(home: Path, new: Ledger) -> int:
-    """Keep what lies in quarantine there: without a decision nobody would see it any more."""
+    """Mark files in quarantine as held if their reason was lost, so that they stay listed; return their number."""
     held = [path.stem for path in Shelf(home, new).quarantine.glob("*.skill") if _HEX_64.fullmatch(path.stem)]
     unknown = [module_id for module_id in held if module_id not in new.view().choices]
     for module_id in unknown:
@@ -242,9 +242,9 @@ def _hold_again(home: Path, new: Ledger) -> int:
 
 
 def _move_aside(path: Path, aside: Path) -> None:
-    """Move the ledger and what SQLite keeps beside it.
+    """Move the ledger and the files that SQLite keeps beside it.
 
-    The ledger goes first: without the rest it could be taken for a whole one, while one that is missing is damage.
+    The ledger is moved first: without its other files it could pass for sound, while a missing one is damage.
     """
     for ending in BESIDE:
         with suppress(FileNotFoundError):

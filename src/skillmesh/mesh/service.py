@@ -1,4 +1,4 @@
-"""Running a node as a process: until it is told to stop, or until it has caught up."""
+"""Running a node: until it is stopped, until it has caught up with its peers, or beside a program."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from skillmesh.numerics.process import give_back_freed_memory, hand_back
 log = logging.getLogger(__name__)
 
 HAND_BACK = 20.0
-"""Seconds after which freed memory goes back to the system: a network keeps it, and what mappers that are built
-again and again leave between small things that stay would never go. Hostile play had 200 MB of it in 15 s."""
+"""Seconds between returns of freed memory to the system. With a loaded backbone it would be kept, and memory of
+replaced mappers between small live objects would never be returned. Hostile peers caused 200 MB of it in 15 s."""
 IMAGES_AT_ONCE = 4_096
 
 
 class Lessons:
-    """Tasks that a node learns while it shares."""
+    """Tasks for a node to learn while it shares."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.to_learn = [str(folder) for folder in folders]
         self.failed: list[dict[str, str]] = []
 
     def learn_all(self, agent: Core) -> None:
-        """Learn them one after the other; one that cannot be learned does not keep the others from it."""
+        """Learn the tasks one after the other; a failure is logged and does not stop the others."""
         while self.to_learn:
             folder = self.to_learn[0]
             try:
@@ -59,7 +59,7 @@ def serve(
     learn: Sequence[Path] = (),
     ready: Callable[[Node], None] = lambda _: None,
 ) -> None:
-    """Run a node until SIGTERM or SIGINT; tasks to learn are learned meanwhile, one after the other."""
+    """Run a node until SIGTERM or SIGINT; meanwhile, learn the tasks in `learn` one after the other."""
     give_back_freed_memory()
     stop = threading.Event()
     lessons = Lessons(learn)
@@ -67,14 +67,14 @@ def serve(
         ready(node)
         thread("learn", partial(lessons.learn_all, agent))
         handed_back = time.monotonic()
-        while not stop.wait(1.0):  # a signal that the system gives to a thread of zenoh does not end a wait
+        while not stop.wait(1.0):  # a signal delivered to a zenoh thread does not end a wait
             if time.monotonic() - handed_back > HAND_BACK:
                 hand_back()
                 handed_back = time.monotonic()
 
 
 def catch_up(agent: Core, settings: MeshSettings, seconds: float) -> dict[str, Any]:
-    """Join, exchange everything with whoever is there, leave; returns how the node stood at the end."""
+    """Join the mesh, exchange everything with the peers found, leave; return the node's status at the end."""
     stop = threading.Event()
     with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop, Lessons(())) as node:
         node.sync(seconds, stop)
@@ -83,21 +83,21 @@ def catch_up(agent: Core, settings: MeshSettings, seconds: float) -> dict[str, A
 
 @contextlib.contextmanager
 def sharing(agent: Core, **settings: Any) -> Iterator[Node]:
-    """Run a node beside whatever the program does; settings that are not given are as the home has them."""
+    """Run a node beside the calling program; settings that are not given come from the home."""
     stop = threading.Event()
     node = Node(agent, MeshSettings.load(agent.home).with_(**settings))
     with _controlled(node, stop, Lessons(()), may_be_stopped=False):
         try:
             yield node
         finally:
-            stop.set()  # a command may be waiting for it to catch up
+            stop.set()  # a `sync` command may still be waiting
 
 
 @contextlib.contextmanager
 def _controlled(
     node: Node, stop: threading.Event, lessons: Lessons, may_be_stopped: bool = True
 ) -> Iterator[Node]:
-    """Run a node that commands on its home can talk to; one that a program runs ends with its context alone."""
+    """Run a node that answers commands on its home; without `may_be_stopped` it refuses the command `stop`."""
     with node.running():
         verbs = _verbs(node, stop, lessons)
         if not may_be_stopped:
@@ -117,7 +117,7 @@ def _verbs(node: Node, stop: threading.Event, lessons: Lessons) -> dict[str, Cal
         if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
             raise AgentError("the images to ask about are not a list of paths; is the command of another version?")
         if len(images) > IMAGES_AT_ONCE:
-            raise AgentError(f"{len(images):,} images at once, the node takes {IMAGES_AT_ONCE:,}; ask about less")
+            raise AgentError(f"{len(images):,} images at once, the limit is {IMAGES_AT_ONCE:,}; ask about fewer")
         answers = [answer.as_dict() for answer in node.agent.answer_each(images)]
         return {"answers": answers, "longest": longest(node.agent.in_use(), node.agent.teachers)}
 
@@ -137,12 +137,12 @@ def _verbs(node: Node, stop: threading.Event, lessons: Lessons) -> dict[str, Cal
 
 
 def _refuse_to_stop() -> None:
-    raise AgentError("a program runs this node while it shares; end the program, or its `with agent.share()`")
+    raise AgentError("this node runs inside a program; end the program, or its `with agent.share()` block")
 
 
 @contextlib.contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Signals end a node in order; outside the main thread, where Python hears none, its owner does."""
+    """Set `stop` on SIGTERM and SIGINT; outside the main thread, where Python gets no signals, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

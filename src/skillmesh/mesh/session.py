@@ -1,9 +1,9 @@
-"""Joining the mesh: what zenoh is told for each kind of network, and what to say when it cannot be joined.
+"""Joining the mesh: the zenoh configuration for each kind of network, and error messages if joining fails.
 
-zenoh finds peers, keeps links alive and routes between sites. It tries for ever to reach the places that it was
-given at opening, and finds again by multicast whom it lost; but a peer that it knows by gossip alone is not called
-again after a partition, nor when this agent comes back. So agents remember where they met others (`locators`) and
-call them again (`introduce`).
+zenoh finds peers, keeps links alive and routes between sites. It keeps trying to reach the endpoints given at
+opening, and finds lost peers again by multicast; but it does not reconnect to a peer known by gossip only, neither
+after a partition nor when this agent comes back. So agents remember the endpoints of others (`locators`) and
+reconnect to them (`introduce`).
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ from skillmesh.mesh.certs import check
 log = logging.getLogger(__name__)
 
 LEASE_MS = 8_000
-"""A peer from which nothing was heard for so long is gone."""
+"""Milliseconds without any message after which a peer counts as gone."""
 KEEP_ALIVES = 3
-"""Signs of life per lease on an idle link."""
+"""Number of keep-alive messages per lease on an idle link."""
 GATEWAY_MS = 5_000
-"""How long opening waits for a gateway."""
+"""Milliseconds for which opening a session waits for a gateway."""
 BATCH = 16_384
-"""Bytes that zenoh sends at once; one that takes longer than a lease breaks the link, as 64 KB do at 64 kbit/s."""
+"""Bytes per batch of zenoh; a batch that takes longer than a lease breaks the link, as 64 KB do at 64 kbit/s."""
 MAX_MESSAGE = 8 * 1024 * 1024
 LAN_GROUP = "224.0.0.224"
 MACHINE_GROUP = "224.0.0.225"
-"""Another group than the lan's: from an agent in both, machine agents would learn of others by gossip."""
+"""Not the LAN's group: through an agent in both, agents of network `machine` would learn of others by gossip."""
 LOOPBACK = "127.0.0.1"
 MOST_ADDRESSES = 256
-"""Of one machine, that are looked at."""
+"""Most addresses of this machine that are read."""
 THREADS = "(net: (worker_threads: 8), rx: (worker_threads: 32), tx: (worker_threads: 16))"
-"""Closing the link to a peer that vanished blocks a thread of zenoh for 10 s (its issue 2718). With as few threads
-as cores, the links to all other peers die with it; with one for the net so may the session, where many come and go
-(its issue 2581)."""
+"""zenoh's threads. Closing the link to a vanished peer blocks one of them for 10 s (zenoh issue 2718). With only
+as many threads as cores, the links to all other peers die too; with one `net` thread the session may die as well,
+if many peers come and go (zenoh issue 2581)."""
 
 PORTS_TRIED = 10
-"""How often a free port is looked for where somebody else takes it first."""
+"""Attempts to find a free port if another process takes it first."""
 _LISTENING: dict[str, tuple[str, ...]] = {}
-"""By its id, where each open session can be reached. zenoh itself says so by its admin space alone."""
+"""Endpoints of each open session, by session id. zenoh itself reports them only through its admin space."""
 
 
 class GatewayAwayError(MeshError):
-    """No gateway answers at present; trying again later may help."""
+    """No gateway answers now; trying again later may help."""
 
 
 def open_session(settings: MeshSettings, home: Path) -> zenoh.Session:
-    """Join the mesh as these settings say.
+    """Join the mesh with these settings and return the session.
 
-    It does not wait for others: whether there are any shows later. Only the network client needs its gateway at
-    opening, and raises `GatewayAwayError` without it; once open, it finds the gateway again by itself. Close with
+    It does not wait for peers: they appear later. Only network `client` needs its gateway at opening, and raises
+    `GatewayAwayError` without it; once open, the session finds the gateway again by itself. Close it with
     `close_session`.
     """
     listen = _listen(settings)
@@ -90,9 +90,9 @@ def open_router(
     tls: TlsFiles | None = None,
     discovery_port: int | None = DISCOVERY_PORT,
 ) -> zenoh.Session:
-    """Open a gateway: it routes between agents that connect to it or find it on their lan, and other gateways.
+    """Open a gateway: it routes between agents that connect to it or find it on their LAN, and other gateways.
 
-    With `discovery_port` `None` it does not make itself known on the lan.
+    With `discovery_port` `None` it cannot be discovered on the LAN.
     """
     secure = tls is not None
     try:
@@ -110,7 +110,7 @@ def open_router(
 
 
 def close_session(session: zenoh.Session, seconds: float = 3.0) -> None:
-    """Leave the mesh, and wait so long at most: a link to a peer that vanished holds zenoh for 10 s."""
+    """Leave the mesh, waiting at most `seconds`: a link to a vanished peer blocks zenoh for 10 s."""
     _LISTENING.pop(str(session.zid()), None)
     closing = threading.Thread(target=_close, args=(session,), name="leave-mesh", daemon=True)
     closing.start()
@@ -118,36 +118,36 @@ def close_session(session: zenoh.Session, seconds: float = 3.0) -> None:
 
 
 def locators(session: zenoh.Session) -> tuple[str, ...]:
-    """Return where others can reach this session, for them to remember; nothing for a client of a gateway."""
+    """Return the endpoints at which others can reach this session; none for a client of a gateway."""
     return _LISTENING.get(str(session.zid()), ())
 
 
 def addresses(interface: str | None = None) -> tuple[str, ...]:
-    """Return this machine's addresses on the network at present, of one interface or of all.
+    """Return this machine's current network addresses, of one interface or of all.
 
-    A session stays with those that it was opened with. An agent that was opened before the network was there, or
-    that has moved to another one, finds nobody on the lan until it is opened again: do so when an address appears
-    that was not there at opening.
+    A session keeps using the addresses that it was opened with. If it was opened before the network was up, or the
+    machine has moved to another network, it finds no peers on the LAN: open it again when an address appears that
+    did not exist at opening.
     """
     known = [name for _, name in socket.if_nameindex()]
     if interface is not None and interface not in known:
-        raise MeshError(f"there is no network interface {interface!r} here; expected one of {', '.join(known)}")
+        raise MeshError(f"this machine has no network interface {interface!r}; expected one of {', '.join(known)}")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         if sys.platform == "linux":
-            found = {address for name, address in _addresses_4(probe) if interface in (None, name)}
+            usable_here = {address for name, address in _addresses_4(probe) if interface in (None, name)}
         else:
-            found = {_address_towards(LAN_GROUP, probe)}
-    return tuple(sorted(address for address in found if address is not None and address != LOOPBACK))
+            usable_here = {_address_towards(LAN_GROUP, probe)}
+    return tuple(sorted(address for address in usable_here if address is not None and address != LOOPBACK))
 
 
 def introduce(
     session: zenoh.Session, settings: MeshSettings, home: Path, places: Iterable[str], seconds: float = 2.0
 ) -> int:
-    """Link an open session with the agents at these places, and return how many of them it is linked with.
+    """Link an open session to the agents at these endpoints, and return the number of agents it is now linked to.
 
-    zenoh cannot be told of a place once it runs, but it believes gossip: a second session that links both for a
-    moment tells each of the other. It takes about 10 ms where the others are there, `seconds` where one is not:
-    name one place of each agent.
+    zenoh accepts no new endpoints once it runs, but it follows gossip: a second session that connects to both
+    sides for a moment makes them known to each other. This takes about 10 ms if all agents are up, and `seconds`
+    if one is not: pass one endpoint per agent.
     """
     here = locators(session)
     wanted = set(usable(places, settings)) - set(here)
@@ -168,40 +168,40 @@ def introduce(
 
 
 def usable(places: Iterable[str], settings: MeshSettings) -> list[str]:
-    """Leave out what others said and cannot be an endpoint here, and what leads off a machine that stays alone."""
-    found = []
+    """Return the valid endpoints among those that others reported; on network `machine`, only local ones."""
+    endpoints = []
     for text in places:
         try:
             place = endpoint(text, secure=settings.tls is not None)
         except ValueError:
-            log.info("no agent can be reached at %r", text)
+            log.info("ignored %r: not a valid address of an agent", text)
             continue
         if settings.network != "machine" or is_here(place):
-            found.append(place)
-    return found
+            endpoints.append(place)
+    return endpoints
 
 
 def _addresses_4(probe: socket.socket) -> list[tuple[str, str]]:
-    """Return all addresses of IPv4, each with its interface, of those that are up and running: netdevice(7)."""
+    """Return all IPv4 addresses of running interfaces, as (interface, address): see netdevice(7)."""
     import fcntl
 
     row = 40 if sys.maxsize > 2**32 else 32
     rows = array.array("B", bytes(row * MOST_ADDRESSES))
     listed = fcntl.ioctl(probe, 0x8912, struct.pack("iP", len(rows), rows.buffer_info()[0]))
-    found = []
+    pairs = []
     for start in range(0, struct.unpack_from("i", listed)[0], row):
         name = rows[start : start + 16].tobytes().partition(b"\0")[0]
         try:
             flags = struct.unpack_from("H", fcntl.ioctl(probe, 0x8913, struct.pack("256s", name)), 16)[0]
-        except OSError:  # the interface has gone since it was listed
+        except OSError:  # the interface has disappeared since it was listed
             continue
         if flags & 0x40:
-            found.append((name.decode().partition(":")[0], socket.inet_ntoa(rows[start + 20 : start + 24])))
-    return found
+            pairs.append((name.decode().partition(":")[0], socket.inet_ntoa(rows[start + 20 : start + 24])))
+    return pairs
 
 
 def _address_towards(host: str, probe: socket.socket) -> str | None:
-    """Return the address from which the system would send there; nothing is sent."""
+    """Return the local address from which the system would send to `host`; nothing is sent."""
     try:
         probe.connect((host, DISCOVERY_PORT))
         return str(probe.getsockname()[0])
@@ -213,11 +213,11 @@ def _close(session: zenoh.Session) -> None:
     try:
         session.close()  # type: ignore[no-untyped-call]
     except zenoh.ZError as error:
-        log.info("the mesh could not be left in an orderly way: %s", error)
+        log.info("the session with the mesh could not be closed properly: %s", error)
 
 
 def _common(connect: Iterable[str], tls: TlsFiles | None) -> dict[str, Any]:
-    """What holds for agents and gateways: links that are retried for ever, bounded messages, no shared memory."""
+    """Return what agents and gateways share: links retried forever, bounded messages, no shared memory."""
     config = {
         "mode": "peer",
         "listen/exit_on_failure": True,
@@ -226,7 +226,7 @@ def _common(connect: Iterable[str], tls: TlsFiles | None) -> dict[str, Any]:
         "connect/exit_on_failure": False,
         "connect/retry": {"period_init_ms": 500, "period_max_ms": 4_000, "period_increase_factor": 2},
         "scouting/multicast/enabled": False,
-        "adminspace/enabled": False,  # any stranger who asks it can bring all links to a standstill (PR 2619)
+        "adminspace/enabled": False,  # with it, any stranger can block all links (PR 2619)
         "transport/shared_memory/enabled": False,
         "transport/unicast/open_timeout": LEASE_MS,
         "transport/unicast/accept_timeout": LEASE_MS,
@@ -240,7 +240,7 @@ def _common(connect: Iterable[str], tls: TlsFiles | None) -> dict[str, Any]:
 
 
 def _mutual_tls(files: TlsFiles) -> dict[str, Any]:
-    """Both ends show a certificate of the mesh's CA. It names an agent, not an address: names are not compared."""
+    """Return the settings for mutual TLS. Certificates name agents, not hosts, so host names are not checked."""
     check(files)
     return {
         "transport/link/tls/root_ca_certificate": str(files.ca),
@@ -268,20 +268,20 @@ def _listen(settings: MeshSettings) -> tuple[str, ...]:
 def _discovery(settings: MeshSettings) -> dict[str, Any]:
     if settings.network in ("fixed", "client"):
         return {}
-    here = settings.network == "machine"
-    found = {
+    local = settings.network == "machine"
+    config = {
         "scouting/multicast/enabled": True,
-        "scouting/multicast/address": f"{MACHINE_GROUP if here else LAN_GROUP}:{settings.discovery_port}",
+        "scouting/multicast/address": f"{MACHINE_GROUP if local else LAN_GROUP}:{settings.discovery_port}",
         "scouting/multicast/interface": ",".join(_hosts(settings)),
     }
-    # Two that find each other both call, and keep both links. Where no firewall can be in the way, one will do.
-    one_calls = {"peer": {"to_router": "always", "to_peer": "greater-zid"}}
-    ways = ("scouting/multicast/autoconnect_strategy", "scouting/gossip/autoconnect_strategy") if here else ()
-    return found | dict.fromkeys(ways, one_calls)
+    # Two agents that find each other both connect, with a link each. One is enough where no firewall can block it.
+    one_link = {"peer": {"to_router": "always", "to_peer": "greater-zid"}}
+    ways = ("scouting/multicast/autoconnect_strategy", "scouting/gossip/autoconnect_strategy") if local else ()
+    return config | dict.fromkeys(ways, one_link)
 
 
 def _hosts(settings: MeshSettings) -> tuple[str, ...]:
-    """Return the addresses on which to look for others; zenoh's own list of them never changes in a process."""
+    """Return the addresses on which to discover peers; zenoh's own list never changes within a process."""
     if settings.network == "machine":
         return (LOOPBACK,)
     return addresses(settings.interface) or (LOOPBACK,)
@@ -295,7 +295,7 @@ def _open(config: dict[str, Any], listen: Sequence[str], tries: int = PORTS_TRIE
         session = zenoh.open(_zenoh_config(config | {"listen/endpoints": places}))
     except (OSError, zenoh.ZError) as error:
         reason = _why_not(places)
-        if reason and tries > 1 and _why_not(listen) is None:  # somebody has just taken the port that was free
+        if reason and tries > 1 and _why_not(listen) is None:  # another process has just taken the free port
             return _open(config, listen, tries - 1)
         raise MeshError(reason or f"cannot join the mesh: {error}") from error
     _LISTENING[str(session.zid())] = tuple(reached for place in places for reached in _reached_at(place))
@@ -303,16 +303,16 @@ def _open(config: dict[str, Any], listen: Sequence[str], tries: int = PORTS_TRIE
 
 
 def _zenoh_config(config: dict[str, Any]) -> zenoh.Config:
-    made = zenoh.Config()
+    result = zenoh.Config()
     for key, value in config.items():
-        made.insert_json5(key, json.dumps(value))
-    return made
+        result.insert_json5(key, json.dumps(value))
+    return result
 
 
 def _exactly(place: str) -> str:
-    """Put a number in the place of a name, and a port that is free now in that of port 0.
+    """Return the endpoint with its host name resolved, and port 0 replaced by a port that is free now.
 
-    zenoh would choose as well, and not say what it chose.
+    zenoh could do this too, but does not report its choice.
     """
     family, host, port = _resolved(place)
     if port == 0:
@@ -322,7 +322,7 @@ def _exactly(place: str) -> str:
 
 
 def _resolved(place: str) -> tuple[socket.AddressFamily, str, int]:
-    """Return the address that an endpoint's host stands for: of several the first, as zenoh does."""
+    """Return the family, address and port of an endpoint: the first address if there are several, as in zenoh."""
     name, port = host_and_port(place)
     family, *_, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
     return family, str(address[0]), port
@@ -333,7 +333,7 @@ def _place(scheme: str, host: str, port: int) -> str:
 
 
 def _reached_at(place: str) -> list[str]:
-    """Return where others reach one that listens at a place, which may stand for all addresses of this machine."""
+    """Return the endpoints at which others reach a listener, which may listen on all addresses of this machine."""
     scheme, (host, port) = place.partition("/")[0], host_and_port(place)
     if not ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         return [place]
@@ -342,17 +342,17 @@ def _reached_at(place: str) -> list[str]:
 
 
 def _addresses_6() -> list[str]:
-    """Return this machine's addresses of IPv6 that hold beyond one link, where the system lists them."""
+    """Return this machine's IPv6 addresses that are not link-local, if the system lists them."""
     try:
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
     except OSError:
         return []
-    found = (ipaddress.IPv6Address(int(line.split()[0], 16)) for line in lines)
-    return [str(address) for address in found if not (address.is_loopback or address.is_link_local)]
+    listed = (ipaddress.IPv6Address(int(line.split()[0], 16)) for line in lines)
+    return [str(address) for address in listed if not (address.is_loopback or address.is_link_local)]
 
 
 def _why_not(listen: Iterable[str]) -> str | None:
-    """Find the endpoint that cannot be listened on, and say so in fewer words than zenoh."""
+    """Return an error message for the first endpoint that cannot be listened on, or None if all can."""
     for locator in listen:
         try:
             family, host, port = _resolved(locator)
@@ -360,13 +360,13 @@ def _why_not(listen: Iterable[str]) -> str | None:
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             return (
-                f"cannot listen on {locator}: {reason}; choose another address or port with listen, or end the "
-                "process that uses it"
+                f"cannot listen on {locator}: {reason}; choose another address or port with the setting "
+                "listen, or end the process that uses it"
             )
     return None
 
 
-# A gateway: the process that links sites, and agents behind a NAT. It holds no modules and needs no home.
+# A gateway: a process that links sites, and agents behind a NAT. It stores no modules and needs no home.
 
 
 def run_gateway(
@@ -376,7 +376,7 @@ def run_gateway(
     ready: Callable[[tuple[str, ...]], None] = lambda _: None,
     discovery_port: int | None = DISCOVERY_PORT,
 ) -> None:
-    """Route until SIGTERM or SIGINT comes; `ready` is told where agents can connect. For the main thread only."""
+    """Route until SIGTERM or SIGINT; `ready` gets the endpoints to connect to. Call it in the main thread only."""
     stop = threading.Event()
 
     def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
@@ -387,7 +387,7 @@ def run_gateway(
     try:
         session = open_router(listen, connect, tls, discovery_port)
         ready(locators(session))
-        while not stop.wait(1.0):  # a signal that the system gives to a thread of zenoh does not end a wait
+        while not stop.wait(1.0):  # a signal delivered to a zenoh thread does not end a wait
             pass
     finally:
         for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""How an agent stands with the mesh, from what lies in its home; a node that runs adds what only it knows."""
+"""Status of an agent on the mesh, from the files in its home and, if a node runs, from the node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def node_status(node: Node) -> dict[str, Any]:
-    """What only a node that runs knows."""
+    """Return the part of the status that only a running node knows."""
     view, teachers, declined = node.agent.ledger.view(), node.agent.teachers, node.importing.wants.declined
     return {
         "running": True,
@@ -53,7 +53,7 @@ def node_status(node: Node) -> dict[str, Any]:
 
 
 def peer_list(node: Node) -> list[dict[str, Any]]:
-    """Everyone whom a node has met since it began."""
+    """Return all peers that a node has met since it started, as JSON-compatible dicts."""
     view = node.agent.ledger.view()
     now = time.monotonic()
     return [
@@ -75,7 +75,7 @@ def peer_list(node: Node) -> list[dict[str, Any]]:
 
 
 def status(agent: Core) -> dict[str, Any]:
-    """Everything that `skillmesh status` shows, as JSON would have it."""
+    """Return everything that `skillmesh status` shows, as a JSON-compatible dict."""
     settings = MeshSettings.load(agent.home)
     try:
         node: dict[str, Any] = call(agent.home, "status")
@@ -117,7 +117,7 @@ def status(agent: Core) -> dict[str, Any]:
 
 
 def _links(agent: Core, links: list[Link]) -> list[dict[str, Any]]:
-    """Which links act here; of those that do not, why, where they were looked at."""
+    """Return the links, whether each is in effect in this bank and, if known, why not."""
     acting = {merged.link.digest for merged in agent.merged()}
     facts = []
     for link in links:

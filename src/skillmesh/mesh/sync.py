@@ -1,7 +1,7 @@
-"""Hearing of everything: agents compare root hashes with one another and pass on the notices that one lacks.
+"""Exchanging notices: agents compare root hashes and fetch the notices that they lack.
 
-Announcements travel at once but may be lost; this exchange is the guarantee. Any two agents that can reach each
-other, directly or by way of others, end up with the same notices.
+Announcements arrive immediately but may be lost; this exchange is the guarantee. Any two agents that can reach
+each other, directly or through others, end up with the same notices.
 """
 
 from __future__ import annotations
@@ -45,36 +45,36 @@ log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
 AT_MOST = 4_096
-"""New notices that are taken from one peer in one exchange; the rest comes with the next."""
+"""Most new notices fetched from one peer in one exchange; the next exchange fetches the rest."""
 PATIENCE = 1.0
-"""Seconds for which what a first peer was asked for is left to it. From then on all who list it are asked: however
-many list much and show nothing, they gain no more than that."""
+"""Seconds for which a notice requested from a first peer is requested from no other. After that, all peers that
+list it are asked: peers that list notices but never send them cause no longer delay, however many they are."""
 ASKED_FOR, MAX_ASKED = 60.0, 100_000
-"""Seconds for which it is known what was asked for, and of how many notices; beyond, nothing is left to anyone."""
+"""Seconds for which requests are remembered, and for how many notices; beyond that, several peers may be asked."""
 MAX_EMPTY = 1_000
-"""Ids that a peer may list and then not show (they may have been replaced meanwhile) before that is a lie."""
+"""Notices that a peer may list and not send (they may have been replaced meanwhile) before it counts as a lie."""
 MAX_USELESS = 100_000
 HEARD_AT_ONCE = 256
-"""Announcements that wait to be taken in."""
+"""Most announcements that wait to be processed."""
 HEARD_PER_SECOND, RUSH = 100, 512
-"""Announcements of teachers that the user did not list, of all together, in the long run and at once: each takes
-0.3 ms to check."""
+"""Announcements accepted from all teachers that the user did not list together: per second in the long run, and at
+once. Checking one takes 0.3 ms."""
 ROOT_BYTES = 32
 
 
 class Listing(NamedTuple):
-    """What came of a peer's list."""
+    """What to do about a peer's list of notices."""
 
     wanted: bytes
-    """The ids of the notices that it is to be asked for."""
+    """Short ids of the notices to request from it, joined."""
     whole: bool
-    """Whether these are all of its news."""
+    """Whether these are all of its unknown notices."""
     again: float | None
-    """When to ask it for those that another was being asked for."""
+    """Time at which to ask it for the notices requested from another peer; None if there are none."""
 
 
 Exchange: TypeAlias = Generator[Pending, bytes, None]
-"""An exchange with one peer. It goes on with the reply to each question that it yields."""
+"""An exchange with one peer: a generator that yields questions and is sent the reply to each."""
 
 
 class Sync:
@@ -91,17 +91,17 @@ class Sync:
         self._wire, self._ledger, self._peers = wire, ledger, peers
         self._hello, self._heard = hello, heard
         self._useless: dict[bytes, None] = {}
-        """Notices that were fetched and changed nothing: of strangers, or superseded. Not fetched again."""
+        """Ids of notices that changed nothing when fetched (of strangers, or superseded); not fetched again."""
         self._empty: Counter[str] = Counter()
         self._asked: dict[bytes, float] = {}
-        """When a peer was first asked for a notice."""
+        """Time of the first request for each notice."""
         self._announcements: deque[tuple[str, bytes]] = deque()
         self._by_user: Collection[str] = ()
         """Teachers that the user listed."""
         self._left, self._counted = float(RUSH), time.monotonic()
         self._guard = threading.Lock()
 
-    # What others ask.
+    # Questions from other agents.
 
     def answer_digest(self, body: bytes) -> bytes:
         view = self._ledger.view()
@@ -115,17 +115,17 @@ class Sync:
         view = self._ledger.view()
         return write_notices(body, {short(notice): notice for notice in view.believed})
 
-    # What this agent asks and hears.
+    # Questions to other agents, and their announcements.
 
     def exchange(self, agent: str) -> Exchange:
-        """Take from a peer what is news."""
+        """Fetch the notices of a peer that this agent does not know."""
         view = self._ledger.view()
         listing = self._listed(agent, view.root, (yield self._ask(agent, DIGEST, _roots(view), MAX_DIGEST)))
         deadline = time.monotonic() + 2 * TIMEOUT
         try:
             for start in range(0, len(listing.wanted), NOTICES_AT_ONCE * SHORT):
-                some = split_ids(listing.wanted[start : start + NOTICES_AT_ONCE * SHORT])
-                yield from self._take(agent, some, deadline)
+                ids = split_ids(listing.wanted[start : start + NOTICES_AT_ONCE * SHORT])
+                yield from self._fetch(agent, ids, deadline)
         except NoReplyError:
             self._peers.let_rest(agent)
             raise
@@ -137,10 +137,10 @@ class Sync:
         return self._wire().ask(agent, verb, body, TIMEOUT, limit)
 
     def _listed(self, agent: str, root: str, reply: bytes) -> Listing:
-        """What to ask a peer for that was told this root. Nothing else of its list, however long, is kept."""
+        """Return what to request from a peer that replied to `root`. Nothing else of its list is kept."""
         hello, inventory = read_digest(reply)
         if hello.same and hello.root != root:
-            raise LieError("says that it knows the same, under another root hash")
+            raise LieError("claims to know the same notices, but sent another root hash")
         self._peers.greeted(agent, hello)
         unknown = self._unknown(inventory)
         random.shuffle(unknown)
@@ -148,11 +148,11 @@ class Sync:
         return Listing(b"".join(wanted), len(wanted) == len(unknown), again)
 
     def _unknown(self, inventory: Iterable[bytes]) -> list[bytes]:
-        had = {short(notice) for notice in self._ledger.view().heard}
-        return [item for item in inventory if item not in had and item not in self._useless]
+        known = {short(notice) for notice in self._ledger.view().heard}
+        return [item for item in inventory if item not in known and item not in self._useless]
 
     def _choose(self, unknown: Iterable[bytes]) -> tuple[list[bytes], float | None]:
-        """What to ask one peer for, and when the rest is no longer left to those who were asked before."""
+        """Return what to request from one peer, and when to request the rest that other peers were asked for."""
         wanted: list[bytes] = []
         again: float | None = None
         with self._guard:
@@ -169,34 +169,34 @@ class Sync:
         return wanted, again
 
     def _forget_asked(self, now: float) -> None:
-        """Drop what was first asked for long ago; the eldest come first."""
-        while self._asked and now > (eldest := next(iter(self._asked.items())))[1] + ASKED_FOR:
-            del self._asked[eldest[0]]
+        """Forget requests older than `ASKED_FOR`; the oldest come first."""
+        while self._asked and now > (oldest := next(iter(self._asked.items())))[1] + ASKED_FOR:
+            del self._asked[oldest[0]]
 
-    def _take(self, agent: str, wanted: Sequence[bytes], deadline: float) -> Exchange:
-        """Take these notices; one who shows them drop by drop is left after a while, until the next exchange."""
+    def _fetch(self, agent: str, wanted: Sequence[bytes], deadline: float) -> Exchange:
+        """Fetch these notices; a peer that sends only a few at a time is left at `deadline` until the next one."""
         while time.monotonic() < deadline and agent not in self._ledger.view().bans:
-            wanted = self._unknown(wanted)  # others may have shown some meanwhile
+            wanted = self._unknown(wanted)  # others may have sent some meanwhile
             if not wanted:
                 break
             notices = read_notices((yield self._ask(agent, NOTICES, b"".join(wanted), MAX_NOTICES)), wanted)
             if not notices:
                 self._empty[agent] += len(wanted)
                 if self._empty[agent] > MAX_EMPTY:
-                    raise LieError(f"listed {self._empty[agent]:,} notices that it cannot show")
+                    raise LieError(f"listed {self._empty[agent]:,} notices that it does not send")
                 if len(self._empty) > MAX_PEERS:
                     del self._empty[next(iter(self._empty))]
                 break
             self._empty.pop(agent, None)
             self._merge(notices, agent)
-            got = {short(notice) for notice in notices}
-            wanted = [item for item in wanted if item not in got]
+            received = {short(notice) for notice in notices}
+            wanted = [item for item in wanted if item not in received]
 
     def _merge(self, notices: Iterable[Notice], agent: str) -> None:
-        taken = list(notices)
-        news = self._ledger.merge(taken, agent)
+        received = list(notices)
+        news = self._ledger.merge(received, agent)
         standing = {notice.digest for notice in news}
-        for notice in taken:
+        for notice in received:
             if notice.digest not in standing:
                 self._useless[short(notice)] = None
         while len(self._useless) > MAX_USELESS:
@@ -205,9 +205,9 @@ class Sync:
             self._heard()
 
     def hear(self, sender: str, data: bytes) -> None:
-        """Note an announcement. In a flood most are dropped: the exchange brings what counts.
+        """Queue an announcement. In a flood most are dropped: the exchange brings the notices that count.
 
-        A teacher that the user did not list is heard only if it is there and has said hello: keys cost nothing.
+        A teacher that the user did not list must be present and have said hello, since keys cost nothing.
         """
         if len(self._announcements) >= HEARD_AT_ONCE:
             return
@@ -216,7 +216,7 @@ class Sync:
             self._heard()
 
     def _budget(self) -> bool:
-        """Whether one more announcement may be taken in of those whom the user did not list, however many keys."""
+        """Return whether one more announcement of teachers not listed by the user is accepted, and count it."""
         now = time.monotonic()
         self._left = min(self._left + (now - self._counted) * HEARD_PER_SECOND, RUSH)
         self._counted = now
@@ -226,12 +226,12 @@ class Sync:
         return True
 
     def take_heard(self) -> list[Notice]:
-        """Take in what was announced, in one go; return what was new."""
+        """Add all queued announcements to the ledger; return the new notices."""
         view = self._ledger.view()
         self._by_user = view.trusted.keys()
         known = {notice.digest for notice in view.heard}
         notices: list[Notice] = []
-        for _ in range(len(self._announcements)):  # those that come meanwhile wait for the next time
+        for _ in range(len(self._announcements)):  # later ones wait for the next call
             sender, data = self._announcements.popleft()
             full = len(view.seen) + len(view.seen_links) >= MAX_SEEN and not self._ledger.trusts(sender)
             if sender not in view.bans and not full:
@@ -241,14 +241,14 @@ class Sync:
         return notices
 
     def _announced(self, sender: str, data: bytes, view: LedgerView, known: set[str]) -> list[Notice]:
-        """The notice, if it is one and news. Only teachers announce: a sender's notices are signed by itself.
+        """Return the announced notice in a list, empty if it is invalid, known or not signed by its sender.
 
-        What was replaced is no news, however often others play it again.
+        A notice that was replaced is not new, however often others replay it.
         """
         try:
             notice = decode(data)
         except ModuleError as error:
-            log.debug("an announcement of %s… is none: %s", sender[:12], error)
+            log.debug("invalid announcement from %s…: %s", sender[:12], error)
             return []
         standing = view.at(notice.slot)
         if notice.teacher_key != sender or notice.digest in known or (standing and standing.rank >= notice.rank):
@@ -257,33 +257,33 @@ class Sync:
         return [notice]
 
     def reconsider(self) -> None:
-        """Look at everything again: the user trusts other teachers now."""
+        """Consider all notices again: the user's list of trusted teachers has changed."""
         self._useless.clear()
 
 
 def _roots(view: LedgerView) -> bytes:
-    """What this agent knows, in two hashes: that of modules, and behind it that of links.
+    """Return two hashes of what this agent knows: of the modules' notices, then of the links.
 
-    An older release asks with the first alone and is told of no links, since it would take one for a lie; asked
-    with both it answers as if they differed, and lists what it has.
+    Older releases send only the first and are sent no links, since they would take them for a lie. Asked with
+    both, they answer as if the hashes differed, and list what they have.
     """
     return bytes.fromhex(view.root) + bytes.fromhex(view.links_root)
 
 
-# Exchanges under way. None holds a thread while it waits: the silent, however many, keep nobody waiting.
+# Exchanges in progress. None holds a thread while it waits: silent peers, however many, delay no other exchange.
 
 WORKERS = 4
 
 
 class Exchanges:
-    """At most one exchange with each peer.
+    """Runs exchanges, at most one with each peer.
 
     Parameters
     ----------
     begun
-        Makes the exchange with an agent.
+        Creates the exchange with an agent.
     ended
-        Called with an agent, and with what went wrong if something did.
+        Called with an agent, and with the error if the exchange failed.
     """
 
     def __init__(self, begun: Callable[[str], Exchange], ended: Callable[[str, Exception | None], None]) -> None:
@@ -295,15 +295,15 @@ class Exchanges:
         self._workers = pool("sync", WORKERS, when_over)
 
     def begin(self, agent: str) -> None:
-        """Ask a peer what it knows, unless it is being asked."""
+        """Start an exchange with a peer, unless one is in progress."""
         with self._guard:
             if agent in self._with:
                 return
             self._with.add(agent)
-        self._go_on(agent, self._begun(agent))
+        self._resume(agent, self._begun(agent))
 
-    def _go_on(self, agent: str, exchange: Exchange, asked: Pending | None = None) -> None:
-        """Go one step, up to the next question."""
+    def _resume(self, agent: str, exchange: Exchange, asked: Pending | None = None) -> None:
+        """Run an exchange up to its next question."""
         try:
             question = _answered(exchange, asked) if asked else next(exchange)
         except StopIteration:
@@ -314,12 +314,12 @@ class Exchanges:
             self._with.discard(agent)
             raise
         else:
-            question.then(partial(self._go_on_soon, agent, exchange, question))
+            question.then(partial(self._resume_soon, agent, exchange, question))
 
-    def _go_on_soon(self, agent: str, exchange: Exchange, asked: Pending) -> None:
-        """Called in a thread of zenoh, which is not to be kept."""
+    def _resume_soon(self, agent: str, exchange: Exchange, asked: Pending) -> None:
+        """Resume in the pool. zenoh calls this in its own thread, which must not be blocked."""
         with contextlib.suppress(RuntimeError):  # the pool has just been closed
-            self._workers.submit(self._go_on, agent, exchange, asked)
+            self._workers.submit(self._resume, agent, exchange, asked)
 
     def _over(self, agent: str, error: Exception | None = None) -> None:
         self._with.discard(agent)
@@ -327,7 +327,7 @@ class Exchanges:
 
 
 def _answered(exchange: Exchange, asked: Pending) -> Pending:
-    """Tell an exchange what came of its question; returns the next one."""
+    """Send an exchange the reply to its question, or the error; return its next question."""
     try:
         reply = asked.wait()
     except (NoReplyError, LieError) as error:

@@ -1,11 +1,11 @@
-"""What agents say to each other over a zenoh session: questions with signed replies, announcements, signs of life.
+"""Messages between agents over a zenoh session: questions with signed replies, announcements, liveliness tokens.
 
 sk/v1/ann/<agent>             put: a signed notice (a hint; it may be lost)
     sk/v1/node/<agent>/<verb>     queryable: digest, notices, piece
     sk/v1/alive/<agent>           liveliness token, declared last
 
-An agent is known by its public key. A reply is signed over the question, its nonce and the answer: whoever sends
-something false has signed it and can be blamed, and nobody can be blamed for what another sent in its name.
+An agent is identified by its public key. A reply is signed over the question, its nonce and the answer: an agent
+that sends something false has signed it and can be blamed; none can be blamed for what others send in its name.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 NICE = 10
-"""How far work in the background steps back."""
+"""Niceness of background threads."""
 A_LITTLE = 4
-"""How far the mesh's lines do: behind answers, but not so far that a busy machine loses its peers."""
+"""Niceness of the mesh's connections: below answers, but not so low that a busy machine loses its peers."""
 
 
 def thread(
     name: str, target: Callable[[], None], when_over: contextlib.ExitStack | None = None, nice: int = NICE
 ) -> None:
-    """Start a thread, and wait for it at the end where there is something to wait for."""
+    """Start a background thread; with `when_over`, closing that waits up to 10 s for the thread."""
 
     def run() -> None:
-        _step_back(nice)
+        _lower_priority(nice)
         target()
 
     started = threading.Thread(target=run, name=f"skillmesh-{name}", daemon=True)
@@ -60,19 +60,19 @@ def thread(
 
 
 def pool(name: str, workers: int, when_over: contextlib.ExitStack) -> ThreadPoolExecutor:
-    made = ThreadPoolExecutor(workers, f"skillmesh-{name}", initializer=_step_back, initargs=(NICE,))
-    when_over.callback(made.shutdown, wait=False, cancel_futures=True)
-    return made
+    executor = ThreadPoolExecutor(workers, f"skillmesh-{name}", initializer=_lower_priority, initargs=(NICE,))
+    when_over.callback(executor.shutdown, wait=False, cancel_futures=True)
+    return executor
 
 
 def from_background(call: Callable[[], Result], nice: int = NICE) -> Result:
-    """Call something whose own threads shall step back too: they inherit that from their maker."""
-    with ThreadPoolExecutor(1, initializer=_step_back, initargs=(nice,)) as maker:
+    """Call something with a lower priority; threads that it starts inherit the priority."""
+    with ThreadPoolExecutor(1, initializer=_lower_priority, initargs=(nice,)) as maker:
         return maker.submit(call).result()
 
 
-def _step_back(nice: int) -> None:
-    """Let answers go first: on Linux each thread has a niceness of its own."""
+def _lower_priority(nice: int) -> None:
+    """Lower this thread's priority so that answers go first: on Linux each thread has its own niceness."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
@@ -84,27 +84,27 @@ NONCE = 8
 WAITING_QUESTIONS = 512
 WAITING_NOTICES = 512
 MAX_QUESTION = 16_384
-"""Bytes; the largest asks for 512 notices by their short ids."""
+"""Largest question, in bytes; the largest valid one asks for 512 notices by their short ids."""
 _END = object()
 _AGENT = re.compile(r"[0-9a-f]{64}")
 
 Answerer = Callable[[bytes], bytes | None]
-"""Makes the answer to a question's body; `None` leaves it unanswered."""
+"""Returns the answer to a question's body; `None` leaves it unanswered."""
 
 
 class NoReplyError(MeshError):
-    """The agent that was asked is gone, too slow, or did not sign what came back."""
+    """The agent that was asked is gone or too slow, or the reply had no valid signature."""
 
 
 class LieError(MeshError):
-    """An agent sent, under its signature, what cannot be true."""
+    """An agent signed and sent something that cannot be true."""
 
 
 class Pending:
-    """A question under way.
+    """A question that waits for its reply.
 
-    Anybody can answer in another's name, as often as it likes. So replies are checked as they come, and all but
-    the first that is signed are dropped: those who pretend neither fill memory nor crowd out the right one.
+    Any agent can send replies in another's name, any number of times. So replies are checked on arrival, and all
+    but the first with a valid signature are dropped: fakes neither fill memory nor displace the genuine reply.
     """
 
     def __init__(self, agent: str, verb: str, question: bytes, limit: int) -> None:
@@ -116,7 +116,7 @@ class Pending:
         self.token = zenoh.CancellationToken()
 
     def heard(self, reply: zenoh.Reply) -> None:
-        """Keep the reply, if it is one; this runs in a thread of zenoh."""
+        """Keep the reply if its signature is valid; zenoh calls this in its own thread."""
         sample = reply.ok
         if sample is None or sample.attachment is None or self._done.is_set():
             return
@@ -128,14 +128,14 @@ class Pending:
             self.over()
 
     def over(self) -> None:
-        """Note that no more is waited for."""
+        """End the waiting, with or without a reply."""
         with self._guard:
-            then, self._then = self._then, _nothing  # held no longer: it holds this question, and so its reply
+            then, self._then = self._then, _nothing  # released: it refers to this question and its reply
             self._done.set()
         then()
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call this, in a thread of zenoh, when there is a reply or will be none; at once where that is so."""
+        """Call `call`, in a thread of zenoh, once there is a reply or the waiting ends; now if it has ended."""
         with self._guard:
             over = self._done.is_set()
             if not over:
@@ -144,11 +144,11 @@ class Pending:
             call()
 
     def cancel(self) -> None:
-        """Ask no longer."""
+        """Cancel the question."""
         self.token.cancel()  # type: ignore[no-untyped-call]
 
     def wait(self) -> bytes:
-        """The signed reply; zenoh's timeout ends the waiting."""
+        """Wait for the signed reply and return it; raise `NoReplyError` after the timeout set in zenoh."""
         self._done.wait()
         if self._reply is None:
             raise NoReplyError(f"no reply from {self._agent[:12]}… to {self._verb}")
@@ -158,7 +158,7 @@ class Pending:
 
 
 class Wire:
-    """One agent's end of the mesh."""
+    """One agent's connection for sending and receiving messages."""
 
     def __init__(self, session: zenoh.Session, identity: Identity) -> None:
         self.session = session
@@ -169,20 +169,20 @@ class Wire:
         self.agent = identity.public_key
 
     def serve(self, answerers: Mapping[str, Answerer]) -> None:
-        """Answer questions, each verb in a thread of its own: a rush for pieces delays no digest."""
+        """Answer questions, each verb in its own thread, so that many requests for pieces delay no digest."""
         for verb, answerer in answerers.items():
             handle = partial(self._serve, verb, answerer)
             inbox = self._inbox(f"serve-{verb}", WAITING_QUESTIONS, MAX_QUESTION, handle)
             self._declared.append(self.session.declare_queryable(_key(self.agent, verb), inbox))
 
     def hear(self, notice: Callable[[str, bytes], None]) -> None:
-        """Call `notice` with sender and content of every announcement."""
+        """Call `notice` with the sender and content of every announcement."""
         inbox = self._inbox("hear", WAITING_NOTICES, MAX_NOTICE, partial(self._hear, notice))
         remote = zenoh.Locality.REMOTE
         self._declared.append(self.session.declare_subscriber(f"{ROOT}/ann/*", inbox, allowed_origin=remote))
 
     def watch(self, changed: Callable[[str, bool], None]) -> None:
-        """Call `changed` whenever an agent appears or is gone, and for those that are there already."""
+        """Call `changed` whenever an agent appears or disappears, and for agents that are already present."""
 
         def sample(sample: zenoh.Sample) -> None:
             agent = str(sample.key_expr).rsplit("/", 1)[-1]
@@ -195,11 +195,11 @@ class Wire:
         )
 
     def appear(self) -> None:
-        """Let others know that this agent is there; declared last, since they ask at once."""
+        """Make this agent visible to others; call it last, since they ask immediately."""
         self._token = self.session.liveliness().declare_token(f"{ROOT}/alive/{self.agent}")
 
     def announce(self, notice: bytes) -> None:
-        """Tell everyone in reach."""
+        """Send a notice to all reachable agents."""
         try:
             self.session.put(
                 f"{ROOT}/ann/{self.agent}",
@@ -211,9 +211,9 @@ class Wire:
             raise NoReplyError(f"cannot announce: {error}") from error
 
     def ask(self, agent: str, verb: str, body: bytes, timeout: float, limit: int, bulk: bool = False) -> Pending:
-        """Put a question to one agent; `wait` on what comes back gives the answer.
+        """Send a question to one agent; `wait` on the returned object gives the answer.
 
-        All who claim to be that agent are asked, since only one of them can sign.
+        All that claim to be that agent are asked, since only the real one can sign.
         """
         question = os.urandom(NONCE) + body
         pending = Pending(agent, verb, question, limit)
@@ -256,10 +256,10 @@ class Wire:
     def _inbox(
         self, name: str, size: int, limit: int, handle: Callable[[Any], None]
     ) -> zenoh.handlers.Callback[Any]:
-        """A handler for zenoh that only puts things in a queue; a thread of ours takes them out.
+        """Return a handler for zenoh that only puts messages in a queue; a thread of this wire handles them.
 
-        What is larger than `limit`, or comes when the queue is full, is dropped: an announcement is a hint, and a
-        question is asked again. No thread of ours ever waits inside zenoh, where the interpreter could not end it.
+        Messages larger than `limit`, or that arrive when the queue is full, are dropped: an announcement is a
+        hint, and a question is asked again. The thread never waits inside zenoh, where Python could not end it.
         """
         waiting: queue.Queue[Any] = queue.Queue(size)
 
@@ -282,7 +282,7 @@ class Wire:
                 except zenoh.ZError as error:
                     log.debug("%s: %s", name, error)
                 except Exception:
-                    log.exception("%s: something could not be handled", name)
+                    log.exception("%s: a message could not be handled", name)
 
         thread(name, take, nice=A_LITTLE)
         self._inboxes.append(waiting)
@@ -306,41 +306,41 @@ def _genuine(agent: str, verb: str, question: bytes, body: bytes, signature: byt
     return verify(agent, "reply", _digest(agent, verb, question, body), signature.hex())
 
 
-# The three questions that agents put to each other, as bytes, and what is a possible answer to each.
+# The three questions that agents send each other, as bytes, and the valid answers to each.
 #
-#     digest    my root hashes          → who I am and "the same", or the short ids of all notices that I know
+#     digest    my root hashes          → a `Hello`, and "same" or the short ids of all notices that I know
 #     notices   short ids               → these notices
 #     piece     announcement, offset, length  → that part of the announced file, or "not here"
 #
-# What is impossible raises `LieError`: replies are signed, so it is their sender's doing.
+# An invalid answer raises `LieError`: replies are signed, so their sender is responsible.
 
 DIGEST, NOTICES, PIECE = "digest", "notices", "piece"
 
 SHORT = 16
-"""Bytes of a notice's digest that name it in an inventory."""
+"""Number of bytes of a notice's digest that form its short id."""
 MAX_DIGEST = 2_000_000
-"""Bytes: 125,000 notices."""
+"""Largest reply to `digest`, in bytes: 125,000 notices."""
 MAX_NOTICES = 1_000_000
-"""Bytes of notices in one reply; the rest is asked for again."""
+"""Most bytes of notices in one reply; the rest is requested again."""
 NOTICES_AT_ONCE = 512
 REMEMBERED = 4_096
-"""Bytes of a notice up to which it is remembered as checked: some 3,000 are usual."""
+"""Largest notice, in bytes, that is cached once it is checked: about 3,000 is usual."""
 MIN_PIECE, MAX_PIECE = 32_768, 524_288
 _PIECE = struct.Struct(">32sQI")
 
 
 class Hello(BaseModel):
-    """What an agent says of itself in front of its digest."""
+    """What an agent reports about itself at the start of its digest."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     name: TeacherName
     root: Hex
     live: int = Field(ge=0, le=10**9)
-    """Tasks that it can answer now."""
+    """Number of tasks that it can answer now."""
     locators: tuple[Annotated[Line, Field(max_length=200)], ...] = Field((), max_length=16)
     same: bool
-    """Whether the asker knows the same; no inventory follows then."""
+    """Whether the asking agent knows the same notices; if so, no inventory follows."""
 
 
 class Digest(NamedTuple):
@@ -355,7 +355,7 @@ def short(notice: Notice) -> bytes:
 
 
 def write_digest(hello: Hello, notices: Iterable[Notice]) -> bytes:
-    """As much as may be sent: whoever knows more sends another part each time, and is no liar for it."""
+    """Return the reply to `digest`. If there are too many ids for one reply, it holds a random part of them."""
     head = hello.model_dump_json().encode() + b"\n"
     ids = [] if hello.same else sorted(short(notice) for notice in notices)
     most = (MAX_DIGEST - len(head)) // SHORT
@@ -384,8 +384,8 @@ def split_ids(joined: bytes) -> list[bytes]:
 
 
 def write_notices(wanted: bytes, by_short: dict[bytes, Notice]) -> bytes:
-    """As many of the wanted notices as there are, and as fit in one reply."""
-    found: list[bytes] = []
+    """Return the reply to `notices`: those of the wanted notices that exist, as many as fit in one reply."""
+    lines: list[bytes] = []
     size = 0
     for item in split_ids(wanted[: NOTICES_AT_ONCE * SHORT]):
         notice = by_short.get(item)
@@ -393,30 +393,30 @@ def write_notices(wanted: bytes, by_short: dict[bytes, Notice]) -> bytes:
             continue
         encoded = notice.encode()
         size += len(encoded) + 1
-        if size > MAX_NOTICES - MAX_NOTICE and found:
+        if size > MAX_NOTICES - MAX_NOTICE and lines:
             break
-        found.append(encoded)
-    return b"\n".join(found)
+        lines.append(encoded)
+    return b"\n".join(lines)
 
 
 def read_notices(body: bytes, wanted: Sequence[bytes]) -> list[Notice]:
-    """The notices in a reply: each sound, each one that was asked for."""
+    """Return the notices in a reply; raise `LieError` if one is invalid or was not asked for."""
     notices = []
     for encoded in body.split(b"\n") if body else ():
         try:
             notice = _decoded(encoded) if len(encoded) <= REMEMBERED else decode(encoded)
         except ModuleError as error:
-            raise LieError(f"sent a notice that is none: {error}") from None
+            raise LieError(f"sent an invalid notice: {error}") from None
         notices.append(notice)
-    strange = {short(notice) for notice in notices} - set(wanted)
-    if strange or len(notices) > len(wanted):
-        raise LieError(f"sent {len(notices)} notices, {len(strange)} of them not asked for")
+    unasked = {short(notice) for notice in notices} - set(wanted)
+    if unasked or len(notices) > len(wanted):
+        raise LieError(f"sent {len(notices)} notices, {len(unasked)} of them not asked for")
     return notices
 
 
 @lru_cache(maxsize=2_048)
 def _decoded(encoded: bytes) -> Notice:
-    """The notice, checked; a crowd that sends the same ones over and over has each checked once."""
+    """Return the checked notice; if many peers send the same one, it is checked once."""
     return decode(encoded)
 
 
@@ -425,7 +425,7 @@ def ask_piece(announcement: Announcement, offset: int, length: int) -> bytes:
 
 
 def asked_piece(body: bytes) -> tuple[str, int, int] | None:
-    """The announcement's digest, offset and length, or None where the question makes no sense."""
+    """Return the announcement's digest, the offset and the length, or None if the question is invalid."""
     if len(body) != _PIECE.size:
         return None
     digest, offset, length = _PIECE.unpack(body)
