@@ -273,7 +273,7 @@ def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
 def test_what_needs_modules_or_workers_is_refused(
     plan: Plan, tmp_path: Path, asked: dict[str, Any], complaint: str
 ):
-    with pytest.raises(RunError, match=rf"learns in this process.*leave {complaint} away"):
+    with pytest.raises(RunError, match=rf"learns in this process.*leave out {complaint}"):
         run(replace(plan, out=tmp_path / "run", **asked))
     assert not (tmp_path / "run").exists()
 

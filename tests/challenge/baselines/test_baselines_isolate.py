@@ -22,7 +22,7 @@ from skillmesh_challenge.baselines.methods import Naive, ParallelSupsup, Psp, Su
 from skillmesh_challenge.baselines.network import TaskNetwork
 from skillmesh_challenge.baselines.superposition import KeyKind, Superposition
 from skillmesh_challenge.baselines.supsup import Masked
-from skillmesh_challenge.baselines.telling import slopes
+from skillmesh_challenge.baselines.task_inference import slopes
 from skillmesh_challenge.baselines.trainer import Trainer
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS as METHODS_BY_NAME

@@ -14,7 +14,7 @@ from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines import methods
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, Batch
 from skillmesh_challenge.baselines.ewc import EwcLearner, EwcOnlineLearner
-from skillmesh_challenge.baselines.importance import Pull, PulledLearner, SteadyPull
+from skillmesh_challenge.baselines.importance import QuadraticPenalty, RegularisedLearner, SteadyPenalty
 from skillmesh_challenge.baselines.mas import MasLearner
 from skillmesh_challenge.baselines.network import TaskNetwork, build_body
 from skillmesh_challenge.baselines.si import SiLearner
@@ -24,7 +24,7 @@ from skillmesh_challenge.methods import METHODS
 
 pytestmark = pytest.mark.long
 
-KINDS: dict[str, tuple[type[PulledLearner], type[methods.Pulled]]] = {
+KINDS: dict[str, tuple[type[RegularisedLearner], type[methods.Regularised]]] = {
     "ewc": (EwcLearner, methods.Ewc),
     "ewc-online": (EwcOnlineLearner, methods.EwcOnline),
     "si": (SiLearner, methods.Si),
@@ -60,13 +60,13 @@ def a_network(inputs: int = INPUTS, hidden: int = HIDDEN, seed: int = 0) -> Task
     return TaskNetwork(nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh()), torch.zeros(1, inputs))
 
 
-def a_learner(kind: str, made: type[PulledLearner] | None = None, seed: int = 0, **changes: Any) -> Any:
+def a_learner(kind: str, made: type[RegularisedLearner] | None = None, seed: int = 0, **changes: Any) -> Any:
     learner, settings = KINDS[kind]
     values = {"epochs": 2, "batch": 8, "rate": 0.05} | changes
     return (made or learner)(a_network(seed=seed), settings(kind, **values), seed)
 
 
-def importance_of(learner: PulledLearner) -> list[torch.Tensor]:
+def importance_of(learner: RegularisedLearner) -> list[torch.Tensor]:
     return learner.fishers[-1] if isinstance(learner, EwcLearner) else learner.importance
 
 
@@ -252,7 +252,7 @@ def test_importances_of_a_real_network_are_those_of_one_image_after_the_other(no
 # Springs.
 
 
-def penalty(learner: PulledLearner) -> torch.Tensor:
+def penalty(learner: RegularisedLearner) -> torch.Tensor:
     """As the papers write it, with the factor a half."""
     if isinstance(learner, EwcLearner):
         kept = list(zip(learner.fishers, learner.old, strict=True))
@@ -293,7 +293,7 @@ def test_a_spring_too_stiff_for_the_rate_ends_at_the_old_weight() -> None:
     weight, old, slope = torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0]), torch.tensor([0.0, 5.0])
     for strength in (20.0, 1e6, 1e30, float("inf")):
         gradient = slope.clone()
-        SteadyPull([torch.ones(2)], [old], strength, rate=0.1).add([weight], [gradient])
+        SteadyPenalty([torch.ones(2)], [old], strength, rate=0.1).add([weight], [gradient])
         ended = weight - 0.1 * gradient
         torch.testing.assert_close(ended, old - slope / strength)
 
@@ -301,7 +301,7 @@ def test_a_spring_too_stiff_for_the_rate_ends_at_the_old_weight() -> None:
 def test_no_spring_pushes() -> None:
     """A weight that did harm along SI's path has a negative importance; it is free, not driven away."""
     spring = ([torch.tensor([-4.0])], [torch.tensor([1.0])], 1.0)
-    for pull in (Pull(*spring), SteadyPull(*spring, rate=0.1)):
+    for pull in (QuadraticPenalty(*spring), SteadyPenalty(*spring, rate=0.1)):
         gradient = torch.tensor([0.5])
         pull.add([torch.tensor([3.0])], [gradient])
         assert gradient == 0.5
@@ -309,7 +309,7 @@ def test_no_spring_pushes() -> None:
 
 def test_stiff_springs_seek_the_same_minimum() -> None:
     weight, old = torch.tensor([0.0]), torch.tensor([2.0])
-    pull, speed = SteadyPull([torch.tensor([5.0])], [old], strength=2.0, rate=0.5), torch.zeros(1)  # 0.5 · 10 > 1
+    pull, speed = SteadyPenalty([torch.tensor([5.0])], [old], strength=2.0, rate=0.5), torch.zeros(1)  # 0.5 · 10 > 1
     for _ in range(600):
         gradient = 3.0 * (weight - 1.0)
         pull.add([weight], [gradient])

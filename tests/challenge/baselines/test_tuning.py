@@ -173,7 +173,7 @@ class Sweeps:
     def __init__(self, known: Tuned, ground: Ground, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._known, self._ground, self.folder, self._patch = known, ground, folder, monkeypatch
         self.tried_now: list[int] = []
-        monkeypatch.setattr(tuning, "made", self._made)
+        monkeypatch.setattr(tuning, "run_jobs", self._made)
 
     def _made(self, trials, workers):
         for trial in trials:
@@ -266,7 +266,7 @@ def test_methods_tuned_one_after_another_stand_in_one_file(
     swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        tuning, "made", lambda some, workers: ((trial, swept[1].tried[trial.number]) for trial in some)
+        tuning, "run_jobs", lambda some, workers: ((trial, swept[1].tried[trial.number]) for trial in some)
     )
     tune([tunable()], ground, tmp_path)
     tune([replace(tunable(), name="other")], ground, tmp_path)
@@ -293,7 +293,7 @@ def test_what_starts_at_random_is_tuned_by_a_grid_of_its_own():
     for name in ("psp", "supsup"):
         pretrained = METHODS[name]
         assert pretrained.settings_to_try() == pretrained.grid
-        assert replace(pretrained, start="random").settings_to_try() == pretrained.from_nothing != pretrained.grid
+        assert replace(pretrained, start="random").settings_to_try() == pretrained.random_start_grid != pretrained.grid
 
 
 def test_the_same_setting_twice_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -337,7 +337,7 @@ def test_a_method_with_nothing_to_choose_is_refused(ground: Ground, tmp_path: Pa
 
 
 def test_a_method_named_twice_is_refused(ground: Ground, tmp_path: Path):
-    with pytest.raises(RunError, match="two methods each are named naive"):
+    with pytest.raises(RunError, match="several methods are named naive"):
         tune([tunable(), tunable()], ground, tmp_path)
 
 
