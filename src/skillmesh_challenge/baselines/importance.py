@@ -128,7 +128,7 @@ class RegularisedLearner(Trainer):
         gradients_of = vmap(grad(scored), in_dims=(None, 0, 0))
         mean = [torch.zeros_like(weight) for weight in weights.values()]
         with torch.no_grad(), warnings.catch_warnings():  # no second derivatives are needed
-            warnings.filterwarnings("ignore", "There is a performance drop")  # of pooling layers; too small to matter
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of pooling: too small to matter
             for images, numbers in zip(
                 torch.split(examples.x, self._chunk), torch.split(beside, self._chunk), strict=True
             ):

@@ -261,9 +261,7 @@ def test_the_cache_of_pixels_changes_nothing(
 def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
     with pytest.raises(RunError, match=r"naive learns in sequence.*2 agents, expected one; give --agents 1"):
         run(replace(plan, agents=2, out=tmp_path / "run"))
-    assert run(
-        replace(plan, agents=1, out=tmp_path / "run")
-    ).complete  # whoever does so goes on in the same folder
+    assert run(replace(plan, agents=1, out=tmp_path / "run")).complete  # the same folder can then be used
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""EWC, Online EWC, SI and MAS: importances against numerical ones, springs against autograd, and what they do."""
+"""EWC, Online EWC, SI and MAS: importances against numerical ones, penalties against autograd, and effects."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Recorded(SiLearner):
 def test_si_adds_up_minus_slope_of_the_tasks_own_loss_times_step(doubles: None) -> None:
     learner = a_learner("si", made=Recorded, strength=3.0)
     expected_importance: list[torch.Tensor] = [torch.zeros(())] * 2
-    for position in range(2):  # on the second task there are springs, whose slope must not count
+    for position in range(2):  # the second task has a penalty, whose gradient must not count
         learner.learn(a_task(position), ())
         replica = a_network()
         for _ in range(position + 1):
@@ -249,7 +249,7 @@ def test_importances_of_a_real_network_are_those_of_one_image_after_the_other(no
     )
 
 
-# Springs.
+# Penalty.
 
 
 def penalty(learner: RegularisedLearner) -> torch.Tensor:
@@ -268,7 +268,7 @@ def penalty(learner: RegularisedLearner) -> torch.Tensor:
 
 @both_steps
 @each_kind
-def test_the_springs_force_is_the_gradient_of_the_penalty(doubles: None, kind: str, steps: str) -> None:
+def test_the_added_gradient_is_that_of_the_penalty(doubles: None, kind: str, steps: str) -> None:
     learner = a_learner(kind, strength=0.1, rate=0.01, steps=steps)
     for position in range(3):
         learner.learn(a_task(position), ())
@@ -289,7 +289,7 @@ def test_the_springs_force_is_the_gradient_of_the_penalty(doubles: None, kind: s
     assert max((a - b).abs().max() for a, b in zip(alone, expected, strict=True)) > 1e-4, "there is a force"
 
 
-def test_a_spring_too_stiff_for_the_rate_ends_at_the_old_weight() -> None:
+def test_a_penalty_too_large_for_the_rate_ends_at_the_old_weight() -> None:
     weight, old, slope = torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0]), torch.tensor([0.0, 5.0])
     for strength in (20.0, 1e6, 1e30, float("inf")):
         gradient = slope.clone()
@@ -298,29 +298,32 @@ def test_a_spring_too_stiff_for_the_rate_ends_at_the_old_weight() -> None:
         torch.testing.assert_close(ended, old - slope / strength)
 
 
-def test_no_spring_pushes() -> None:
+def test_negative_importance_gives_no_penalty() -> None:
     """A weight that did harm along SI's path has a negative importance; it is free, not driven away."""
-    spring = ([torch.tensor([-4.0])], [torch.tensor([1.0])], 1.0)
-    for pull in (QuadraticPenalty(*spring), SteadyPenalty(*spring, rate=0.1)):
+    terms = ([torch.tensor([-4.0])], [torch.tensor([1.0])], 1.0)
+    for added in (QuadraticPenalty(*terms), SteadyPenalty(*terms, rate=0.1)):
         gradient = torch.tensor([0.5])
-        pull.add([torch.tensor([3.0])], [gradient])
+        added.add([torch.tensor([3.0])], [gradient])
         assert gradient == 0.5
 
 
-def test_stiff_springs_seek_the_same_minimum() -> None:
+def test_steady_steps_reach_the_same_minimum() -> None:
     weight, old = torch.tensor([0.0]), torch.tensor([2.0])
-    pull, speed = SteadyPenalty([torch.tensor([5.0])], [old], strength=2.0, rate=0.5), torch.zeros(1)  # 0.5 · 10 > 1
+    added, speed = (
+        SteadyPenalty([torch.tensor([5.0])], [old], strength=2.0, rate=0.5),
+        torch.zeros(1),
+    )  # 0.5 · 10 > 1
     for _ in range(600):
         gradient = 3.0 * (weight - 1.0)
-        pull.add([weight], [gradient])
+        added.add([weight], [gradient])
         speed = 0.9 * speed + gradient
         weight = weight - 0.5 * speed
     torch.testing.assert_close(weight, torch.tensor([(3.0 * 1.0 + 10.0 * 2.0) / 13.0]))
 
 
 @each_kind
-def test_plain_steps_fly_apart_under_a_stiff_spring_and_steady_ones_do_not(kind: str) -> None:
-    """Softer springs move both alike, to the last bit."""
+def test_plain_steps_diverge_under_a_large_penalty_and_steady_ones_do_not(kind: str) -> None:
+    """Under smaller penalties both move the same, bit for bit."""
 
     def after_two(strength: float, steps: str) -> torch.Tensor:
         learner = a_learner(kind, strength=strength, rate=0.5, steps=steps)
@@ -424,15 +427,15 @@ IMAGES, STEPS, WEIGHTS = 20, 5, 35
 """Two epochs of 20 images in batches of 8; a layer of 6 × 5 products and 5 biases."""
 PASSES = 30 + 15 + 15 + 30
 """Layer and head forwards, through the head and to the layer's weights backwards."""
-SPRINGS = WEIGHTS + STEPS * WEIGHTS
+PENALTY = WEIGHTS + STEPS * WEIGHTS
 """Stiffness, and what every step adds; for EWC two more for each old task."""
 SHORTER = 2 * WEIGHTS + STEPS * WEIGHTS
 """Steady steps: how much shorter each is, and making it so."""
 BY_HAND = {
-    "ewc": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": 0, "penalty": SPRINGS + 2 * WEIGHTS}),
-    "ewc-online": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": WEIGHTS, "penalty": SPRINGS}),
-    "si": ({"importance": (STEPS + 2) * WEIGHTS}, {"importance": 0, "penalty": SPRINGS}),
-    "mas": ({"importance": IMAGES * PASSES}, {"importance": 0, "penalty": SPRINGS}),
+    "ewc": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": 0, "penalty": PENALTY + 2 * WEIGHTS}),
+    "ewc-online": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": WEIGHTS, "penalty": PENALTY}),
+    "si": ({"importance": (STEPS + 2) * WEIGHTS}, {"importance": 0, "penalty": PENALTY}),
+    "mas": ({"importance": IMAGES * PASSES}, {"importance": 0, "penalty": PENALTY}),
 }
 
 

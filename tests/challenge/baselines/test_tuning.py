@@ -293,7 +293,8 @@ def test_what_starts_at_random_is_tuned_by_a_grid_of_its_own():
     for name in ("psp", "supsup"):
         pretrained = METHODS[name]
         assert pretrained.settings_to_try() == pretrained.grid
-        assert replace(pretrained, start="random").settings_to_try() == pretrained.random_start_grid != pretrained.grid
+        random_start = replace(pretrained, start="random")
+        assert random_start.settings_to_try() == pretrained.random_start_grid != pretrained.grid
 
 
 def test_the_same_setting_twice_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

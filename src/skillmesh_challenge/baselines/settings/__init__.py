@@ -94,7 +94,7 @@ class Baseline:
 class TrainedSettings(Baseline):
     """One network, trained on one task after another.
 
-    The paper gives no learning rates or epochs for its baselines. Rates are tuned; epochs and batch are the same for all.
+    The paper gives no learning rates or epochs for its baselines. We tune rates; epochs and batch size are fixed.
     """
 
     start: Start = "pretrained"

@@ -88,6 +88,6 @@ class Fecam(Frozen):
             )
 
     def settings_to_try(self) -> Grid:
-        """Return the grid, plus its first two settings with the other power (descriptors are already square-rooted)."""
+        """Return the grid, plus both papers' settings with the other power: descriptors are already rooted."""
         other = {"power": 0.5 if self.power == 1 else 1.0}
         return (*self.grid, *(changes | other for changes in self.grid[:2]))
