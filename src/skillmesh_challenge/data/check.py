@@ -12,9 +12,9 @@ from skillmesh.errors import DataError
 from skillmesh.learning.examine import TaskTwins
 from skillmesh.numerics.process import Progress
 from skillmesh_challenge.data.problems import (
+    CheckedImage,
     DataReport,
     DataTaskFacts,
-    CheckedImage,
     Problem,
     Twins,
     by_task,

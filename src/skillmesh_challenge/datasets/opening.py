@@ -255,7 +255,7 @@ def open_collection(
     Parameters
     ----------
     partial
-        Accept missing datasets, and datasets with another number of classes than listed; otherwise both are refused.
+        Accept missing datasets and other numbers of classes than listed; otherwise both are refused.
     """
     members = survey_collection(name, Path(folder), seed=seed, rule=rule)
     missing = missing_words(collection(name), Path(folder), members)
@@ -343,7 +343,7 @@ def _fault(row: DatasetRow, classes: int, subsampled: bool) -> str:
     allowed = {row.classes, min(row.classes, MAX_CLASSES) if subsampled else row.classes}
     if classes in allowed:
         return ""
-    return f"{classes:,} classes were found, the list says {row.classes:,}; complete it, or accept it as it is (--partial)"
+    return f"{classes:,} classes were found, the list says {row.classes:,}; complete it, or use --partial"
 
 
 def _difference(known: Collection, row: DatasetRow, task: TaskImages) -> str:
