@@ -71,7 +71,7 @@ class PaperFigure:
         return Range(value - half, value + half)
 
     def like(self, other: Range) -> str:
-        """Format another number like this one; bounds get at least one decimal, as their own digits are too few."""
+        """Format another number like this one; bounds get at least one decimal, as they have too few digits."""
         bound, number, _, unit = self._parts()
         decimals = max(self._decimals(number), 1 if bound in ("<", ">") else 0)
         if "E" in self.text:

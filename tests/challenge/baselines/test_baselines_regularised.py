@@ -43,7 +43,7 @@ def doubles():
 
 
 def a_task(seed: int, images: int = 20) -> BaselineTask:
-    """Classes around random middles."""
+    """Return a task whose classes are scattered around random centres."""
     chance = torch.Generator().manual_seed(seed)
     middles = 2 * torch.randn(CLASSES, INPUTS, generator=chance)
 
@@ -55,7 +55,7 @@ def a_task(seed: int, images: int = 20) -> BaselineTask:
 
 
 def a_network(inputs: int = INPUTS, hidden: int = HIDDEN, seed: int = 0) -> TaskNetwork:
-    """With its head, two layers."""
+    """Return a network with two layers, head included."""
     torch.manual_seed(seed)
     return TaskNetwork(nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh()), torch.zeros(1, inputs))
 
@@ -71,7 +71,7 @@ def importance_of(learner: RegularisedLearner) -> list[torch.Tensor]:
 
 
 def by_finite_differences(weights: list[torch.Tensor], value: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
-    """The slope of whatever `value` returns along each weight, in a last dimension of the weight's size."""
+    """Return the derivative of `value` by each weight, in a last dimension of the weight's size."""
     slopes, step = [], 1e-5
     for weight in weights:
         flat, columns = weight.data.view(-1), []
@@ -88,7 +88,7 @@ def by_finite_differences(weights: list[torch.Tensor], value: Callable[[], torch
 
 
 def log_likelihoods(network: TaskNetwork, x: torch.Tensor) -> torch.Tensor:
-    """Of every image and class, from the two layers' formula."""
+    """Return the log-likelihood of every image and class, from the two layers' formula."""
     (first, _), head = network.body, network.heads[-1]
     with torch.no_grad():
         logits = torch.tanh(x @ first.weight.T + first.bias) @ head.weight.T + head.bias
@@ -163,7 +163,7 @@ def test_online_fisher_fades_by_its_decay(doubles: None) -> None:
 
 
 class Recorded(SiLearner):
-    """Writes down what a step was taken on, and where it led."""
+    """Records batch and state before each step, and the weights after it."""
 
     def before_task(self, task: BaselineTask) -> None:
         super().before_task(task)
@@ -207,13 +207,13 @@ def test_si_adds_up_minus_slope_of_the_tasks_own_loss_times_step(doubles: None) 
 
 
 class Bowl(SiLearner):
-    """Has a loss whose fall is known."""
+    """Has a loss whose decrease is known."""
 
     def loss(self, batch: Batch) -> torch.Tensor:
         return sum((index + 1) / 2 * (weight - 0.3).square().sum() for index, weight in enumerate(self.weights))
 
 
-def test_si_accounts_for_the_fall_of_a_quadratic_loss(doubles: None) -> None:
+def test_si_accounts_for_the_decrease_of_a_quadratic_loss(doubles: None) -> None:
     how = {"epochs": 40, "momentum": 0.0, "schedule": "constant", "rate": 1e-3}
     learner = a_learner("si", made=Bowl, **how)
     before = [weight.detach().clone() for weight in learner.weights]
@@ -253,7 +253,7 @@ def test_importances_of_a_real_network_are_those_of_one_image_after_the_other(no
 
 
 def penalty(learner: RegularisedLearner) -> torch.Tensor:
-    """As the papers write it, with the factor a half."""
+    """Return the penalty as the papers write it, with the factor ½."""
     if isinstance(learner, EwcLearner):
         kept = list(zip(learner.fishers, learner.old, strict=True))
     else:
@@ -299,7 +299,7 @@ def test_a_penalty_too_large_for_the_rate_ends_at_the_old_weight() -> None:
 
 
 def test_negative_importance_gives_no_penalty() -> None:
-    """A weight that did harm along SI's path has a negative importance; it is free, not driven away."""
+    """A weight that raised the loss along SI's path has a negative importance; it moves freely."""
     terms = ([torch.tensor([-4.0])], [torch.tensor([1.0])], 1.0)
     for added in (QuadraticPenalty(*terms), SteadyPenalty(*terms, rate=0.1)):
         gradient = torch.tensor([0.5])
@@ -368,7 +368,7 @@ LONG = {"epochs": 20, "rate": 0.2, "head_rate": 0.1}
 
 
 def crossed(position: int, seed: int) -> BaselineTask:
-    """Whether two numbers have the same sign, at another place in each task: features must be learned anew."""
+    """Return a task about the signs of two inputs, which differ per task: new features must be learned."""
     chance = torch.Generator().manual_seed(10 * seed + position)
 
     def drawn(count: int) -> BaselineExamples:
@@ -404,7 +404,7 @@ def test_old_tasks_are_forgotten_less_than_by_naive(kind: str, steps: str, naive
 
 
 @each_kind
-def test_a_restored_learner_goes_on_the_same(kind: str) -> None:
+def test_a_restored_learner_continues_the_same(kind: str) -> None:
     learner, restored = a_learner(kind, strength=5.0), a_learner(kind, strength=5.0)
     tasks = [a_task(position) for position in range(4)]
     for task in tasks[:2]:
@@ -428,9 +428,9 @@ IMAGES, STEPS, WEIGHTS = 20, 5, 35
 PASSES = 30 + 15 + 15 + 30
 """Layer and head forwards, through the head and to the layer's weights backwards."""
 PENALTY = WEIGHTS + STEPS * WEIGHTS
-"""Stiffness, and what every step adds; for EWC two more for each old task."""
+"""Preparing the penalty, and its part of every step; for EWC two more for each old task."""
 SHORTER = 2 * WEIGHTS + STEPS * WEIGHTS
-"""Steady steps: how much shorter each is, and making it so."""
+"""Steady steps: computing and applying the factors."""
 BY_HAND = {
     "ewc": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": 0, "penalty": PENALTY + 2 * WEIGHTS}),
     "ewc-online": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": WEIGHTS, "penalty": PENALTY}),
@@ -483,13 +483,13 @@ def test_steady_methods_have_steady_steps_and_a_grid_of_their_own(kind: str) -> 
 
 
 @each_kind
-def test_steps_of_no_kind_are_refused(kind: str) -> None:
+def test_unknown_kinds_of_steps_are_refused(kind: str) -> None:
     with pytest.raises(RunError, match="steps = 'stedy'; expected plain, steady"):
         a_learner(kind, steps="stedy")
 
 
 @each_kind
-def test_what_flies_apart_is_known_to(kind: str) -> None:
+def test_divergence_is_detected(kind: str) -> None:
     learner = a_learner(kind, strength=1e30, rate=0.5, epochs=20)
     learner.learn(a_task(0), ())
     assert learner.finite()
@@ -497,7 +497,7 @@ def test_what_flies_apart_is_known_to(kind: str) -> None:
     assert not learner.finite()
 
 
-def test_settings_without_sense_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(RunError, match=r"strength = -1\.0; expected a number from 0 up"):
         methods.Si("si", strength=-1.0)
     with pytest.raises(RunError, match="fisher = 'true'; expected sampled, empirical"):

@@ -249,7 +249,7 @@ def test_a_class_that_cannot_be_read_is_refused(one_network, settings, tiny_task
     shutil.copytree(tiny_tasks / "dice", tmp_path / "dice")
     for file in next((tmp_path / "dice/train").iterdir()).iterdir():
         file.write_bytes(b"broken")
-    with pytest.raises(DataError, match="'dice' has a class without a training image"):
+    with pytest.raises(DataError, match="'dice' has a class without readable training images"):
         run_study("clusters", replace(settings, folders=(tmp_path / "dice",)))
 
 
