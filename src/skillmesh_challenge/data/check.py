@@ -132,9 +132,7 @@ def _find_collection(name: str, path: Path, settings: Settings, found: Found) ->
         elif member.fault:
             found.problems.append(Problem("other-classes", member.fault, task, fatal=not settings.partial))
         if member.difference:
-            hint = (
-                "; --rule list gives the sizes of the list" if known.subsampled and settings.rule != "list" else ""
-            )
+            hint = "; --rule list gives its sizes" if known.subsampled and settings.rule != "list" else ""
             found.problems.append(Problem("other-size", member.difference + hint, task))
         if member.task is not None:
             found.add(member.task, member.path)
@@ -165,7 +163,7 @@ def check(
     skip_unreadable: bool = False,
     progress: Progress | None = None,
 ) -> DataReport:
-    """CheckedImage at every image of every task at `paths`, as a run with this seed would open them.
+    """Check every image of every task at `paths`, as a run with this seed would open them.
 
     Parameters
     ----------

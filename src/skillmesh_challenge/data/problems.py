@@ -37,7 +37,7 @@ class CheckedImage:
     """One image after reading and decoding it."""
 
     task: int
-    """Index of the task; names may not be unique."""
+    """Index of the task; names need not be unique."""
     split: str
     label: str
     file: str
@@ -277,7 +277,7 @@ def _untested(task: TaskImages) -> list[Problem]:
 
 
 def _bad_names(task: TaskImages) -> str:
-    """Return why the names of task and classes do not fit on a module's card; empty if they do."""
+    """Return why a module's card cannot hold the names of task and classes; empty if it can."""
     from skillmesh.module.card import Card, now
 
     facts: dict[str, Any] = {
@@ -300,7 +300,7 @@ def _bad_names(task: TaskImages) -> str:
     try:
         Card(**facts)
     except CardError as error:
-        return f"these names do not fit on a module's card: {error}"
+        return f"a module's card cannot hold these names: {error}"
     return ""
 
 

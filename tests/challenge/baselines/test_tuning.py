@@ -264,7 +264,7 @@ def test_methods_tuned_one_after_another_stand_in_one_file(
     swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        tuning, "run_jobs", lambda some, workers: ((trial, swept[1].tried[trial.number]) for trial in some)
+        tuning, "run_jobs", lambda jobs, workers: ((trial, swept[1].tried[trial.number]) for trial in jobs)
     )
     tune([tunable()], ground, tmp_path)
     tune([replace(tunable(), name="other")], ground, tmp_path)

@@ -110,7 +110,7 @@ class TestCheck:
             ),
             (["a/1.png", "b/2.png"], "no test images: its classes have too few images"),
             (["val/a/1.png", "test/a/2.png"], "there is test, val but no train folder"),
-            (["train/a/1.png", "train/b\x07/2.png", "test/a/3.png"], "these names do not fit on a module's card"),
+            (["train/a/1.png", "train/b\x07/2.png", "test/a/3.png"], "a module's card cannot hold these names"),
         ],
     )
     def test_the_words_say_what_was_found_and_what_is_expected(self, tmp_path: Path, files: list[str], words: str):
