@@ -130,7 +130,7 @@ def _earlier(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
     for name, value in facts.items():
         if before.get(name) != value:
             raise RunError(
-                f"{out} holds tuning results for other {name}: {before.get(name)}, expected {value}; name "
+                f"{out} holds tuning results with {name} = {before.get(name)}, expected {value}; name "
                 "another folder with --out, or remove this one to start over"
             )
     return methods

@@ -269,9 +269,9 @@ def test_methods_tuned_one_after_another_stand_in_one_file(
     tune([tunable()], ground, tmp_path)
     tune([replace(tunable(), name="other")], ground, tmp_path)
     assert list(json.loads((tmp_path / "tuning.json").read_text())["methods"]) == ["naive", "other"]
-    with pytest.raises(RunError, match=r"tuning results for other tasks: .*, expected .*; name another folder"):
+    with pytest.raises(RunError, match=r"tuning results with tasks = .*, expected .*; name another folder"):
         tune([tunable()], replace(ground, first=1), tmp_path)
-    with pytest.raises(RunError, match="tuning of other seed: it was 0, now it is 1"):
+    with pytest.raises(RunError, match="tuning results with seed = 0, expected 1"):
         tune([tunable()], ground, tmp_path, seed=1)
 
 
