@@ -22,7 +22,7 @@ from typing import Any
 import skillmesh_challenge.baselines.methods  # noqa: F401  (they have names now)
 from skillmesh.data.folder import find_tasks
 from skillmesh_challenge.baselines.settings import Baseline
-from skillmesh_challenge.baselines.trials import made
+from skillmesh_challenge.baselines.trials import run_jobs
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import Method, find_method
 from skillmesh_challenge.metrics import Interval, after_learning, forgetting, pooled
@@ -100,7 +100,7 @@ def main() -> None:
     paths = tuple(path.resolve() for path in find_tasks(options.tasks))
     more = (options.out, options.device, options.settings)
     jobs = [Job(method, seed, paths, *more) for method in options.methods for seed in options.seeds]
-    for job, record in made(jobs, options.workers):
+    for job, record in run_jobs(jobs, options.workers):
         found = record.results or {}
         print(f"{job.method} {job.seed}: {100 * found['final_accuracy']:.1f} %", flush=True)
 

@@ -1,4 +1,4 @@
-"""A task's images as tensors: decoded once for every run on this machine."""
+"""Images of a task as tensors. Decoded images are cached and shared by all runs on this machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TEST_BATCH = 128
 
 @dataclass(frozen=True)
 class BaselineExamples:
-    """Images, or what a frozen network makes of them, and their classes."""
+    """Images, or their features from a frozen network, with class labels."""
 
     x: torch.Tensor
     labels: torch.Tensor
     file_bytes: torch.Tensor | None = None
-    """Of each image's file; None where they came from none."""
+    """Size in bytes of each image's file; None if the examples do not come from files."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,58 +48,58 @@ class BaselineExamples:
 
     @property
     def stored_bytes(self) -> int:
-        """What it takes to keep them: each as its file, or as it is here where that is smaller."""
+        """Bytes needed to store the examples: each as its file or as its tensor, whichever is smaller."""
         if self.file_bytes is None or not len(self):
             return self.x.nbytes
         return int(self.file_bytes.clamp(max=self.x[0].nbytes).sum())
 
 
 class Batch(NamedTuple):
-    """Images of one or several tasks."""
+    """Training images of one or several tasks."""
 
     x: torch.Tensor
     labels: torch.Tensor
     tasks: torch.Tensor
-    """The position of each image's task."""
+    """Position of each image's task in the sequence of tasks."""
     rows: torch.Tensor | None = None
-    """Where each lies among the examples, for what a method keeps beside them."""
+    """Index of each image among the examples, to find values that a method stores per example."""
 
 
 @dataclass(frozen=True)
 class BaselineTask:
-    """A task as a learner sees it."""
+    """The data of one task that a learner receives."""
 
     name: str
     classes: int
     train: BaselineExamples
-    """What may be learned from: training and validation images."""
+    """Training and validation images."""
     test: BaselineExamples
 
 
-def in_equal_batches(x: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The last one is filled up with copies of an image."""
-    for some in torch.split(x, TEST_BATCH):
-        missing = TEST_BATCH - len(some)
-        yield torch.cat([some, some[:1].expand(missing, *some.shape[1:])]) if missing else some
+def equal_batches(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield batches of `TEST_BATCH` rows; the last one is padded with copies of its first row."""
+    for batch in torch.split(x, TEST_BATCH):
+        missing = TEST_BATCH - len(batch)
+        yield torch.cat([batch, batch[:1].expand(missing, *batch.shape[1:])]) if missing else batch
 
 
 def decoded_task(folder: TaskImages, size: int, cache_folder: Path) -> BaselineTask:
-    """Decode all images of a task to (n, size, size, 3); those that cannot be read are left out."""
-    return seen_task(folder, partial(_decoded, folder.name, size=size, cache_folder=cache_folder))
+    """Return a task with all images decoded to (n, size, size, 3); unreadable images are left out."""
+    return read_task(folder, partial(_decoded, folder.name, size=size, cache_folder=cache_folder))
 
 
-def seen_task(folder: TaskImages, see: Callable[[Sequence[Split]], BaselineExamples]) -> BaselineTask:
-    """Let `see` look at what is learned from, and at what is tested on."""
+def read_task(folder: TaskImages, read: Callable[[Sequence[Split]], BaselineExamples]) -> BaselineTask:
+    """Apply `read` to the splits for learning (train, val) and to those for testing; both must have images."""
     learned_from = [folder.splits[name] for name in ("train", "val") if len(folder.splits.get(name, ()))]
     tested_on = [folder.splits[name] for name in ("test",) if len(folder.splits.get(name, ()))]
     if not learned_from or not tested_on:
-        found = ", ".join(name for name, split in folder.splits.items() if len(split))
-        raise DataError(f"the task {folder.name!r} has {found or 'no'} images; expected train and test")
-    return BaselineTask(folder.name, len(folder.classes), see(learned_from), see(tested_on))
+        filled = ", ".join(name for name, split in folder.splits.items() if len(split))
+        raise DataError(f"the task {folder.name!r} has {filled or 'no'} images; expected train and test")
+    return BaselineTask(folder.name, len(folder.classes), read(learned_from), read(tested_on))
 
 
 def _decoded(task: str, splits: Sequence[Split], size: int, cache_folder: Path) -> BaselineExamples:
-    """Read pixels from the cache, where the same images were decoded before."""
+    """Return decoded images, from the cache if the same images were decoded before."""
     files = [file for split in splits for file in split.files]
     labels = np.concatenate([split.labels for split in splits])
     contents = [_content(file) for file in files]
@@ -109,9 +109,9 @@ def _decoded(task: str, splits: Sequence[Split], size: int, cache_folder: Path) 
     rows = np.load(stored / "readable.npy")
     if not len(rows):
         raise DataError(
-            f"none of {len(files)} images of {task!r} can be read, {files[0].name} first; mend the task"
+            f"none of {len(files)} images of {task!r} can be read (first: {files[0].name}); repair its files"
         )
-    # Mapped, not read: runs side by side share its memory. Nothing is written to it.
+    # The file is memory-mapped, so that parallel runs share its memory. Nothing is written to it.
     pixels = np.load(stored / "pixels.npy", mmap_mode="c")
     file_bytes = torch.tensor([len(contents[row]) for row in rows])
     return BaselineExamples(torch.from_numpy(pixels), torch.from_numpy(labels[rows]), file_bytes)
@@ -132,7 +132,7 @@ def _key(contents: Sequence[bytes], size: int) -> str:
 
 
 def _store(files: Sequence[AnyImage], contents: Sequence[bytes], size: int, stored: Path) -> None:
-    """Decode into a folder beside it first: others that look for it find it whole or not at all."""
+    """Decode into a temporary folder and rename it, so that other runs never see an incomplete one."""
 
     def pixels(index: int) -> Pixels | None:
         try:
@@ -142,13 +142,13 @@ def _store(files: Sequence[AnyImage], contents: Sequence[bytes], size: int, stor
 
     with ThreadPoolExecutor(cpu_workers()) as pool:
         decoded = list(pool.map(pixels, range(len(files))))
-    readable = np.array([index for index, one in enumerate(decoded) if one is not None], dtype=np.int64)
-    kept = [one for one in decoded if one is not None]
+    readable = np.array([index for index, image in enumerate(decoded) if image is not None], dtype=np.int64)
+    kept = [image for image in decoded if image is not None]
     partial = stored.with_name(f"{stored.name}.{uuid4().hex}")
     partial.mkdir(parents=True)
     np.save(partial / "pixels.npy", np.stack(kept) if kept else np.empty((0, size, size, 3), np.uint8))
     np.save(partial / "readable.npy", readable)
     try:
         partial.rename(stored)
-    except OSError:  # another run was faster
+    except OSError:  # another run stored it first
         shutil.rmtree(partial)

@@ -1,10 +1,11 @@
-"""Experience replay (Robins 1995; Rebuffi 2017, as the paper has it): some old images are learned again.
+"""Experience replay (Robins 1995; the paper cites Rebuffi 2017): some images of old tasks are trained on again.
 
-After a task, a few images of each of its classes are kept, drawn at random; the buffer grows with every task. The
-next is learned from all its own images and the whole buffer, each image through its own task's head. So the work
-grows too: with a share of images kept of every task, the n-th costs 1 + (n − 1) · share (the paper's appendix D).
+After a task, a few random images of each of its classes are kept, so the buffer grows with every task. The next
+task is trained on all its own images and the whole buffer, each image through its own task's head. So the cost
+grows too: if a share of every task's images is kept, the n-th task costs 1 + (n − 1) · share (the paper's
+appendix D).
 
-Which images are kept follows from the seed and the task alone. A run that goes on after a kill draws them again.
+The choice of images depends only on the seed and the task, so a resumed run draws the same ones.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Replay(Trainer):
-    """Learns old images with the new ones."""
+    """Trains on the new task's images and on kept images of old tasks."""
 
     method: Er
     _buffer: Batch | None = None
-    """Where it is not among the examples."""
+    """The buffer if it is drawn from separately; None if it is empty or part of the examples."""
     _bytes = 0
 
     def kept(self, task: BaselineTask, position: int) -> BaselineExamples:
-        """What is kept of a task: of each class the first few in an order that is drawn."""
+        """Return the images kept of a task: the first few of each class in a random order."""
         order = torch.randperm(len(task.train), generator=self.chance(position, "buffer"))
         labels = task.train.labels.cpu()[order]
         rows = [order[labels == label][: self.method.per_class] for label in range(task.classes)]
@@ -52,18 +53,18 @@ class Replay(Trainer):
         if self._buffer is None:
             yield from super().batches(examples, chance)
             return
-        again = self.chance(self.known - 1, "replay")
+        generator = self.chance(self.known - 1, "replay")
         drawn = torch.empty(0, dtype=torch.long)
         for batch in super().batches(examples, chance):
             count = len(batch.labels)
-            while len(drawn) < count:  # each once, then each again in another order
-                drawn = torch.cat([drawn, torch.randperm(len(self._buffer.labels), generator=again)])
+            while len(drawn) < count:  # the whole buffer once, then again in another order
+                drawn = torch.cat([drawn, torch.randperm(len(self._buffer.labels), generator=generator)])
             rows, drawn = drawn[:count].to(self.device), drawn[count:]
             yield self._together([batch, Batch(*(part[rows] for part in self._buffer[:3]))])
 
     def _together(self, parts: Sequence[Batch]) -> Batch:
         columns = zip(*(part[:3] for part in parts), strict=True)
-        return Batch(*(torch.cat([one.to(self.device) for one in column]) for column in columns))
+        return Batch(*(torch.cat([part.to(self.device) for part in column]) for column in columns))
 
     def loss(self, batch: Batch) -> torch.Tensor:
         return self.mixed_loss(batch)

@@ -1,9 +1,9 @@
-"""Elastic weight consolidation: a weight is as important as its Fisher information.
+"""Elastic weight consolidation: the importance of a weight is its Fisher information.
 
-After a task the log-likelihood of its answers is nearly a parabola around the learned weights. The Fisher
-information says how narrow: a weight that changes the answers much, whichever way, is held hard. EWC (Kirkpatrick
-et al. 2017) keeps a parabola for every task; they add up to one, which is made anew when a task begins. Online EWC
-(Schwarz et al. 2018) keeps a single one around the newest weights and lets old tasks fade.
+After a task, the log-likelihood of its answers is nearly quadratic around the learned weights, with the Fisher
+information as curvature: a weight that changes the answers much, in either direction, gets a strong penalty. EWC
+(Kirkpatrick et al. 2017) keeps one quadratic per task; they add up to a single one, which is recomputed when a
+task begins. Online EWC (Schwarz et al. 2018) keeps one around the newest weights and lets old tasks decay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import BaselineTask
-from skillmesh_challenge.baselines.importance import PulledLearner, Tensors, elements
+from skillmesh_challenge.baselines.importance import RegularisedLearner, Tensors, elements
 from skillmesh_challenge.baselines.network import bytes_of
 
 if TYPE_CHECKING:
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
     from skillmesh_challenge.baselines.settings.regularised import EwcOnline as EwcOnlineSettings
 
 
-class Fishing(PulledLearner):
-    """What both have in common."""
+class FisherLearner(RegularisedLearner):
+    """Common base of EWC and Online EWC."""
 
     method: EwcSettings
 
     def fisher(self, task: BaselineTask) -> Tensors:
-        """The diagonal: the mean square of the gradient of an answer's log-likelihood, image by image."""
-        examples = self.some(task.train, self.method.fisher_images)
+        """Return the diagonal Fisher information: the mean over images of the squared log-likelihood gradient."""
+        examples = self.sample(task.train, self.method.fisher_images)
         if self.method.fisher == "empirical":
-            found = self.image_by_image(examples, _of_label, examples.labels, torch.square)
+            fisher = self.mean_over_images(examples, _label_loss, examples.labels, torch.square)
         else:
             chance = torch.rand(len(examples), generator=self.chance(self.known - 1, "answers")).to(self.device)
-            found = self.image_by_image(examples, _of_answer, chance, torch.square)
+            fisher = self.mean_over_images(examples, _sampled_label_loss, chance, torch.square)
         spend("importance", float(len(examples)) * elements(self.weights))
-        return found
+        return fisher
 
 
-def _of_label(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+def _label_loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits, label)
 
 
-def _of_answer(logits: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
-    """Of a class that the network draws by its own likelihoods, not of the true one."""
+def _sampled_label_loss(logits: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+    """Return the loss of a class that is sampled from the network's own predictions, not of the true class."""
     below = logits.detach().softmax(0).cumsum(0) <= chance
-    return _of_label(logits, below.sum().clamp_max(len(logits) - 1))
+    return _label_loss(logits, below.sum().clamp_max(len(logits) - 1))
 
 
-class EwcLearner(Fishing):
-    """A Fisher information and the weights around which it was taken, for every task."""
+class EwcLearner(FisherLearner):
+    """Keeps, for every task, its Fisher information and the weights at which it was measured."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -62,8 +62,8 @@ class EwcLearner(Fishing):
         self.fishers.append(self.fisher(task))
         self.old.append(self.copies())
 
-    def springs(self) -> tuple[Tensors, Tensors]:
-        """Springs on one weight pull like a single one: their sum, to their mean weighted by importance."""
+    def penalty_terms(self) -> tuple[Tensors, Tensors]:
+        """Add the tasks' quadratics: the importances' sum, around the old weights' importance-weighted mean."""
         total = [torch.zeros_like(weight) for weight in self.weights]
         middle = self.copies()
         for fisher, old in zip(self.fishers, self.old, strict=True):
@@ -84,11 +84,11 @@ class EwcLearner(Fishing):
         return {"fishers": self.fishers, "old": self.old}
 
     def restore_own(self, own: dict[str, Any]) -> None:
-        self.fishers, self.old = ([self.here(one) for one in own[name]] for name in ("fishers", "old"))
+        self.fishers, self.old = ([self.on_device(part) for part in own[name]] for name in ("fishers", "old"))
 
 
-class EwcOnlineLearner(Fishing):
-    """A running Fisher information, around the newest weights."""
+class EwcOnlineLearner(FisherLearner):
+    """Keeps one running Fisher information, around the newest weights."""
 
     method: EwcOnlineSettings
 

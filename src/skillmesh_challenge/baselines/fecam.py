@@ -1,14 +1,14 @@
 """FeCAM (Goswami et al. 2023, "FeCAM: Exploiting the Heterogeneity of Class Distributions").
 
-Every class has a covariance of its own. Features are brought nearer to Gaussians by a power, covariances are
-shrunk twice (γ₁ of the mean variance goes to the diagonal, γ₂ of the mean covariance beside it) and turned into
+Every class has its own covariance. A power transform makes features more Gaussian. Covariances are shrunk twice
+(γ₁ of the mean variance is added to the diagonal, γ₂ of the mean covariance off the diagonal) and normalised to
 correlations, so that the Mahalanobis distances of different classes can be compared; images and means are scaled
 to length one.
 
-As published, that is one matrix of d × d per class: 4 GB for 607 classes of 1,280 features, 20 GB at 2,912
-dimensions. But a class of n images has a covariance of rank n − 1, so that the shrunk one is αI + β11ᵀ + RᵀR with
-R of n rows, and its inverse is found exactly from n × n products (Woodbury). We keep those n rows: the same
-distances, and for small classes far fewer bytes. Where a class has more images than dimensions, R has d rows.
+The published method stores a d × d matrix per class: 4 GB for 607 classes of 1,280 features, 20 GB at 2,912
+dimensions. But a class of n images has a covariance of rank n − 1, so the shrunk one is αI + β11ᵀ + RᵀR, where R
+has n rows, and its inverse follows exactly from n × n products (Woodbury). We keep those n rows: the distances are
+the same, and small classes need far fewer bytes. If a class has more images than dimensions, R has d rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from skillmesh_challenge.baselines.frozen import FrozenLearner, class_means, pow
 from skillmesh_challenge.baselines.settings.frozen import Fecam as Settings
 
 LEAST = 1e-12
-"""Variance of a class whose images are all alike: its correlations are the identity."""
+"""Smallest variance. A class whose images are all equal gets it, and then has the identity as correlations."""
 
 
 class Distance(NamedTuple):
-    """Of y to a class at μ: Σ scale·(y − μ)² + Σ sign·(row·(y − μ))²."""
+    """Distance of y to a class with mean μ: Σ scale·(y − μ)² + Σ sign·(row·(y − μ))²."""
 
     scale: torch.Tensor
     rows: torch.Tensor
@@ -36,7 +36,7 @@ class Distance(NamedTuple):
 
 
 class FecamLearner(FrozenLearner[Settings]):
-    """A distance per class."""
+    """Learns one Mahalanobis distance per class."""
 
     def take_in(self, x: torch.Tensor, labels: torch.Tensor, classes: int) -> None:
         x, method = powered(x.double(), self.method.power), self.method
@@ -70,7 +70,7 @@ class FecamLearner(FrozenLearner[Settings]):
 
 
 def class_distance(residuals: torch.Tensor, gamma1: float, gamma2: float, shrinks: int) -> Distance:
-    """From a class's images less their mean."""
+    """Return the distance of a class from its residuals (images minus their mean)."""
     images, dim = residuals.shape
     rows = residuals / math.sqrt(max(1, images - 1))
     if images > dim:
@@ -79,7 +79,7 @@ def class_distance(residuals: torch.Tensor, gamma1: float, gamma2: float, shrink
     alpha, beta = _shrunk(rows, gamma1, gamma2, shrinks)
     deviation = (rows.square().sum(dim=0) + alpha + beta).clamp(min=LEAST).sqrt()
     alpha = max(alpha, LEAST)
-    # (αI + RᵀR)⁻¹ = (I − BᵀB) / α with B = L⁻¹R and LLᵀ = αI + RRᵀ; Sherman and Morrison's formula adds β11ᵀ.
+    # (αI + RᵀR)⁻¹ = (I − BᵀB) / α with B = L⁻¹R and LLᵀ = αI + RRᵀ; the Sherman-Morrison formula adds β11ᵀ.
     small = rows @ rows.T
     small.diagonal().add_(alpha)
     inner = torch.linalg.solve_triangular(torch.linalg.cholesky(small), rows, upper=False)
@@ -94,12 +94,12 @@ def class_distance(residuals: torch.Tensor, gamma1: float, gamma2: float, shrink
 
 
 def _shrunk(rows: torch.Tensor, gamma1: float, gamma2: float, shrinks: int) -> tuple[float, float]:
-    """α and β of αI + β11ᵀ, which shrinking adds to RᵀR."""
+    """Return α and β of the term αI + β11ᵀ that shrinking adds to RᵀR."""
     dim = rows.shape[1]
     trace, total = float(rows.square().sum()), float(rows.sum(dim=1).square().sum())
     variance, covariance = trace / dim, (total - trace) / (dim * max(1, dim - 1))
     alpha = beta = 0.0
     for _ in range(shrinks):
-        to_diagonal, beside = gamma1 * (variance + alpha + beta), gamma2 * (covariance + beta)
-        alpha, beta = alpha + to_diagonal - beside, beta + beside
+        to_diagonal, off_diagonal = gamma1 * (variance + alpha + beta), gamma2 * (covariance + beta)
+        alpha, beta = alpha + to_diagonal - off_diagonal, beta + off_diagonal
     return alpha, beta

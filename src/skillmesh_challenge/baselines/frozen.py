@@ -1,11 +1,11 @@
-"""What learners on a frozen backbone have in common.
+"""Base class of learners on a frozen backbone.
 
-Each looks at an image once, through the very backbone that ours uses (and its cache), adds it to sums, and answers
-from a closed form of those sums. They are learners of classes: all classes of all tasks compete, and no task needs
-to be told. Where it is told, only that task's classes compete.
+Each processes an image once, with the same backbone (and cache) that skillmesh uses, adds it to running sums, and
+answers from a closed form of those sums. They are class-incremental: all classes of all tasks compete, and no task
+label is needed. With a task label, only that task's classes compete.
 
-A learner keeps what is in `kept`, and nothing else: what it needs for answers, `prepare` makes from that. The
-backbone is no part of it, as it is no part of our modules.
+A learner keeps only what is in `kept`; `prepare` computes from it what answers need. The backbone is not counted,
+as it is not part of our modules either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from skillmesh.errors import DataError
 from skillmesh.numerics.arrays import spend
 from skillmesh.numerics.process import begin
-from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, seen_task
+from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, read_task
 from skillmesh_challenge.baselines.learner import LearnerAnswers
 from skillmesh_challenge.baselines.network import bytes_of
 from skillmesh_challenge.baselines.settings import Frozen
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from skillmesh_challenge.stage import Stage
 
 SCORED_AT_ONCE = 1024
-"""Images whose scores of all classes are in memory together."""
+"""Number of images whose scores for all classes are in memory together."""
 Settings = TypeVar("Settings", bound=Frozen)
 
 
 class FrozenLearner(ABC, Generic[Settings]):
-    """Takes in task after task; methods say what they add up and how they score."""
+    """Learns one task after another; subclasses define what they accumulate and how they score."""
 
     def __init__(self, method: Settings, seed: int = 0, backbone: Backbone | None = None) -> None:
         self.method, self.seed, self._backbone = method, seed, backbone
         self.device = torch.device("cpu") if backbone is None else backbone.network.device
         self.spans: list[int] = []
-        """Classes of each task."""
+        """Number of classes of each task."""
         self.kept: dict[str, torch.Tensor] = {}
 
     @classmethod
@@ -53,18 +53,18 @@ class FrozenLearner(ABC, Generic[Settings]):
 
         return cls(method, stage.settings.seed, worker_backbone(backbone_ref(method, stage)))
 
-    # What methods say.
+    # Overridden by methods.
 
     @abstractmethod
     def take_in(self, x: torch.Tensor, labels: torch.Tensor, classes: int) -> None:
         """Add a task's images to what is kept."""
 
     def prepare(self) -> None:
-        """Make what answers need from what is kept."""
+        """Compute what answers need from what is kept."""
 
     @abstractmethod
     def scores(self, x: torch.Tensor, columns: slice) -> torch.Tensor:
-        """Of these classes among all, the best highest."""
+        """Return the scores of these classes, a column each; the highest is the best."""
 
     # Learning.
 
@@ -74,19 +74,19 @@ class FrozenLearner(ABC, Generic[Settings]):
         advance = begin(progress, f"{folder.name} (images)", sum(map(len, folder.splits.values())))
 
         def described(splits: Sequence[Split]) -> BaselineExamples:
-            found = backbone.describe([file for split in splits for file in split.files], advance)
-            labels = np.concatenate([split.labels for split in splits])[found.readable]
-            x = backbone.represent(found.raw, self.method.representation)
+            descriptions = backbone.describe([file for split in splits for file in split.files], advance)
+            labels = np.concatenate([split.labels for split in splits])[descriptions.readable]
+            x = backbone.represent(descriptions.raw, self.method.representation)
             return BaselineExamples(torch.from_numpy(x), torch.from_numpy(labels))
 
-        return seen_task(folder, described)
+        return read_task(folder, described)
 
     def learn(self, task: BaselineTask, before: Sequence[BaselineTask]) -> None:
         counts = torch.bincount(task.train.labels, minlength=task.classes)
         if not counts.all():
             raise DataError(
-                f"{int((counts == 0).sum())} of {task.classes} classes of {task.name!r} have no image that can be "
-                "read, expected one or more; mend or remove them"
+                f"{int((counts == 0).sum())} of {task.classes} classes of {task.name!r} have no readable image; "
+                "expected one or more each; repair their files or remove these classes"
             )
         if self._backbone is not None:
             spend("forward", len(task.train) * float(self._backbone.network.forward_macs))
@@ -95,12 +95,12 @@ class FrozenLearner(ABC, Generic[Settings]):
         self.prepare()
 
     def append(self, name: str, rows: torch.Tensor) -> None:
-        """Keep more rows, in single precision."""
+        """Append rows to a kept tensor, in single precision."""
         rows = rows.float()
         self.kept[name] = torch.cat([self.kept[name], rows]) if name in self.kept else rows
 
     def add(self, name: str, values: torch.Tensor) -> None:
-        """Add to a sum that is kept in single precision."""
+        """Add to a kept sum, in single precision."""
         self.kept[name] = (self.kept[name] + values if name in self.kept else values).float()
 
     # Answering.
@@ -117,13 +117,13 @@ class FrozenLearner(ABC, Generic[Settings]):
         return LearnerAnswers(tasks, best - (ends - spans)[tasks])
 
     def _best(self, x: torch.Tensor, columns: slice) -> torch.Tensor:
-        """Of many images, which need not be on the device."""
+        """Return the best class of each image; `x` need not be on the device."""
         parts = [
-            self.scores(some.to(self.device), columns).argmax(dim=1) for some in torch.split(x, SCORED_AT_ONCE)
+            self.scores(batch.to(self.device), columns).argmax(dim=1) for batch in torch.split(x, SCORED_AT_ONCE)
         ]
         return torch.cat(parts).cpu()
 
-    # Keeping.
+    # Saving.
 
     def finite(self) -> bool:
         return all(bool(tensor.isfinite().all()) for tensor in self.kept.values())
@@ -141,11 +141,11 @@ class FrozenLearner(ABC, Generic[Settings]):
 
 
 def class_means(x: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
-    """In double precision."""
+    """Return the mean of each class, in double precision."""
     spend("means", float(x.numel()))
     return torch.stack([x[labels == c].double().mean(dim=0) for c in range(classes)])
 
 
 def powered(x: torch.Tensor, power: float) -> torch.Tensor:
-    """Tukey's transform, which makes skewed features more Gaussian; negative numbers keep their sign."""
+    """Apply Tukey's transform, which makes skewed features more Gaussian; negative numbers keep their sign."""
     return x if power == 1 else x.sign() * x.abs().pow(power)

@@ -1,7 +1,7 @@
-"""Methods that keep tasks apart: the network takes on another shape for each task, and can take it on again.
+"""Base class of methods that isolate tasks: the network is switched to the parameters of one task at a time.
 
-What a task owns beside its key or mask are small vectors that nothing could keep apart: statistics of batch norms
-and, where the method trains them, their scales and the layers' biases. Each task begins with those of the start.
+Beside its key or mask, a task owns small vectors that a key or mask cannot separate: batch-norm statistics and, if
+the method trains them, batch-norm scales and layer biases. Each task begins with their initial values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skillmesh_challenge.baselines.trainer import Trainer
 
 
 class Isolated(Trainer, ABC):
-    """A trainer whose network is one of as many as there are tasks."""
+    """A trainer that effectively has one network per task."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,25 +32,25 @@ class Isolated(Trainer, ABC):
         self._shown: int | None = None
         self._owned: list[list[torch.Tensor]] = []
 
-    # What methods say.
+    # Overridden by methods.
 
     def own(self) -> list[torch.Tensor]:
-        """Where the network keeps what is each task's own, in the same order every time."""
+        """Return the network's tensors that differ per task, always in the same order."""
         return [part for norm in self._norms for part in (norm.running_mean, norm.running_var) if part is not None]
 
     @abstractmethod
-    def take_shape(self, position: int) -> None:
-        """Bring key or mask of this task into the layers; the newest may be one that is still to be learned."""
+    def switch_to(self, position: int) -> None:
+        """Load the key or mask of this task into the layers; the newest task may not be learned yet."""
 
-    # What follows from it.
+    # Learning and switching.
 
     def begin(self) -> None:
-        """Keep what the start is like; to be called when the layers are as the method wants them."""
+        """Store the initial values; to be called when the method has prepared the layers."""
         self._start = [part.detach().clone() for part in self.own()]
 
     def before_task(self, task: BaselineTask) -> None:
         self._set_own(self._start)
-        self.take_shape(self.known - 1)
+        self.switch_to(self.known - 1)
         self._shown = self.known - 1
 
     def after_task(self, task: BaselineTask) -> None:
@@ -62,14 +62,14 @@ class Isolated(Trainer, ABC):
         return super().logits(x, position)
 
     def _all_logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Every task has a network of its own."""
+        """Return the logits of all tasks, each from its own network."""
         return torch.cat([self._logits(x, position) for position in range(self.known)], dim=1)
 
     def show(self, position: int) -> None:
-        """Be the network of this task."""
+        """Switch the network to this task."""
         if position != self._shown:
             self._set_own(self._owned[position])
-            self.take_shape(position)
+            self.switch_to(position)
             self._shown = position
 
     def _set_own(self, values: Sequence[torch.Tensor]) -> None:
@@ -78,7 +78,7 @@ class Isolated(Trainer, ABC):
                 part.copy_(value)
 
     def _settle(self, x: torch.Tensor) -> None:
-        """Take the norms' statistics once more, of the final weights: running averages lag behind few steps."""
+        """Measure batch-norm statistics again with the final weights: running averages lag after few steps."""
         if not self._norms:
             return
         momenta = [norm.momentum for norm in self._norms]
@@ -87,21 +87,21 @@ class Isolated(Trainer, ABC):
             norm.train().momentum = None  # the plain average of all batches
         with torch.no_grad(), self.autocast():
             batches = math.ceil(len(x) / TEST_BATCH)
-            rows = torch.arange(batches * TEST_BATCH, device=x.device) % len(x)  # the last one begins anew
-            for some in rows.view(batches, TEST_BATCH):
-                self.network.body(x[some])
+            rows = torch.arange(batches * TEST_BATCH, device=x.device) % len(x)  # the last batch wraps around
+            for batch in rows.view(batches, TEST_BATCH):
+                self.network.body(x[batch])
         for norm, momentum in zip(self._norms, momenta, strict=True):
             norm.eval().momentum = momentum
         spend("forward", float(len(rows)) * self.network.macs[0])
 
-    # Keeping.
+    # Saving.
 
     def kept_bytes(self) -> dict[str, int]:
         norms = sum(bytes_of(owned) for owned in self._owned)
         return {"norms": norms, "head": bytes_of(self.network.heads.parameters())}
 
     def state(self) -> dict[str, Any]:
-        """Without the body: it comes back from the start, what was learned lies beside it."""
+        """Return the state without the body, whose weights are rebuilt; what was learned is stored beside it."""
         heads = self.network.heads.state_dict()
         return {"spans": self.network.spans, "heads": heads, "own": self.own_state()}
 

@@ -1,6 +1,6 @@
-"""Joint training, the upper bound: from the start anew, on all images of all tasks so far.
+"""Joint training, the upper bound: for each task, train from the initial weights on all images so far.
 
-It is replay with a buffer that keeps everything, of a network that goes back to the start before each task.
+It is replay with a buffer that keeps every image, and a network that is reset before each task.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from skillmesh_challenge.baselines.er import Replay
 
 
 class JointLearner(Replay):
-    """Forgets nothing, since it keeps everything."""
+    """Trains on all images of all tasks so far."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._start = copy.deepcopy(self.network.body.state_dict())
 
     def before_task(self, task: BaselineTask) -> None:
-        """Go back to where all began, heads too."""
+        """Reset body and heads to their initial weights."""
         self.network.body.load_state_dict(self._start)
         spans, self.network.heads = self.network.spans, nn.ModuleList()
         for position, classes in enumerate(spans):

@@ -1,4 +1,4 @@
-"""What a run asks of a learner, whatever it does inside."""
+"""The interface between a run and a learner."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from skillmesh_challenge.baselines.data import BaselineTask
 
 
 class LearnerAnswers(NamedTuple):
-    """For each image."""
+    """Predicted task and class of each image."""
 
     tasks: torch.Tensor
     classes: torch.Tensor
-    """Within the task."""
+    """Index of the class within the task."""
 
 
 class Learner(Protocol):
-    """Learns task after task and answers for all of them."""
+    """Learns one task after another and classifies images of all of them."""
 
     def see(self, folder: TaskImages, progress: Progress | None) -> BaselineTask:
-        """Bring a task's images to what this learner looks at."""
+        """Return the images of a task in the form that this learner uses."""
         ...
 
     def learn(self, task: BaselineTask, before: Sequence[BaselineTask]) -> None:
-        """Learn one more task, and `spend` what that multiplies.
+        """Learn one more task, and count its multiplications with `spend`.
 
-        `before` are the earlier ones, of which a method may use what it says it keeps: replay a buffer, joint
+        `before` are the earlier tasks. A method may use only what it counts as kept: replay its buffer, joint
         training everything, the others nothing.
         """
         ...
 
     def given(self, x: torch.Tensor, position: int) -> torch.Tensor:
-        """The class of each image, its task told."""
+        """Return the class of each image, given the position of its task."""
         ...
 
     def withheld(self, x: torch.Tensor) -> LearnerAnswers:
-        """Task and class of each image, nothing told."""
+        """Return task and class of each image, without a task label."""
         ...
 
     def finite(self) -> bool:
-        """Whether all that answers are made with are numbers."""
+        """Return whether all values used for answers are finite."""
         ...
 
     def kept_bytes(self) -> dict[str, int]:
-        """What it must keep to go on learning and answering, by what it is; all tasks so far together."""
+        """Return the bytes it must keep to continue learning and answering, by part; all tasks so far together."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """All of it, as `torch.save` writes it and reads back without running code."""
+        """Return the whole state, in types that `torch.load` reads with `weights_only=True`."""
         ...
 
     def restore(self, state: dict[str, Any], before: Sequence[BaselineTask]) -> None:
-        """Become the learner that gave this state after the tasks `before`."""
+        """Restore a state that was saved after learning the tasks `before`."""
         ...

@@ -1,9 +1,9 @@
-"""Learning without forgetting (Li & Hoiem 2017): the new task's images must look to old heads as they did.
+"""Learning without forgetting (Li & Hoiem 2017): distillation of old heads on the new task's images.
 
-Before a task is learned, the network's answers to its images are recorded for all old heads. While it is learned,
-old heads must go on giving them: cross-entropy between both, softened by a temperature, is added to the new task's
-loss. No old image is kept. Old heads are trained too. As in the paper, the new head alone is trained first: the
-body does not move meanwhile, so it runs once over the images, for this and for what is recorded.
+Before a task is learned, the logits of all old heads for its images are recorded. While it is learned, the old
+heads must keep giving the same answers: the cross-entropy between both, softened by a temperature, is added to the
+new task's loss. No old image is kept. Old heads are trained too. As in the paper, the new head alone is trained
+first: the body does not change meanwhile, so one pass over the images serves for this and for the recorded logits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from skillmesh.numerics.arrays import spend
-from skillmesh_challenge.baselines.data import BaselineTask, Batch, in_equal_batches
+from skillmesh_challenge.baselines.data import BaselineTask, Batch, equal_batches
 from skillmesh_challenge.baselines.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class WithoutForgetting(Trainer):
-    """Holds old heads to what they said before."""
+    """Adds a distillation loss that keeps the answers of old heads."""
 
     method: Lwf
     _recorded: torch.Tensor | None = None
-    """Logits of all old heads, a row per image of the new task."""
+    """Logits of all old heads, one row per image of the new task."""
 
     def before_task(self, task: BaselineTask) -> None:
         self._recorded = None
@@ -42,10 +42,10 @@ class WithoutForgetting(Trainer):
         self._warm_up(features, task.train.labels)
 
     def _features(self, x: torch.Tensor) -> torch.Tensor:
-        """What the body makes of the images now."""
+        """Return the features of the images under the current body."""
         self.network.eval()
         with torch.no_grad(), self.autocast():
-            parts = [self.network.body(some).float() for some in in_equal_batches(x)]
+            parts = [self.network.body(batch).float() for batch in equal_batches(x)]
         spend("forward", float(len(x)) * self.network.macs[0])
         return torch.cat(parts)[: len(x)]
 
@@ -67,7 +67,7 @@ class WithoutForgetting(Trainer):
                     schedule.step()
         products = float(epochs) * len(labels) * self.network.features * self.network.spans[-1]
         spend("forward", products)
-        spend("backward", products)  # of the weights alone: the features need no gradient
+        spend("backward", products)  # for the weights alone: the features need no gradient
 
     def loss(self, batch: Batch) -> torch.Tensor:
         if self._recorded is None:
@@ -75,10 +75,10 @@ class WithoutForgetting(Trainer):
         old = self._recorded.shape[1]
         logits = self.network.logits_of_all(batch.x)
         learned = nn.functional.cross_entropy(logits[:, old:], batch.labels)
-        held = distillation(
+        distilled = distillation(
             logits[:, :old], self._recorded[batch.rows], self.network.spans[:-1], self.method.temperature
         )
-        return learned + self.method.strength * held
+        return learned + self.method.strength * distilled
 
     def columns_trained(self) -> int:
         return sum(self.network.spans)
@@ -90,8 +90,8 @@ class WithoutForgetting(Trainer):
 def distillation(
     logits: torch.Tensor, recorded: torch.Tensor, spans: list[int], temperature: float
 ) -> torch.Tensor:
-    """Cross-entropy of softened answers with the recorded ones: summed over heads, on average over images."""
+    """Return the cross-entropy of softened and recorded answers, summed over heads and averaged over images."""
     now, before = logits.float() / temperature, recorded / temperature
-    ends = zip(torch.split(now, spans, dim=1), torch.split(before, spans, dim=1), strict=True)
-    losses = [nn.functional.cross_entropy(mine, old.softmax(dim=1)) for mine, old in ends]
+    pairs = zip(torch.split(now, spans, dim=1), torch.split(before, spans, dim=1), strict=True)
+    losses = [nn.functional.cross_entropy(new, old.softmax(dim=1)) for new, old in pairs]
     return torch.stack(losses).sum()

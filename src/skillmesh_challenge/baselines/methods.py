@@ -1,6 +1,6 @@
-"""Every baseline by name. Nothing here loads torch.
+"""Register every baseline by name. This module does not import torch.
 
-A class of settings is a kind of method: a file may say `kind = "ewc"` and change what it likes.
+Each settings class is a kind of method: a method file may set `kind = "ewc"` and change any of its settings.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ for settings in (*TRAINED, *FROZEN):
     register_kind(settings.kind, settings)
     register(settings(settings.kind))
 
-# Ours, with strengths for which the papers' own plain steps may be too long.
-for pulled, strength in ((Ewc, 1e4), (EwcOnline, 1e4), (Si, 1e3), (Mas, 1.0)):
-    register(pulled(f"{pulled.kind}-steady", steps="steady", strength=strength))
+# Our variant with steady steps, at strengths for which the published plain steps may be too long.
+for regularised, strength in ((Ewc, 1e4), (EwcOnline, 1e4), (Si, 1e3), (Mas, 1.0)):
+    register(regularised(f"{regularised.kind}-steady", steps="steady", strength=strength))
 
-# As the paper has them: networks of their own, from scratch. 30 % is what Ramanujan et al. keep of large networks.
-# Twice the epochs of the others: from nothing there is more to learn.
+# As in the paper: separate networks, trained from scratch. Ramanujan et al. keep 30 % of the weights of large
+# networks. Twice the epochs of the others, because training from scratch has more to learn.
 _scratch: dict[str, Any] = {"start": "random", "norms": "trained", "epochs": 12}
 register(Psp("psp-resnet18", backbone="resnet18", superpose="weights", **_scratch))
 register(Supsup("supsup-resnet50", backbone="resnet50", share=0.3, rate=0.1, **_scratch))
 
 for frozen in FROZEN:
-    # The descriptor is square-rooted and standardised already.
+    # The descriptor is already square-rooted and standardised.
     changes: dict[str, Any] = {"power": 1.0} if frozen is Fecam else {}
     register(frozen(f"{frozen.kind}-descriptor", representation="descriptor", **changes))

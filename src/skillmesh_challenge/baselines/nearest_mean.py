@@ -1,7 +1,7 @@
-"""Nearest class mean: the oldest way to learn without forgetting, and hard to beat for its price.
+"""Nearest class mean: the oldest method that learns without forgetting, and hard to beat at its cost.
 
-A class is the mean of its images; an image belongs to the nearest. A new class is one more row, and no other row
-changes: what was learned stays as it was, bit by bit.
+A class is represented by the mean of its images; an image gets the class with the nearest mean. A new class adds
+one row and changes no other: what was learned before stays the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from skillmesh_challenge.baselines.settings.frozen import NearestMean as Setting
 
 
 class NearestMeanLearner(FrozenLearner[Settings]):
-    """One row per class."""
+    """Keeps the mean of each class, one row per class."""
 
     def take_in(self, x: torch.Tensor, labels: torch.Tensor, classes: int) -> None:
         self.append("means", class_means(powered(x, self.method.power), labels, classes))
@@ -23,5 +23,5 @@ class NearestMeanLearner(FrozenLearner[Settings]):
         x, means = powered(x, self.method.power), self.kept["means"][columns]
         if self.method.distance == "cosine":
             return normalize(x) @ normalize(means).T
-        # |x − μ|² less |x|², which is the same for all classes, halved and turned round.
+        # −½(|x − μ|² − |x|²): |x|² is the same for all classes.
         return x @ means.T - 0.5 * means.square().sum(dim=1)

@@ -1,4 +1,4 @@
-"""The network that baselines train: a body from the same start as ours, and one head per task."""
+"""The network that baselines train: a body with the initial weights of our backbone, and one head per task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Layer = nn.Conv2d | nn.Linear
 
 
 class Body(nn.Module):
-    """Pixels in, features out; every weight can be trained."""
+    """A trainable backbone that turns pixels into features."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -34,7 +34,7 @@ class Body(nn.Module):
             self.register_buffer(name, torch.tensor(values).mul(255).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        # The permuted view of NHWC pixels is what torch calls channels-last.
+        # Permuting NHWC pixels gives a tensor in the memory format that torch calls channels-last.
         features: torch.Tensor = self.model((images.permute(0, 3, 1, 2) - self.mean) / self.std)
         return features
 
@@ -43,7 +43,7 @@ class Body(nn.Module):
 
 
 def build_body(method: TrainedSettings, seed: int) -> Body:
-    """The backbone with its weights, as `skillmesh` has it, or with random ones drawn by the seed."""
+    """Return the backbone with the weights that `skillmesh` uses, or with random weights drawn by the seed."""
     spec = spec_of(method.backbone)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -60,15 +60,15 @@ def build_body(method: TrainedSettings, seed: int) -> Body:
 
 
 def layers_of(body: nn.Module) -> dict[str, Layer]:
-    """All that multiply."""
+    """Return all convolution and linear layers by name."""
     return {name: module for name, module in body.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
 
 
 class TaskNetwork(nn.Module):
-    """A body and the heads of all tasks so far."""
+    """A body, and one head for each task so far."""
 
     def __init__(self, body: nn.Module, example: torch.Tensor, frozen_norms: bool = True) -> None:
-        """Take any body; `example` is one input of it."""
+        """Build the network around any body; `example` is one valid input of it."""
         super().__init__()
         self.body, self.heads = body, nn.ModuleList()
         self._example, self._frozen_norms = example, frozen_norms
@@ -76,7 +76,7 @@ class TaskNetwork(nn.Module):
             self.features = int(self.body.eval()(example).shape[1])
 
     def add_head(self, classes: int, chance: torch.Generator) -> None:
-        """A head for one more task, drawn as `nn.Linear` draws its own."""
+        """Add a head for one more task, initialised like `nn.Linear`."""
         device = next(self.body.parameters()).device
         head = nn.Linear(self.features, classes, device=device)
         bound = 1 / math.sqrt(self.features)
@@ -98,15 +98,15 @@ class TaskNetwork(nn.Module):
         return self
 
     def forward(self, x: torch.Tensor, position: int) -> torch.Tensor:
-        """Logits of one task's classes."""
+        """Return the logits of one task's classes."""
         return self._through([self.heads[position]], x)
 
     def logits_of_all(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits of every task's classes, task after task."""
+        """Return the logits of every task's classes, in the order of the tasks."""
         return self._through(self.heads, x)
 
     def _through(self, heads: Iterable[nn.Module], x: torch.Tensor) -> torch.Tensor:
-        """Body, then heads in full precision: they are small, and rounded logits are often equal."""
+        """Run the body, then the heads in full precision: they are small, and rounded logits often tie."""
         features = self.body(x)
         with torch.autocast(features.device.type, enabled=False):
             full = features.to(self.heads[0].weight.dtype)
@@ -114,18 +114,18 @@ class TaskNetwork(nn.Module):
 
     @property
     def spans(self) -> list[int]:
-        """Classes of each task."""
+        """Number of classes of each task."""
         return [len(head.bias) for head in self.heads]  # type: ignore[arg-type]
 
     def shared(self) -> dict[str, nn.Parameter]:
-        """What all tasks train: where forgetting happens."""
+        """Return the weights that all tasks train, in which forgetting happens."""
         return dict(self.body.named_parameters())
 
     @cached_property
     def macs(self) -> tuple[int, int]:
-        """Of one image through the body, forwards and backwards: to weights and, but the first's, inputs.
+        """MACs of one image through the body: forward, and backward to all weights and all inputs but the first.
 
-        Not by torch's own counter: `skillmesh.numerics.arrays` says why.
+        They are not counted with torch's own counter: `skillmesh.numerics.arrays` explains why.
         """
         was_training = self.training
         with torch.no_grad(), counting(layers_of(self.body)) as counted:
@@ -138,5 +138,5 @@ class TaskNetwork(nn.Module):
 
 
 def bytes_of(tensors: Any) -> int:
-    """Of tensors as they lie in memory."""
+    """Return the size of tensors in memory, in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

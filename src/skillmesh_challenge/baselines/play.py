@@ -1,4 +1,4 @@
-"""One learner through a run: it learns the tasks in their order and is tested on all known ones after each."""
+"""Run one learner: it learns the tasks in order and is tested on all known tasks after each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def play(method: Baseline, stage: Stage) -> None:
-    """Do what is not done yet."""
+    """Do all steps of the run that are not done yet."""
     learner = method.learner(stage)
     with stage.timed("decoding_seconds"):
         tasks = [learner.see(folder, stage.progress) for folder in stage.tasks]
@@ -67,9 +67,9 @@ def _learn(learner: Learner, stage: Stage, task: BaselineTask, before: Sequence[
 
 def _test(learner: Learner, stage: Stage, tasks: Sequence[BaselineTask], withheld: bool) -> None:
     started = time.perf_counter()
-    found = tuple(_at_step(learner, task, position, withheld) for position, task in enumerate(tasks))
-    stage.keep_step(Step(len(tasks), found, {}, 0.0, round(time.perf_counter() - started, 3)))
-    stage.log(f"{len(tasks)} task(s): {100 * sum(task.final for task in found) / len(found):.1f} %")
+    results = tuple(_at_step(learner, task, position, withheld) for position, task in enumerate(tasks))
+    stage.keep_step(Step(len(tasks), results, {}, 0.0, round(time.perf_counter() - started, 3)))
+    stage.log(f"{len(tasks)} task(s): {100 * sum(task.final for task in results) / len(results):.1f} %")
 
 
 def _at_step(learner: Learner, task: BaselineTask, position: int, withheld: bool) -> TaskAtStep:
@@ -87,7 +87,7 @@ def _share(right: torch.Tensor) -> float:
     return float(right.double().mean())
 
 
-# A killed run goes on behind the last task that was learned.
+# A killed run resumes after the last task that was learned.
 
 
 def _checkpoint(stage: Stage, known: int) -> Path:
@@ -95,7 +95,7 @@ def _checkpoint(stage: Stage, known: int) -> Path:
 
 
 def _save(learner: Learner, stage: Stage, known: int) -> None:
-    """The one before it is kept until the task counts as learned."""
+    """Save a checkpoint; the previous one is kept until the task is recorded as learned."""
     with writing(_checkpoint(stage, known), sync=False) as file:
         torch.save(learner.state(), file)
 
@@ -107,7 +107,7 @@ def _resume(learner: Learner, stage: Stage, tasks: Sequence[BaselineTask]) -> in
     path = _checkpoint(stage, known)
     if not path.exists():
         raise RunError(
-            f"{stage.folder} has learned {known} tasks but lacks {path.name}; remove the folder to begin anew"
+            f"{stage.folder} has learned {known} tasks but lacks {path.name}; remove the folder to start over"
         )
     learner.restore(torch.load(path, map_location="cpu", weights_only=True), tasks[:known])
     return known

@@ -1,15 +1,15 @@
-"""Parameter superposition (Cheung et al. 2019): all tasks' weights lie in one sum, each under its own random key.
+"""Parameter superposition (Cheung et al. 2019): one sum stores the weights of all tasks, each with a random key.
 
-Nothing protects what was learned. Tasks simply write in directions that are almost orthogonal to each other, and a
-task that reads with its own key sees the others as noise that grows with their number (see superposition.py).
+Nothing protects what was learned. Tasks are stored in directions that are almost orthogonal to each other. A task
+read with its own key sees the others as noise, which grows with their number (see superposition.py).
 
-    superpose = "weights"   the paper's way: the layer's weight is the sum itself. The first task's key is all
-                            ones, so it begins at the start; later ones begin at one with scrambled inputs.
-    superpose = "changes"   the start stays outside, and only what tasks change of it is summed: every task
-                            begins at the start, disturbed by what the others changed.
+    superpose = "weights"   as in the paper: the layer's weight is the sum itself. The first key is all ones, so
+                            the first task begins with the initial weights, later ones with scrambled inputs.
+    superpose = "changes"   the initial weights stay outside, and only changes to them are summed: every task
+                            begins with the initial weights, disturbed by the changes of the others.
 
-Norms and biases are each task's own, and counted: a vector that is added or scaled with is no sum over inputs, in
-which parts of other tasks could cancel. Keys are drawn from the seed and the task's position. They need not be
+Each task has its own batch norms and biases, which are counted: such a vector is not summed over inputs, so the
+parts of other tasks could not cancel. Keys are drawn from the seed and the task's position. They need not be
 stored, but are counted as if they were.
 """
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 
 class PspLearner(Isolated):
-    """Reads and writes every layer of the body with the task's key."""
+    """Binds every layer's weights of the body with the task's key."""
 
     method: Settings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        beside = self.method.superpose == "changes"
+        only_changes = self.method.superpose == "changes"
         self._sums: list[Superposition] = []
         self._held: list[nn.Parameter] = []
         for layer in layers_of(self.network.body).values():
-            one = Superposition(layer, self.method.keys, beside)
-            parametrize.register_parametrization(layer, "weight", one)
-            self._sums.append(one)
+            superposition = Superposition(layer, self.method.keys, only_changes)
+            parametrize.register_parametrization(layer, "weight", superposition)
+            self._sums.append(superposition)
             self._held.append(cast(nn.Parameter, layer.parametrizations.weight.original))  # type: ignore[union-attr]
         self.begin()
 
@@ -52,22 +52,22 @@ class PspLearner(Isolated):
         vectors = [part for part in self.network.body.parameters() if id(part) not in held]
         return [*vectors, *super().own()]
 
-    def take_shape(self, position: int) -> None:
+    def switch_to(self, position: int) -> None:
         if position == 0 and self.method.superpose == "weights":
-            for one in self._sums:
-                one.clear()
+            for superposition in self._sums:
+                superposition.clear()
             return
         chance = self.chance(position, "keys")
-        for one in self._sums:
-            one.draw(chance)
+        for superposition in self._sums:
+            superposition.draw(chance)
 
     def after_step(self) -> None:
-        """Unbinding before the step and binding of its gradient multiply every weight once, or turn it."""
+        """Count the key products: unbinding before the step, and binding its gradient, for every weight."""
         products = 1 if self.method.keys == "binary" else 2
         spend("keys", 2.0 * products * sum(part.numel() for part in self._held))
 
     def kept_bytes(self) -> dict[str, int]:
-        keys = self.known * sum(one.key_bytes for one in self._sums)
+        keys = self.known * sum(superposition.key_bytes for superposition in self._sums)
         return super().kept_bytes() | {"weights": bytes_of(self._held), "keys": keys}
 
     def own_state(self) -> dict[str, Any]:

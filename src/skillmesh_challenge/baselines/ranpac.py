@@ -1,11 +1,11 @@
 """RanPAC (McDonnell et al. 2023, "Random Projections and Pre-trained Models for Continual Learning").
 
-Features go through a random matrix and a ReLU to M = 10,000 numbers; on those, ridge regression to the classes.
+A random matrix and a ReLU turn features into M = 10,000 numbers, on which ridge regression predicts the classes.
 It needs only two sums, the Gram matrix and each class's sum of projected images, so that the order of tasks does
 not matter. The random matrix is drawn from the seed and need not be kept.
 
-The ridge is chosen as in the paper's appendix: with each task, on a fifth of that task's training images, for the
-fit to the other four fifths. So it does depend on which task came last.
+The ridge is chosen as in the paper's appendix: with each task, a fifth of its training images is held out to
+compare fits to the other four fifths. So the ridge does depend on which task came last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEARNED_SHARE = 0.8
 
 
 class RanPacLearner(FrozenLearner[Settings]):
-    """Random projection and ridge."""
+    """Random projection and ridge regression."""
 
     def take_in(self, x: torch.Tensor, labels: torch.Tensor, classes: int) -> None:
         lifted, width = self.lift(x), self.method.width
@@ -61,9 +61,9 @@ class RanPacLearner(FrozenLearner[Settings]):
 
 
 def _root(gram: torch.Tensor, ridge: float) -> torch.Tensor:
-    """Of the Gram matrix with the ridge on its diagonal."""
+    """Return the Cholesky factor of the Gram matrix with the ridge added to its diagonal."""
     if not gram.isfinite().all():
-        raise DataError("features of some image are not finite numbers, expected all to be; use other weights")
+        raise DataError("features of an image are not finite; expected finite numbers; use other backbone weights")
     while True:
         square = gram.double()
         square.diagonal().add_(ridge)
@@ -71,15 +71,15 @@ def _root(gram: torch.Tensor, ridge: float) -> torch.Tensor:
         factor, failed = torch.linalg.cholesky_ex(square)
         if not failed:
             return factor
-        ridge *= 10  # a ridge below the sums' rounding does not make them invertible
+        ridge *= 10  # a ridge below the rounding error does not make the matrix invertible
 
 
 def chosen_ridge(lifted: torch.Tensor, wanted: torch.Tensor, order: torch.Tensor) -> float:
-    """The one whose fit to the first four fifths of images has the least squared error on the others."""
+    """Return the ridge whose fit to the first four fifths of images has the least squared error on the rest."""
     cut = max(1, int(LEARNED_SHARE * len(order)))
     lifted, wanted = lifted[order].double(), wanted[order].double()
     known, held = lifted[:cut], lifted[cut:]
-    if few := cut <= lifted.shape[1]:  # the same fit from products of images with images, which are fewer
+    if few := cut <= lifted.shape[1]:  # the same fit from the smaller image-by-image products
         square, right, left = known @ known.T, wanted[:cut], held @ known.T
     else:
         square, right, left = known.T @ known, known.T @ wanted[:cut], held

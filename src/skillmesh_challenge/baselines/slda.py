@@ -1,12 +1,12 @@
 """Streaming LDA (Hayes & Kanan 2020, "Lifelong Machine Learning with Deep Streaming Linear Discriminant
 Analysis").
 
-Every class has a mean, all share one covariance. Both are running sums, so images may arrive one by one and in any
-order. Scores are linear: w = Λμ and b = −½ μᵀΛμ, with Λ the inverse of the shrunk covariance.
+Every class has its own mean; all share one covariance. Both are running sums, so images may arrive one by one and
+in any order. Scores are linear: w = Λμ and b = −½ μᵀΛμ, with Λ the inverse of the shrunk covariance.
 
 The paper updates its covariance with each image's distance to the mean of its class *so far*, weighted by the
-number of images of *all* classes: an approximation that depends on the order. Since a task's images are all there,
-we add their exact scatter around their class means, which is what the paper's running sum approaches.
+number of images of *all* classes: an approximation that depends on the order. We have all images of a task, so we
+add their exact scatter around their class means, which the paper's running sum approaches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from skillmesh_challenge.baselines.settings.frozen import Slda as Settings
 
 
 class SldaLearner(FrozenLearner[Settings]):
-    """Class means and one covariance."""
+    """Keeps class means and one shared covariance."""
 
     def take_in(self, x: torch.Tensor, labels: torch.Tensor, classes: int) -> None:
         means = class_means(x, labels, classes)

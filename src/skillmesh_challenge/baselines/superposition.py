@@ -1,18 +1,18 @@
-"""Many linear maps in one: each bound with a key of its own, added up, and read out again with that key.
+"""Many linear maps stored in one sum: each is bound with its own key, and read back with that key.
 
-A map's inputs are given signs (binary keys), or are taken in pairs as complex numbers that are each turned by an
-angle of their own (complex keys). Both are rotations R, and a real map W is held as W·Rᵀ. Reading with the key k
-what holds K maps gives W_k + Σ_{j≠k} W_j·R_jᵀ·R_k: the map itself, and others with scrambled inputs.
+A key gives each input of a map a sign (binary keys), or takes inputs in pairs as complex numbers and rotates each
+pair by its own angle (complex keys). Both are rotations R, and a real map W is stored as W·Rᵀ. Reading a sum of K
+maps with the key k gives W_k + Σ_{j≠k} W_j·R_jᵀ·R_k: the map itself, plus the others with scrambled inputs.
 
-How much they disturb: R_jᵀ·R_k is again a sign, or an angle, drawn evenly and independently for each input. So for
-fixed maps and inputs x, over draws of the keys, each output's error has mean 0 and the variance
+Size of the disturbance: R_jᵀ·R_k is again a sign or an angle, uniform and independent for each input. So for fixed
+maps and inputs x, over random keys, each output's error has mean 0 and the variance
 
     binary   Σ_{j≠k} Σ_i w_ji² x_i²             (a sign's square is 1, those of two inputs are independent)
     complex  Σ_{j≠k} Σ_p |w_jp|² |x_p|² / 2     (pairs p; the mean square of a cosine is one half)
 
-Weights of variance σ² give (K−1)·σ²·|x|² for both, however alike the maps are. Added up plainly, maps that are
-alike (as those of tasks that begin at one start) would disturb up to K−1 times as much. A layer that sums over few
-inputs has nothing to cancel.
+Weights of variance σ² give (K−1)·σ²·|x|² for both, however similar the maps are. Without keys, similar maps (as of
+tasks that begin with the same weights) would disturb up to K−1 times as much. In a layer that sums over few inputs
+little cancels.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ KeyKind = Literal["binary", "complex"]
 
 
 class Superposition(nn.Module):
-    """One layer's weights of many tasks, read with the key of one; a parametrization of its weight.
+    """A parametrization of a layer's weight that stores many tasks' weights and reads one with its key.
 
-    A kernel's inputs are all that one output sums over, channels × height × width: as in Cheung et al. 2019 keys
-    are multiplied with the kernel, which is cheaper than with images. Groups of a convolution have their own keys.
+    The inputs of a kernel are all values that one output sums over, channels × height × width. As in Cheung et al.
+    2019, keys multiply the kernel, which is cheaper than the images. Groups of a convolution have their own keys.
     """
 
     key: torch.Tensor
     start: torch.Tensor | None
 
     def __init__(self, layer: nn.Conv2d | nn.Linear, kind: KeyKind, beside_start: bool = False) -> None:
-        """With `beside_start` what is read is added to the layer's weights as they are now."""
+        """Prepare for `layer`; with `beside_start`, its current weights are added to what is read."""
         super().__init__()
         weight = layer.weight.detach()
         groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
@@ -48,33 +48,33 @@ class Superposition(nn.Module):
 
     @property
     def key_bytes(self) -> int:
-        """Of one key, were it stored: a bit per sign, two numbers of four bytes per angle."""
+        """Size of one key if it were stored: a bit per sign, two numbers of four bytes per angle."""
         signs = self._groups * (self._fan_in if self.kind == "binary" else self._fan_in % 2)
         angles = 0 if self.kind == "binary" else self._groups * (self._fan_in // 2)
         return math.ceil(signs / 8) + 8 * angles
 
     def draw(self, chance: torch.Generator) -> None:
-        """Take a new key."""
+        """Draw a new random key and use it."""
         shape = self._drawn_shape()
         drawn: torch.Tensor
         if self.kind == "binary":
             drawn = torch.randint(0, 2, shape, generator=chance).float().mul(2).sub(1)
         else:
             angles = 2 * math.pi * torch.rand(shape, generator=chance)
-            if self._fan_in % 2:  # the last input has no partner: a sign
+            if self._fan_in % 2:  # the last input has no partner and gets a sign
                 angles[:, -1] = (angles[:, -1] > math.pi).float() * math.pi
             drawn = torch.polar(torch.ones(shape), angles)
         self.key = self._as_key(drawn, self.key)
 
     def clear(self) -> None:
-        """Take the key that leaves everything as it is."""
+        """Use the identity key, which changes nothing."""
         self.key = torch.ones_like(self.key)
 
     def unbind(self, held: torch.Tensor) -> torch.Tensor:
-        return self._turned(held, self.key)
+        return self._rotated(held, self.key)
 
     def bind(self, weight: torch.Tensor) -> torch.Tensor:
-        return self._turned(weight, self.key.conj().resolve_conj())
+        return self._rotated(weight, self.key.conj().resolve_conj())
 
     def forward(self, held: torch.Tensor) -> torch.Tensor:
         read = self.unbind(held)
@@ -87,15 +87,15 @@ class Superposition(nn.Module):
         return self._groups, self._fan_in if self.kind == "binary" else math.ceil(self._fan_in / 2)
 
     def _as_key(self, drawn: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """One row for all outputs, or one per output where groups have different keys."""
+        """Return the key as one row for all outputs, or one per output if groups have different keys."""
         dtype = torch.float32 if self.kind == "binary" else torch.complex64
         return drawn.to(like.device, dtype).repeat_interleave(self._repeats, dim=0)
 
-    def _turned(self, weight: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    def _rotated(self, weight: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         if self.kind == "binary":
             return weight * key.view(-1, *weight.shape[1:])
         flat = weight.flatten(1)
         flat = nn.functional.pad(flat, (0, self._fan_in % 2)).reshape(len(flat), -1, 2)
-        turned = torch.view_as_real(torch.view_as_complex(flat.contiguous()) * key).flatten(1)
-        turned = turned[:, : self._fan_in].reshape(weight.shape)
-        return turned.to(memory_format=torch.channels_last) if weight.dim() == 4 else turned
+        rotated = torch.view_as_real(torch.view_as_complex(flat.contiguous()) * key).flatten(1)
+        rotated = rotated[:, : self._fan_in].reshape(weight.shape)
+        return rotated.to(memory_format=torch.channels_last) if weight.dim() == 4 else rotated

@@ -1,19 +1,19 @@
-"""SupSup (Wortsman et al. 2020): the weights never change, each task learns which of them to use.
+"""SupSup (Wortsman et al. 2020): the weights never change; each task learns a mask that selects some of them.
 
-Edge-popup (Ramanujan et al. 2020) learns the mask: every weight has a score, those with the largest scores of a
-layer are in, and the gradient passes straight through that choice, so that a weight that is out can come in again.
-Scores are thrown away when a task is learned. What stays is a bit per weight, so nothing can be forgotten.
+Edge-popup (Ramanujan et al. 2020) learns the mask: every weight has a score, and the mask keeps the weights with
+the largest scores of a layer. The gradient passes straight through that choice, so a weight that is masked out can
+return. Scores are discarded when a task is learned; a bit per weight remains, so nothing can be forgotten.
 
-From a random start the weights are ±1 times Kaiming's deviation, drawn from the seed, which alone is counted:
-eight bytes. From the pretrained start they are the backbone that all agents share, not counted, as ours is not;
-there scores begin at the weights' sizes, so that the first mask keeps the largest. Norms do not learn scales, but
-each task has statistics of its own, as in SupSup's code, and as everywhere here each task has its own head.
+With a random start the weights are ±1 times Kaiming's standard deviation, drawn from the seed; only the seed is
+counted: eight bytes. With the pretrained start they are the backbone that all agents share, which is not counted,
+as for our method. Its scores begin as the weights' absolute values, so the first mask keeps the largest weights.
+Batch norms learn no scales, but each task has its own statistics, as in SupSup's code, and its own head.
 
-Where the label is withheld, a task is told by how sure its network is: see telling.py.
+If the task label is withheld, the task whose network is most certain is chosen: see task_inference.py.
 
-`supsup-parallel` is the same learner. Tasks do not depend on each other, so agents can learn theirs side by side
-and send masks, statistics and heads. Here they are learned one after another in one process, with the same
-results, MACs and bytes, and each task counts for the agent that it was given to. Only times are of one process.
+`supsup-parallel` is the same learner. Tasks do not depend on each other, so agents can learn theirs in parallel
+and send masks, statistics and heads. This code learns them one after another in one process, with the same
+results, MACs and bytes, and counts each task for the agent it was assigned to. Only the times are of one process.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from skillmesh.numerics.arrays import spend
-from skillmesh_challenge.baselines.data import BaselineTask, in_equal_batches
+from skillmesh_challenge.baselines.data import BaselineTask, equal_batches
 from skillmesh_challenge.baselines.isolation import Isolated
 from skillmesh_challenge.baselines.learner import LearnerAnswers
 from skillmesh_challenge.baselines.network import bytes_of, layers_of
-from skillmesh_challenge.baselines.telling import Parts, averaged, entropy, named, slopes
+from skillmesh_challenge.baselines.task_inference import Parts, averaged, entropy, named, slopes
 
 if TYPE_CHECKING:
     from skillmesh_challenge.baselines.settings.isolating import Supsup as Settings
@@ -41,18 +41,18 @@ SEED_BYTES = 8
 
 
 class TopShare(torch.autograd.Function):
-    """1 for the largest share of scores, 0 for others; backwards as if it were not there."""
+    """Return 1 for the largest share of scores and 0 for the others; the gradient passes through unchanged."""
 
     @staticmethod
     def forward(ctx: Any, scores: torch.Tensor, share: float) -> torch.Tensor:
-        """Scores that equal the largest one left out are out too, which random numbers hardly ever do."""
-        out = round((1 - share) * scores.numel())
-        if out == 0:
+        """Return the mask. Scores that tie with the largest dropped one are dropped too: rare if random."""
+        dropped = round((1 - share) * scores.numel())
+        if dropped == 0:
             return torch.ones_like(scores)
         flat = scores.flatten()
-        # The same number either way: selecting is faster on a CPU, and on a GPU runs on a small part of it.
-        last_out = flat.sort().values[out - 1] if flat.is_cuda else flat.kthvalue(out).values
-        return (scores > last_out).to(scores.dtype)
+        # Both give the same number: kthvalue is faster on a CPU, but uses only a small part of a GPU.
+        threshold = flat.sort().values[dropped - 1] if flat.is_cuda else flat.kthvalue(dropped).values
+        return (scores > threshold).to(scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -60,7 +60,7 @@ class TopShare(torch.autograd.Function):
 
 
 class Masked(nn.Module):
-    """A mask on a layer's frozen weight: of scores while they are learned, else of bits."""
+    """A mask on a layer's frozen weight: from scores while they are learned, afterwards from stored bits."""
 
     mask: torch.Tensor
 
@@ -82,13 +82,13 @@ class Masked(nn.Module):
         self.scores = nn.Parameter(scores)
 
     def settle(self, mask: torch.Tensor) -> None:
-        """Forget scores and use this."""
+        """Discard the scores and use this mask."""
         self.scores = None
         self.mask.copy_(mask.view_as(self.mask))
 
 
 class SupsupLearner(Isolated):
-    """Learns masks; keeps them as bits."""
+    """Learns one mask per task, and keeps the masks as bits."""
 
     method: Settings
 
@@ -105,7 +105,7 @@ class SupsupLearner(Isolated):
         self.begin()
 
     def _draw_weights(self) -> None:
-        """Kaiming's deviation for what a mask leaves of the inputs, with a random sign."""
+        """Set each weight to Kaiming's deviation for the inputs that a mask keeps, with a random sign."""
         chance = self.chance(0, "weights")
         for layer in layers_of(self.network.body).values():
             deviation = math.sqrt(2 / (self.method.share * layer.weight[0].numel()))
@@ -121,7 +121,7 @@ class SupsupLearner(Isolated):
             {"params": list(self.network.heads[-1].parameters()), "lr": self.method.head_rate},
         ]
 
-    def take_shape(self, position: int) -> None:
+    def switch_to(self, position: int) -> None:
         if position == len(self._bits):
             self._draw_scores(position)
             return
@@ -139,17 +139,17 @@ class SupsupLearner(Isolated):
             mask.learn(scores)
 
     def after_step(self) -> None:
-        """Every weight was multiplied with its mask, and backwards the gradient with the weight."""
+        """Count two products per weight: with its mask, and in the backward pass with the gradient."""
         spend("masks", 2.0 * sum(mask.mask.numel() for mask in self._masks))
 
     def after_task(self, task: BaselineTask) -> None:
         super().after_task(task)
         flat = torch.cat([mask.chosen().detach().flatten() for mask in self._masks])
         self._bits.append(torch.from_numpy(np.packbits(flat.bool().cpu().numpy())))
-        self.take_shape(self.known - 1)
+        self.switch_to(self.known - 1)
 
     def masks(self, position: int) -> Iterator[torch.Tensor]:
-        """Of one task, layer by layer, as numbers."""
+        """Return the masks of one task, one tensor of 0 and 1 per layer."""
         sizes = [mask.mask.numel() for mask in self._masks]
         flat = np.unpackbits(self._bits[position].numpy(), count=sum(sizes))
         return iter(torch.split(torch.from_numpy(flat).to(self.device), sizes))
@@ -158,11 +158,11 @@ class SupsupLearner(Isolated):
 
     def withheld(self, x: torch.Tensor) -> LearnerAnswers:
         if self.method.telling == "one-shot":
-            parts = [self._in_one_shot(some.to(self.device)) for some in in_equal_batches(x)]
+            parts = [self._in_one_shot(batch.to(self.device)) for batch in equal_batches(x)]
             tasks = torch.cat(parts)[: len(x)]
         else:
-            unsure = [entropy(self._logits(x, position)) for position in range(self.known)]
-            tasks = torch.stack(unsure).argmin(dim=0)
+            entropies = [entropy(self._logits(x, position)) for position in range(self.known)]
+            tasks = torch.stack(entropies).argmin(dim=0)
         classes = torch.zeros_like(tasks)
         for position in range(self.known):
             if (rows := tasks == position).any():
@@ -170,7 +170,7 @@ class SupsupLearner(Isolated):
         return LearnerAnswers(tasks, classes)
 
     def _in_one_shot(self, x: torch.Tensor) -> torch.Tensor:
-        """The task of each image."""
+        """Return the task of each image by the one-shot method."""
         self.network.eval()
         body, buffers = self.network.body, [mask.mask for mask in self._masks]
 
@@ -178,10 +178,10 @@ class SupsupLearner(Isolated):
             return named(body, buffers, list(self.masks(position)))
 
         statistics = averaged(named(body, self.own(), owned) for owned in self._owned)
-        found = slopes(body, list(self.network.heads), x, mask_of, statistics)
-        return torch.stack(list(found)).argmin(dim=0).cpu()
+        derivatives = slopes(body, list(self.network.heads), x, mask_of, statistics)
+        return torch.stack(list(derivatives)).argmin(dim=0).cpu()
 
-    # Keeping.
+    # Saving.
 
     def kept_bytes(self) -> dict[str, int]:
         seed = {"seed": SEED_BYTES} if self.method.start == "random" else {}

@@ -1,4 +1,4 @@
-"""The one sequential trainer. By itself it is naive fine-tuning; methods change what it does at a few places."""
+"""The sequential trainer. By itself it is naive fine-tuning; methods override a few of its steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillmesh_challenge.baselines.data import (
     BaselineTask,
     Batch,
     decoded_task,
-    in_equal_batches,
+    equal_batches,
 )
 from skillmesh_challenge.baselines.learner import LearnerAnswers
 from skillmesh_challenge.baselines.network import TaskNetwork, build_body, bytes_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Trains one network on task after task."""
+    """Trains one network on one task after another."""
 
     def __init__(
         self, network: TaskNetwork, method: TrainedSettings, seed: int, stage: Stage | None = None
@@ -47,46 +47,46 @@ class Trainer:
 
     @property
     def known(self) -> int:
-        """How many tasks were begun."""
+        """Number of tasks begun so far."""
         return len(self.network.heads)
 
     def see(self, folder: TaskImages, progress: Progress | None) -> BaselineTask:
         assert self._stage is not None
         return decoded_task(folder, self.network.body.size, self._stage.cache_folder)  # type: ignore[arg-type]
 
-    # What methods change.
+    # Overridden by methods.
 
     def before_task(self, task: BaselineTask) -> None:
-        """Look at a task before it is learned; its head is there already."""
+        """Prepare for a task before it is learned; its head already exists."""
 
     def examples(self, task: BaselineTask, before: Sequence[BaselineTask]) -> Batch:
-        """All that one epoch learns from."""
+        """Return all training images of one epoch."""
         return self.labelled(task.train, self.known - 1)
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """What is made smaller."""
+        """Return the loss to minimise."""
         return nn.functional.cross_entropy(self.network(batch.x, self.known - 1), batch.labels)
 
     def after_backward(self) -> None:
-        """Look at the gradients of the loss, or add to them."""
+        """Inspect or change the gradients of the loss before a step."""
 
     def after_step(self) -> None:
-        """Look at what a step did to the weights."""
+        """Inspect the weights after a step."""
 
     def after_task(self, task: BaselineTask) -> None:
-        """Keep of a task what will be needed."""
+        """Store what later tasks will need of this task."""
 
     def trainable(self) -> list[dict[str, Any]]:
-        """What the optimiser moves, with its steps."""
+        """Return the optimiser's parameter groups with their learning rates."""
         return [
             {"params": list(self.network.shared().values()), "lr": self.method.rate},
             {"params": list(self.network.heads.parameters()), "lr": self.method.head_rate},
         ]
 
     def batches(self, examples: Batch, chance: torch.Generator) -> Iterator[Batch]:
-        """What each step learns from: epoch after epoch, in batches of one size, the last filled up with more.
+        """Yield the batch of each step, for all epochs. All have the same size; the last is filled up.
 
-        A GPU plans its kernels anew for every other size, which takes longer than many steps.
+        A GPU plans its kernels again for every new size, which takes longer than many steps.
         """
         count, batch, steps = len(examples.labels), self.method.batch, self._steps(len(examples.labels))
         orders = [torch.randperm(count, generator=chance) for _ in range(math.ceil(steps * batch / count))]
@@ -94,7 +94,7 @@ class Trainer:
             yield Batch(examples.x[rows], examples.labels[rows], examples.tasks[rows], rows)
 
     def columns_trained(self) -> int:
-        """Classes of all heads that a training image runs through."""
+        """Return the number of classes, over all heads that a training image runs through."""
         return self.network.spans[-1]
 
     # Learning.
@@ -109,12 +109,12 @@ class Trainer:
         self.after_task(task)
 
     def chance(self, position: int, what: str) -> torch.Generator:
-        """Numbers that depend on the seed, the task and the purpose alone: a resumed run draws the same."""
+        """Return a generator that depends only on seed, task and purpose, so resumed runs draw the same."""
         digest = hashlib.sha256(f"{self.seed} {position} {what}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
     def autocast(self) -> torch.autocast:
-        """Half the precision where that is fast."""
+        """Return a context that uses half precision on a GPU."""
         return torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda")
 
     def labelled(self, examples: BaselineExamples, position: int) -> Batch:
@@ -122,7 +122,7 @@ class Trainer:
         return Batch(examples.x, examples.labels, tasks)
 
     def mixed_loss(self, batch: Batch) -> torch.Tensor:
-        """Cross-entropy of each image over the classes of its own task, where a batch has several tasks."""
+        """Return the cross-entropy of a batch of several tasks, each image over the classes of its own task."""
         logits = self.network.logits_of_all(batch.x)
         task_of_column, first_columns = self.network.columns
         other = task_of_column[None, :] != batch.tasks[:, None]
@@ -150,18 +150,18 @@ class Trainer:
     def schedule(
         self, optimiser: torch.optim.Optimizer, steps: int
     ) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """How rates go up and down over so many steps."""
+        """Return the learning-rate schedule over `steps` steps; None if the rate is constant."""
         if self.method.schedule == "constant":
             return None
         rates = [group["lr"] for group in optimiser.param_groups]
         return torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps, cycle_momentum=False)
 
     def _steps(self, count: int) -> int:
-        """In all epochs together."""
+        """Return the number of steps in all epochs together."""
         return math.ceil(self.method.epochs * count / self.method.batch)
 
     def spend_passes(self, images: int, columns: int | None = None, *, backward: bool = False) -> None:
-        """Count images that ran through the body and so many columns of heads: the newest head's, if not said."""
+        """Count the MACs of images through the body and `columns` head columns (default: the newest head's)."""
         forward, back = self.network.macs
         head = self.network.features * (self.network.spans[-1] if columns is None else columns)
         spend("forward", float(images) * (forward + head))
@@ -174,14 +174,14 @@ class Trainer:
         return self._logits(x, position).argmax(dim=1)
 
     def withheld(self, x: torch.Tensor) -> LearnerAnswers:
-        """The most likely of all classes of all tasks, as if the heads were one."""
+        """Return the most likely of all classes of all tasks, as if the heads were one."""
         best = self._all_logits(x).argmax(dim=1)
         task_of_column, first_columns = (part.cpu() for part in self.network.columns)
         tasks = task_of_column[best]
         return LearnerAnswers(tasks, best - first_columns[tasks])
 
     def logits(self, x: torch.Tensor, position: int) -> torch.Tensor:
-        """Of one task's classes, as that task answers."""
+        """Return the logits of one task's classes, from that task's network."""
         logits: torch.Tensor = self.network(x, position)
         return logits
 
@@ -189,16 +189,16 @@ class Trainer:
         return self._in_batches(x, self.network.logits_of_all)
 
     def _logits(self, x: torch.Tensor, position: int) -> torch.Tensor:
-        return self._in_batches(x, lambda some: self.logits(some, position))
+        return self._in_batches(x, lambda batch: self.logits(batch, position))
 
     def _in_batches(self, x: torch.Tensor, logits: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Of many images, which need not be on the device."""
+        """Return the logits of many images, which need not be on the device."""
         self.network.eval()
         with torch.no_grad(), self.autocast():
-            parts = [logits(some.to(self.device)).float().cpu() for some in in_equal_batches(x)]
+            parts = [logits(batch.to(self.device)).float().cpu() for batch in equal_batches(x)]
         return torch.cat(parts)[: len(x)]
 
-    # Keeping.
+    # Saving.
 
     def finite(self) -> bool:
         return all(bool(weight.isfinite().all()) for weight in self.network.parameters())
@@ -217,8 +217,8 @@ class Trainer:
         self.restore_own(state["own"])
 
     def own_state(self) -> dict[str, Any]:
-        """What a method keeps beside the network."""
+        """Return what a method stores beside the network."""
         return {}
 
     def restore_own(self, own: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore what `own_state` returned."""

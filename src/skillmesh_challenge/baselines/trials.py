@@ -1,4 +1,4 @@
-"""One setting of a method on trial: an ordinary run on the first few tasks, less their test images."""
+"""Trials of single settings: ordinary runs on the first few tasks, without their test images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from skillmesh_challenge.run import Plan, run
 
 @dataclass(frozen=True)
 class Ground:
-    """Where tuning happens: the first few tasks, less their test images."""
+    """The data for tuning: the first few tasks, without their test images."""
 
     places: tuple[str, ...]
     first: int
@@ -41,17 +41,17 @@ class Ground:
 
 
 def _without_test(task: TaskImages) -> TaskImages:
-    """Validation images stand where test images stood; nothing stands where they stood."""
+    """Return the task with its validation images as test images, and an empty validation split."""
     validation = task.splits["val"]
     if not len(validation):
-        raise DataError(f"the task {task.name!r} has no validation images to tune on; expected some in val")
-    nothing = Split((), np.empty(0, dtype=np.int64))
-    return replace(task, splits={"train": task.splits["train"], "val": nothing, "test": validation})
+        raise DataError(f"the task {task.name!r} has no validation images to tune on; expected images in val")
+    empty = Split((), np.empty(0, dtype=np.int64))
+    return replace(task, splits={"train": task.splits["train"], "val": empty, "test": validation})
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting of one method; small, and can be sent to another process."""
+    """One setting of one method to try; small enough to send to another process."""
 
     method: Baseline
     number: int
@@ -64,7 +64,7 @@ class Trial:
     progress: Progress | None = None
 
     def make(self) -> Tried:
-        """Make its run, or go on with it, or read it where it is complete."""
+        """Run the trial; resume it if it is incomplete, only read it if it is complete."""
         plan = Plan(
             paths=self.ground.paths(),
             method=replace(self.method, **self.changes),
@@ -82,7 +82,7 @@ class Trial:
 
     @property
     def _folder(self) -> str:
-        """By what is tried, not by its number: of another grid, or another method, each setting is another run."""
+        """Folder name from the settings, not the trial's number: a changed grid or method then gets new runs."""
         settings = json.dumps(replace(self.method, **self.changes).settings(), sort_keys=True)
         tried = ",".join(f"{name}={value}" for name, value in self.changes.items())
         return f"{tried},{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
@@ -90,13 +90,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of a setting."""
+    """The result of a trial."""
 
     changes: dict[str, Any]
     final_accuracy: float
-    """The criterion."""
+    """Accuracy by which the best setting is chosen, 0 to 1."""
     after_learning: float
-    """Of each task when it had just been learned, its task told, on average: whether it learned at all."""
+    """Mean accuracy of each task right after it was learned, task given: shows whether it learned at all."""
     forgetting: float | None
     macs: float
     seconds: float
@@ -116,7 +116,7 @@ class Tried:
 
 
 class TrialJob(Protocol):
-    """Whatever is made in a process of its own."""
+    """A job that can run in another process."""
 
     def make(self) -> Any: ...
 
@@ -124,27 +124,27 @@ class TrialJob(Protocol):
 SomeJob = TypeVar("SomeJob", bound=TrialJob)
 
 
-def made(jobs: Sequence[SomeJob], workers: int) -> Iterator[tuple[SomeJob, Any]]:
-    """Make all of them, several side by side in processes that take one after the other; as each is done."""
+def run_jobs(jobs: Sequence[SomeJob], workers: int) -> Iterator[tuple[SomeJob, Any]]:
+    """Run all jobs in `workers` processes, and yield each job with its result as it completes."""
     if workers == 1:
         for job in jobs:
             yield job, job.make()
         return
     import multiprocessing
 
-    spawned = multiprocessing.get_context("spawn")  # a forked torch hangs
-    with ProcessPoolExecutor(workers, spawned, _begin, (workers,)) as pool:
-        waiting = {pool.submit(job.make): job for job in jobs}
+    spawned = multiprocessing.get_context("spawn")  # torch hangs in forked processes
+    with ProcessPoolExecutor(workers, spawned, _start_worker, (workers,)) as pool:
+        futures = {pool.submit(job.make): job for job in jobs}
         try:
-            for future in as_completed(waiting):
-                yield waiting[future], future.result()
+            for future in as_completed(futures):
+                yield futures[future], future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _begin(workers: int) -> None:
-    """Make a new process ready: threads of several that wait for the same cores would spin."""
+def _start_worker(workers: int) -> None:
+    """Set up a worker process with its share of the cores: more threads than cores would busy-wait."""
     import torch
 
     from skillmesh.numerics.process import cores, process_is_ours

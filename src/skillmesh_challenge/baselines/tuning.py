@@ -1,11 +1,11 @@
-"""Tuning: every method gets the same budget, and no test image decides anything.
+"""Tuning: every method gets the same budget, and test images are never used.
 
-A method's `grid` names the settings to try, equally many for all methods. Each is an ordinary run of the challenge
-on the first few tasks, trained on their training images alone and tested on their validation images; the best
-average over all tasks at the end of the stream wins, the first of equals. What was chosen is written as a file for
-`skillmesh challenge run --method`, what was tried beside it. A sweep that was killed goes on by the same command:
-complete runs are only read. Where a grid has changed since, only what is new is tried, and what is no longer in it
-is left out. Nothing here loads torch before a run begins.
+A method's `grid` lists the settings to try, equally many for all methods. Each is an ordinary run of the challenge
+on the first few tasks, trained on their training images alone and tested on their validation images. The setting
+with the best average over all tasks at the end of the stream wins; of equals, the first. The chosen setting is
+written as a file for `skillmesh challenge run --method`, and all results beside it. The same command resumes a
+killed sweep: complete runs are only read. If a grid has changed, only new settings are tried, and removed ones are
+left out. This module does not import torch before a run begins.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from typing import Any
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.numerics.process import Progress
 from skillmesh_challenge.baselines.settings import Baseline
-from skillmesh_challenge.baselines.trials import Ground, Trial, Tried, made
+from skillmesh_challenge.baselines.trials import Ground, Trial, Tried, run_jobs
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import Method
 from skillmesh_challenge.record import refuse_file, write_bytes, write_json
 
 BUDGET = 6
-"""Settings that are tried of every method."""
+"""Number of settings tried for every method."""
 CRITERION = "average accuracy of all tasks at the end of the stream, on validation images"
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """All settings of a method, and the best of them."""
+    """The results of all settings of a method."""
 
     method: Baseline
     tried: tuple[Tried, ...]
 
     @property
     def chosen(self) -> int:
-        """The first of the best."""
+        """Number of the best setting; of equals, the first."""
         return max(range(len(self.tried)), key=lambda number: self.tried[number].final_accuracy)
 
     @property
@@ -60,20 +60,20 @@ def tune(
     tell: Callable[[Trial, Tried], None] = lambda trial, tried: None,
     progress: Progress | None = None,
 ) -> list[Tuned]:
-    """Try every setting of every method; write each method's best and, in `tuning.json`, all that was tried.
+    """Try every setting of every method; write each method's best and, to `tuning.json`, all results.
 
     Parameters
     ----------
     workers
-        Processes side by side, each with whole runs. They share the cores: on a CPU, the number of threads may
-        change a sum's last digit, nothing else depends on how many there are.
+        Number of parallel processes, each with whole runs. They share the cores: on a CPU, the number of threads
+        may change the last digit of a sum; nothing else depends on it.
     tell
-        Told of every setting when its run is there.
+        Called with every trial and its result when its run is complete.
     progress
-        Told of every task of a run; with one worker only, since others are processes of their own.
+        Reports every task of a run; only with one worker, because more workers are separate processes.
     """
     chosen = [_tunable(method) for method in methods]
-    _refuse_twice([method.name for method in chosen])
+    _refuse_duplicates([method.name for method in chosen])
     refuse_file(out)
     origin = provenance(command, ground.paths(), seed)
     facts = {"tasks": [task.name for task in ground(seed)], "seed": seed, "data_hash": origin["data_hash"]}
@@ -88,39 +88,39 @@ def tune(
     ]
     for method in {trial.method: None for trial in trials}:
         origins[method].append(origin)
-    for trial, tried in made(trials, workers):
+    for trial, tried in run_jobs(trials, workers):
         known[trial.method][trial.number] = tried
         tell(trial, tried)
     tuned = [Tuned(method, tuple(known[method][number] for number in range(BUDGET))) for method in chosen]
-    for one in tuned:
-        _write_method(out / f"{one.method.name}.toml", one, facts["tasks"])
-    entries = earlier | {one.method.name: _entry(one, origins[one.method]) for one in tuned}
+    for result in tuned:
+        _write_method(out / f"{result.method.name}.toml", result, facts["tasks"])
+    entries = earlier | {result.method.name: _entry(result, origins[result.method]) for result in tuned}
     write_json(out / "tuning.json", facts | {"criterion": CRITERION, "methods": entries, "provenance": origin})
     return tuned
 
 
-# What is refused.
+# Checks.
 
 
 def _tunable(method: Method) -> Baseline:
     if not isinstance(method, Baseline) or not method.settings_to_try():
-        raise RunError(f"the method {method.name!r} has no grid of settings to try; expected a baseline that has")
+        raise RunError(f"the method {method.name!r} has no grid of settings to try; name a baseline that has one")
     if (count := len({replace(method, **changes) for changes in method.settings_to_try()})) != BUDGET:
         raise RunError(
             f"the method {method.name!r} has {count} different settings to try, expected {BUDGET}: all methods "
-            "get the same budget; mend its grid"
+            "get the same budget; change its grid"
         )
     return method
 
 
-def _refuse_twice(names: Sequence[str]) -> None:
+def _refuse_duplicates(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise RunError(f"two methods each are named {', '.join(twice)}; name each once, or give one another name")
+        raise RunError(f"several methods are named {', '.join(twice)}; name each method once, or rename one")
 
 
 def _earlier(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Methods that were tuned in this folder before, on the same ground; any other is refused."""
+    """Return the methods tuned earlier in this folder; raise a RunError if that was on other data."""
     path = out / "tuning.json"
     if not path.exists():
         return {}
@@ -130,21 +130,21 @@ def _earlier(out: Path, facts: dict[str, Any]) -> dict[str, Any]:
     for name, value in facts.items():
         if before.get(name) != value:
             raise RunError(
-                f"{out} holds tuning of other {name}: it was {before.get(name)}, now it is {value}; name another "
-                "folder with --out, or remove this one to begin anew"
+                f"{out} holds tuning results with {name} = {before.get(name)}, expected {value}; name "
+                "another folder with --out, or remove this one to start over"
             )
     return methods
 
 
 def _tried_before(method: Baseline, entry: dict[str, Any] | None, out: Path) -> dict[int, Tried]:
-    """Those of its settings that were tried, by their numbers; none where anything else about it has changed."""
+    """Return earlier results by the number of the setting; none if another setting of the method has changed."""
     if entry is None:
         return {}
     with _refused(out / "tuning.json"):
         tried = [Tried(**one) for one in entry["tried"]]
         if not all(isinstance(one.final_accuracy, float) for one in tried):
-            raise ValueError("a setting of it has no accuracy")
-        _commits(entry["provenance"])  # looked at before any trial is made
+            raise ValueError("a setting has no accuracy")
+        _commits(entry["provenance"])  # checked before any trial runs
         if replace(method, **tried[entry["chosen"]].changes).settings() != entry["settings"]:
             return {}
         by_settings = {replace(method, **one.changes): one for one in tried}
@@ -162,12 +162,12 @@ def _refused(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
-            f"{path} cannot be read as what was tuned before ({error}); remove it: complete trials beside it are "
-            "not made again"
+            f"{path} cannot be read as tuning results ({error}); remove it: complete trials beside it are not "
+            "run again"
         ) from error
 
 
-# What is written.
+# Output files.
 
 
 def _entry(tuned: Tuned, origins: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -181,12 +181,12 @@ def _entry(tuned: Tuned, origins: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _commits(origin: dict[str, Any]) -> list[str]:
-    """None where the source that ran was no checkout."""
+    """Return the commits of the source; none if it was not a checkout."""
     return origin["commit"].split(", ") if origin["commit"] else []
 
 
 def _write_method(path: Path, tuned: Tuned, tasks: Sequence[str]) -> None:
-    """As `--method` takes it. A file of weights is named from where this one lies."""
+    """Write a file for `--method`. The path of a weights file is relative to this file's folder."""
     settings = {name: value for name, value in tuned.best.settings().items() if value is not None}
     if "weights" in settings:
         settings["weights"] = os.path.relpath(settings["weights"], path.parent)
@@ -198,5 +198,5 @@ def _write_method(path: Path, tuned: Tuned, tasks: Sequence[str]) -> None:
 
 
 def _toml(value: Any) -> str:
-    """JSON writes texts, truth values, lists and numbers as TOML reads them."""
+    """Return the value as TOML; strings, booleans, lists and numbers look the same in JSON."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Is this data fit for a run? All faults of all tasks in one report, before anything is learned."""
+"""Checks of data before a run: all faults of all tasks in one report."""
 
 from skillmesh_challenge.data.check import BadDataError, check, refuse_bad_data
 from skillmesh_challenge.data.problems import DataReport, DataTaskFacts, Problem

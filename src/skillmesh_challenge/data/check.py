@@ -1,4 +1,4 @@
-"""Check tasks before a run: every fault at once, what prevents a run apart from what is only worth knowing."""
+"""Check tasks before a run: report all faults together, and separate errors from warnings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from skillmesh.errors import DataError
 from skillmesh.learning.examine import TaskTwins
 from skillmesh.numerics.process import Progress
 from skillmesh_challenge.data.problems import (
+    CheckedImage,
     DataReport,
     DataTaskFacts,
-    Look,
     Problem,
     Twins,
     by_task,
     find_twins,
-    look_at,
+    read_images,
     shared_by_tasks,
     structure_faults,
     twin_faults,
@@ -31,7 +31,7 @@ from skillmesh_challenge.datasets.opening import how_to_get, missing_words
 
 @dataclass(frozen=True)
 class Settings:
-    """How tasks are opened."""
+    """Settings for opening tasks."""
 
     seed: int = 0
     rule: Rule = "appendix"
@@ -40,7 +40,7 @@ class Settings:
 
 @dataclass
 class Found:
-    """Tasks that can be opened, where each lies, and what is wrong with the others."""
+    """Tasks that can be opened, their paths, and the problems of the others."""
 
     tasks: list[TaskImages] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
@@ -85,13 +85,13 @@ def _find_tasks(path: Path, settings: Settings, found: Found) -> None:
 
 
 def _survey(path: Path, seed: int) -> TaskImages:
-    """Cut test images only from a task without folders for splits: the others say what to test on."""
+    """Open a task; hold out test images only if it has no split folders, which would define the test images."""
     task = survey_task(path, hold_out=("val",), seed=seed)
     return task if task.split_folders else survey_task(path, hold_out=("val", "test"), seed=seed)
 
 
 def _name_left_out(path: Path, tasks: list[Path], found: Found) -> None:
-    """Folders beside tasks that are none themselves: a run would pass over them without a word."""
+    """Report folders beside tasks that are not tasks themselves: a run would skip them silently."""
     for folder in sorted(path.iterdir()):
         if not folder.is_dir() or folder.name.startswith(".") or folder in tasks:
             continue
@@ -103,7 +103,7 @@ def _name_left_out(path: Path, tasks: list[Path], found: Found) -> None:
 
 
 def _lacks_train(folder: Path) -> bool:
-    """Whether all its folders are named after splits, none of them for training."""
+    """Return whether all subfolders are named after splits, but none of them for training."""
     names = [p.name.lower() for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
     return bool(names) and all(SPLIT_FOLDERS.get(name) in ("val", "test") for name in names)
 
@@ -132,14 +132,14 @@ def _find_collection(name: str, path: Path, settings: Settings, found: Found) ->
         elif member.fault:
             found.problems.append(Problem("other-classes", member.fault, task, fatal=not settings.partial))
         if member.difference:
-            hint = "; they were made by --rule list" if known.subsampled and settings.rule != "list" else ""
+            hint = "; --rule list gives its sizes" if known.subsampled and settings.rule != "list" else ""
             found.problems.append(Problem("other-size", member.difference + hint, task))
         if member.task is not None:
             found.add(member.task, member.path)
 
 
 class BadDataError(DataError):
-    """Data that no run should be started on; `report` has all that was found."""
+    """The data has faults that prevent a run; `report` lists them all."""
 
     def __init__(self, report: DataReport) -> None:
         super().__init__(report.words())
@@ -147,7 +147,7 @@ class BadDataError(DataError):
 
 
 def refuse_bad_data(report: DataReport) -> DataReport:
-    """Raise with the whole report where something prevents a run; else hand it on for its warnings."""
+    """Raise a BadDataError if a fault prevents a run; otherwise return the report with its warnings."""
     if not report.ok:
         raise BadDataError(report)
     return report
@@ -163,21 +163,21 @@ def check(
     skip_unreadable: bool = False,
     progress: Progress | None = None,
 ) -> DataReport:
-    """Look at every image of every task at `paths`, as a run with this seed would open them.
+    """Check every image of every task at `paths`, as a run with this seed would open them.
 
     Parameters
     ----------
     dataset
-        The collection that the paths hold; a path may say it itself, `skill102:DIR`.
+        Collection that the paths contain; a path may also name it: `skill102:DIR`.
     rule, partial
-        As `open_collection` takes them.
+        See `open_collection`.
     skip_unreadable
-        Images that cannot be decoded are a warning, as long as every class keeps some.
+        Treat unreadable images as a warning, as long as every class keeps at least one image.
     """
     found = find(places(paths, dataset), Settings(seed, rule, partial))
-    looks = look_at(found.tasks, progress)
-    twins = find_twins(looks)
-    twins_of, bad_of = by_task(twins), _unreadable(looks)
+    checked = read_images(found.tasks, progress)
+    twins = find_twins(checked)
+    twins_of, bad_of = by_task(twins), _unreadable(checked)
     problems = found.problems + _equal_names(found)
     facts = []
     for index, (task, path) in enumerate(zip(found.tasks, found.paths, strict=True)):
@@ -189,15 +189,15 @@ def check(
     return DataReport(facts, problems, twins)
 
 
-def _unreadable(looks: list[Look]) -> dict[int, list[Look]]:
-    bad: dict[int, list[Look]] = defaultdict(list)
-    for look in looks:
-        if look.reason:
-            bad[look.task].append(look)
+def _unreadable(checked: list[CheckedImage]) -> dict[int, list[CheckedImage]]:
+    bad: dict[int, list[CheckedImage]] = defaultdict(list)
+    for image in checked:
+        if image.reason:
+            bad[image.task].append(image)
     return bad
 
 
-def _facts(task: TaskImages, path: Path, bad: list[Look], twins: TaskTwins) -> DataTaskFacts:
+def _facts(task: TaskImages, path: Path, bad: list[CheckedImage], twins: TaskTwins) -> DataTaskFacts:
     return DataTaskFacts(
         name=task.name,
         place=str(path),
@@ -224,6 +224,6 @@ def _shared(found: Found, twins: list[Twins]) -> list[Problem]:
     problems = []
     for (a, b), count in sorted(shared_by_tasks(twins).items()):
         one, other = found.tasks[a].name, found.tasks[b].name
-        text = f"{count:,} image(s) of {one!r} are images of {other!r} too: no mapper can tell whose they are"
+        text = f"{count:,} image(s) of {one!r} are images of {other!r} too: no mapper can recognise their task"
         problems.append(Problem("twins-across-tasks", text))
     return problems

@@ -1,4 +1,4 @@
-"""What a check of data finds: every image looked at once, those that lie there twice, faults of each task."""
+"""Problems that a check of data finds: unreadable images, duplicate images, faults of each task."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ from skillmesh.learning.examine import (
 from skillmesh.numerics.process import Progress, begin, cores
 
 WINDOW = 256
-"""Images under way at once: bounds memory."""
+"""Number of images processed together; limits memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One image, looked at."""
+class CheckedImage:
+    """One image after reading and decoding it."""
 
     task: int
-    """Which of the tasks: names may be given twice."""
+    """Index of the task; names need not be unique."""
     split: str
     label: str
     file: str
     content: bytes = b""
     pixels: bytes = b""
     reason: str = ""
-    """Why it cannot be read."""
+    """Why the image cannot be read; empty if it can."""
 
 
-def look_at(tasks: Sequence[TaskImages], progress: Progress | None = None) -> list[Look]:
-    """Read and decode every image of every split, several at once."""
+def read_images(tasks: Sequence[TaskImages], progress: Progress | None = None) -> list[CheckedImage]:
+    """Read and decode every image of every split, several in parallel."""
     images = [
         (index, split, task.classes[label], file)
         for index, task in enumerate(tasks)
         for split, part in task.splits.items()
         for file, label in zip(part.files, part.labels, strict=True)
     ]
-    advance = begin(progress, "looking at images", len(images))
-    looks: list[Look] = []
+    advance = begin(progress, "checking images", len(images))
+    checked: list[CheckedImage] = []
     with ThreadPoolExecutor(cores()) as pool:
         for start in range(0, len(images), WINDOW):
             window = images[start : start + WINDOW]
-            looks += pool.map(lambda image: _look(*image), window)
+            checked += pool.map(lambda image: _check_image(*image), window)
             if advance is not None:
                 advance(len(window))
-    return looks
+    return checked
 
 
-def _look(task: int, split: str, label: str, file: ImageFile) -> Look:
+def _check_image(task: int, split: str, label: str, file: ImageFile) -> CheckedImage:
     try:
         with CONTENTS.taken(file.size()):
             content = file.content()
@@ -74,54 +74,54 @@ def _look(task: int, split: str, label: str, file: ImageFile) -> Look:
             key = hashlib.blake2b(content, digest_size=16).digest()
             del content
     except UnreadableImageError as error:
-        return Look(task, split, label, file.name, reason=str(error))
-    return Look(task, split, label, file.name, key, pixels)
+        return CheckedImage(task, split, label, file.name, reason=str(error))
+    return CheckedImage(task, split, label, file.name, key, pixels)
 
 
-# Images that lie there more than once: in a split, in two splits, under two classes, in two tasks.
+# Images that occur more than once: in a split, in two splits, under two classes, in two tasks.
 
 
 @dataclass(frozen=True)
 class Twins:
-    """Files that show the same picture, pixel by pixel."""
+    """Files with the same picture, pixel for pixel."""
 
-    looks: tuple[Look, ...]
+    images: tuple[CheckedImage, ...]
 
     @property
     def same_bytes(self) -> bool:
-        return len({look.content for look in self.looks}) == 1
+        return len({image.content for image in self.images}) == 1
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
         files = [
-            {"task": names[look.task], "split": look.split, "class": look.label, "file": look.file}
-            for look in self.looks
+            {"task": names[image.task], "split": image.split, "class": image.label, "file": image.file}
+            for image in self.images
         ]
         return {"same_bytes": self.same_bytes, "files": files}
 
 
-def find_twins(looks: Iterable[Look]) -> list[Twins]:
-    """Group images by their pixels; equal bytes have equal pixels."""
-    readable = [look for look in looks if not look.reason]
-    groups = equal_groups(look.pixels for look in readable)
+def find_twins(checked: Iterable[CheckedImage]) -> list[Twins]:
+    """Return groups of images with equal pixels; equal bytes have equal pixels."""
+    readable = [image for image in checked if not image.reason]
+    groups = equal_groups(image.pixels for image in readable)
     return [Twins(tuple(readable[index] for index in group)) for group in groups]
 
 
 def by_task(twins: Iterable[Twins]) -> dict[int, TaskTwins]:
-    """Sort what was found by task."""
-    found: dict[int, TaskTwins] = defaultdict(TaskTwins)
+    """Return the duplicates of each task."""
+    twins_of: dict[int, TaskTwins] = defaultdict(TaskTwins)
     for group in twins:
-        tasks = {look.task for look in group.looks}
+        tasks = {image.task for image in group.images}
         for task in tasks:
-            mine = [look for look in group.looks if look.task == task]
-            found[task].note(mine)
-            found[task].elsewhere += len(mine) if len(tasks) > 1 else 0
-    return found
+            mine = [image for image in group.images if image.task == task]
+            twins_of[task].note(mine)
+            twins_of[task].elsewhere += len(mine) if len(tasks) > 1 else 0
+    return twins_of
 
 
 def shared_by_tasks(twins: Iterable[Twins]) -> Counter[tuple[int, int]]:
-    """How many pictures each two tasks share."""
+    """Return the number of pictures that each pair of tasks shares."""
     return Counter(
-        pair for group in twins for pair in combinations(sorted({look.task for look in group.looks}), 2)
+        pair for group in twins for pair in combinations(sorted({image.task for image in group.images}), 2)
     )
 
 
@@ -156,19 +156,19 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault of one task, or of the whole."""
+    """One fault of one task, or of the whole data."""
 
     kind: Kind
     text: str
     task: str = ""
     fatal: bool = False
-    """Whether it keeps a run from being started."""
+    """Whether it prevents a run."""
     files: tuple[str, ...] = ()
-    """All the files that it is about."""
+    """All files concerned."""
 
     @classmethod
     def of(cls, finding: Finding, task: str) -> Problem:
-        """Make a warning of what a check shared with `learn` has found."""
+        """Return a warning from a finding of a check that `learn` uses too."""
         return cls(finding.kind, finding.text, task, files=finding.files)
 
     def __str__(self) -> str:
@@ -177,25 +177,25 @@ class Problem:
 
 @dataclass(frozen=True)
 class DataTaskFacts:
-    """A task as a run would see it."""
+    """Facts about a task as a run would open it."""
 
     name: str
     place: str
     classes: int
     images: dict[str, int]
-    """How many images each split has, the unreadable ones among them."""
+    """Number of images in each split, including unreadable ones."""
     unreadable: int = 0
     twins_in_splits: int = 0
-    """Images that lie in their own split already."""
+    """Number of images that duplicate another image of their own split."""
     twins_across_splits: dict[str, int] = field(default_factory=dict)
-    """Of which split's images how many lie in which earlier split too: "test in train"."""
+    """Number of images of one split that are also in an earlier one, by pair of splits: "test in train"."""
     twins_in_other_tasks: int = 0
-    """Images that another task has too."""
+    """Number of images that another task has too."""
 
 
 @dataclass(frozen=True)
 class DataReport:
-    """All that was found; `ok` says whether a run may start."""
+    """All results of a check; `ok` is true if a run may start."""
 
     tasks: list[DataTaskFacts]
     problems: list[Problem]
@@ -214,7 +214,7 @@ class DataReport:
         return not self.errors
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON would have it."""
+        """Return the report as a JSON-compatible dict."""
         return {
             "ok": self.ok,
             "errors": [asdict(problem) for problem in self.errors],
@@ -224,17 +224,17 @@ class DataReport:
         }
 
     def words(self) -> str:
-        """All that keeps a run from being started, a line each."""
+        """Return the faults that prevent a run, one per line."""
         errors = self.errors
         lines = [f"  {problem}" for problem in errors]
-        return "\n".join([f"the data has {len(errors)} fault(s) that keep a run from being started:", *lines])
+        return "\n".join([f"the data has {len(errors)} fault(s) that prevent a run:", *lines])
 
 
-# What can be wrong with one task: its classes and splits, unreadable files, images that lie there twice.
+# Faults of one task: its classes and splits, unreadable files, duplicate images.
 
 
 def structure_faults(task: TaskImages, path: Path) -> list[Problem]:
-    """What classes and splits are there, and what is missing of them."""
+    """Return faults of the task's classes and splits."""
     problems = [Problem("note", note, task.name) for note in task.notes]
     if not task.classes:
         text = (
@@ -257,7 +257,7 @@ def structure_faults(task: TaskImages, path: Path) -> list[Problem]:
 def _untested(task: TaskImages) -> list[Problem]:
     problems = []
     if not len(task.splits["val"]):
-        text = "no validation images: its classes have too few images to spare any; add images"
+        text = "no validation images: its classes have too few images to hold any out; add images"
         problems.append(Problem("no-validation-images", text, task.name))
     if not len(task.splits["test"]):
         why = (
@@ -266,7 +266,7 @@ def _untested(task: TaskImages) -> list[Problem]:
             else "its classes have too few images"
         )
         text = (
-            f"no test images: {why}; add test/class/image.jpg, or leave the folders for splits out: a share is cut"
+            f"no test images: {why}; add test/class/image.jpg, or use no split folders: a share is then held out"
         )
         return [*problems, Problem("no-test-images", text, task.name, fatal=True)]
     counts = np.bincount(task.splits["test"].labels, minlength=len(task.classes))
@@ -277,7 +277,7 @@ def _untested(task: TaskImages) -> list[Problem]:
 
 
 def _bad_names(task: TaskImages) -> str:
-    """Ask the card, which every module must have, what it says of the task's and the classes' names."""
+    """Return why a module's card cannot hold the names of task and classes; empty if it can."""
     from skillmesh.module.card import Card, now
 
     facts: dict[str, Any] = {
@@ -300,26 +300,26 @@ def _bad_names(task: TaskImages) -> str:
     try:
         Card(**facts)
     except CardError as error:
-        return f"a module cannot be named like this: {error}"
+        return f"a module's card cannot hold these names: {error}"
     return ""
 
 
-def unreadable_faults(task: TaskImages, bad: list[Look], skip: bool) -> list[Problem]:
+def unreadable_faults(task: TaskImages, bad: list[CheckedImage], skip: bool) -> list[Problem]:
     if not bad:
         return []
-    files = tuple(look.file for look in bad)
-    reasons = some(f"{look.file} ({look.reason})" for look in bad)
-    advice = "skipped" if skip else "mend or remove them, or go on without them (--skip-unreadable)"
+    files = tuple(image.file for image in bad)
+    reasons = some(f"{image.file} ({image.reason})" for image in bad)
+    advice = "skipped" if skip else "repair or remove them, or continue without them (--skip-unreadable)"
     text = f"{len(bad):,} image(s) cannot be read: {reasons}; {advice}"
     problems = [Problem("unreadable", text, task.name, fatal=not skip, files=files)]
-    lost = Counter(look.label for look in bad if look.split == "train")
+    lost = Counter(image.label for image in bad if image.split == "train")
     counts = np.bincount(task.splits["train"].labels, minlength=len(task.classes))
     gone = tuple(name for name, count in zip(task.classes, counts, strict=True) if lost[name] == count)
     if gone:
-        text = f"no training image of {some(map(repr, gone))} can be read; mend or remove the class folder(s)"
+        text = f"no training image of {some(map(repr, gone))} can be read; repair or remove the class folder(s)"
         problems.append(Problem("class-unreadable", text, task.name, fatal=True, files=gone))
-    if sum(look.split == "test" for look in bad) == len(task.splits["test"]) > 0:
-        text = "no test image can be read; mend or remove the test folder"
+    if sum(image.split == "test" for image in bad) == len(task.splits["test"]) > 0:
+        text = "no test image can be read; repair or remove the test folder"
         problems.append(Problem("no-test-images", text, task.name, fatal=True))
     return problems
 
@@ -329,6 +329,6 @@ def twin_faults(task: TaskImages, twins: TaskTwins) -> list[Problem]:
     findings = [*twins_across_splits(twins, totals), *twins_across_classes(twins)]
     problems = [Problem.of(finding, task.name) for finding in findings]
     if twins.in_split:
-        text = f"{len(twins.in_split):,} image(s) lie in their split already: {some(twins.in_split)}"
+        text = f"{len(twins.in_split):,} image(s) duplicate another image of their split: {some(twins.in_split)}"
         problems.append(Problem("twins-in-split", text, task.name, files=tuple(twins.in_split)))
     return problems

@@ -1,4 +1,4 @@
-"""Collections of datasets that are known by name, each opened as a list of tasks in its own order."""
+"""Named collections of datasets, each opened as a list of tasks in a fixed order."""
 
 from skillmesh_challenge.datasets.opening import (
     COLLECTIONS,

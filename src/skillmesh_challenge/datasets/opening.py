@@ -1,4 +1,4 @@
-"""Open a collection of datasets: find them below a folder, thin them out, hold them against its list."""
+"""Open a collection of datasets: find them in a folder, subsample them, compare them with the published list."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from skillmesh.errors import DataError
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """One dataset as the collection's list has it."""
+    """One dataset in the list of a collection, with its published sizes."""
 
     name: str
     classes: int
@@ -43,24 +43,24 @@ class DatasetRow:
 
 @dataclass(frozen=True)
 class Collection:
-    """A benchmark made of datasets."""
+    """A benchmark that consists of datasets."""
 
     name: str
     title: str
     table: str
-    """The list's file in this package."""
+    """Name of the list's file in this package."""
     count: int
-    """How many rows of the list, from its top, belong to it."""
+    """Number of rows, from the top of the list, that belong to the collection."""
     source: str
-    """Where it is to be had."""
+    """Where to download it."""
     layout: str
-    """How its files are expected to lie."""
+    """Expected layout of its files."""
     subsampled: bool = False
-    """Whether classes and images are thinned out as the SKILL paper does."""
+    """Whether classes and images are subsampled as in the SKILL paper."""
     val_as_test: bool = False
-    """Whether its test images come without labels, so that those of `val` are tested on."""
+    """Whether its test images have no labels, so that those of `val` are used for testing."""
     other_names: dict[str, str] = field(default_factory=dict)
-    """Other names that a dataset's folder may have."""
+    """Alternative folder names, by the name of the dataset."""
 
     @cached_property
     def rows(self) -> tuple[DatasetRow, ...]:
@@ -80,7 +80,7 @@ SKILL102 = Collection(
     name="skill102",
     title="SKILL-102, the paper's benchmark",
     table="skill102.csv",
-    count=102,  # the list has 107; with these, and 500 classes of Insecta, there are the paper's 5,033 classes
+    count=102,  # of 107; with 500 classes of Insecta, these have the paper's 5,033 classes
     source="https://github.com/gyhandy/Shared-Knowledge-Lifelong-Learning",
     layout=(
         "DIR/<dataset>/{train,val,test}/<class>/… or DIR/<dataset>.zip with that inside, or the authors' "
@@ -98,7 +98,7 @@ DECATHLON = Collection(
     val_as_test=True,
     other_names={"imagenet12": "imagenet"},
 )
-COLLECTIONS = {made.name: made for made in (SKILL102, DECATHLON)}
+COLLECTIONS = {known.name: known for known in (SKILL102, DECATHLON)}
 
 
 def collection(name: str) -> Collection:
@@ -107,42 +107,42 @@ def collection(name: str) -> Collection:
     return COLLECTIONS[name]
 
 
-# Where the user says that tasks are: a path, or a known dataset's name and its folder, `skill102:DIR`.
+# Where tasks are: a path, or the name of a known collection and its folder, `skill102:DIR`.
 
 
 @dataclass(frozen=True)
 class DatasetPlace:
-    """A folder or zip, and the dataset that it is said to hold, if any."""
+    """A folder or zip, and the collection that the user says it contains, if any."""
 
     path: Path
     dataset: str | None = None
 
 
 def places(words: Sequence[str | Path], dataset: str | None = None) -> list[DatasetPlace]:
-    """Read `DIR` and `NAME:DIR`; `dataset` names that of every path that names none."""
+    """Parse `DIR` and `NAME:DIR`; `dataset` is the collection of every path that names none."""
     if dataset is not None:
-        collection(dataset)  # a wrong name is said here, before any path is looked at
-    found = []
+        collection(dataset)  # raises on a wrong name, before any path is checked
+    parsed = []
     for word in map(str, words):
         name, colon, rest = word.partition(":")
         named = bool(colon) and name in COLLECTIONS and not Path(word).exists()
         if named and dataset not in (None, name):
-            raise DataError(f"{word} names another dataset than --dataset {dataset}; leave one of them out")
-        found.append(DatasetPlace(Path(rest), name) if named else DatasetPlace(Path(word), dataset))
-    return found
+            raise DataError(f"{word} names another dataset than --dataset {dataset}; use only one of the two")
+        parsed.append(DatasetPlace(Path(rest), name) if named else DatasetPlace(Path(word), dataset))
+    return parsed
 
 
-# Thin a task out as the paper does: round(54000/c) images of each class to train on, round(6000/c) to test on.
+# Subsample a task as the paper does: round(54000/c) training images of each class, round(6000/c) test images.
 
 TOTALS = {"train": 54_000, "val": 6_000, "test": 6_000}
 MAX_CLASSES = 500
-"""Of the datasets with more classes (of the paper's, iNaturalist Insecta alone) this many are drawn."""
+"""Number of classes drawn from datasets with more (in the paper only iNaturalist Insecta)."""
 
 Rule = Literal["appendix", "list"]
-"""Which splits are thinned out.
+"""Which splits are subsampled.
 
-`appendix`: every one, as the paper's appendix A says. `list`: those alone that have more than 54,000 (6,000)
-images, as the authors' published code does; the sizes in the paper's list are reached by this one only.
+`appendix`: every split, as in the paper's appendix A. `list`: only splits with more than 54,000 (6,000) images, as
+in the authors' published code; only this rule gives the sizes in the paper's list.
 """
 
 
@@ -153,12 +153,12 @@ def subsample(task: TaskImages, *, rule: Rule = "appendix", seed: int = 0) -> Ta
     splits = {}
     for index, (split, part) in enumerate(task.splits.items()):
         limit = None if rule == "list" and len(part) <= TOTALS[split] else round(TOTALS[split] / max(len(kept), 1))
-        splits[split] = _thinned(part, kept, limit, [*key, index])
+        splits[split] = _subsampled(part, kept, limit, [*key, index])
     return replace(task, classes=tuple(task.classes[i] for i in kept), splits=splits)
 
 
-def _thinned(part: Split, classes: NDArray[np.int64], limit: int | None, key: list[int]) -> Split:
-    """Take the given classes' images, numbering the classes anew; every class is drawn from on its own."""
+def _subsampled(part: Split, classes: NDArray[np.int64], limit: int | None, key: list[int]) -> Split:
+    """Return images of the given classes, with new class numbers; each class is sampled separately."""
     files, labels = [], []
     for label, old in enumerate(classes):
         mine = _draw(np.flatnonzero(part.labels == old), limit, [*key, int(old)])
@@ -168,15 +168,15 @@ def _thinned(part: Split, classes: NDArray[np.int64], limit: int | None, key: li
 
 
 def _draw(items: NDArray[np.int64], limit: int | None, key: list[int]) -> NDArray[np.int64]:
-    """Draw `limit` of the items, all where there are fewer, and leave them in their order."""
+    """Return `limit` random items in their order, or all items if there are fewer."""
     if limit is None or len(items) <= limit:
         return items
     return np.sort(np.random.default_rng(key).choice(items, limit, replace=False))
 
 
-# The catalogue that the authors of SKILL-102 keep beside their images: which file is of which class and split.
+# The authors of SKILL-102 keep a catalogue beside their images, which gives the class and split of each file.
 #
-# Their published loader reads it like this: `0_collection/all_images.sqlite` has one table `images` with the
+# Their published loader shows its format: `0_collection/all_images.sqlite` has one table `images` with the
 # columns dataset, relative_path (below the dataset's folder), class_id, set_id (0 train, 1 validation, 2 test) and
 # problem (0: none).
 
@@ -192,19 +192,19 @@ def has_catalogue(folder: Path) -> bool:
 
 
 def catalogued_names(folder: Path) -> set[str]:
-    """Names of all datasets that the catalogue lists."""
+    """Return the names of all datasets that the catalogue lists."""
     return {str(name) for (name,) in _query(folder, "SELECT DISTINCT dataset FROM images", ())}
 
 
 def open_catalogued(folder: Path, name: str) -> TaskImages:
-    """A dataset's task; its classes are named by their numbers, since the catalogue has no other names."""
-    found: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
+    """Return the task of a dataset; its classes are named by number, as the catalogue has no other names."""
+    images_of: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
     for split, label, path in _query(folder, IMAGES, (name,)):
         if split in range(len(SPLITS)):
-            found[SPLITS[split]].append((int(label), str(path).lstrip("/")))
-    classes = sorted({label for label, _ in found["train"]})
+            images_of[SPLITS[split]].append((int(label), str(path).lstrip("/")))
+    classes = sorted({label for label, _ in images_of["train"]})
     source = FolderSource(folder / name)
-    splits = {split: _split(source, images, classes) for split, images in found.items()}
+    splits = {split: _split(source, images, classes) for split, images in images_of.items()}
     return TaskImages(name, tuple(map(str, classes)), splits, (), split_folders=True)
 
 
@@ -225,22 +225,22 @@ def _query(folder: Path, query: str, values: tuple[str, ...]) -> list[tuple[Any,
     except sqlite3.Error as error:
         raise DataError(
             f"{path} cannot be read ({error}); expected SQLite with a table images (dataset, relative_path, "
-            "class_id, set_id, problem): unpack the download again, or lay the images out in class folders"
+            "class_id, set_id, problem): unpack the download again, or arrange the images in class folders"
         ) from error
 
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """One dataset of a collection: what was found of it, and what is wrong with that."""
+    """One dataset of a collection as found in a folder, with its faults."""
 
     row: DatasetRow
     path: Path
     task: TaskImages | None
-    """None where it is missing or cannot be read."""
+    """None if it is missing or cannot be read."""
     fault: str = ""
-    """Why it cannot be opened, or is not the dataset that the list means."""
+    """Why it cannot be opened, or is not the dataset in the list."""
     difference: str = ""
-    """Sizes that are others than the list's."""
+    """Sizes that differ from the list's."""
 
     @property
     def missing(self) -> bool:
@@ -250,12 +250,12 @@ class ArchiveMember:
 def open_collection(
     name: str, folder: str | Path, *, seed: int = 0, rule: Rule = "appendix", partial: bool = False
 ) -> list[TaskImages]:
-    """Open the datasets of a collection in its order, thinned out by a seeded draw where the collection says so.
+    """Open the datasets of a collection in its order, subsampled by the seed if the collection asks for it.
 
     Parameters
     ----------
     partial
-        Take what is there; otherwise a missing dataset, or one with other classes than the list has, is refused.
+        Accept missing datasets and other numbers of classes than listed; otherwise both are refused.
     """
     members = survey_collection(name, Path(folder), seed=seed, rule=rule)
     missing = missing_words(collection(name), Path(folder), members)
@@ -275,7 +275,7 @@ def open_tasks(
     rule: Rule = "appendix",
     partial: bool = False,
 ) -> list[TaskImages]:
-    """Open whatever the user names: tasks, folders of tasks and `NAME:DIR`, in the order given."""
+    """Open tasks, folders of tasks and `NAME:DIR`, in the order given."""
     tasks: list[TaskImages] = []
     for place in places(words, dataset):
         if place.dataset is not None:
@@ -287,24 +287,24 @@ def open_tasks(
             ]
     twice = sorted(name for name, count in Counter(task.name for task in tasks).items() if count > 1)
     if twice:
-        raise DataError(f"two tasks each are named {', '.join(twice)}; rename one, or name its folder once")
+        raise DataError(f"several tasks are named {', '.join(twice)}; rename one, or give its folder only once")
     return tasks
 
 
 def task_paths(words: Sequence[str | Path], *, dataset: str | None = None) -> list[Path]:
-    """Where the tasks lie that `open_tasks` opens, as far as they are there."""
-    found: list[Path] = []
+    """Return the paths of the tasks that `open_tasks` opens, without missing ones."""
+    paths: list[Path] = []
     for place in places(words, dataset):
         if place.dataset is None:
-            found += find_tasks([place.path])
+            paths += find_tasks([place.path])
         else:
             known = collection(place.dataset)
-            found += [path for row in known.rows if (path := _place_of(known, row, place.path)) is not None]
-    return found
+            paths += [path for row in known.rows if (path := _place_of(known, row, place.path)) is not None]
+    return paths
 
 
 def survey_collection(name: str, folder: Path, *, seed: int = 0, rule: Rule = "appendix") -> list[ArchiveMember]:
-    """Look for every dataset of the list, in its order; nothing is refused but a folder that is not there."""
+    """Find every dataset of the list, in its order; raise a DataError only if the folder does not exist."""
     known = collection(name)
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; {how_to_get(known)}")
@@ -343,11 +343,11 @@ def _fault(row: DatasetRow, classes: int, subsampled: bool) -> str:
     allowed = {row.classes, min(row.classes, MAX_CLASSES) if subsampled else row.classes}
     if classes in allowed:
         return ""
-    return f"{classes:,} classes were found, the list says {row.classes:,}; complete it, or take it so (--partial)"
+    return f"{classes:,} classes were found, the list says {row.classes:,}; complete it, or use --partial"
 
 
 def _difference(known: Collection, row: DatasetRow, task: TaskImages) -> str:
-    """Sizes beside the list's. Where `val` is tested on, validation images were cut from `train`."""
+    """Return how sizes differ from the list's. If `val` is the test split, `val` was held out from `train`."""
     found = {split: len(part) for split, part in task.splits.items()}
     listed = {"train": row.train, "val": row.val, "test": row.test}
     if known.val_as_test:
@@ -364,7 +364,7 @@ def _with_notes(member: ArchiveMember) -> TaskImages:
 
 
 def missing_words(known: Collection, folder: Path, members: list[ArchiveMember]) -> str:
-    """Say which datasets are missing, which were found, and where the missing ones are to be had."""
+    """Return a message with the missing datasets, those found, and where to get the missing ones."""
     missing = [member.row.name for member in members if member.missing]
     if not missing:
         return ""
@@ -372,9 +372,9 @@ def missing_words(known: Collection, folder: Path, members: list[ArchiveMember])
     return (
         f"{known.name} at {folder}: {len(missing)} of {len(members)} datasets are missing ({', '.join(missing)}); "
         f"found {len(found)} ({', '.join(found) or 'none'}); {how_to_get(known)}; "
-        "--partial takes what is there"
+        "--partial continues with those found"
     )
 
 
 def how_to_get(known: Collection) -> str:
-    return f"{known.title} is to be had at {known.source}; expected {known.layout}"
+    return f"get {known.title} from {known.source}; expected {known.layout}"

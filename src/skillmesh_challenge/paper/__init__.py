@@ -1,8 +1,8 @@
-"""The SKILL paper's arithmetic, made again: what it prints, what its own formulas give, and what lies between.
+"""Recalculation of the SKILL paper's tables: printed figures, results of its own formulas, and the differences.
 
-`printed.csv` holds its figures as printed. `inputs.py` holds what they are made from; `single.py`, `parallel.py`,
-`agents.py` and `replay.py` make them, a table each; `datasets.py` counts its list of datasets. Nothing here needs
-more than the standard library.
+`printed.csv` holds the figures as printed, `inputs.py` the inputs of the formulas. `single.py`, `parallel.py`,
+`sharing.py` and `replay.py` recalculate the tables; `datasets.py` counts the list of datasets. This package needs
+only the standard library.
 """
 
 from skillmesh_challenge.paper.tables import report

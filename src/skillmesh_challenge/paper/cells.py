@@ -1,4 +1,4 @@
-"""A cell of the paper's tables: what is printed, what its formula gives, which assumption reaches the printed."""
+"""Cells of the paper's tables: the printed figure, the formula's result, and an assumption that explains it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Printed:
-    """A cell as it stands in the paper."""
+    """A cell as printed in the paper."""
 
     row: str
     column: str
@@ -27,20 +27,20 @@ class Printed:
 
 @dataclass(frozen=True)
 class Ours:
-    """A cell made again by the paper's formula from the paper's inputs."""
+    """A cell recalculated by the paper's formula from the paper's inputs."""
 
     value: Range | None = None
-    """None where the paper states no formula."""
+    """Result of the formula; None if the paper states no formula."""
     formula: str = ""
     reached: Range | None = None
-    """What an assumption of ours gives instead."""
+    """Result under our assumption instead."""
     assumption: str = ""
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class PaperCell:
-    """The two side by side."""
+    """A printed cell and our recalculation of it."""
 
     printed: Printed
     ours: Ours
@@ -57,7 +57,7 @@ class PaperCell:
 
     @property
     def note(self) -> str:
-        """What is to be said about it, if anything."""
+        """Assumption and remark as one text; empty if there are none."""
         return ". ".join(part for part in (self.ours.assumption, self.ours.remark) if part)
 
     def summary(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class PaperCell:
 
 
 def printed(table: str) -> list[Printed]:
-    """The cells of one of the paper's tables, in its order."""
+    """Return the cells of one of the paper's tables, in its order."""
     lines = files("skillmesh_challenge.paper").joinpath("printed.csv").read_text(encoding="utf-8").splitlines()
     return [
         Printed(line["row"], line["column"], PaperFigure(line["printed"]), line["place"])
@@ -91,5 +91,5 @@ def printed_ranges(table: str) -> dict[Key, Range]:
 
 
 def cells(table: str, ours: Mapping[Key, Ours]) -> list[PaperCell]:
-    """Put ours beside every printed cell; cells that nobody can recompute keep the printed figure alone."""
+    """Return every printed cell with our recalculation; cells without one have only the printed figure."""
     return [PaperCell(cell, ours.get((cell.row, cell.column), Ours())) for cell in printed(table)]

@@ -12,14 +12,14 @@ from typing import Any
 from skillmesh_challenge.paper import inputs
 
 TRAIN_PER_TASK, TEST_PER_TASK = 54_000, 6_000
-"""Appendix A: round(54000/c) images of each of c classes to train on, round(6000/c) to validate and to test."""
+"""Appendix A: of each of c classes round(54000/c) images for training, round(6000/c) for validation and test."""
 DRAWN_CLASSES = 500
 DRAWN_FROM = "iNaturalist_Insecta"
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A row of the list."""
+    """One row of the list of datasets."""
 
     number: int
     name: str
@@ -34,7 +34,7 @@ class Dataset:
 
     @property
     def keeps_the_rule(self) -> bool:
-        """Whether it has no more images than appendix A allows for its classes."""
+        """Whether the dataset has no more images than appendix A allows for its classes."""
         most_train = self.classes * round(TRAIN_PER_TASK / self.classes)
         most_test = self.classes * round(TEST_PER_TASK / self.classes)
         return self.train <= most_train and max(self.val, self.test) <= most_test
@@ -42,7 +42,7 @@ class Dataset:
 
 @cache
 def listed() -> tuple[Dataset, ...]:
-    """All 107 rows, in the list's order."""
+    """Return all 107 rows, in the list's order."""
     lines = files("skillmesh_challenge").joinpath("skill102.csv").read_text(encoding="utf-8").splitlines()
     return tuple(
         Dataset(int(number), name, *map(int, sizes)) for number, name, *sizes in list(csv.reader(lines))[1:]
@@ -50,7 +50,7 @@ def listed() -> tuple[Dataset, ...]:
 
 
 def skill102() -> list[Dataset]:
-    """The paper's tasks: the first 102 rows, Insecta with the 500 classes that appendix A draws of it."""
+    """Return the paper's tasks: the first 102 rows, Insecta with the 500 classes that appendix A draws."""
     chosen = listed()[: inputs.TASKS]
     return [replace(d, classes=DRAWN_CLASSES) if d.name == DRAWN_FROM else d for d in chosen]
 
@@ -63,7 +63,7 @@ def sums(datasets: Sequence[Dataset]) -> dict[str, int]:
 
 
 def account() -> dict[str, Any]:
-    """The list, what is left out of it, and how its sums stand to the paper's."""
+    """Return the sums of the list beside the paper's, and the rows that are left out."""
     paper = {
         "tasks": inputs.TASKS,
         "classes": inputs.CLASSES,

@@ -1,4 +1,4 @@
-"""Figures as they are printed: each stands for all numbers that are printed like it."""
+"""Printed figures: each stands for all numbers that round to its digits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXACT = "reference"
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`. One that is known exactly has both the same."""
+    """All numbers from `low` to `high`; both are equal for an exact number."""
 
     low: float
     high: float
@@ -46,20 +46,20 @@ class Range:
         return (self.low + self.high) / 2
 
     def meets(self, other: Range) -> bool:
-        """Whether some number lies in both; the last bits of a float do not count."""
+        """Return whether the ranges overlap, up to rounding errors of floats."""
         slack = 1e-12 * max(abs(self.low), abs(other.low))
         return self.low <= other.high + slack and other.low <= self.high + slack
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure on paper: its digits say how exact it is."""
+    """A printed figure, whose digits give its precision."""
 
     text: str
 
     @property
     def range(self) -> Range:
-        """Every number that would be rounded to these digits."""
+        """All numbers that round to these digits."""
         bound, number, power, unit = self._parts()
         scale = 10.0**power * UNITS[unit]
         value = float(number) * scale
@@ -71,7 +71,7 @@ class PaperFigure:
         return Range(value - half, value + half)
 
     def like(self, other: Range) -> str:
-        """Write another number the way this one is printed; a bound's own digits are too few."""
+        """Format another number like this one; bounds get at least one decimal, as they have too few digits."""
         bound, number, _, unit = self._parts()
         decimals = max(self._decimals(number), 1 if bound in ("<", ">") else 0)
         if "E" in self.text:
@@ -85,9 +85,9 @@ class PaperFigure:
         return f" {unit}" if unit in ("KBytes", "MBytes", "TB", "million") else unit
 
     def _parts(self) -> tuple[str, str, int, str]:
-        if (found := FIGURE.search(self.text)) is None:
-            raise ValueError(f"{self.text!r} holds no figure")
-        return found["bound"], found["number"].replace(",", ""), int(found["power"] or 0), found["unit"]
+        if (match := FIGURE.search(self.text)) is None:
+            raise ValueError(f"{self.text!r} contains no figure")
+        return match["bound"], match["number"].replace(",", ""), int(match["power"] or 0), match["unit"]
 
     @staticmethod
     def _decimals(number: str) -> int:

@@ -1,9 +1,9 @@
 """The paper's table 2: 102 tasks on many agents.
 
-By its caption there are 51 agents, each teaches two tasks and receives a hundred. Its figures are those of 102
-agents with one task each: all but the bytes of SUPSUP are reached so. Only the efficiency departs further: it
-counts the bytes of one received task instead of 101, and the student's work 101 times instead of once. Its many
-digits let us solve for the cost of a single agent, which table 1 prints with three.
+By its caption, each of 51 agents teaches two tasks and receives a hundred. But its figures are those of 102 agents
+with one task each: this explains all but the bytes of SUPSUP. Only the efficiency differs further: it counts the
+bytes of one received task instead of 101, and the student's work 101 times instead of once. Its many digits let us
+solve for the cost of a single agent, of which table 1 prints three digits.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from skillmesh_challenge.paper.figures import Range
 
 REFERENCE = "LLL, no BB, MAHA"
 RECEIVED = inputs.TASKS - inputs.TASKS // inputs.AGENTS
-"""By the caption: all tasks but an agent's own two."""
+"""Number of tasks an agent receives by the caption: all but its own two."""
 RECEIVED_OF_102 = inputs.TASKS - 1
 ALONE = "102 agents with one task each, not 51"
 STUDENT = inputs.MAHA_MACS_PER_IMAGE * inputs.CLASSES * inputs.IMAGES_PER_CLASS
-"""Appendix C's MACs for each image that students get."""
+"""MACs of a student: appendix C's MACs for each image it receives."""
 STUDENT_PRINTED = inputs.MAHA_MACS_PER_IMAGE * inputs.IMAGES_PER_TASK
-"""The same for the mean number of a task's training images: it is this that is printed."""
+"""The same for the mean number of a task's training images, which is what the paper prints."""
 
 
 STUDENT_PASSES = inputs.XCEPTION_PASS * inputs.CLASSES * inputs.IMAGES_PER_CLASS
-"""What the paper leaves out: the images that a student gets have to go through its backbone."""
+"""MACs that the paper leaves out: a student must pass the images it receives through its backbone."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A row: what is sent of a task, and what a student does."""
+    """A row of the table: bytes sent per task, and a student's work."""
 
     stated: float
-    """Bytes per task by the caption, section 4 and appendix G."""
+    """Bytes per task according to the caption, section 4 and appendix G."""
     sent: float
-    """Bytes per task that reach the printed figures."""
+    """Bytes per task that give the printed figures."""
     student: float = 0.0
     student_printed: float = 0.0
     twin: str = ""
-    """The row of table 1 that costs a single agent as much."""
+    """The row of table 1 with the same cost for a single agent."""
     assumption: str = ""
-    """On the bytes, beyond 102 agents."""
+    """Assumption on the bytes, in addition to 102 agents."""
 
 
 ALL_BIASES = "biases of all 50,312 convolution outputs (201 KB), not of 17,472 (70 KB)"
@@ -66,16 +66,16 @@ WAYS = {
     SUPSUP: Way(inputs.RESNET50_WEIGHTS / 8, inputs.SUPSUP_MASK_BYTES, twin="SUPSUP"),
 }
 SOLVED_FROM = {"no BB": REFERENCE, ", BB": "LLL, BB, MAHA"}
-"""Whose efficiency the cost of a single agent is solved from: maha's has the most digits that matter."""
+"""Rows from whose efficiency a single agent's cost is solved: maha's has the most significant digits."""
 
 
 def overhead_in_efficiency(way: Way) -> float:
-    """What the printed efficiencies add to a teacher's MACs."""
+    """Return the MACs that the printed efficiencies add to a teacher's."""
     return inputs.ALPHA * way.sent + RECEIVED_OF_102 * way.student_printed
 
 
 def single_agent(row: str) -> float:
-    """MACs of one agent that learns all 102 tasks by a way of LLL, solved from an efficiency of table 2."""
+    """Return the MACs of one agent that learns all 102 tasks by LLL, solved from an efficiency of table 2."""
     source = _source(row)
     efficiency = printed_ranges("parallel")[source, "efficiency"].middle
     return inputs.TASKS * overhead_in_efficiency(WAYS[source]) / (1 / efficiency - 1)
@@ -146,7 +146,7 @@ def _total(table: dict[Key, Range], row: str) -> Ours:
 
 
 def _efficiency(row: str, way: Way, single: Range, teacher: Range) -> Ours:
-    """Rows whose cost is solved from themselves are tried with the teacher's three printed digits instead."""
+    """Return the efficiency; rows from which the cost was solved use the teacher's three printed digits."""
     stated = single.middle / inputs.AGENTS
     total = stated + inputs.ALPHA * RECEIVED * way.stated + way.student
     own = row == SUPSUP or _source(row) == row
@@ -165,13 +165,13 @@ def _efficiency(row: str, way: Way, single: Range, teacher: Range) -> Ours:
 
 
 def _with_passes(single: float, way: Way) -> str:
-    """The efficiency by the caption, if nothing is left out, for its 51 agents and for 102."""
-    found = []
+    """Return the caption's efficiency with no cost left out, for its 51 agents and for 102."""
+    efficiencies = []
     for agents in (inputs.AGENTS, inputs.TASKS):
         received = inputs.TASKS - inputs.TASKS // agents
         passes = STUDENT_PASSES * received / inputs.TASKS
         teacher = single / agents
-        found.append(teacher / (teacher + inputs.ALPHA * received * way.stated + way.student + passes))
+        efficiencies.append(teacher / (teacher + inputs.ALPHA * received * way.stated + way.student + passes))
     return "{:.2f} ({:.2f} with 102 agents) if the student's passes over the images sent to it count".format(
-        *found
+        *efficiencies
     )

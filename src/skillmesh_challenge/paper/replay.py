@@ -1,4 +1,4 @@
-"""The paper's appendices C and D: what rehearsing costs, what the covariance costs, and lines that meet zero."""
+"""The paper's appendices C and D: cost of replay, cost of the covariance, and where fitted lines reach zero."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PAIRS = inputs.TASKS * (inputs.TASKS - 1) // 2
 PRINTED_PAIRS = (inputs.TASKS - 1) * (inputs.TASKS - 2) // 2
 SLIP = "(N − 1)(N − 2)/2, a slip: the sum ends at N − 1, not N − 2"
 GAMMA = inputs.REPLAYED_PER_CLASS * inputs.CLASSES / inputs.TRAIN_IMAGES
-"""Ten images of each class, as a share of all."""
+"""Share of images kept with ten images of each class, 0 to 1."""
 STATED_GAMMA = inputs.REPLAYED_PER_CLASS / inputs.STATED_IMAGES_PER_CLASS
 
 
 def total_time(share: float, pairs: int = PAIRS, tasks: int = inputs.TASKS) -> float:
-    """Time to learn all tasks, in times of one, where each task is rehearsed with this share of its images."""
+    """Return the time to learn all tasks, in units of one task, if this share of each task is rehearsed."""
     return tasks + share * pairs
 
 
 def exact_time(kept_per_class: int | None) -> float:
-    """The same from the list of datasets, in its order: so many images of each class, or all, are kept."""
+    """Return the same time from the datasets' sizes and order; None keeps all images of each class."""
     datasets = skill102()
     kept = [d.train if kept_per_class is None else min(d.train, kept_per_class * d.classes) for d in datasets]
     rehearsed = sum(accumulate(kept[:-1]))
@@ -33,7 +33,7 @@ def exact_time(kept_per_class: int | None) -> float:
 
 
 def tasks_until(images: int, per_class: int = inputs.IMAGES_PER_CLASS) -> int:
-    """After how many tasks of the list so many images have arrived, with so many of each class."""
+    """Return the number of tasks of the list after which `images` images have arrived, `per_class` per class."""
     totals = accumulate(per_class * d.classes for d in skill102())
     return next(number for number, total in enumerate(totals, start=1) if total >= images)
 

@@ -1,4 +1,4 @@
-"""What a task's teacher sends: the paper's appendix G, and the figures of its text that follow from it."""
+"""Bytes that a task's teacher sends: the paper's appendix G, and figures in its text that follow from it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from skillmesh_challenge.paper.figures import Range
 HEAD = inputs.FEATURES * inputs.CLASSES_PER_TASK * inputs.FLOAT_BYTES
 CLUSTERS = inputs.CLUSTERS * 2 * inputs.FEATURES * inputs.FLOAT_BYTES
 IMAGES_OF_TASK = inputs.IMAGES_PER_CLASS * inputs.IMAGE_BYTES
-"""Appendix G: five images in all."""
+"""Bytes of five images per task (appendix G)."""
 IMAGES_OF_CLASSES = IMAGES_OF_TASK * inputs.CLASSES_PER_TASK
-"""Section 4: five images of every class."""
+"""Bytes of five images per class (section 4)."""
 CUT = "The paper cuts digits off where it should round"
 
 
@@ -28,7 +28,7 @@ def sharing_cells() -> list[PaperCell]:
 
 
 def _cut(total: float, step: float) -> Range:
-    """What is left when all digits below `step` are dropped."""
+    """Return the total with all digits below `step` dropped."""
     return Range.of(total // step * step)
 
 
@@ -53,21 +53,21 @@ def _parts() -> dict[Key, Ours]:
 
 
 def _sums() -> dict[Key, Ours]:
-    made = {}
+    sums = {}
     for anchor, size, step in (("GMMC", CLUSTERS, 1e3), ("MAHA", IMAGES_OF_TASK, 1e4)):
         for name, extra in (("+ BB", STATED_BIASES), (", no BB", 0.0)):
             total = HEAD + size + extra
             row = f"all, {anchor} {name}" if extra else f"all, {anchor}{name}"
             formula = f"head + {'clusters' if anchor == 'GMMC' else '5 images'}{' + biases' if extra else ''}"
-            made[row, "bytes"] = Ours(Range.of(total), formula, _cut(total, step), f"{CUT}: {total:,.0f} bytes")
+            sums[row, "bytes"] = Ours(Range.of(total), formula, _cut(total, step), f"{CUT}: {total:,.0f} bytes")
     most = HEAD + IMAGES_OF_CLASSES + SENT_BIASES
-    made["at most per task", "bytes"] = Ours(
+    sums["at most per task", "bytes"] = Ours(
         Range.of(most),
         "head + 5 images of each class (section 4) + biases",
         Range.of(HEAD + IMAGES_OF_TASK + STATED_BIASES),
         "five images of each task, as in appendix G; table 2's bytes are 33 times as many",
     )
-    return made
+    return sums
 
 
 def _numbers() -> dict[Key, Ours]:

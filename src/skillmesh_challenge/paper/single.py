@@ -1,4 +1,4 @@
-"""The paper's table 1: one agent learns all 102 tasks. No formula is printed for its MACs, nor how many epochs."""
+"""The paper's table 1: one agent learns all 102 tasks. The paper gives no formula for its MACs, and no epochs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from skillmesh_challenge.paper.parallel import REFERENCE, single_agent
 from skillmesh_challenge.paper.replay import PRINTED_PAIRS, STATED_GAMMA, total_time
 
 EPOCHS = 30
-"""A guess: the only number of epochs of a training from scratch in the text (section 6.2)."""
+"""A guess: the only number of epochs for training from scratch in the text (section 6.2)."""
 TRAINING_PASSES = 3 * EPOCHS
-"""Forward, and twice as much backward, where gradients of weights are computed."""
+"""One forward pass and twice its cost backward, for gradients of weights, in every epoch."""
 PASS = inputs.TRAIN_IMAGES * inputs.XCEPTION_PASS_PTFLOPS
 
 

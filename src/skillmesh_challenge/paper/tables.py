@@ -1,4 +1,4 @@
-"""All tables of the paper, each cell beside ours, and the account of its datasets."""
+"""All tables of the paper with our recalculation of each cell, and the account of its datasets."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ TABLES: dict[str, tuple[str, Callable[[], list[PaperCell]]]] = {
 
 
 def report() -> dict[str, Any]:
-    """Everything, ready for JSON."""
-    made = {name: make() for name, (_, make) in TABLES.items()}
-    found = Counter(cell.verdict for table in made.values() for cell in table)
-    tables = {name: {"title": TABLES[name][0]} | _noted(table) for name, table in made.items()}
-    return {"tables": tables, "verdicts": dict(found), "datasets": account()}
+    """Return all tables as a JSON-compatible dict."""
+    computed = {name: make() for name, (_, make) in TABLES.items()}
+    verdicts = Counter(cell.verdict for table in computed.values() for cell in table)
+    tables = {name: {"title": TABLES[name][0]} | _noted(table) for name, table in computed.items()}
+    return {"tables": tables, "verdicts": dict(verdicts), "datasets": account()}
 
 
 def _noted(table: list[PaperCell]) -> dict[str, Any]:
-    """The cells, and why figures differ: what many of them have in common is one note, counted from 1."""
+    """Return the cells and the notes on differences; cells with the same note share its number, from 1."""
     notes = list(dict.fromkeys(cell.note for cell in table if cell.note))
     cells = [cell.summary() | {"note": notes.index(cell.note) + 1 if cell.note else None} for cell in table]
     return {"cells": cells, "notes": notes}

@@ -1,6 +1,6 @@
-"""Studies of the paper's appendices, each by its name. To add one: a function, and a line here.
+"""Studies of the paper's appendices, by name. To add one, write a function and add an entry to `STUDIES`.
 
-A study that measures reads its tasks from `settings.folders`. What is heavy it imports inside its function.
+A study that measures reads its tasks from `settings.folders`, and imports heavy libraries inside its function.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from skillmesh_challenge.studies.replay import replay
 from skillmesh_challenge.studies.study import Findings, Study, StudySettings
 
 STUDIES: dict[str, Study] = {
-    "ewc-shipping": Study(
-        "What it costs to send EWC's weights and Fisher matrix from agent to agent.", ewc_shipping
-    ),
-    "replay": Study("What rehearsing old tasks costs, from few kept images to all.", replay),
-    "maha-macs": Study("What maha's covariance costs a student, against the number of images.", maha_macs),
+    "ewc-shipping": Study("Cost of sending EWC's weights and Fisher matrix from agent to agent.", ewc_shipping),
+    "replay": Study("Cost of rehearsing old tasks, from few kept images per class to all.", replay),
+    "maha-macs": Study("Cost of maha's covariance for a student, against the number of images.", maha_macs),
     "macs": Study(
-        "One image's pass through lite0 and Xception, counted in four ways, beside published counts.", macs
+        "MACs of one image through lite0 and Xception, counted in four ways, beside published counts.", macs
     ),
     "clusters": Study(
         "gmmc's number of clusters against task recognition and bytes; measures on TASKS.", gmmc_clusters

@@ -1,6 +1,6 @@
-"""How many Gaussians per task should gmmc have? (Appendix B: 25, by a figure over a small subset of tasks.)
+"""Study of gmmc's number of Gaussians per task. (Appendix B: 25, from a figure on a small subset of tasks.)
 
-More clusters fit the training images better, test images not for ever, and every cluster is sent to every agent.
+More clusters fit the training images better, but test images only up to a point, and every agent receives all.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def _row(
     chosen = AnchorSettings(clusters=count, variance_floor=floor, seed=settings.seed)
     advance = begin(settings.progress, f"{count} clusters, {way.partition(',')[0]}", len(seen))
     fitted = fit_anchors(seen, "gmmc", chosen, advance)
-    found = recognise(seen, fitted.anchors, "gmmc", prior, ("test", "train"))
+    recognised = recognise(seen, fitted.anchors, "gmmc", prior, ("test", "train"))
     return {
         "gmmc on": way,
         "k": count,
-        "task found, %": percent(found["test"]),
-        "of training images, %": percent(found["train"]),
-        "worst task, %": percent([min(found["test"])]),
+        "task found, %": percent(recognised["test"]),
+        "of training images, %": percent(recognised["train"]),
+        "worst task, %": percent([min(recognised["test"])]),
         "KB per task": round(fitted.kilobytes_per_task, 3),
         "EM, MACs per task": fitted.macs / len(seen),
     }

@@ -1,7 +1,7 @@
-"""How hard is a task? The error of a small net that learns it from nothing, against the task's size.
+"""Study of task difficulty: the error of a small net trained from scratch, against the task's size.
 
-The paper's figure of its tasks takes a ResNet-18 after a fixed number of epochs. Ours is a ResNet-8 on 32 pixels,
-so that a task takes a CPU seconds: errors are larger, and what is compared is the order of the tasks.
+The paper's figure uses a ResNet-18 after a fixed number of epochs. Ours is a ResNet-8 on 32 pixels, so that a task
+takes seconds on a CPU. Its errors are larger; only the order of the tasks is compared.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from skillmesh_challenge.studies.tasks import StudyTask, StudyView
 
 MOST_IMAGES = 1000
-"""A larger task is thinned out to so many before the net learns it."""
+"""Largest number of images the net learns from; a larger task is subsampled."""
 FEWEST_TASKS = 5
-"""With fewer, an order says nothing."""
+"""Smallest number of tasks for a meaningful rank correlation."""
 NET, HEAD, CHANCE = "small net's error, %", "head's error, %", "net's error / chance's"
 COMPARED = {
     "the number of classes": (NET, "classes"),
@@ -39,13 +39,13 @@ COMPARED = {
 
 @dataclass(frozen=True)
 class NetSettings:
-    """How the small net is trained: the same for all tasks."""
+    """Training settings of the small net, the same for all tasks."""
 
     size: int = 32
     epochs: int = 15
     batch: int = 32
     rate: float = 0.003
-    """Highest step (AdamW, one cycle)."""
+    """Highest learning rate (AdamW, one-cycle schedule)."""
     decay: float = 0.05
     seed: int = 0
     device: str = "cpu"
@@ -53,12 +53,12 @@ class NetSettings:
 
 @dataclass(frozen=True)
 class Relation:
-    """How two orders of the tasks go together."""
+    """Rank correlation of two orders of the tasks."""
 
     rho: float
     """Spearman's rank correlation."""
     p: float
-    """How often chance alone would give as much."""
+    """p-value: probability of such a correlation by chance."""
 
     def __str__(self) -> str:
         return f"{self.rho:+.2f} (p {'< 0.001' if self.p < 0.001 else f'= {self.p:.3f}'})"
@@ -79,10 +79,10 @@ def task_difficulty(settings: StudySettings) -> Findings:
         "had more); errors are of test images.",
         "skillmesh's head has all images, and the descriptor of a pretrained backbone.",
         "Rank correlation of the small net's error with "
-        + "; ".join(f"{what}: {found or 'too few tasks to say'}" for what, found in related.items())
+        + "; ".join(f"{what}: {one or 'too few tasks to say'}" for what, one in related.items())
         + ".",
     ]
-    figures = {f"rank correlation with {what}": found.rho for what, found in related.items() if found}
+    figures = {f"rank correlation with {what}": one.rho for what, one in related.items() if one}
     return Findings("How hard tasks are for a small net", rows, notes, figures)
 
 
@@ -108,7 +108,7 @@ def _row(view: StudyView, chosen: NetSettings, settings: StudySettings) -> dict[
 
 
 def _learned(task: StudyTask, seed: int) -> tuple[list[ImageFile], Labels]:
-    """What the net learns from: the images that skillmesh's head has too, or a seeded choice of them."""
+    """Return the net's training images: those of skillmesh's head, or a seeded subset of them."""
     files = task.files["train"] + task.files["val"]
     labels = np.concatenate([task.labels["train"], task.labels["val"]])
     kept = np.random.default_rng(seed).permutation(len(labels))[:MOST_IMAGES]
@@ -120,23 +120,23 @@ def _decoded(files: Sequence[ImageFile], size: int) -> Pixels:
 
 
 def head_error(view: StudyView) -> float:
-    """The share of test images that skillmesh's head, as its module would carry it, takes for another class."""
+    """Return the share of test images that skillmesh's head, as stored in its module, classifies wrongly."""
     from threadpoolctl import threadpool_limits
 
     from skillmesh.learning.head import Head, fit_head
 
-    with threadpool_limits(1, "blas"):  # as agents learn
+    with threadpool_limits(1, "blas"):  # as when agents learn
         known = (view.seen["train"], view.labels["train"], view.seen["val"], view.labels["val"])
         head = Head.read(fit_head(*known, view.task.classes).head.tensors())
         return float((head.logits(view.seen["test"]).argmax(axis=1) != view.labels["test"]).mean())
 
 
 def relation(rows: Sequence[dict[str, Any]], one: str, other: str) -> Relation | None:
-    """Of two columns; nothing where there are hardly any tasks, or all are alike."""
+    """Return the rank correlation of two columns; None with too few tasks, or if all values are equal."""
     from scipy.stats import spearmanr
 
     values = [[row[column] for row in rows] for column in (one, other)]
     if len(rows) < FEWEST_TASKS or any(len(set(column)) == 1 for column in values):
         return None
-    found = spearmanr(*values)
-    return Relation(round(float(found.statistic), 4), float(found.pvalue))
+    correlation = spearmanr(*values)
+    return Relation(round(float(correlation.statistic), 4), float(correlation.pvalue))

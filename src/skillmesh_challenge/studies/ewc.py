@@ -1,7 +1,7 @@
-"""EWC over several agents: the network and its Fisher matrix are sent on after every task (section 5).
+"""EWC over several agents: after every task, network and Fisher matrix go to the next agent (section 5).
 
-Agent B cannot start before it has what A learned: tasks stay one after another however many agents there are. What
-is sent is little beside the training; that nobody learns at the same time is what costs.
+Agent B cannot start before it has received what A learned, so tasks are learned in sequence however many agents
+there are. Sending costs little compared with training; the real cost is that agents cannot learn in parallel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from skillmesh_challenge.paper.parallel import single_agent
 from skillmesh_challenge.studies.study import Findings, StudySettings
 
 NETWORK = inputs.XCEPTION_PARAMETERS * inputs.FLOAT_BYTES
-"""Bytes of the weights, and of the diagonal of a Fisher matrix."""
+"""Size in bytes of the weights, and also of the diagonal of a Fisher matrix."""
 
 
 def ewc_shipping(settings: StudySettings) -> Findings:
@@ -45,13 +45,13 @@ def ewc_shipping(settings: StudySettings) -> Findings:
 
 
 def _sequential(way: str, sent: float, training: float, settings: StudySettings) -> dict[str, Any]:
-    """At the end every agent is sent the last weights, all at once."""
+    """Return the row of a sequential method; at the end all agents receive the last weights at once."""
     received = sent + (NETWORK if settings.agents > 1 else 0)
     return _row(way, received, training, training, settings)
 
 
 def _parallel(training: float, settings: StudySettings) -> dict[str, Any]:
-    """Every agent receives what the others learned, over one line."""
+    """Return the row of parallel learning; every agent receives the others' results over one line."""
     others = settings.tasks - settings.tasks / settings.agents
     received = (sharing.HEAD + sharing.CLUSTERS) * others
     way = "LLL without biases, GMMC (one agent's share)"

@@ -1,7 +1,7 @@
-"""How many images per class should maha's teachers send? (Section 4: 5.)
+"""Study of the number of images per class that maha's teachers send. (Section 4: 5.)
 
-They say how images lie around the mean of their class and nothing else: the means are those of all training
-images. skillmesh's maha also leans on the backbone's calibration, so each choice is measured without that too.
+These images only show the scatter around the class means; the means come from all training images. skillmesh's
+maha also uses the backbone's calibration, so each choice is measured without it too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 IMAGES = (1, 2, 5, 10, 20, 50)
 DRAWS = 3
-"""Which images are sent is chance: each choice is measured so often."""
+"""Number of repetitions of each measurement, because the images to send are drawn at random."""
 
 
 def images_per_class(settings: StudySettings) -> Findings:
@@ -52,19 +52,20 @@ def _row(
     from skillmesh.anchors import AnchorSettings
     from skillmesh_challenge.studies.recognition import fit_anchors, percent, recognise
 
-    found, alone = [], []
+    recognised, without = [], []
     for draw in range(DRAWS):
         chosen = AnchorSettings(images_per_class=count, seed=seed + draw)
         fitted = fit_anchors(seen, "maha", chosen, advance)
-        found.append(percent(recognise(seen, fitted.anchors, "maha", prior)["test"]))
-        alone.append(percent(recognise(seen, fitted.anchors, "maha", _nothing_known(prior))["test"]))
+        recognised.append(percent(recognise(seen, fitted.anchors, "maha", prior)["test"]))
+        bare = recognise(seen, fitted.anchors, "maha", _without_scatter(prior))
+        without.append(percent(bare["test"]))
     sent = sum(int(anchor.tensors()["maha.count"].sum()) for anchor in fitted.anchors)
     return {
         "images per class": count,
         "images in all": sent,
-        "task found, %": round(fmean(found), 3),
-        "from–to": f"{min(found):.1f}–{max(found):.1f}",
-        "without calibration, %": round(fmean(alone), 3),
+        "task found, %": round(fmean(recognised), 3),
+        "from–to": f"{min(recognised):.1f}–{max(recognised):.1f}",
+        "without calibration, %": round(fmean(without), 3),
         "KB per task": round(fitted.kilobytes_per_task, 3),
         "KB per task as images": sent * inputs.IMAGE_BYTES / 1000 / len(seen),
         "covariance, MACs": covariance_macs(sent, len(prior.centre)),
@@ -73,7 +74,7 @@ def _row(
     }
 
 
-def _nothing_known(prior: Prior) -> Prior:
-    """A calibration that knows of no scatter within classes."""
+def _without_scatter(prior: Prior) -> Prior:
+    """Return the calibration without its within-class scatter."""
     within = prior.within
     return replace(prior, within=replace(within, diagonal=0 * within.diagonal, factor=0 * within.factor))

@@ -1,4 +1,4 @@
-"""The MACs of maha's covariance against the number of images (appendix C), and what the paper leaves out."""
+"""Study of the MACs of maha's covariance against the number of images (appendix C), with omitted costs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ IMAGES = (500, 1000, 2000, 4000, 8000, 16000, inputs.CLASSES * inputs.IMAGES_PER
 
 
 def covariance_macs(images: int, dim: int) -> float:
-    """Of XᵀX, where X has a row per image."""
+    """Return the MACs of XᵀX, where X has a row per image."""
     return float(images) * dim**2
 
 
 def inverse_macs(dim: int) -> float:
-    """Of the inverse of a positive definite matrix: its Cholesky root, then two triangular solves per column."""
+    """Return the MACs of inverting a positive definite matrix: Cholesky, then two triangular solves per column."""
     root = (dim**3 - dim) / 6
     solves = 2 * dim * (dim * (dim + 1) / 2)
     return root + solves

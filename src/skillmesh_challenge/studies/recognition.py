@@ -1,4 +1,4 @@
-"""How well one kind of anchor, with one choice of settings, tells the tasks of a study apart."""
+"""Measure how well one kind of anchor, with given settings, recognises the tasks of a study."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The anchors of all tasks, as their modules would carry them, and what fitting them cost."""
+    """The anchors of all tasks, as stored in their modules, and the cost of fitting them."""
 
     anchors: list[Anchor]
     bytes: int
-    """Of all tensors, over all tasks."""
+    """Size of all tensors of all tasks, in bytes."""
     macs: float
 
     @property
@@ -34,13 +34,13 @@ class Fitted:
 def fit_anchors(
     tasks: Sequence[StudyView], kind: AnchorKind, settings: AnchorSettings, advance: Advance | None = None
 ) -> Fitted:
-    """Fit every task's anchor and read it back from its tensors, as a student would have it."""
+    """Fit every task's anchor and read it back from its tensors, as a student receives it."""
     from threadpoolctl import threadpool_limits
 
     from skillmesh.anchors import KINDS
 
     anchors, size = [], 0
-    with threadpool_limits(1, "blas"), counted() as costs:  # one thread, as agents learn
+    with threadpool_limits(1, "blas"), counted() as costs:  # one thread, as when agents learn
         for task in tasks:
             fitted = KINDS[kind].fit(task.seen["train"], task.labels["train"], task.task.classes, settings)
             tensors = fitted.tensors()
@@ -58,7 +58,7 @@ def recognise(
     prior: Prior,
     splits: Sequence[str] = ("test",),
 ) -> dict[str, list[float]]:
-    """For every split, the share of each task's images that the pooled anchors take for its own."""
+    """Return by split the share of each task's images that are assigned to the right task."""
     from threadpoolctl import threadpool_limits
 
     from skillmesh.anchors import KINDS
@@ -75,5 +75,5 @@ def recognise(
 
 
 def percent(shares: Sequence[float]) -> float:
-    """The average over tasks."""
+    """Return the average over tasks, in percent."""
     return round(100 * fmean(shares), 3)

@@ -1,4 +1,4 @@
-"""Rehearsing (ER): the paper's closed form against the sizes and the order of its own datasets (appendix D)."""
+"""Study of replay (ER): the paper's closed form against the sizes and order of its own datasets (appendix D)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skillmesh_challenge.paper.replay import exact_time, total_time
 from skillmesh_challenge.studies.study import Findings, StudySettings
 
 KEPT: tuple[int | None, ...] = (0, 1, 5, 10, 20, 50, 100, 500, None)
-"""Images of each class; None: all of them."""
+"""Number of images kept of each class; None: all of them."""
 PRINTED = {10: "304", None: "5152"}
 
 

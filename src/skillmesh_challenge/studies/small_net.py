@@ -1,4 +1,4 @@
-"""A small residual network (ResNet-8) that learns a task from nothing."""
+"""A small residual network (ResNet-8) that is trained from scratch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 WIDTHS = (16, 32, 64)
 SHIFT = 3
-"""Pixels by which a batch is moved at most: nothing is mirrored or turned, since letters would be others then."""
+"""Largest random shift of a batch, in pixels. Images are not flipped or rotated: that would change letters."""
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions with a shortcut."""
 
-    def __init__(self, taken: int, given: int, stride: int) -> None:
+    def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(taken, given, 3, stride, 1, bias=False)
-        self.second = nn.Conv2d(given, given, 3, 1, 1, bias=False)
-        self.shortcut = nn.Conv2d(taken, given, 1, stride, bias=False) if taken != given else nn.Identity()
-        self.norms = nn.ModuleList([nn.BatchNorm2d(given), nn.BatchNorm2d(given)])
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.shortcut = nn.Conv2d(before, after, 1, stride, bias=False) if before != after else nn.Identity()
+        self.norms = nn.ModuleList([nn.BatchNorm2d(after), nn.BatchNorm2d(after)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         inside = torch.relu(self.norms[0](self.first(x)))
@@ -36,8 +36,8 @@ class Block(nn.Module):
 
 def small_net(classes: int) -> nn.Sequential:
     blocks = [
-        Block(taken, given, stride)
-        for taken, given, stride in zip((WIDTHS[0], *WIDTHS), WIDTHS, (1, 2, 2), strict=False)
+        Block(before, after, stride)
+        for before, after, stride in zip((WIDTHS[0], *WIDTHS), WIDTHS, (1, 2, 2), strict=False)
     ]
     stem = (nn.Conv2d(3, WIDTHS[0], 3, 2, 1, bias=False), nn.BatchNorm2d(WIDTHS[0]), nn.ReLU())
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTHS[-1], classes))
@@ -46,8 +46,8 @@ def small_net(classes: int) -> nn.Sequential:
 def train_small_net(
     images: Pixels, labels: Labels, classes: int, settings: NetSettings, advance: Advance | None = None
 ) -> nn.Module:
-    """Train for a fixed number of epochs; the last state is taken, whatever it is worth."""
-    torch.set_num_threads(1)  # the layers are too small for two, and the result would depend on it
+    """Train for a fixed number of epochs and return the last state, without choosing the best one."""
+    torch.set_num_threads(1)  # layers are too small for more, and results would depend on the number
     torch.manual_seed(settings.seed)
     net = small_net(classes).to(settings.device)
     x, y = _prepared(images, settings), torch.from_numpy(labels).to(settings.device)
@@ -57,8 +57,8 @@ def train_small_net(
     net.train()
     for _ in range(settings.epochs):
         for chosen in torch.split(torch.randperm(len(x)), settings.batch):
-            moved = tuple(torch.randint(-SHIFT, SHIFT + 1, (2,)).tolist())
-            loss = functional.cross_entropy(net(torch.roll(x[chosen], moved, (2, 3))), y[chosen])
+            shift = tuple(torch.randint(-SHIFT, SHIFT + 1, (2,)).tolist())
+            loss = functional.cross_entropy(net(torch.roll(x[chosen], shift, (2, 3))), y[chosen])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -69,7 +69,7 @@ def train_small_net(
 
 
 def net_error(net: nn.Module, images: Pixels, labels: Labels, settings: NetSettings) -> float:
-    """The share of images that it takes for another class."""
+    """Return the share of images that the net classifies wrongly."""
     net.eval()
     with torch.no_grad():
         guesses = torch.cat([net(batch).argmax(1) for batch in torch.split(_prepared(images, settings), 256)])

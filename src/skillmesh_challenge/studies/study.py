@@ -1,4 +1,4 @@
-"""What a study is: a question with a name, answered by a table."""
+"""Common types of studies. A study is a named question that is answered by a table."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from skillmesh_challenge.paper import inputs
 
 @dataclass(frozen=True)
 class StudySettings:
-    """What the user may say; a study takes of it what it needs."""
+    """Settings that the user may give; each study uses those it needs."""
 
     folders: tuple[Path, ...] = ()
-    """Tasks to measure on. Studies that only count need none."""
+    """Folders of tasks to measure on; studies that only count need none."""
     tasks: int = inputs.TASKS
     agents: int = inputs.AGENTS
     alpha: float = inputs.ALPHA
-    """MACs that sending one byte is worth."""
+    """Cost of sending one byte, in MACs."""
     seed: int = 0
     backbone: str = "lite0"
     weights: Path | None = None
     calibration: Path | None = None
     device: str | None = None
     progress: Progress | None = None
-    """Told how a study that measures goes on."""
+    """Progress reporting for studies that measure."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """A table, and what is to be said about it."""
+    """The result of a study: a table with notes."""
 
     title: str
     rows: list[dict[str, Any]]
-    """All with the same keys: the columns, by what they are called when shown."""
+    """Rows of the table, all with the same keys: the names of the columns as shown."""
     notes: list[str] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
-    """What the notes say in numbers, for programs."""
+    """Numbers from the notes, for programs."""
 
     @property
     def columns(self) -> list[str]:
         return list(self.rows[0])
 
     def summary(self) -> dict[str, Any]:
-        found = {"title": self.title, "rows": self.rows, "notes": self.notes}
-        return found | {"figures": self.figures} if self.figures else found
+        summary = {"title": self.title, "rows": self.rows, "notes": self.notes}
+        return summary | {"figures": self.figures} if self.figures else summary
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Study:
     """One entry of the registry."""
 
     about: str
-    """One line for whoever asks which studies there are."""
+    """One line for the list of studies."""
     run: Callable[[StudySettings], Findings]
 
 
 def as_read(value: Any) -> str:
-    """Numbers as one reads them: whole ones in full, large ones by their power of ten."""
+    """Format a value for readers: integers in full, very large or small floats with a power of ten."""
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What a study measures on: the images of the given tasks, described once, training and test images apart."""
+"""The tasks that a study measures on: their images by split, described once by the backbone."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyTask:
-    """A task's images as the backbone sees them; what cannot be read is left out."""
+    """The described images of a task; unreadable images are left out."""
 
     folder: TaskImages
     files: dict[str, list[ImageFile]]
-    """By split, as all below."""
+    """Files by split; the fields below are by split too."""
     raw: dict[str, Raw]
     labels: dict[str, Labels]
 
@@ -42,7 +42,7 @@ class StudyTask:
 
 @dataclass(frozen=True)
 class StudyView:
-    """The same in one representation."""
+    """A task's images in one representation."""
 
     task: StudyTask
     seen: dict[str, Floats]
@@ -53,7 +53,7 @@ class StudyView:
 
 
 def describe_tasks(settings: StudySettings) -> tuple[Backbone, list[StudyTask]]:
-    """Describe all images of the tasks that the user named; their faults are found before torch is loaded."""
+    """Describe all images of the tasks that the user named; tasks are checked before torch is loaded."""
     from skillmesh.backbone.backbone import Backbone, default_folder
 
     folders = _opened(settings)
@@ -63,33 +63,33 @@ def describe_tasks(settings: StudySettings) -> tuple[Backbone, list[StudyTask]]:
 
 
 def _opened(settings: StudySettings) -> list[TaskImages]:
-    """Open the tasks that the user named, each with its own test images or some cut from it, as `eval` does."""
+    """Open the tasks that the user named, with their own test images or a held-out share, as `eval` does."""
     if not settings.folders:
         raise DataError(
-            "this study measures on tasks and was given none; name them behind it: "
+            "this study measures on tasks, but none were given; add them after its name: "
             "`skillmesh challenge study NAME TASKS`, where TASKS are tasks or folders of tasks"
         )
     paths = find_tasks(settings.folders)
     folders = [open_task(path, hold_out=("val", "test"), seed=settings.seed, one_task=True) for path in paths]
     if without := [folder.name for folder in folders if not len(folder.splits["test"])]:
         raise DataError(
-            f"no test images in {', '.join(without[:5])}; add some images or a test folder, or drop it"
+            f"no test images in {', '.join(without[:5])}; add images or a test folder, or leave the task out"
         )
     return folders
 
 
 def _described(folder: TaskImages, backbone: Backbone, settings: StudySettings) -> StudyTask:
     advance = begin(settings.progress, folder.name, sum(map(len, folder.splits.values())))
-    found = {name: backbone.describe(split.files, advance) for name, split in folder.splits.items()}
-    labels = {name: folder.splits[name].labels[each.readable] for name, each in found.items()}
+    described = {name: backbone.describe(split.files, advance) for name, split in folder.splits.items()}
+    labels = {name: folder.splits[name].labels[each.readable] for name, each in described.items()}
     counts = np.bincount(labels["train"], minlength=len(folder.classes))
     if not counts.all() or not len(labels["test"]):
         raise DataError(
-            f"{folder.name!r} has a class without a training image, or no test image, that can be read; "
-            "`skillmesh challenge data check` lists what is broken"
+            f"{folder.name!r} has a class without readable training images, or no readable test images; "
+            "`skillmesh challenge data check` lists the unreadable files"
         )
-    files = {name: [folder.splits[name].files[i] for i in each.readable] for name, each in found.items()}
-    return StudyTask(folder, files, {name: each.raw for name, each in found.items()}, labels)
+    files = {name: [folder.splits[name].files[i] for i in each.readable] for name, each in described.items()}
+    return StudyTask(folder, files, {name: each.raw for name, each in described.items()}, labels)
 
 
 def views(tasks: Sequence[StudyTask], backbone: Backbone, representation: Representation) -> list[StudyView]:

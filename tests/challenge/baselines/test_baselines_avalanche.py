@@ -39,7 +39,7 @@ PLAIN = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _avalanche() -> None:
-    """Before anything is learned in vain."""
+    """Import avalanche before any training, which would be wasted without it."""
     import_avalanche()
 
 

@@ -53,7 +53,7 @@ def plan(paths: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 @pytest.fixture(scope="module")
 def replayed(plan: Plan) -> Record:
-    """A complete run of a method with a state of its own. Tests only look at it."""
+    """A complete run of a method with additional state, which tests only read."""
     return run(replace(plan, method=small(Er, **FAST), out=plan.out.parent / "er"))
 
 
@@ -71,7 +71,7 @@ def test_naive_forgets_and_joint_does_not(plan: Plan, tmp_path: Path):
     assert joint.results["costs"]["teacher_total"] > 1.9 * naive.results["costs"]["teacher_total"]
 
 
-def test_a_run_that_flies_apart_ends_and_says_so(plan: Plan, tmp_path: Path):
+def test_a_diverging_run_ends_with_a_note(plan: Plan, tmp_path: Path):
     method = small(Mas, epochs=2, strength=1e30, rate=0.5)
     record = run(replace(plan, method=method, out=tmp_path / "apart"))
     assert [learned.notes for learned in record.learned] == [(), (FLEW_APART,), (FLEW_APART,)]
@@ -81,8 +81,8 @@ def test_a_run_that_flies_apart_ends_and_says_so(plan: Plan, tmp_path: Path):
         json.loads(path.read_text(), parse_constant=pytest.fail)
 
 
-def test_joint_training_begins_anew_each_time():
-    """After a second task it stands where it would stand had both come at once: nothing is left of the first."""
+def test_joint_training_starts_from_the_initial_weights_each_time():
+    """Two tasks one after the other give the same weights as both together."""
     tasks = [_numbers(seed) for seed in (0, 1)]
     after_both, afresh = _joint(), _joint()
     after_both.learn(tasks[0], [])
@@ -101,7 +101,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("where", ["keep_learned", "keep_step"])
-def test_a_run_that_was_stopped_goes_on_with_the_same_results(
+def test_a_stopped_run_resumes_with_the_same_results(
     plan: Plan, replayed: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ):
     """Between the checkpoint and what counts as learned, and between that and its test."""
@@ -145,7 +145,7 @@ run(Plan([Path(p) for p in sys.argv[2:]], small(Er, epochs=3), Path(sys.argv[1])
 
 
 @pytest.mark.slow
-def test_a_run_whose_process_was_killed_goes_on_with_the_same_results(
+def test_a_killed_run_resumes_with_the_same_results(
     plan: Plan, replayed: Record, paths: list[Path], tmp_path: Path
 ):
     out = tmp_path / "run"
@@ -187,7 +187,7 @@ def test_a_task_that_is_withheld_must_be_found(plan: Plan, tmp_path: Path):
     assert record.results["task_found_accuracy"] < 1
 
 
-def test_a_task_that_is_told_is_not_found(replayed: Record):
+def test_a_given_task_is_not_searched(replayed: Record):
     assert replayed.results is not None
     assert replayed.results["task_found_accuracy"] is None
     assert replayed.results["final_accuracy"] == replayed.results["task_given_accuracy"]
@@ -261,9 +261,7 @@ def test_the_cache_of_pixels_changes_nothing(
 def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
     with pytest.raises(RunError, match=r"naive learns in sequence.*2 agents, expected one; give --agents 1"):
         run(replace(plan, agents=2, out=tmp_path / "run"))
-    assert run(
-        replace(plan, agents=1, out=tmp_path / "run")
-    ).complete  # whoever does so goes on in the same folder
+    assert run(replace(plan, agents=1, out=tmp_path / "run")).complete  # the same folder can then be used
 
 
 @pytest.mark.parametrize(
@@ -273,7 +271,7 @@ def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
 def test_what_needs_modules_or_workers_is_refused(
     plan: Plan, tmp_path: Path, asked: dict[str, Any], complaint: str
 ):
-    with pytest.raises(RunError, match=rf"learns in this process.*leave {complaint} away"):
+    with pytest.raises(RunError, match=rf"learns in this process.*leave out {complaint}"):
         run(replace(plan, out=tmp_path / "run", **asked))
     assert not (tmp_path / "run").exists()
 
@@ -321,7 +319,7 @@ def test_a_method_file_with_wrong_settings_says_what_is_wrong(tmp_path: Path, li
 
 
 @pytest.mark.slow
-def test_the_report_says_who_was_told_the_task_and_names_the_papers_row(
+def test_the_report_shows_which_methods_were_given_the_task_and_the_papers_row(
     command: Callable[..., Ran], paths: list[Path], tmp_path: Path
 ):
     for kind in ("naive", "er"):

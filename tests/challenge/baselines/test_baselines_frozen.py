@@ -1,4 +1,4 @@
-"""Peers on a frozen backbone, against scikit-learn, explicit matrices and hand calculations."""
+"""Methods on a frozen backbone, against scikit-learn, explicit matrices and hand calculations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def all_scores(learner: FrozenLearner, x: torch.Tensor) -> np.ndarray:
 
 
 def pooled(tasks: Sequence[BaselineTask]) -> tuple[np.ndarray, np.ndarray]:
-    """All training images, in double precision, with labels counted through."""
+    """Return all training images in double precision, with labels numbered over all tasks."""
     firsts = np.cumsum([0] + [task.classes for task in tasks])
     x = np.concatenate([task.train.x.numpy().astype(float) for task in tasks])
     labels = [task.train.labels.numpy() + first for task, first in zip(tasks, firsts[:-1], strict=True)]
@@ -80,7 +80,7 @@ def tasks() -> list[BaselineTask]:
 
 
 @every_kind
-def test_a_told_task_lets_only_its_own_classes_compete_and_a_withheld_one_all(make, tasks):
+def test_a_given_task_limits_the_classes_and_a_withheld_one_does_not(make, tasks):
     learner = taught(make, tasks)
     x = tasks[1].test.x
     scores = all_scores(learner, x)
@@ -93,7 +93,7 @@ def test_a_told_task_lets_only_its_own_classes_compete_and_a_withheld_one_all(ma
 
 
 @every_kind
-def test_a_learner_read_back_goes_on_as_if_it_had_never_stopped(make, tasks):
+def test_a_restored_learner_continues_as_if_never_stopped(make, tasks):
     halfway, straight = taught(make, tasks[:2]), taught(make, tasks)
     written = io.BytesIO()
     torch.save(halfway.state(), written)
@@ -251,7 +251,7 @@ def test_a_ridge_too_small_to_help_is_raised_until_it_does():
     assert torch.isfinite(learner.weights).all()
 
 
-def test_the_projection_is_the_seeds():
+def test_the_projection_depends_on_the_seed():
     x = a_task(0).train.x
     settings = methods.RanPac("m", width=16)
     assert torch.equal(RanPacLearner(settings, 5).lift(x), RanPacLearner(settings, 5).lift(x))
@@ -262,7 +262,7 @@ def test_the_projection_is_the_seeds():
 
 
 def explicit_fecam(task: BaselineTask, x: np.ndarray, settings: tuple[float, float, int, float]) -> np.ndarray:
-    """Word by word from its paper, with matrices."""
+    """Return the distances by the paper's formulas, with full matrices."""
     gamma1, gamma2, shrinks, power = settings
     columns = []
     off = 1 - np.eye(DIM)

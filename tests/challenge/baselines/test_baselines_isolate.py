@@ -22,7 +22,7 @@ from skillmesh_challenge.baselines.methods import Naive, ParallelSupsup, Psp, Su
 from skillmesh_challenge.baselines.network import TaskNetwork
 from skillmesh_challenge.baselines.superposition import KeyKind, Superposition
 from skillmesh_challenge.baselines.supsup import Masked
-from skillmesh_challenge.baselines.telling import slopes
+from skillmesh_challenge.baselines.task_inference import slopes
 from skillmesh_challenge.baselines.trainer import Trainer
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS as METHODS_BY_NAME
@@ -102,8 +102,8 @@ def test_one_map_comes_back_as_it_was(shape: str, kind: KeyKind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reading_with_a_key_is_turning_the_inputs(kind: KeyKind) -> None:
-    """The weight is read once instead of turning every image: the same, as it must be."""
+def test_reading_with_a_key_equals_rotating_the_inputs(kind: KeyKind) -> None:
+    """Rotating the weight once gives the same result as rotating every image."""
     layer = nn.Linear(6, 5, bias=False)
     one = Superposition(layer, kind)
     one.draw(torch.Generator().manual_seed(1))
@@ -177,7 +177,7 @@ def remembered(method: Any, tasks: Sequence[BaselineTask]) -> float:
 @pytest.mark.parametrize("superpose", ["weights", "changes"])
 @pytest.mark.parametrize("keys", KINDS)
 def test_psp_forgets_less_than_naive(superpose: str, keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is the keys that do it: without them it forgets as much, though biases are each task's own."""
+    """The keys are the reason: without them it forgets as much, though each task has its own biases."""
     tasks = [drawn_task(number) for number in range(6)]
     method = psp(superpose=superpose, keys=keys, rate=0.2)
     with_keys = remembered(method, tasks)
@@ -188,7 +188,7 @@ def test_psp_forgets_less_than_naive(superpose: str, keys: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("superpose", ["weights", "changes"])
-def test_psp_begins_at_the_start(superpose: str) -> None:
+def test_psp_begins_with_the_initial_weights(superpose: str) -> None:
     """The first task in both ways, all tasks where changes are superposed."""
     body = mlp()
     x = torch.randn(5, INPUTS)
@@ -312,7 +312,7 @@ def test_supsup_does_not_forget(start: str) -> None:
 
 
 def test_tasks_do_not_depend_on_each_other() -> None:
-    """So agents may learn side by side: the third task alone is learned as it is behind two others."""
+    """So agents may learn in parallel: the third task gives the same result alone and after two others."""
     tasks = [drawn_task(number) for number in range(3)]
     in_sequence = learned(learner(supsup()), tasks)
     alone = learner(supsup())
@@ -333,7 +333,7 @@ def test_supsup_counts_masks_as_bits_and_the_seed() -> None:
 
 
 @pytest.mark.parametrize("telling", ["entropy", "one-shot"])
-def test_supsup_tells_tasks_better_than_chance(telling: str) -> None:
+def test_supsup_infers_tasks_better_than_chance(telling: str) -> None:
     tasks = [drawn_task(number) for number in range(3)]
     one = learned(learner(supsup(telling=telling, epochs=20), mlp(128)), tasks)
     right = []
@@ -379,7 +379,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_killed_run_goes_on_as_if_nothing_had_been(name: str) -> None:
+def test_a_killed_run_resumes_with_the_same_results(name: str) -> None:
     tasks = [drawn_task(number) for number in range(3)]
     whole = learned(learner(METHODS[name]()), tasks)
     begun = learned(learner(METHODS[name]()), tasks[:2])

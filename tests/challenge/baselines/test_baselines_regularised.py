@@ -1,4 +1,4 @@
-"""EWC, Online EWC, SI and MAS: importances against numerical ones, springs against autograd, and what they do."""
+"""EWC, Online EWC, SI and MAS: importances against numerical ones, penalties against autograd, and effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skillmesh.numerics.arrays import counted
 from skillmesh_challenge.baselines import methods
 from skillmesh_challenge.baselines.data import BaselineExamples, BaselineTask, Batch
 from skillmesh_challenge.baselines.ewc import EwcLearner, EwcOnlineLearner
-from skillmesh_challenge.baselines.importance import Pull, PulledLearner, SteadyPull
+from skillmesh_challenge.baselines.importance import QuadraticPenalty, RegularisedLearner, SteadyPenalty
 from skillmesh_challenge.baselines.mas import MasLearner
 from skillmesh_challenge.baselines.network import TaskNetwork, build_body
 from skillmesh_challenge.baselines.si import SiLearner
@@ -24,7 +24,7 @@ from skillmesh_challenge.methods import METHODS
 
 pytestmark = pytest.mark.long
 
-KINDS: dict[str, tuple[type[PulledLearner], type[methods.Pulled]]] = {
+KINDS: dict[str, tuple[type[RegularisedLearner], type[methods.Regularised]]] = {
     "ewc": (EwcLearner, methods.Ewc),
     "ewc-online": (EwcOnlineLearner, methods.EwcOnline),
     "si": (SiLearner, methods.Si),
@@ -43,7 +43,7 @@ def doubles():
 
 
 def a_task(seed: int, images: int = 20) -> BaselineTask:
-    """Classes around random middles."""
+    """Return a task whose classes are scattered around random centres."""
     chance = torch.Generator().manual_seed(seed)
     middles = 2 * torch.randn(CLASSES, INPUTS, generator=chance)
 
@@ -55,23 +55,23 @@ def a_task(seed: int, images: int = 20) -> BaselineTask:
 
 
 def a_network(inputs: int = INPUTS, hidden: int = HIDDEN, seed: int = 0) -> TaskNetwork:
-    """With its head, two layers."""
+    """Return a network with two layers, head included."""
     torch.manual_seed(seed)
     return TaskNetwork(nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh()), torch.zeros(1, inputs))
 
 
-def a_learner(kind: str, made: type[PulledLearner] | None = None, seed: int = 0, **changes: Any) -> Any:
+def a_learner(kind: str, made: type[RegularisedLearner] | None = None, seed: int = 0, **changes: Any) -> Any:
     learner, settings = KINDS[kind]
     values = {"epochs": 2, "batch": 8, "rate": 0.05} | changes
     return (made or learner)(a_network(seed=seed), settings(kind, **values), seed)
 
 
-def importance_of(learner: PulledLearner) -> list[torch.Tensor]:
+def importance_of(learner: RegularisedLearner) -> list[torch.Tensor]:
     return learner.fishers[-1] if isinstance(learner, EwcLearner) else learner.importance
 
 
 def by_finite_differences(weights: list[torch.Tensor], value: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
-    """The slope of whatever `value` returns along each weight, in a last dimension of the weight's size."""
+    """Return the derivative of `value` by each weight, in a last dimension of the weight's size."""
     slopes, step = [], 1e-5
     for weight in weights:
         flat, columns = weight.data.view(-1), []
@@ -88,7 +88,7 @@ def by_finite_differences(weights: list[torch.Tensor], value: Callable[[], torch
 
 
 def log_likelihoods(network: TaskNetwork, x: torch.Tensor) -> torch.Tensor:
-    """Of every image and class, from the two layers' formula."""
+    """Return the log-likelihood of every image and class, from the two layers' formula."""
     (first, _), head = network.body, network.heads[-1]
     with torch.no_grad():
         logits = torch.tanh(x @ first.weight.T + first.bias) @ head.weight.T + head.bias
@@ -163,7 +163,7 @@ def test_online_fisher_fades_by_its_decay(doubles: None) -> None:
 
 
 class Recorded(SiLearner):
-    """Writes down what a step was taken on, and where it led."""
+    """Records batch and state before each step, and the weights after it."""
 
     def before_task(self, task: BaselineTask) -> None:
         super().before_task(task)
@@ -182,7 +182,7 @@ class Recorded(SiLearner):
 def test_si_adds_up_minus_slope_of_the_tasks_own_loss_times_step(doubles: None) -> None:
     learner = a_learner("si", made=Recorded, strength=3.0)
     expected_importance: list[torch.Tensor] = [torch.zeros(())] * 2
-    for position in range(2):  # on the second task there are springs, whose slope must not count
+    for position in range(2):  # the second task has a penalty, whose gradient must not count
         learner.learn(a_task(position), ())
         replica = a_network()
         for _ in range(position + 1):
@@ -207,13 +207,13 @@ def test_si_adds_up_minus_slope_of_the_tasks_own_loss_times_step(doubles: None) 
 
 
 class Bowl(SiLearner):
-    """Has a loss whose fall is known."""
+    """Has a loss whose decrease is known."""
 
     def loss(self, batch: Batch) -> torch.Tensor:
         return sum((index + 1) / 2 * (weight - 0.3).square().sum() for index, weight in enumerate(self.weights))
 
 
-def test_si_accounts_for_the_fall_of_a_quadratic_loss(doubles: None) -> None:
+def test_si_accounts_for_the_decrease_of_a_quadratic_loss(doubles: None) -> None:
     how = {"epochs": 40, "momentum": 0.0, "schedule": "constant", "rate": 1e-3}
     learner = a_learner("si", made=Bowl, **how)
     before = [weight.detach().clone() for weight in learner.weights]
@@ -249,11 +249,11 @@ def test_importances_of_a_real_network_are_those_of_one_image_after_the_other(no
     )
 
 
-# Springs.
+# Penalty.
 
 
-def penalty(learner: PulledLearner) -> torch.Tensor:
-    """As the papers write it, with the factor a half."""
+def penalty(learner: RegularisedLearner) -> torch.Tensor:
+    """Return the penalty as the papers write it, with the factor ½."""
     if isinstance(learner, EwcLearner):
         kept = list(zip(learner.fishers, learner.old, strict=True))
     else:
@@ -268,7 +268,7 @@ def penalty(learner: PulledLearner) -> torch.Tensor:
 
 @both_steps
 @each_kind
-def test_the_springs_force_is_the_gradient_of_the_penalty(doubles: None, kind: str, steps: str) -> None:
+def test_the_added_gradient_is_that_of_the_penalty(doubles: None, kind: str, steps: str) -> None:
     learner = a_learner(kind, strength=0.1, rate=0.01, steps=steps)
     for position in range(3):
         learner.learn(a_task(position), ())
@@ -289,38 +289,41 @@ def test_the_springs_force_is_the_gradient_of_the_penalty(doubles: None, kind: s
     assert max((a - b).abs().max() for a, b in zip(alone, expected, strict=True)) > 1e-4, "there is a force"
 
 
-def test_a_spring_too_stiff_for_the_rate_ends_at_the_old_weight() -> None:
+def test_a_penalty_too_large_for_the_rate_ends_at_the_old_weight() -> None:
     weight, old, slope = torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0]), torch.tensor([0.0, 5.0])
     for strength in (20.0, 1e6, 1e30, float("inf")):
         gradient = slope.clone()
-        SteadyPull([torch.ones(2)], [old], strength, rate=0.1).add([weight], [gradient])
+        SteadyPenalty([torch.ones(2)], [old], strength, rate=0.1).add([weight], [gradient])
         ended = weight - 0.1 * gradient
         torch.testing.assert_close(ended, old - slope / strength)
 
 
-def test_no_spring_pushes() -> None:
-    """A weight that did harm along SI's path has a negative importance; it is free, not driven away."""
-    spring = ([torch.tensor([-4.0])], [torch.tensor([1.0])], 1.0)
-    for pull in (Pull(*spring), SteadyPull(*spring, rate=0.1)):
+def test_negative_importance_gives_no_penalty() -> None:
+    """A weight that raised the loss along SI's path has a negative importance; it moves freely."""
+    terms = ([torch.tensor([-4.0])], [torch.tensor([1.0])], 1.0)
+    for added in (QuadraticPenalty(*terms), SteadyPenalty(*terms, rate=0.1)):
         gradient = torch.tensor([0.5])
-        pull.add([torch.tensor([3.0])], [gradient])
+        added.add([torch.tensor([3.0])], [gradient])
         assert gradient == 0.5
 
 
-def test_stiff_springs_seek_the_same_minimum() -> None:
+def test_steady_steps_reach_the_same_minimum() -> None:
     weight, old = torch.tensor([0.0]), torch.tensor([2.0])
-    pull, speed = SteadyPull([torch.tensor([5.0])], [old], strength=2.0, rate=0.5), torch.zeros(1)  # 0.5 · 10 > 1
+    added, speed = (
+        SteadyPenalty([torch.tensor([5.0])], [old], strength=2.0, rate=0.5),
+        torch.zeros(1),
+    )  # 0.5 · 10 > 1
     for _ in range(600):
         gradient = 3.0 * (weight - 1.0)
-        pull.add([weight], [gradient])
+        added.add([weight], [gradient])
         speed = 0.9 * speed + gradient
         weight = weight - 0.5 * speed
     torch.testing.assert_close(weight, torch.tensor([(3.0 * 1.0 + 10.0 * 2.0) / 13.0]))
 
 
 @each_kind
-def test_plain_steps_fly_apart_under_a_stiff_spring_and_steady_ones_do_not(kind: str) -> None:
-    """Softer springs move both alike, to the last bit."""
+def test_plain_steps_diverge_under_a_large_penalty_and_steady_ones_do_not(kind: str) -> None:
+    """Under smaller penalties both move the same, bit for bit."""
 
     def after_two(strength: float, steps: str) -> torch.Tensor:
         learner = a_learner(kind, strength=strength, rate=0.5, steps=steps)
@@ -365,7 +368,7 @@ LONG = {"epochs": 20, "rate": 0.2, "head_rate": 0.1}
 
 
 def crossed(position: int, seed: int) -> BaselineTask:
-    """Whether two numbers have the same sign, at another place in each task: features must be learned anew."""
+    """Return a task about the signs of two inputs, which differ per task: new features must be learned."""
     chance = torch.Generator().manual_seed(10 * seed + position)
 
     def drawn(count: int) -> BaselineExamples:
@@ -401,7 +404,7 @@ def test_old_tasks_are_forgotten_less_than_by_naive(kind: str, steps: str, naive
 
 
 @each_kind
-def test_a_restored_learner_goes_on_the_same(kind: str) -> None:
+def test_a_restored_learner_continues_the_same(kind: str) -> None:
     learner, restored = a_learner(kind, strength=5.0), a_learner(kind, strength=5.0)
     tasks = [a_task(position) for position in range(4)]
     for task in tasks[:2]:
@@ -424,15 +427,15 @@ IMAGES, STEPS, WEIGHTS = 20, 5, 35
 """Two epochs of 20 images in batches of 8; a layer of 6 × 5 products and 5 biases."""
 PASSES = 30 + 15 + 15 + 30
 """Layer and head forwards, through the head and to the layer's weights backwards."""
-SPRINGS = WEIGHTS + STEPS * WEIGHTS
-"""Stiffness, and what every step adds; for EWC two more for each old task."""
+PENALTY = WEIGHTS + STEPS * WEIGHTS
+"""Preparing the penalty, and its part of every step; for EWC two more for each old task."""
 SHORTER = 2 * WEIGHTS + STEPS * WEIGHTS
-"""Steady steps: how much shorter each is, and making it so."""
+"""Steady steps: computing and applying the factors."""
 BY_HAND = {
-    "ewc": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": 0, "penalty": SPRINGS + 2 * WEIGHTS}),
-    "ewc-online": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": WEIGHTS, "penalty": SPRINGS}),
-    "si": ({"importance": (STEPS + 2) * WEIGHTS}, {"importance": 0, "penalty": SPRINGS}),
-    "mas": ({"importance": IMAGES * PASSES}, {"importance": 0, "penalty": SPRINGS}),
+    "ewc": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": 0, "penalty": PENALTY + 2 * WEIGHTS}),
+    "ewc-online": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": WEIGHTS, "penalty": PENALTY}),
+    "si": ({"importance": (STEPS + 2) * WEIGHTS}, {"importance": 0, "penalty": PENALTY}),
+    "mas": ({"importance": IMAGES * PASSES}, {"importance": 0, "penalty": PENALTY}),
 }
 
 
@@ -480,13 +483,13 @@ def test_steady_methods_have_steady_steps_and_a_grid_of_their_own(kind: str) -> 
 
 
 @each_kind
-def test_steps_of_no_kind_are_refused(kind: str) -> None:
+def test_unknown_kinds_of_steps_are_refused(kind: str) -> None:
     with pytest.raises(RunError, match="steps = 'stedy'; expected plain, steady"):
         a_learner(kind, steps="stedy")
 
 
 @each_kind
-def test_what_flies_apart_is_known_to(kind: str) -> None:
+def test_divergence_is_detected(kind: str) -> None:
     learner = a_learner(kind, strength=1e30, rate=0.5, epochs=20)
     learner.learn(a_task(0), ())
     assert learner.finite()
@@ -494,7 +497,7 @@ def test_what_flies_apart_is_known_to(kind: str) -> None:
     assert not learner.finite()
 
 
-def test_settings_without_sense_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(RunError, match=r"strength = -1\.0; expected a number from 0 up"):
         methods.Si("si", strength=-1.0)
     with pytest.raises(RunError, match="fisher = 'true'; expected sampled, empirical"):

@@ -35,7 +35,7 @@ def learner(kind: type[Trainer], method: TrainedSettings, seed: int = 0) -> Trai
 
 
 def task(number: int, classes: int = 2, per_class: int = 12) -> BaselineTask:
-    """Numbers in classes; every example is another."""
+    """Return a task of vectors; all examples differ."""
     chance = torch.Generator().manual_seed(number)
     labels = torch.arange(classes).repeat(per_class)
     means = torch.randn(classes, 4, generator=chance)
@@ -46,7 +46,7 @@ def task(number: int, classes: int = 2, per_class: int = 12) -> BaselineTask:
 # Replay.
 
 
-def test_the_buffer_keeps_so_many_of_each_class_or_all_where_there_are_fewer():
+def test_the_buffer_keeps_per_class_images_or_all_if_fewer():
     replay = learner(Replay, small(Er, per_class=10))
     many, few = replay.kept(task(0, classes=3), 0), replay.kept(task(1, per_class=4), 1)
     assert torch.bincount(many.labels).tolist() == [10, 10, 10]
@@ -130,7 +130,7 @@ def test_each_image_is_learned_by_its_own_head():
     assert replay.loss(Batch(x, labels, tasks)).item() == pytest.approx(sum(by_hand).item() / 4)
 
 
-def test_replay_goes_on_from_its_state_and_no_image_is_in_it():
+def test_replay_resumes_from_its_state_which_holds_no_image():
     tasks = [task(number) for number in range(3)]
     whole, first = (learner(Replay, small(Er, per_class=3)) for _ in range(2))
     for known in range(2):
@@ -175,7 +175,7 @@ def test_distillation_is_the_sum_by_hand():
     assert found.item() == pytest.approx(total / 2, rel=1e-6)
 
 
-def test_the_loss_holds_old_heads_to_what_they_said_of_each_image_before():
+def test_the_loss_compares_old_heads_with_recorded_answers():
     method = small(Lwf, strength=3.0, warm_up=0)
     held, new = learner(WithoutForgetting, method), task(1, classes=3)
     held.learn(task(0), [])
@@ -192,7 +192,7 @@ def test_the_loss_holds_old_heads_to_what_they_said_of_each_image_before():
     assert held.loss(batch).item() == pytest.approx((own + 3.0 * old).item(), rel=1e-5)
 
 
-def test_old_heads_go_on_saying_of_new_images_what_they_said():
+def test_old_heads_keep_their_answers_to_new_images():
     def moved(kind: type[Trainer], method: TrainedSettings) -> float:
         network, new = learner(kind, method), task(1)
         network.learn(task(0), [])
@@ -226,7 +226,7 @@ def test_the_warm_up_moves_the_new_head_alone_and_teaches_it():
     assert nn.functional.cross_entropy(held.network(new.train.x, 1), new.train.labels).item() < untaught / 2
 
 
-def test_the_cost_of_looking_before_is_counted_once_per_image():
+def test_the_pass_before_training_is_counted_once_per_image():
     held = learner(WithoutForgetting, small(Lwf, epochs=2, warm_up=3))
     held.learn(task(0), [])
     with counted() as costs:

@@ -33,7 +33,7 @@ RATES = (0.0, 0.01, 0.05, math.nextafter(0.05, 1), 0.02, 0.03)
 
 @dataclass(frozen=True)
 class Tunable(Naive):
-    """Six rates; the first learns nothing, two are as good as the same."""
+    """Six rates; the first learns nothing, two are almost equal."""
 
     grid: ClassVar[tuple[dict[str, Any], ...]] = tuple({"rate": rate, "head_rate": 2 * rate} for rate in RATES)
 
@@ -51,7 +51,7 @@ def ground(places: Path) -> Ground:
 
 
 def folder_of(number: int) -> str:
-    """Names what is tried, and with what else."""
+    """Return the folder's name: the setting tried and a hash of all settings."""
     method = tunable(**Tunable.grid[number])
     digest = hashlib.sha256(json.dumps(method.settings(), sort_keys=True).encode()).hexdigest()[:8]
     return f"rate={RATES[number]},head_rate={2 * RATES[number]},{digest}"
@@ -65,7 +65,7 @@ def tunable(**changes: object) -> Tunable:
 
 @pytest.fixture(scope="module")
 def swept(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
-    """A complete sweep. Tests only look at it."""
+    """A complete sweep, which tests only read."""
     out = tmp_path_factory.mktemp("tuning") / "out"
     return out, tune([tunable()], ground, out)[0]
 
@@ -83,7 +83,7 @@ def test_the_ground_is_the_first_tasks_with_validation_images_for_test_images(gr
 
 
 def test_no_test_image_is_decoded(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Their content is hashed, to say which data it was; nothing else is done with it."""
+    """Their content is only hashed, to identify the data."""
     content, seen = ImageFile.content, []
     monkeypatch.setenv("SKILLMESH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(ImageFile, "content", lambda file: seen.append(file.name) or content(file))
@@ -147,7 +147,7 @@ def test_outside_of_a_checkout_there_is_no_commit_to_name(swept: tuple[Path, Tun
     assert tuning._entry(swept[1], [{"commit": "a"}, {"commit": None}])["provenance"] == {"commit": "a"}
 
 
-def test_a_sweep_that_was_stopped_goes_on_and_makes_nothing_twice(
+def test_a_stopped_sweep_resumes_and_repeats_nothing(
     swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     out, made = tmp_path / "out", []
@@ -173,9 +173,9 @@ class Sweeps:
     def __init__(self, known: Tuned, ground: Ground, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._known, self._ground, self.folder, self._patch = known, ground, folder, monkeypatch
         self.tried_now: list[int] = []
-        monkeypatch.setattr(tuning, "made", self._made)
+        monkeypatch.setattr(tuning, "run_jobs", self._results)
 
-    def _made(self, trials, workers):
+    def _results(self, trials, workers):
         for trial in trials:
             self.tried_now.append(trial.number)
             yield trial, replace(self._known.tried[trial.number], changes=trial.changes)
@@ -198,7 +198,7 @@ def sweeps(swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatc
     return Sweeps(swept[1], ground, tmp_path, monkeypatch)
 
 
-def test_where_a_grid_has_grown_only_what_is_new_is_tried(sweeps: Sweeps):
+def test_only_new_settings_of_a_grown_grid_are_tried(sweeps: Sweeps):
     before = sweeps.at("b", Tunable.grid[2:5])
     assert sweeps.origin["commit"] == "b"
     after = sweeps.at("a")
@@ -209,7 +209,7 @@ def test_where_a_grid_has_grown_only_what_is_new_is_tried(sweeps: Sweeps):
     assert find_method(str(sweeps.folder / "naive.toml")).settings() == after.best.settings()
 
 
-def test_where_nothing_is_new_all_stays_with_where_it_is_from(sweeps: Sweeps):
+def test_without_new_settings_results_keep_their_provenance(sweeps: Sweeps):
     sweeps.at("b", Tunable.grid[2:5])
     after = sweeps.at("a")
     assert sweeps.at("c").tried == after.tried
@@ -217,7 +217,7 @@ def test_where_nothing_is_new_all_stays_with_where_it_is_from(sweeps: Sweeps):
     assert sweeps.origin["commit"] == "a, b"
 
 
-def test_settings_that_are_spelled_otherwise_are_known(sweeps: Sweeps):
+def test_settings_spelled_differently_are_recognised(sweeps: Sweeps):
     sweeps.at("b", Tunable.grid[2:5])
     sweeps.at("a")
     spelled = tuple({**changes, "batch": SMALL["batch"]} for changes in Tunable.grid[1:])
@@ -229,14 +229,14 @@ def test_settings_that_are_spelled_otherwise_are_known(sweeps: Sweeps):
     assert sweeps.origin["date"] == "of aa"
 
 
-def test_what_was_tried_says_nothing_of_another_method(sweeps: Sweeps):
+def test_results_of_another_method_are_not_used(sweeps: Sweeps):
     sweeps.at("a")
     sweeps.at("c", batch=5)
     assert sweeps.tried_now == [*range(BUDGET)]
     assert sweeps.origin["commit"] == "c"
 
 
-def test_another_method_of_the_same_name_is_tuned_anew_in_the_same_folder(
+def test_another_method_of_the_same_name_is_tuned_again_in_the_same_folder(
     swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path
 ):
     out = tmp_path / "out"
@@ -251,9 +251,7 @@ def test_another_method_of_the_same_name_is_tuned_anew_in_the_same_folder(
 
 
 @pytest.mark.slow
-def test_settings_side_by_side_give_what_they_give_one_by_one(
-    swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path
-):
+def test_parallel_trials_give_the_same_results(swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path):
     beside = tune([tunable()], ground, tmp_path / "out", workers=2)[0]
     assert [_figures(tried) for tried in beside.tried] == [_figures(tried) for tried in swept[1].tried]
 
@@ -266,14 +264,14 @@ def test_methods_tuned_one_after_another_stand_in_one_file(
     swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        tuning, "made", lambda some, workers: ((trial, swept[1].tried[trial.number]) for trial in some)
+        tuning, "run_jobs", lambda jobs, workers: ((trial, swept[1].tried[trial.number]) for trial in jobs)
     )
     tune([tunable()], ground, tmp_path)
     tune([replace(tunable(), name="other")], ground, tmp_path)
     assert list(json.loads((tmp_path / "tuning.json").read_text())["methods"]) == ["naive", "other"]
-    with pytest.raises(RunError, match=r"tuning of other tasks: it was .*; name another folder"):
+    with pytest.raises(RunError, match=r"tuning results with tasks = .*, expected .*; name another folder"):
         tune([tunable()], replace(ground, first=1), tmp_path)
-    with pytest.raises(RunError, match="tuning of other seed: it was 0, now it is 1"):
+    with pytest.raises(RunError, match="tuning results with seed = 0, expected 1"):
         tune([tunable()], ground, tmp_path, seed=1)
 
 
@@ -289,11 +287,12 @@ def test_every_method_has_the_same_budget():
         assert len({replace(method, **changes) for changes in settings}) == BUDGET, method.name
 
 
-def test_what_starts_at_random_is_tuned_by_a_grid_of_its_own():
+def test_a_random_start_has_its_own_grid():
     for name in ("psp", "supsup"):
         pretrained = METHODS[name]
         assert pretrained.settings_to_try() == pretrained.grid
-        assert replace(pretrained, start="random").settings_to_try() == pretrained.from_nothing != pretrained.grid
+        random_start = replace(pretrained, start="random")
+        assert random_start.settings_to_try() == pretrained.random_start_grid != pretrained.grid
 
 
 def test_the_same_setting_twice_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -337,7 +336,7 @@ def test_a_method_with_nothing_to_choose_is_refused(ground: Ground, tmp_path: Pa
 
 
 def test_a_method_named_twice_is_refused(ground: Ground, tmp_path: Path):
-    with pytest.raises(RunError, match="two methods each are named naive"):
+    with pytest.raises(RunError, match="several methods are named naive"):
         tune([tunable(), tunable()], ground, tmp_path)
 
 

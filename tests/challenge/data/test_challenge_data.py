@@ -110,7 +110,7 @@ class TestCheck:
             ),
             (["a/1.png", "b/2.png"], "no test images: its classes have too few images"),
             (["val/a/1.png", "test/a/2.png"], "there is test, val but no train folder"),
-            (["train/a/1.png", "train/b\x07/2.png", "test/a/3.png"], "a module cannot be named like this"),
+            (["train/a/1.png", "train/b\x07/2.png", "test/a/3.png"], "a module's card cannot hold these names"),
         ],
     )
     def test_the_words_say_what_was_found_and_what_is_expected(self, tmp_path: Path, files: list[str], words: str):
@@ -452,7 +452,7 @@ class TestPlaces:
     def test_one_name_at_two_places_is_refused(self, tmp_path: Path):
         make_task(tmp_path / "one/pets")
         make_task(tmp_path / "two/pets")
-        with pytest.raises(DataError, match="two tasks each are named pets"):
+        with pytest.raises(DataError, match="several tasks are named pets"):
             datasets.open_tasks([tmp_path / "one", tmp_path / "two"])
 
     def test_an_unknown_name_is_refused(self, tmp_path: Path):

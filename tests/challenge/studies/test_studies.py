@@ -146,13 +146,13 @@ class TestImagesPerClass:
         from skillmesh.backbone.backbone import load_calibration
 
         prior = load_calibration("lite0").prior("features", compact=False)
-        left = images._nothing_known(prior).within
+        left = images._without_scatter(prior).within
         assert not left.diagonal.any()
         assert not left.factor.any()
         assert prior.within.diagonal.all()
         monkeypatch.setattr(images, "IMAGES", (1,))
         monkeypatch.setattr(images, "DRAWS", 1)
-        monkeypatch.setattr(images, "_nothing_known", lambda prior: prior)
+        monkeypatch.setattr(images, "_without_scatter", lambda prior: prior)
         (row,) = run_study("images-per-class", settings).rows
         assert row["without calibration, %"] == row["task found, %"]
 
@@ -234,7 +234,7 @@ class TestDifficulty:
 def test_without_tasks_it_says_what_to_do(name: str, command: Callable[..., Ran]):
     ran = command("challenge", "study", name)
     assert (ran.code, ran.err.count("\n")) == (1, 1)
-    assert "name them behind it" in ran.err
+    assert "add them after its name" in ran.err
 
 
 def test_tasks_without_test_images_are_refused(one_network, settings, demo_tasks: Path, tmp_path: Path):
@@ -249,7 +249,7 @@ def test_a_class_that_cannot_be_read_is_refused(one_network, settings, tiny_task
     shutil.copytree(tiny_tasks / "dice", tmp_path / "dice")
     for file in next((tmp_path / "dice/train").iterdir()).iterdir():
         file.write_bytes(b"broken")
-    with pytest.raises(DataError, match="'dice' has a class without a training image"):
+    with pytest.raises(DataError, match="'dice' has a class without readable training images"):
         run_study("clusters", replace(settings, folders=(tmp_path / "dice",)))
 
 

@@ -1,4 +1,4 @@
-"""What the settings of all baselines have in common. Nothing here loads torch."""
+"""Settings that all baselines share. This package does not import torch."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ Grid = tuple[dict[str, Any], ...]
 
 
 def every(**values: Sequence[Any]) -> Grid:
-    """Each value of each setting with each of all others."""
-    return tuple(dict(zip(values, some, strict=True)) for some in product(*values.values()))
+    """Return the grid of all combinations of the values."""
+    return tuple(dict(zip(values, chosen, strict=True)) for chosen in product(*values.values()))
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What all have in common: the backbone that ours uses, and whether the task is told at the test."""
+    """Settings of every baseline: the backbone that skillmesh uses, and whether the task is given at test time."""
 
     name: str
     backbone: str = "lite0"
     weights: str | None = None
     label: Label = "given"
-    """The paper tells its baselines the task of every test image; `withheld` lets a method find it its own way."""
+    """The paper gives its baselines the task of every test image; with `withheld` a method must infer it."""
 
     kind: ClassVar[str]
     made_by: ClassVar[str]
-    """Module and class of the learner."""
+    """Module and class of the learner, as `module:Class`."""
     parallel: ClassVar[bool] = False
-    """Whether several agents can learn at once."""
+    """Whether several agents can learn in parallel."""
     grid: ClassVar[Grid] = ()
-    """The settings that tuning tries, as changes: equally many for every method."""
+    """Settings that tuning tries, as changes to the defaults: equally many for every method."""
 
     def __post_init__(self) -> None:
         refuse_wrong_settings(self)
 
     def settings_to_try(self) -> Grid:
-        """By tuning."""
+        """Return the settings that tuning tries."""
         return self.grid
 
     def refuse(self, plan: Plan) -> None:
-        """Whatever a learner in one process cannot do is said before a run begins."""
+        """Raise a RunError before the run begins if the plan asks for what this learner cannot do."""
         if plan.agents > 1 and not self.parallel:
             raise RunError(
                 f"{self.name} learns in sequence: a task begins where the one before it ended. The run has "
@@ -72,17 +72,17 @@ class Baseline:
         asked |= {"--workers": (plan.workers or 1) > 1}
         if given := [option for option, value in asked.items() if value]:
             raise RunError(
-                f"{self.name} learns in this process and makes no modules; leave {', '.join(given)} away"
+                f"{self.name} learns in this process and makes no modules; leave out {', '.join(given)}"
             )
 
     def settings(self) -> dict[str, Any]:
         return asdict(self) | {"kind": self.kind}
 
     def learner(self, stage: Stage) -> Learner:
-        """A new learner that knows nothing."""
+        """Return a new, untrained learner."""
         module, _, name = self.made_by.partition(":")
-        made: Learner = getattr(import_module(f"skillmesh_challenge.baselines.{module}"), name).of(self, stage)
-        return made
+        learner: Learner = getattr(import_module(f"skillmesh_challenge.baselines.{module}"), name).of(self, stage)
+        return learner
 
     def play(self, stage: Stage) -> None:
         from skillmesh_challenge.baselines.play import play
@@ -92,27 +92,27 @@ class Baseline:
 
 @dataclass(frozen=True)
 class TrainedSettings(Baseline):
-    """One network, trained on task after task.
+    """One network, trained on one task after another.
 
-    The paper gives no steps or epochs of its baselines. Rates are tuned; epochs and batch are the same for all.
+    The paper gives no learning rates or epochs for its baselines. We tune rates; epochs and batch size are fixed.
     """
 
     start: Start = "pretrained"
     size: Annotated[int, Field(ge=8)] | None = None
-    """Width and height of images, if not the network's own."""
+    """Width and height of images in pixels; None: the network's own."""
     epochs: Count = 6
     batch: Count = 32
     rate: Number = 0.003
-    """Highest step of the body: SGD with momentum."""
+    """Highest learning rate of the body; the optimiser is SGD with momentum."""
     head_rate: Number = 0.01
     momentum: Number = 0.9
     schedule: Schedule = "one-cycle"
     norms: Norms = "frozen"
-    """Whether batch norms keep the statistics of the start. With trained ones all methods forget much more: a
-    norm's statistics are of the newest task, and nothing protects them."""
+    """`frozen` keeps the initial batch-norm statistics. With `trained`, all methods forget much more: the
+    statistics follow the newest task, and nothing protects them."""
 
-    from_nothing: ClassVar[Grid] = ()
-    """What tuning tries of a start at random, where that asks for other settings than a pretrained one."""
+    random_start_grid: ClassVar[Grid] = ()
+    """Grid for a random start, if that needs other settings than a pretrained one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,15 +125,15 @@ class TrainedSettings(Baseline):
             )
 
     def settings_to_try(self) -> Grid:
-        return self.from_nothing if self.start == "random" and self.from_nothing else self.grid
+        return self.random_start_grid if self.start == "random" and self.random_start_grid else self.grid
 
 
 @dataclass(frozen=True)
 class Frozen(Baseline):
-    """The backbone as it is, and a closed form that tells all classes of all tasks apart."""
+    """An unchanged backbone, and a closed-form classifier over all classes of all tasks."""
 
     label: Label = "withheld"
-    """They never need it."""
+    """These methods never need the task label."""
     calibration: str | None = None
     representation: Representation = "features"
-    """Their papers use the features; on the `descriptor` they have what ours has."""
+    """The papers use `features`; with `descriptor` they get the same input as skillmesh."""

@@ -1,4 +1,4 @@
-"""Peers of today, which leave the backbone alone: their settings and where these come from."""
+"""Settings, with their sources, of current methods that do not change the backbone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Distance = Literal["cosine", "euclidean"]
 
 @dataclass(frozen=True)
 class NearestMean(Frozen):
-    """The class whose mean is nearest."""
+    """Classification by the nearest class mean."""
 
     distance: Distance = "cosine"
-    # Zhou et al. 2023 (SimpleCIL) and McDonnell et al. 2023 compare with it; Mensink et al. 2013: Euclidean.
+    # Zhou et al. 2023 (SimpleCIL) and McDonnell et al. 2023 compare with cosine; Mensink et al. 2013: Euclidean.
     power: Number = 1.0
-    """Of Tukey's transform, which Goswami et al. 2023 add; 1 leaves everything as it is."""
+    """Exponent of Tukey's transform, which Goswami et al. 2023 add; 1 changes nothing."""
 
     kind = "nearest-mean"
     made_by = "nearest_mean:NearestMeanLearner"
@@ -30,7 +30,7 @@ class Slda(Frozen):
     """Streaming linear discriminant analysis: class means and one covariance."""
 
     shrinkage: Share = 1e-4  # Hayes & Kanan 2020, section 3
-    """Share of the covariance that is the identity; without any it may have no inverse."""
+    """Weight of the identity in the covariance, 0 to 1; at 0 it may have no inverse."""
 
     kind = "slda"
     made_by = "slda:SldaLearner"
@@ -39,15 +39,15 @@ class Slda(Frozen):
 
 @dataclass(frozen=True)
 class RanPac(Frozen):
-    """A random projection to many dimensions, and ridge regression on that."""
+    """A random projection to many dimensions, followed by ridge regression."""
 
     width: Count = 10_000  # McDonnell et al. 2023, section 5: M = 10,000
     ridge: Positive | None = None
-    """None: chosen anew with each task among 10⁻⁸ … 10⁸, as its appendix says."""
+    """Ridge; None: chosen again with each task among 10⁻⁸ … 10⁸, as in the paper's appendix."""
 
     kind = "ranpac"
     made_by = "ranpac:RanPacLearner"
-    # Its figure on M goes from hundreds to 15,000; the two fixed ridges are of its range.
+    # The paper's figure on M goes from hundreds to 15,000; the two fixed ridges are in its range.
     grid = (
         {"width": 1_000},
         {"width": 2_000},
@@ -60,14 +60,14 @@ class RanPac(Frozen):
 
 @dataclass(frozen=True)
 class Fecam(Frozen):
-    """Mahalanobis distances under a covariance of each class's own."""
+    """Mahalanobis distances with one covariance per class."""
 
     gamma1: Number = 1.0  # Goswami et al. 2023, section 5: (1, 1) with many images of a class …
     gamma2: Number = 1.0
-    """How much of the mean variance and of the mean covariance is added, each time."""
+    """Factors of the mean variance (gamma1) and the mean covariance (gamma2) added at each shrinking."""
     shrinks: WholeNumber = 2  # … shrunk twice; their runs on pretrained transformers: (1, 0), once
     power: Number = 0.5  # their β
-    """Of Tukey's transform."""
+    """Exponent of Tukey's transform."""
 
     kind = "fecam"
     made_by = "fecam:FecamLearner"
@@ -83,11 +83,11 @@ class Fecam(Frozen):
         if not 0 <= self.gamma2 <= self.gamma1 or self.gamma1 <= 0 or self.shrinks < 1:
             raise RunError(
                 f"the method {self.name!r} has gamma1 = {self.gamma1}, gamma2 = {self.gamma2} and shrinks = "
-                f"{self.shrinks}; with anything but 0 ≤ gamma2 ≤ gamma1, gamma1 > 0 and shrinks ≥ 1 covariances "
+                f"{self.shrinks}; expected 0 ≤ gamma2 ≤ gamma1, gamma1 > 0 and shrinks ≥ 1: otherwise covariances "
                 "cannot be inverted"
             )
 
     def settings_to_try(self) -> Grid:
-        """Both papers' settings with the other power, too: the descriptor is square-rooted already."""
+        """Return the grid, plus both papers' settings with the other power: descriptors are already rooted."""
         other = {"power": 0.5 if self.power == 1 else 1.0}
         return (*self.grid, *(changes | other for changes in self.grid[:2]))

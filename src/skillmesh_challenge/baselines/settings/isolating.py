@@ -1,4 +1,4 @@
-"""Methods that give each task a part of its own: their settings and where these come from."""
+"""Settings, with their sources, of methods that give each task its own part of the network."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Psp(TrainedSettings):
     kind = "psp"
     made_by = "psp:PspLearner"
     grid = every(rate=(0.001, 0.002, 0.004), keys=get_args(Keys))
-    from_nothing = every(rate=(0.01, 0.03, 0.1), keys=get_args(Keys))
+    random_start_grid = every(rate=(0.01, 0.03, 0.1), keys=get_args(Keys))
 
     keys: Keys = "binary"  # both are the paper's; a binary key is a bit per input
     superpose: Superposed = "changes"
-    """The paper superposes weights: of a network from scratch. From a pretrained start that would scramble it for
-    all tasks but the first, which then learn nothing in a few steps; so only what tasks change is superposed."""
+    """The paper superposes the weights of a network trained from scratch. A pretrained network would be scrambled
+    for all tasks but the first, which then learn nothing in a few steps; so only changes are superposed."""
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,22 @@ class Supsup(TrainedSettings):
     kind = "supsup"
     made_by = "supsup:SupsupLearner"
     grid = every(rate=(10.0, 100.0, 1000.0), share=(0.7, 0.9))
-    from_nothing = every(rate=(0.1, 1.0, 10.0), share=(0.3, 0.5))
+    random_start_grid = every(rate=(0.1, 1.0, 10.0), share=(0.3, 0.5))
 
     rate: Number = 10.0
-    """Of scores, whose gradients are as small as the weights that they are multiplied with: from a pretrained
-    start smaller steps hardly move a mask (a small trial). Both papers have 0.1, from random weights, for long."""
+    """Learning rate of scores. Their gradients are as small as the weights that multiply them: with a pretrained
+    start, smaller steps hardly change a mask (a small trial). Both papers train random weights long, at 0.1."""
     norms: Norms = "trained"
-    """Statistics of each task's own network; masks change them."""
+    """Each task has its own batch-norm statistics, because masks change them."""
     share: Share = 0.9
-    """Of a layer's weights that a mask keeps. Much, where the weights are good ones: tuned."""
+    """Share of a layer's weights that a mask keeps, 0 to 1. High for good weights; tuned."""
     telling: Telling = "entropy"
-    """How tasks are told apart where the label is withheld."""
+    """How the task is inferred if the label is withheld."""
 
 
 @dataclass(frozen=True)
 class ParallelSupsup(Supsup):
-    """The same by many agents: each learns the masks of its own tasks and sends them to the others."""
+    """SupSup by many agents: each learns the masks of its own tasks and sends them to the others."""
 
     kind = "supsup-parallel"
     parallel = True
