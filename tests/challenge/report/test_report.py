@@ -564,4 +564,4 @@ def test_the_command_writes_the_report_and_says_where(command: Callable[..., Ran
 def test_the_command_refuses_levels_that_are_none(command: Callable[..., Ran], runs: Path, tmp_path: Path):
     ran = command("challenge", "report", runs / "maha", "--out", tmp_path, "--levels", "190")
     assert ran.code == 1
-    assert "expected per cents from 0 to 100" in ran.err
+    assert "expected percentages from 0 to 100" in ran.err
