@@ -124,10 +124,10 @@ def test_tasks_that_were_never_known_are_counted_where_others_are_divided(runs: 
 
     copy = copied(runs / "maha", tmp_path / "copy", unknown_at_first)
     report = make_report([copy])
-    said = "nothing was known of them just after learning (all seeds): 1 of maha."
-    assert said in curves.first_ten(report.comparison).caption
-    assert said in table_of(report, "lifelong").about
-    assert "nothing was known" not in curves.first_ten(collect([runs / "maha"])).caption
+    sentence = "their accuracy just after learning was 0 (all seeds): 1 of maha."
+    assert sentence in curves.first_ten(report.comparison).caption
+    assert sentence in table_of(report, "lifelong").about
+    assert "just after learning was 0" not in curves.first_ten(collect([runs / "maha"])).caption
 
 
 def test_a_report_is_not_written_into_a_file(command: Callable[..., Ran], runs: Path, tmp_path: Path):
@@ -194,7 +194,7 @@ def test_runs_of_sweeps_are_told_apart_by_as_much_of_their_paths_as_it_takes(run
     report = make_report([tmp_path / "gmmc", tmp_path / "sketch", runs / "maha"])
     (note,) = [note for note in report.notes if "not complete" in note]
     assert "The run in gmmc/seed-0 is not complete" in note
-    assert "the command that made it goes on with it" in note
+    assert "repeat the command that started it to resume" in note
     assert [row[0].text for row in table_of(report, "runs").rows] == ["seed-0", "maha"]
 
 
@@ -387,7 +387,7 @@ def test_what_flew_apart_and_what_is_a_trial_of_tuning_is_said(runs: Path, tmp_p
     (folder / "run.json").write_text(json.dumps(whole))
     notes = make_report([folder]).notes
     assert f"maha, seed 0: from {learned['task']} on its {FLEW_APART}." in notes
-    assert "Of validation images, since they are trials of tuning: maha." in notes
+    assert "Measured on validation images, since these are trials of tuning: maha." in notes
 
 
 def test_a_method_without_modules_or_a_mapper_has_the_figures_that_it_can(runs: Path, tmp_path: Path):
