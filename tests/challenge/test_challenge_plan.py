@@ -76,9 +76,9 @@ def test_a_csv_file_says_it_too(tmp_path):
     ("content", "complaint"),
     [
         ('{"anna": ["a", "b", "c", "d"]}', "leaves out: e"),
-        ('{"anna": ["a", "b", "c", "d", "e", "e"]}', "gives twice: e"),
-        ('{"anna": ["a", "b", "c", "d", "e", "x"]}', "not there: x"),
-        ('{"anna": "abcde"}', "no object of lists"),
+        ('{"anna": ["a", "b", "c", "d", "e", "e"]}', "assigns twice: e"),
+        ('{"anna": ["a", "b", "c", "d", "e", "x"]}', "do not exist: x"),
+        ('{"anna": "abcde"}', "expected an object of lists"),
         ('{"../anna": ["a", "b", "c", "d", "e"]}', "without slashes"),
         ("[", "cannot read the assignment"),
     ],

@@ -217,7 +217,7 @@ def test_a_run_that_cannot_begin_leaves_nothing_of_its_own(
         run(naive)
     assert not naive.out.exists()
     with monkeypatch.context() as patched, refused():  # as if another process had begun and were at it
-        patched.setattr("skillmesh_challenge.run._nothing_left", lambda _: nullcontext())
+        patched.setattr("skillmesh_challenge.run._removed_if_empty", lambda _: nullcontext())
         run(naive)
     with refused():
         run(naive)
@@ -247,7 +247,7 @@ def test_a_sweeps_folder_is_no_place_for_a_single_run(plan: Plan, tmp_path: Path
 @pytest.mark.parametrize("place", ["mine.txt", "mine.txt/run"])
 def test_a_file_in_the_runs_place_is_refused(plan: Plan, tmp_path: Path, place: str):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(RunError, match=r"mine\.txt is a file or a link to nothing, expected a folder or nothing"):
+    with pytest.raises(RunError, match=r"mine\.txt is a file or a broken link, expected a folder"):
         run(replace(plan, out=tmp_path / place))
     assert (tmp_path / "mine.txt").read_text() == "precious"
 
@@ -255,7 +255,7 @@ def test_a_file_in_the_runs_place_is_refused(plan: Plan, tmp_path: Path, place: 
 @pytest.mark.long
 def test_a_link_to_nothing_is_no_place_for_a_run(plan: Plan, tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    with pytest.raises(RunError, match="link is a file or a link to nothing"):
+    with pytest.raises(RunError, match="link is a file or a broken link"):
         run(replace(plan, out=tmp_path / "link"))
 
 

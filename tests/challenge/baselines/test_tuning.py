@@ -304,7 +304,7 @@ def test_the_same_setting_twice_is_refused(ground: Ground, tmp_path: Path, monke
 
 def test_a_file_in_the_folders_place_is_refused(ground: Ground, tmp_path: Path):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(RunError, match=r"mine\.txt is a file or a link to nothing, expected a folder"):
+    with pytest.raises(RunError, match=r"mine\.txt is a file or a broken link, expected a folder"):
         tune([tunable()], ground, tmp_path / "mine.txt")
 
 
