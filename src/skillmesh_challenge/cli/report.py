@@ -20,7 +20,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the report.")] = Path("report"),
     levels: Annotated[
         str,
-        typer.Option("--levels", metavar="P[,P…]", help="Per cents of recognised tasks to read the line at."),
+        typer.Option("--levels", metavar="P[,P…]", help="Levels (%) at which to read the regression line."),
     ] = "90,80,50,0",
     json: options.Json = False,
 ) -> None:

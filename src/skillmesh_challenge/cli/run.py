@@ -46,7 +46,7 @@ def run(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, show_default=False, help="Per worker; default cores/workers.")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="S[,S…]", help="Several: confidence intervals.")] = "0",
+    seeds: Annotated[str, typer.Option("--seeds", metavar="S[,S…]", help="Seeds; several give intervals.")] = "0",
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Learn in a random order set by the seed.")] = False,
     alpha: Annotated[float, typer.Option("--alpha", min=0, help="Cost of sending a byte, in MACs.")] = 1000.0,
     bound: Annotated[

@@ -36,7 +36,7 @@ def tune_(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Choose settings of baselines on validation images of the first tasks; every method gets the same tries."""
+    """Tune baselines on validation images of the first tasks; every method gets the same number of tries."""
     from skillmesh.cli import show
     from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (importing registers their names)
     from skillmesh_challenge.baselines.trials import Ground

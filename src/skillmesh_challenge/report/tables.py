@@ -27,7 +27,7 @@ def all_tables(comparison: Comparison) -> list[ReportTable]:
 
 def _accuracy(comparison: Comparison) -> ReportTable:
     notes: list[str] = []
-    made = [
+    cells = [
         [
             text(group.label),
             number(len(group.tasks)),
@@ -45,12 +45,12 @@ def _accuracy(comparison: Comparison) -> ReportTable:
         "(Student's t). A method that is told the task of every test image has an easier test: compare its final "
         "accuracy with the “task given” accuracy of the others. "
     ) + bounds_in_words(comparison.groups)
-    return ReportTable("accuracy", "Averages of the runs", columns, rows(made), numbered(notes), about)
+    return ReportTable("accuracy", "Averages of the runs", columns, rows(cells), numbered(notes), about)
 
 
 def _lifelong(comparison: Comparison) -> ReportTable:
     names = ("normalised_at_the_end", "backward_transfer", "forgetting", "forward_transfer")
-    made = [
+    cells = [
         [text(group.label), *(percent(group.figure("lifelong", name)) for name in names)]
         for group in comparison.shown
     ]
@@ -60,7 +60,7 @@ def _lifelong(comparison: Comparison) -> ReportTable:
         "after the task was learned. Transfers and forgetting are in points of accuracy. Methods that know "
         "nothing of a task before it is learned have no forward transfer."
     ) + undivided(comparison)
-    return ReportTable("lifelong", "What holds as tasks are added", columns, rows(made), about=about)
+    return ReportTable("lifelong", "What holds as tasks are added", columns, rows(cells), about=about)
 
 
 def undivided(comparison: Comparison, first: int | None = None) -> str:
@@ -83,7 +83,7 @@ def _costs(comparison: Comparison) -> ReportTable:
     groups = comparison.groups
     costs = {name: form for name, form in costs.items() if any(g.figure("costs", name) for g in groups)}
     seconds = ("learning_seconds", "sharing_seconds", "testing_seconds", "total_seconds")
-    made = [
+    cells = [
         [
             text(group.label),
             number(group.agents),
@@ -100,7 +100,7 @@ def _costs(comparison: Comparison) -> ReportTable:
         "made, “busiest” counts the agent with the most work instead of the average. Wall-clock times are of the "
         "machine that made the run; a warm descriptor cache may shorten them."
     )
-    return ReportTable("costs", "Speedup and wall-clock", columns, rows(made), about=about)
+    return ReportTable("costs", "Speedup and wall-clock", columns, rows(cells), about=about)
 
 
 def _alike(group: Group) -> Cell:
@@ -111,14 +111,14 @@ def _alike(group: Group) -> Cell:
 
 
 def _runs(comparison: Comparison) -> ReportTable:
-    made = []
+    cells = []
     for where, record in zip(places(comparison.records), comparison.records, strict=True):
         settings, origin = record.settings, record.circumstances.provenance
         words = (where, settings.method["name"], settings.seed, settings.sharing, settings.assign)
         known = (origin.get("date"), origin.get("version"), origin.get("commit") or "–", origin.get("command"))
-        made.append([*map(text, words), text(settings.data_hash[:12]), *map(text, known)])
+        cells.append([*map(text, words), text(settings.data_hash[:12]), *map(text, known)])
     columns = ("folder", "method", "seed", "shared by", "assigned by", "data hash", "date", "version", "commit")
-    return ReportTable("runs", "Where it comes from", (*columns, "command"), rows(made))
+    return ReportTable("runs", "Where it comes from", (*columns, "command"), rows(cells))
 
 
 def curve_table(name: str, title: str, curves: Mapping[str, Sequence[Interval | None]]) -> ReportTable:
@@ -131,8 +131,8 @@ def curve_table(name: str, title: str, curves: Mapping[str, Sequence[Interval | 
             columns.append(f"{label}, ±")
             series.append([percent(None if point is None else point.half_width) for point in curve])
     length = max(map(len, series), default=0)
-    made = [
+    cells = [
         [number(t + 1), *(column[t] if t < len(column) else number(None) for column in series)]
         for t in range(length)
     ]
-    return ReportTable(name, title, tuple(columns), rows(made))
+    return ReportTable(name, title, tuple(columns), rows(cells))

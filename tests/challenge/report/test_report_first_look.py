@@ -44,7 +44,7 @@ def plan(one_network: None, tasks: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def made(plan: Plan) -> Path:
-    """A run with all that a run keeps. Tests only look."""
+    """A run with all parts of a record. Tests must not change it."""
     return run(plan).folder
 
 
