@@ -114,15 +114,15 @@ def _table(
             if row_of(group.method, printed) == row
         ]
 
-    cells = rows_like(None)
+    table_rows = rows_like(None)
     for row, by_column in printed.items():
         figures = [_printed(by_column[column], notes) for column in columns]
         head = (text("paper"), text(row), number(inputs.TASKS), number(agents), yes(not row.startswith("LLL")))
-        cells += [(*head, *figures, number(None), number(None)), *rows_like(row)]
+        table_rows += [(*head, *figures, number(None), number(None)), *rows_like(row)]
     heads = ("of", "method", "tasks", "agents", "task told", *columns, TASK_GIVEN, ALL_DATA)
-    set_off = frozenset(index for index, row in enumerate(cells) if row[0].text == "ours")
+    set_off = frozenset(index for index, row in enumerate(table_rows) if row[0].text == "ours")
     about = f"{NOT_COMPARABLE} {bounds_in_words(groups)}"
-    return ReportTable(name, title, heads, tuple(cells), numbered(notes), about, set_off)
+    return ReportTable(name, title, heads, tuple(table_rows), numbered(notes), about, set_off)
 
 
 def _by_row(cells: Sequence[PaperCell]) -> dict[str, dict[str, PaperCell]]:
