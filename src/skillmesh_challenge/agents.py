@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from skillmesh.data.folder import TaskImages
     from skillmesh_challenge.baselines.settings import Frozen
 
-# Agents learn: each its own tasks one after the other, all agents side by side, wherever the workers are.
+# Agents learn: each agent its own tasks in sequence, all agents in parallel, on whatever workers there are.
 #
-# A worker makes the lesson; the agent signs it here, where its key is. A task is learned when its JSON is in the
-# record: whatever comes after it is done again in a run that was killed.
+# A worker makes the lesson; the agent signs it in this process, which has its key. A task counts as learned when
+# its JSON is in the record: a run that was killed repeats everything after that.
 
 
 @dataclass(frozen=True)
 class Job:
-    """One task to be learned: all that a worker needs."""
+    """One task to be learned, with everything that a worker needs."""
 
     task: TaskImages
     config: AgentConfig
@@ -58,14 +58,14 @@ class Job:
 
 
 class TakenTime(NamedTuple):
-    """Seconds, of the clock and of the processor."""
+    """Seconds of wall-clock and of CPU time."""
 
     wall: float
     cpu: float
 
 
 def learn(job: Job) -> tuple[Lesson, TakenTime]:
-    """Make the lesson, in whatever process this is; returns it with the time that it took."""
+    """Return the lesson, made in the current process, and the time that it took."""
     backbone = worker_backbone(job.backbone)
     wall, cpu = time.perf_counter(), time.process_time()
     with counted() as costs:
@@ -76,16 +76,16 @@ def learn(job: Job) -> tuple[Lesson, TakenTime]:
             adaptation=job.adaptation,
             checkpoint=job.checkpoint,
         )
-    taken = TakenTime(time.perf_counter() - wall, time.process_time() - cpu)
-    return dataclasses.replace(lesson, costs=costs), taken
+    duration = TakenTime(time.perf_counter() - wall, time.process_time() - cpu)
+    return dataclasses.replace(lesson, costs=costs), duration
 
 
 def learn_missing(method: SkillMethod, stage: Stage, homes: dict[str, Path]) -> None:
-    """Let the agents learn what the record lacks."""
+    """Let the agents learn the tasks that the record lacks."""
     from skillmesh.core import Core
 
     done = {learned.task for learned in stage.read().learned}
-    done |= _taken_over(stage, homes, done)
+    done |= _copy_from_earlier_runs(stage, homes, done)
     queues = {
         name: deque(task for task in tasks if task not in done)
         for name, tasks in stage.settings.assignment.items()
@@ -108,7 +108,7 @@ def _ref(method: SkillMethod, stage: Stage) -> BackboneRef:
 def _learn_all(
     method: SkillMethod, stage: Stage, place: Workplace, agents: dict[str, Core], queues: dict[str, deque[str]]
 ) -> None:
-    """Keep every worker busy; an agent that has begun goes on before another one begins."""
+    """Keep every worker busy; an agent that has begun continues before another one begins."""
     ready = deque(name for name, queue in queues.items() if queue)
     under_way: dict[Future[tuple[Lesson, TakenTime]], tuple[str, str]] = {}
     advance = begin(stage.progress, "learning (tasks)", sum(map(len, queues.values())))
@@ -120,7 +120,7 @@ def _learn_all(
                 job = _job(method, stage, place, agents[name], task)
                 under_way[place.executor.submit(learn, job)] = name, task
             done = wait(under_way, return_when=FIRST_COMPLETED).done
-            for future in sorted(done, key=lambda f: f.exception() is not None):  # keep all that can be kept
+            for future in sorted(done, key=lambda f: f.exception() is not None):  # failures last: keep the rest
                 name, task = under_way.pop(future)
                 _keep(stage, agents[name], task, *_result(future, task))
                 if queues[name]:
@@ -137,8 +137,8 @@ def _result(future: Future[tuple[Lesson, TakenTime]], task: str) -> tuple[Lesson
         return future.result()
     except BrokenExecutor as error:
         raise RunError(
-            f"a worker that learned {task!r} was killed, expected it to end by itself; is memory short? Give the "
-            "same command with --workers 1: it goes on"
+            f"the worker process that learned {task!r} was killed, perhaps for lack of memory; repeat the command "
+            "with --workers 1 to resume"
         ) from error
 
 
@@ -153,34 +153,34 @@ def _job(method: SkillMethod, stage: Stage, place: Workplace, agent: Core, task:
     )
 
 
-def _keep(stage: Stage, agent: Core, task: str, lesson: Lesson, taken: TakenTime) -> None:
+def _keep(stage: Stage, agent: Core, task: str, lesson: Lesson, duration: TakenTime) -> None:
     module, data = agent.sign(lesson)
     learned = Learned(
         task=task,
         position=stage.settings.names.index(task),
         agent=agent.name,
         macs=dict(lesson.costs.spent),
-        seconds=round(taken.wall, 3),
+        seconds=round(duration.wall, 3),
         images=lesson.images,
         cached_images=max(0, lesson.images - lesson.fresh),
         module_bytes=module.size,
         parts=bytes_by_part(module),
         validation_accuracy=module.card.validation_accuracy,
-        cpu_seconds=round(taken.cpu, 3),
+        cpu_seconds=round(duration.cpu, 3),
         module_id=module.id,
         content_id=module.content_id,
         notes=(*lesson.notes, *(f"{u.name}: {u.reason}" for u in lesson.unreadable)),
     )
     stage.keep_learned(learned, data)
-    for left in agent.home.glob("training-*.pt"):  # of a training that is over
-        left.unlink()
+    for checkpoint in agent.home.glob("training-*.pt"):  # the training is over
+        checkpoint.unlink()
     stage.log(
-        f"{agent.name} learned {task} in {taken.wall:.1f} s: {learned.total_macs:.3g} MACs, {module.size} bytes"
+        f"{agent.name} learned {task} in {duration.wall:.1f} s: {learned.total_macs:.3g} MACs, {module.size} bytes"
     )
 
 
 def bytes_by_part(module: Module) -> dict[str, int]:
-    """A module's bytes by what they hold; `card` is all that is no tensor: header, names, signature."""
+    """Return a module's bytes by what they hold; `card` is everything but tensors: header, names, signature."""
     parts: dict[str, int] = {}
     for name, tensor in module.tensors.items():
         first = name.partition(".")[0]
@@ -191,21 +191,21 @@ def bytes_by_part(module: Module) -> dict[str, int]:
     return parts | {"card": module.size - sum(parts.values())}
 
 
-# Tasks that another run has learned already.
+# Reuse of tasks that another run has learned already.
 
 
-def _taken_over(stage: Stage, homes: dict[str, Path], done: set[str]) -> set[str]:
-    """Take from earlier runs what this one would learn just so, signed by the agent whose task it is here."""
+def _copy_from_earlier_runs(stage: Stage, homes: dict[str, Path], done: set[str]) -> set[str]:
+    """Copy equal modules from earlier runs, signed by this run's agents; return the tasks that were copied."""
     from skillmesh.core import Core
 
     teachers = {task: name for name, tasks in stage.settings.assignment.items() for task in tasks}
-    found: set[str] = set()
+    copied: set[str] = set()
     for folder in stage.reuse:
         earlier = read_record(folder)
         if not _alike(earlier.settings, stage.settings):
             continue
         for learned in earlier.learned:
-            if learned.task in done | found:
+            if learned.task in done | copied:
                 continue
             module = Module.load(earlier.module_file(learned.position), specs_for)
             agent = Core(homes[teachers[learned.task]])
@@ -214,35 +214,35 @@ def _taken_over(stage: Stage, homes: dict[str, Path], done: set[str]) -> set[str
                 update={"teacher": agent.name, "teacher_key": identity.public_key, "created": now()}
             )
             module, data = Module.create(card, module.tensors, identity)
-            _keep_taken(stage, learned, agent.name, module, data)
-            found.add(learned.task)
-    if found:
-        stage.log(f"{len(found)} task(s) taken over from an earlier run")
-    return found
+            _keep_copied(stage, learned, agent.name, module, data)
+            copied.add(learned.task)
+    if copied:
+        stage.log(f"{len(copied)} task(s) copied from an earlier run")
+    return copied
 
 
 def _alike(theirs: RunSettings, ours: RunSettings) -> bool:
-    """Whether a task is learned alike in two runs: same method and images, whoever learns it."""
+    """Whether two runs learn a task in the same way: same method and images, by any agent."""
     return theirs.method == ours.method and theirs.same_images(ours)
 
 
-def _keep_taken(stage: Stage, learned: Learned, agent: str, module: Module, data: bytes) -> None:
-    taken = dataclasses.replace(
+def _keep_copied(stage: Stage, learned: Learned, agent: str, module: Module, data: bytes) -> None:
+    copied = dataclasses.replace(
         learned,
         agent=agent,
         module_id=module.id,
         module_bytes=module.size,
         parts=bytes_by_part(module),
     )
-    stage.keep_learned(taken, data)
+    stage.keep_learned(copied, data)
 
 
-# Agents share: every module goes to every agent, handed over in memory or really sent over the mesh.
+# Agents share: every module goes to every agent, either in memory or sent over a real mesh.
 #
-# Then all agents hold the same; that they also answer the same is checked, each with a mapper of its own.
+# Then all agents have the same modules. A check shows whether their answers, each with its own mapper, are equal.
 
 SAMPLE = 5
-"""Test images of each task that every agent is asked about."""
+"""Number of test images of each task that every agent answers."""
 
 
 def share(
@@ -252,13 +252,13 @@ def share(
     modules: Sequence[Module],
     shown: Sequence[Shown],
 ) -> None:
-    """Bring all modules to all agents, and compare what they say."""
+    """Bring all modules to all agents, and compare the agents' answers."""
     with stage.timed("sharing_seconds") as timer:
         if stage.settings.sharing == "mesh":
             leave_nothing_received(homes.values())
         for name, home in homes.items():
             own = [p for p, module in enumerate(modules) if module.card.teacher == name]
-            _take(Core(home), stage, modules, own)
+            _import_missing(Core(home), stage, modules, own)
         if stage.settings.sharing == "mesh":
             sharing = share_over_mesh(stage, homes, len(modules))
         else:
@@ -268,11 +268,11 @@ def share(
         answers, asked = _answers(stage, homes, backbone, modules, shown)
     sharing = Sharing(**{**vars(sharing), "answers": answers, "asked": asked, "seconds": round(seconds, 3)})
     stage.keep_sharing(sharing)
-    told = "all agents answer alike" if sharing.same_answers else "agents answer DIFFERENTLY"
-    stage.log(f"shared by {sharing.how} in {seconds:.1f} s; {told}, asked about {asked} images each")
+    verdict = "all agents give the same answers" if sharing.same_answers else "the agents' answers DIFFER"
+    stage.log(f"shared by {sharing.how} in {seconds:.1f} s; {verdict}, for {asked} images each")
 
 
-def _take(agent: Core, stage: Stage, modules: Sequence[Module], positions: Sequence[int]) -> None:
+def _import_missing(agent: Core, stage: Stage, modules: Sequence[Module], positions: Sequence[int]) -> None:
     held = {module.id for module in agent.bank}
     for position in positions:
         if modules[position].id not in held:
@@ -283,7 +283,7 @@ def _hand_over(stage: Stage, homes: dict[str, Path], modules: Sequence[Module]) 
     received = {}
     advance = begin(stage.progress, "sharing (agents)", len(homes))
     for name, home in homes.items():
-        _take(Core(home), stage, modules, range(len(modules)))
+        _import_missing(Core(home), stage, modules, range(len(modules)))
         received[name] = sum(module.size for module in modules if module.card.teacher != name)
         if advance is not None:
             advance(1)
@@ -293,11 +293,11 @@ def _hand_over(stage: Stage, homes: dict[str, Path], modules: Sequence[Module]) 
 def _answers(
     stage: Stage, homes: dict[str, Path], backbone: Backbone, modules: Sequence[Module], shown: Sequence[Shown]
 ) -> tuple[dict[str, str], int]:
-    """Ask every agent about the same images, one after the other, each with a mapper that it built itself."""
+    """Return a hash of each agent's answers to the same images, with its own mapper, and the number of images."""
     x = np.concatenate([task.x[:SAMPLE] for task in shown])
     images = [image for task in shown for image in task.images[:SAMPLE]]
     expected = sorted(module.id for module in modules)
-    found = {}
+    hashes = {}
     advance = begin(stage.progress, "comparing answers (agents)", len(homes))
     for name, home in homes.items():
         agent = Core(home, cache_folder=stage.cache_folder, backbone=backbone)
@@ -306,15 +306,15 @@ def _answers(
                 f"{name} holds {len(agent.bank)} modules after sharing, expected the {len(expected)} that were "
                 f"learned; remove {stage.folder / 'agents'} and run again"
             )
-        said = [answer.shared() for answer in agent.answer_described(x, images)]
-        found[name] = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        answers = [answer.shared() for answer in agent.answer_described(x, images)]
+        hashes[name] = hashlib.sha256(json.dumps(answers, sort_keys=True).encode()).hexdigest()
         if advance is not None:
             advance(1)
-    return found, len(images)
+    return hashes, len(images)
 
 
 def play(method: SkillMethod, stage: Stage) -> None:
-    """Do what is not done yet: learn, share, test."""
+    """Do the parts of the run that are not done yet: learn, share, test."""
     homes = _homes(method, stage)
     learn_missing(method, stage, homes)
     shown: list[Shown] | None = None
@@ -342,7 +342,7 @@ def backbone_ref(method: SkillMethod | Frozen, stage: Stage) -> BackboneRef:
 
 
 def _homes(method: SkillMethod, stage: Stage) -> dict[str, Path]:
-    """A home with a key of its own for every agent."""
+    """Return a home for every agent, each with its own key; create those that are missing."""
     homes = {name: stage.folder / "agents" / name for name in stage.settings.assignment}
     for name, home in homes.items():
         if not (home / CONFIG_FILE).exists():
@@ -353,15 +353,15 @@ def _homes(method: SkillMethod, stage: Stage) -> dict[str, Path]:
 
 
 def _modules(stage: Stage) -> list[Module]:
-    """What was learned, in the order of the tasks, as anyone reads it."""
+    """Return the learned modules in the order of the tasks."""
     return [Module.load(stage.module_file(position), specs_for) for position in range(len(stage.tasks))]
 
 
 def _tester(stage: Stage, homes: dict[str, Path], backbone: Backbone) -> Core:
-    """Any agent will do: with the same modules all answer the same."""
+    """Return any agent to test with: with the same modules, all give the same answers."""
     return Core(next(iter(homes.values())), cache_folder=stage.cache_folder, backbone=backbone)
 
 
 def usual_workers(assignment: Mapping[str, Sequence[str]]) -> int:
-    """As many processes as there are cores, but no more than agents with something to learn."""
+    """Return the number of cores, but at most the number of agents that have tasks to learn."""
     return max(1, min(cores(), sum(bool(tasks) for tasks in assignment.values())))

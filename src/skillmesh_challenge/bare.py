@@ -1,4 +1,4 @@
-"""The floor of all that answering costs: the same network with nothing around it."""
+"""Lower limit of the time that an answer takes: the same network with nothing around it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skillmesh.data.images import Pixels
 
 
 class BareNetwork:
-    """No taps, no decoding, pixels ready: taps hang on twins of the network, never on the network itself."""
+    """The network without taps and decoding, on ready pixels: taps are only on copies of the network."""
 
     def __init__(self, network: Network | None = None) -> None:
         self.network = network or Network(device="cpu")

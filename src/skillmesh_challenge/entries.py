@@ -1,4 +1,4 @@
-"""What a run's record is made of, each kind of file a dataclass; `record.py` says which file holds which."""
+"""Parts of a run's record: one dataclass per kind of file. `record.py` lists which file holds which."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ FORMAT = 1
 
 
 class Entry:
-    """A part of a record; pydantic reads it (`record.made`), and refuses fields that it does not know."""
+    """A part of a record; pydantic reads it (`record.made`) and rejects unknown fields."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
 class TaskFacts(Entry):
-    """A task as it was found."""
+    """A task as it was when the run began."""
 
     name: str
     path: str
-    """Where it lay when the run was made: the report shows images from there, if it is still there."""
+    """Folder or zip of the task when the run was made; the report reads images from it, if it still exists."""
     classes: tuple[str, ...]
     train: int
     val: int
@@ -32,25 +32,25 @@ class TaskFacts(Entry):
 
 @dataclass(frozen=True)
 class RunSettings(Entry):
-    """What a run was asked for. A folder holds runs of one such setting only."""
+    """Settings of a run. A run's folder belongs to one set of settings only."""
 
     method: dict[str, Any]
-    """All its settings; `name` among them."""
+    """All settings of the method, with its `name`."""
     agents: int
     assign: str
-    """How tasks were given to agents: order, round-robin, balanced, or the name of a file."""
+    """How tasks were assigned to agents: order, round-robin, balanced, or the name of a file."""
     assignment: dict[str, tuple[str, ...]]
     """Each agent's tasks, in the order in which it learns them; an agent may have none."""
     sharing: str
-    """memory or mesh."""
+    """How modules were shared: memory or mesh."""
     alpha: float
-    """MACs that sending a byte counts for."""
+    """Cost of sending a byte, in MACs."""
     seed: int
     tasks: tuple[TaskFacts, ...]
-    """In the order in which they are learned and added."""
+    """Tasks in the order in which they are learned and added."""
     data_hash: str
     backbone: str = ""
-    """The backbone's fingerprint, where the method has one."""
+    """Fingerprint of the calibrated backbone; empty for a method without one."""
     format: int = FORMAT
 
     @property
@@ -58,7 +58,7 @@ class RunSettings(Entry):
         return [task.name for task in self.tasks]
 
     def same_images(self, other: RunSettings) -> bool:
-        """Whether tasks are learned from the same images in the same order, through the same backbone."""
+        """Whether two runs learn from the same images in the same order, with the same backbone."""
         mine, theirs = (
             (s.seed, s.data_hash, s.backbone, [replace(task, path="") for task in s.tasks]) for s in (self, other)
         )
@@ -67,7 +67,7 @@ class RunSettings(Entry):
 
 @dataclass(frozen=True)
 class Circumstances(Entry):
-    """What surrounds a run and must not change its results."""
+    """Environment of a run, which must not change its results."""
 
     executor: str
     workers: int
@@ -77,31 +77,31 @@ class Circumstances(Entry):
 
 
 FLEW_APART = "weights are no longer numbers: what is answered from here on is chance; lower rate or strength"
-"""A note on a task, of methods that train."""
+"""Note on a task whose training diverged."""
 
 
 @dataclass(frozen=True)
 class Learned(Entry):
-    """What learning one task took and gave."""
+    """Costs and results of learning one task."""
 
     task: str
     position: int
-    """In the order of the run's tasks, from 0."""
+    """Index of the task in the order of the run, from 0."""
     agent: str
     macs: dict[str, float]
-    """Of the teacher, by what they were spent on."""
+    """MACs that the teacher spent, by what they were spent on."""
     seconds: float
     images: int
-    """Training and validation images looked at."""
+    """Number of training and validation images used."""
     cached_images: int | None = None
-    """How many of their descriptors lay in the cache: they cost MACs, but no seconds here."""
+    """Number of those images whose descriptors came from the cache: they count in `macs`, but took no time."""
     module_bytes: int = 0
-    """What a student receives; of a method without modules, whatever it sends for this task."""
+    """Bytes that a student receives; for a method without modules, the bytes that it sends for this task."""
     parts: dict[str, int] = field(default_factory=dict)
-    """Those bytes by what they hold: head, anchor, probes, biases, card."""
+    """`module_bytes` by what they hold: head, anchor, probes, biases, card."""
     validation_accuracy: float | None = None
     cpu_seconds: float | None = None
-    """Of the worker's process: unlike `seconds`, what others do on the machine does not add to it."""
+    """CPU time of the worker's process; unlike `seconds`, other work on the machine does not add to it."""
     module_id: str | None = None
     content_id: str | None = None
     notes: tuple[str, ...] = ()
@@ -113,109 +113,109 @@ class Learned(Entry):
 
 @dataclass(frozen=True)
 class TaskAtStep(Entry):
-    """One task's test images after so many tasks, as shares; none where a method has no such thing."""
+    """Accuracies of one task at one step, as shares of its test images; None if the method does not have one."""
 
     task: str
     images: int
     given: float | None
-    """Right class, the task given."""
+    """Share with the right class when the task is given."""
     found: float | None
-    """Right task."""
+    """Share with the right task."""
     final: float
-    """Right task and right class, an answer forced; nothing given, unless the method is told the task."""
+    """Share with the right task and class, an answer forced, without a task label (baselines may get it)."""
     strict: float | None = None
-    """The same, "unknown" counting as wrong."""
+    """The same as `final`, with "unknown" counted as wrong."""
     unknown: float | None = None
-    """Answered "unknown"."""
+    """Share answered "unknown"."""
 
 
 @dataclass(frozen=True)
 class Step(Entry):
-    """After `known` tasks."""
+    """Test results after `known` tasks have been learned."""
 
     known: int
     tasks: tuple[TaskAtStep, ...]
-    """In the order of the run: the known ones; behind them others, where a method can be asked about these too."""
+    """The known tasks in the order of the run, then later ones if the method can be tested on them too."""
     student_macs: dict[str, float]
-    """What an agent spent to take in the newest task, by what on: rebuilding its mapper."""
+    """MACs that an agent spent to add the newest task, by what they were spent on: rebuilding its mapper."""
     student_seconds: float
     test_seconds: float
 
 
 @dataclass(frozen=True)
 class Sharing(Entry):
-    """How all agents came to know all tasks, and whether they do."""
+    """How all agents got all modules, and whether they then give the same answers."""
 
     how: str
-    """memory or mesh."""
+    """How modules were shared: memory or mesh."""
     received: dict[str, int]
-    """Bytes of other agents' modules that each agent took in: as sent over the mesh, or the modules' sizes."""
+    """Bytes of other agents' modules that each agent got: as sent over the mesh, or the modules' sizes."""
     answers: dict[str, str]
-    """A hash of each agent's answers to a sample of test images, with all their figures."""
+    """Hash of each agent's answers, with all their numbers, to a sample of test images."""
     asked: int
-    """How many images that sample has."""
+    """Number of images in that sample."""
     seconds: float
     sent: dict[str, int] = field(default_factory=dict)
-    """Bytes that each agent served to others, where there was a mesh."""
+    """Bytes that each agent sent to others; only with a mesh."""
     trial_macs: dict[str, float] = field(default_factory=dict)
-    """What each agent spent on trying what arrived before it let it in, where there was a mesh."""
+    """MACs that each agent spent on vetting received modules; only with a mesh."""
     held: tuple[str, ...] = ()
-    """Tasks that some agent held back until the run let them go."""
+    """Tasks that an agent held in quarantine until the run released them."""
 
     @property
     def same_answers(self) -> bool:
-        """Whether all agents answer the same, bit by bit."""
+        """Whether all agents give the same answers, bit for bit."""
         return len(set(self.answers.values())) == 1
 
 
 @dataclass(frozen=True)
 class Confused(Entry):
-    """An image that was taken for another task's."""
+    """An image that was taken for an image of another task."""
 
     task: str
     label: str
     image: str
-    """Its name inside the task."""
+    """Name of the image inside its task."""
     taken_for: str
     answer: str
-    """The class that it was said to be, there."""
+    """The class that was answered, in the task `taken_for`."""
 
 
 @dataclass(frozen=True)
 class Confusions(Entry):
-    """Which tasks are taken for which, at the last step."""
+    """Counts of which tasks are taken for which, at the last step."""
 
     tasks: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
-    """Row: the image's task; column: the one it was taken for."""
+    """Number of images; row: the image's task, column: the task it was taken for."""
     samples: tuple[Confused, ...]
 
 
 @dataclass(frozen=True)
 class Mistake(Entry):
-    """A class of some task that images of another class were taken for."""
+    """A wrong answer that was given to images of one class."""
 
     taken_for: str
-    """The task of the answer: the images' own, or another."""
+    """Task of the answer: the images' own task or another."""
     answer: str
-    """The class of the answer, in that task."""
+    """Class of the answer, in that task."""
     images: int
     samples: tuple[str, ...]
-    """Names of some of these images, inside the task."""
+    """Names of some of these images inside their task."""
 
 
 @dataclass(frozen=True)
 class ClassAnswers(Entry):
-    """What the test images of one class were taken for."""
+    """Answers to the test images of one class."""
 
     label: str
     images: int
     right: int
-    """Number of images whose task and class were both named right."""
+    """Number of images that got the right task and class."""
     samples: tuple[str, ...]
     """Names of some images that were answered right."""
     mistakes: tuple[Mistake, ...]
-    """The most frequent first."""
+    """Wrong answers, the most frequent first."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class EntryAnswers(Entry):
 
 @dataclass(frozen=True)
 class Bounds(Entry):
-    """One classifier over all classes, trained on all tasks' data together: what sharing cannot beat by much."""
+    """Results of one classifier over all classes, trained on all data together: sharing cannot beat it by much."""
 
     how: str
     tasks: tuple[TaskAtStep, ...]

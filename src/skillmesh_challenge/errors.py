@@ -1,7 +1,7 @@
-"""What can go wrong in the challenge in a way that the user can mend."""
+"""Errors of the challenge that the user can fix."""
 
 from skillmesh.errors import SkillmeshError
 
 
 class RunError(SkillmeshError):
-    """A run of the challenge that cannot be made, resumed, or read."""
+    """Raised when a run of the challenge cannot be started, resumed or read."""

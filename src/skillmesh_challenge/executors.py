@@ -1,6 +1,6 @@
 """Where agents learn: in this process, on this machine's cores, or on a Dask cluster.
 
-All three are `concurrent.futures.Executor`s. Work that needs the backbone asks `worker_backbone` for it, which
+All three are `concurrent.futures.Executor`s. Work that needs the backbone gets it from `worker_backbone`, which
 loads it once in every process. Results do not depend on where work is done.
 """
 
@@ -28,7 +28,7 @@ _loading = threading.Lock()
 
 @dataclass(frozen=True)
 class BackboneRef:
-    """Which backbone a worker needs: small, and can be sent."""
+    """Description of the backbone that a worker loads; small enough to be sent to it."""
 
     name: str
     weights: Path | None = None
@@ -38,7 +38,7 @@ class BackboneRef:
 
 
 def worker_backbone(ref: BackboneRef) -> Backbone:
-    """The backbone of this process; the first call loads it."""
+    """Return the backbone of this process; the first call loads it."""
     with _loading:  # threads of one worker must not load it twice
         return _loaded(ref)
 
@@ -58,29 +58,29 @@ class Workplace:
     words: str
     workers: int
     startup_seconds: float
-    """Until every worker had its backbone loaded."""
+    """Time until every worker had loaded its backbone."""
     shares_disk: bool
-    """Whether workers see this machine's files of the run."""
+    """Whether workers can access the run's files on this machine."""
 
 
 @contextmanager
 def open_place(ref: BackboneRef, workers: int, threads: int, cluster: str | None = None) -> Iterator[Workplace]:
-    """Start workers and let each load the backbone.
+    """Start workers, let each load the backbone, and yield the place to work.
 
     Parameters
     ----------
     workers
         Processes on this machine; one means this process itself. A cluster has its own number.
     threads
-        That each worker takes for describing images.
+        Number of threads that each worker uses to describe images.
     cluster
-        The address of a Dask scheduler, whose workers see the tasks under the same paths.
+        Address of a Dask scheduler; its workers must find the tasks under the same paths.
     """
     if cluster is not None:
         with _on_dask(ref, threads, cluster) as place:
             yield place
     elif workers == 1:
-        with _here(ref, threads) as place:
+        with _in_this_process(ref, threads) as place:
             yield place
     else:
         with _on_cores(ref, workers, threads) as place:
@@ -90,8 +90,8 @@ def open_place(ref: BackboneRef, workers: int, threads: int, cluster: str | None
 # In this process.
 
 
-class _Here(Executor):
-    """Does work when it is submitted."""
+class _InProcess(Executor):
+    """Executor that runs each call as soon as it is submitted, in this process."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -103,13 +103,13 @@ class _Here(Executor):
 
 
 @contextmanager
-def _here(ref: BackboneRef, threads: int) -> Iterator[Workplace]:
+def _in_this_process(ref: BackboneRef, threads: int) -> Iterator[Workplace]:
     before = os.environ.get("SKILLMESH_THREADS")
     _take_threads(threads)
     try:
         start = time.perf_counter()
         worker_backbone(ref)
-        yield Workplace(_Here(), "this process", 1, time.perf_counter() - start, True)
+        yield Workplace(_InProcess(), "this process", 1, time.perf_counter() - start, True)
     finally:
         if before is None:
             os.environ.pop("SKILLMESH_THREADS", None)
@@ -124,29 +124,29 @@ def _here(ref: BackboneRef, threads: int) -> Iterator[Workplace]:
 def _on_cores(ref: BackboneRef, workers: int, threads: int) -> Iterator[Workplace]:
     import multiprocessing
 
-    spawned = multiprocessing.get_context("spawn")  # a forked torch hangs
+    spawned = multiprocessing.get_context("spawn")  # torch hangs in a forked process
     start = time.perf_counter()
-    all_there = spawned.Barrier(workers)
-    with ProcessPoolExecutor(workers, spawned, _begin, (threads, all_there)) as pool:
+    all_ready = spawned.Barrier(workers)
+    with ProcessPoolExecutor(workers, spawned, _begin, (threads, all_ready)) as pool:
         for ready in [pool.submit(_load_and_wait_for_all, ref) for _ in range(workers)]:
             ready.result()
         yield Workplace(pool, "processes of this machine", workers, time.perf_counter() - start, True)
 
 
-_all_there: Any = None
+_all_ready: Any = None
 
 
-def _begin(threads: int, all_there: Any) -> None:
-    """Make a new worker ready for work."""
-    global _all_there
-    _all_there = all_there
+def _begin(threads: int, all_ready: Any) -> None:
+    """Prepare a new worker process."""
+    global _all_ready
+    _all_ready = all_ready
     end_with_parent()
     process_is_ours()
     _take_threads(threads)
 
 
 def end_with_parent() -> None:
-    """A run that is killed must not leave workers behind, who would wait for work for ever, or go on with it."""
+    """End this worker when its parent ends: a killed run must not leave workers that wait or continue for ever."""
     threading.Thread(target=_wait_for_parents_end, daemon=True).start()
 
 
@@ -160,14 +160,14 @@ def _wait_for_parents_end() -> None:
 
 
 def _load_and_wait_for_all(ref: BackboneRef) -> None:
-    """Keep a worker busy until each has one of these: then all are ready. What goes wrong ends the wait of all."""
+    """Load the backbone and wait until every worker has done so; a failure in one ends the wait of all."""
     try:
         worker_backbone(ref)
     except BaseException:
-        _all_there.abort()
+        _all_ready.abort()
         raise
-    with suppress(threading.BrokenBarrierError):  # another one says why
-        _all_there.wait(600)
+    with suppress(threading.BrokenBarrierError):  # the worker that failed reports the reason
+        _all_ready.wait(600)
 
 
 def _take_threads(threads: int) -> None:
@@ -188,14 +188,14 @@ def _on_dask(ref: BackboneRef, threads: int, address: str) -> Iterator[Workplace
         client = Client(address, timeout=20)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise RunError(
-            f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler`, or mend --cluster"
+            f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler`, or fix --cluster"
         ) from error
     with client:
-        there = client.run(_ready, ref, threads)
-        if not there:
+        ready = client.run(_ready, ref, threads)
+        if not ready:
             raise RunError(f"the scheduler at {address} has no workers; start some with `dask worker {address}`")
         executor = client.get_executor(pure=False)  # type: ignore[no-untyped-call]
-        yield Workplace(executor, "Dask", len(there), time.perf_counter() - start, False)
+        yield Workplace(executor, "Dask", len(ready), time.perf_counter() - start, False)
 
 
 def _ready(ref: BackboneRef, threads: int) -> int:

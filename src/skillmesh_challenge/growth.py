@@ -1,15 +1,15 @@
-"""Growing: from the anchors of real tasks to those of more tasks than there is data for, and a bank of them.
+"""Growing: generate anchors of more tasks than there is data for from those of real tasks, and a bank of them.
 
-The rule takes the real tasks for a sample of all tasks there might be, and asks how near the next one would
-come. Seen from a class of one of R tasks, the nearest class of another task lies at a distance r (in units of the
+The rule treats the real tasks as a sample of all possible tasks, and estimates how near the next one would
+be. Seen from a class of one of R tasks, the nearest class of another task lies at a distance r (in units of the
 pooled scatter). Were one more task drawn, it would be the nearest with probability 1/R, and then it would lie at
-r·u^(1/k), u uniform and k the dimension that the distances to the nearest and the second nearest task show (Facco
-et al., 2017). So a grown task is put next to a real one, chosen at random: each of its classes beside a class of
-that one, at such a distance, in a direction that mixes at random those in which other tasks lie.
+r·u^(1/k), with u uniform and k the dimension estimated from the distances to the nearest and second nearest task
+(Facco et al., 2017). So a grown task is placed next to a real one, chosen at random: each of its classes beside a
+class of that task, at such a distance, in a direction that is a random mixture of the directions to other tasks.
 
-Images do not scatter as Gaussians: in some directions they stray further than the pooled scatter says, and real
-tasks lie in these more often than a random mixture. `reach` makes up for it: distances are multiplied by it. It is
-fitted, never set: half of the real tasks, grown to all, must lose what they really lose (`fit_reach`).
+Images are not scattered as Gaussians: in some directions they spread more than the pooled scatter says, and real
+tasks lie in these directions more often than a random mixture. `reach` corrects this: distances are multiplied by
+it. It is always fitted: half of the real tasks, grown to all, must lose as much as they really do (`fit_reach`).
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ from skillmesh.module import Card, Module
 from skillmesh.numerics.arrays import Floats, Precision, Tensors
 
 REACHES = (0.3, 3.0)
-"""The nearest and the farthest."""
+"""Smallest and largest reach that is tried."""
 FITTING_STEPS = 5
 FITTING_HALVES = 12
 
 
 @dataclass(frozen=True)
 class Family:
-    """Real tasks, and how their classes lie to each other."""
+    """Real tasks, with the distances between their classes."""
 
     anchors: Sequence[SketchAnchor]
     means: Floats
-    """(classes, dim), of all tasks."""
+    """(classes, dim): class means of all tasks."""
     owner: Labels
     nearest: Labels
-    """(classes, tasks): the class of each task that lies nearest."""
+    """(classes, tasks): the nearest class of each task."""
     distance: Floats
-    """(classes, tasks): how far that is; infinite for a class's own task."""
+    """(classes, tasks): distance to that class; infinite for a class's own task."""
     precision: Precision
 
     @property
     def dimension(self) -> float:
-        """In how many dimensions tasks spread, as seen from a class: one task one voice."""
+        """Number of dimensions in which tasks spread, as seen from a class; every task has the same weight."""
         first, second = np.partition(self.distance, 1, axis=1)[:, :2].T
-        voice = 1 / np.bincount(self.owner)[self.owner]
-        growth = float(np.average(np.log(second / np.maximum(first, 1e-6)), weights=voice))
+        weight = 1 / np.bincount(self.owner)[self.owner]
+        growth = float(np.average(np.log(second / np.maximum(first, 1e-6)), weights=weight))
         return float(np.clip(1 / max(growth, 1e-6), 1, 100))
 
 
 @dataclass(frozen=True)
 class Grown:
-    """A task that never was."""
+    """A simulated task."""
 
     anchor: SketchAnchor
     donor: int
-    """The real task that it lies next to."""
+    """Index of the real task that it lies next to."""
     moved: Floats
-    """(classes of the donor, dim): where each of them was moved by."""
+    """(classes of the donor, dim): vector by which each class was moved."""
 
 
 def related(anchors: Sequence[SketchAnchor], prior: Prior) -> Family:
-    """Measure how the classes of real tasks lie to each other. At least three tasks are needed."""
+    """Return the real tasks with the distances between their classes. At least three tasks are needed."""
     precision = pooled_precision(anchors, prior)
     means = np.concatenate([anchor.means for anchor in anchors])
     sizes = [len(anchor.means) for anchor in anchors]
@@ -87,7 +87,7 @@ def related(anchors: Sequence[SketchAnchor], prior: Prior) -> Family:
 def grow(
     family: Family, count: int, rng: np.random.Generator, reach: float = 1.0, classes: int | None = None
 ) -> Iterator[Grown]:
-    """Make up tasks, each next to a real one; with as many classes as that has, or as are asked for."""
+    """Yield simulated tasks, each next to a real one, with `classes` classes (None: as many as the real one)."""
     dimension = family.dimension
     for _ in range(count):
         donor = int(rng.integers(len(family.anchors)))
@@ -103,7 +103,7 @@ def grow(
 
 
 def recognised(anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Floats]) -> list[float]:
-    """How often images of the first tasks are taken for these; `shown` are the first tasks' images, in order."""
+    """Return the share of images recognised for each of the first tasks; `shown` has their images, in order."""
     scorer = SketchScorer(list(anchors), prior)
     return [float(np.mean(scorer.score(x).task.argmax(axis=1) == task)) for task, x in enumerate(shown)]
 
@@ -111,9 +111,9 @@ def recognised(anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Fl
 def fit_reach(
     anchors: Sequence[SketchAnchor], prior: Prior, shown: Sequence[Floats], rng: np.random.Generator
 ) -> float:
-    """Find how near grown tasks come: half of the tasks, grown to all, are to lose what they lose among all.
+    """Return the reach with which half of the tasks, grown to all, lose as much as they lose among all.
 
-    Every reach is tried with the same halves and the same luck, so that only the reach makes a difference.
+    Every reach is tried with the same halves and the same random seeds, so that only the reach makes a difference.
     """
     halves = [np.sort(rng.permutation(len(anchors))[: len(anchors) // 2]) for _ in range(FITTING_HALVES)]
     seeds = rng.integers(2**31, size=len(halves))
@@ -122,18 +122,18 @@ def fit_reach(
     families = [related([anchors[i] for i in half], prior) for half in halves]
 
     def grown(reach: float) -> float:
-        found = []
+        shares = []
         for half, family, seed in zip(halves, families, seeds, strict=True):
             more = grow(family, len(anchors) - len(half), np.random.default_rng(seed), reach)
             bank = [*family.anchors, *(g.anchor for g in more)]
-            found.append(np.mean(recognised(bank, prior, [shown[i] for i in half])))
-        return float(np.mean(found))
+            shares.append(np.mean(recognised(bank, prior, [shown[i] for i in half])))
+        return float(np.mean(shares))
 
     return crossing(grown, measured)
 
 
 def crossing(grown: Callable[[float], float], measured: float) -> float:
-    """The reach at which accuracy, which rises with it, is what was measured; an end of the range if none is."""
+    """Return the reach whose accuracy, which rises with it, is `measured`; an end of the range if none is."""
     near, far = REACHES
     for _ in range(FITTING_STEPS):
         middle = float(np.sqrt(near * far))
@@ -151,7 +151,7 @@ def _distances(means: Floats, precision: Precision) -> Floats:
 
 
 def _directions(family: Family, own: Labels, donor: int, rng: np.random.Generator) -> Floats:
-    """For each of a task's classes a direction of length one; the same mixture for all, so that the task holds."""
+    """Return a unit direction for each of a task's classes: one mixture for all, so that they stay together."""
     directions = np.zeros((len(own), family.means.shape[1]), dtype=np.float32)
     for task, weight in enumerate(rng.standard_normal(len(family.anchors))):
         if task != donor:
@@ -164,7 +164,7 @@ def _directions(family: Family, own: Labels, donor: int, rng: np.random.Generato
 
 
 def _resized(means: Floats, classes: int, rng: np.random.Generator) -> Floats:
-    """So many classes: some of them, or more, made of the differences between those that there are."""
+    """Return `classes` means: a random choice of them, or more, made from the differences between them."""
     if classes <= len(means):
         return means[np.sort(rng.permutation(len(means))[:classes])]
     centre = means.mean(axis=0)
@@ -173,13 +173,13 @@ def _resized(means: Floats, classes: int, rng: np.random.Generator) -> Floats:
     return np.concatenate([means, more])
 
 
-# A bank of real and grown modules, as an agent would hold it in memory.
+# A bank of real and grown modules, as an agent would have it in memory.
 
 
 def grown_bank(agent: Core, tasks: int, classes: int | None, reach: float, seed: int) -> list[Module]:
-    """The agent's own modules, then grown ones up to so many tasks.
+    """Return the agent's own modules, then grown ones, `tasks` modules in all.
 
-    Grown modules have every part of a real one, in memory of its own. The first is really signed and written, for
+    Grown modules have every part of a real one, in separate memory. The first is really signed and written, to get
     its size in bytes; the others differ from it in numbers only and are neither signed nor checked.
     """
     real = list(agent.bank)
@@ -221,7 +221,7 @@ def _tensors(donor: Module, anchor: SketchAnchor, grown: Grown) -> Tensors:
 
 
 def _moved(probes: Floats, anchor: SketchAnchor, grown: Grown) -> Floats:
-    """The donor's probes, each moved as its nearest class was."""
+    """Return the donor's probes, each moved like its nearest class."""
     square = np.square(anchor.means).sum(axis=1)
     nearest = (2 * probes @ anchor.means.T - square).argmax(axis=1)
     moved: Floats = probes + grown.moved[nearest]

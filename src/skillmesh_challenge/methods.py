@@ -1,8 +1,8 @@
 """Methods of the challenge: by name, or by a small TOML file.
 
 A method is anything that learns a list of tasks and is tested on them after each. `SkillMethod` is ours and the
-paper's: agents with a common backbone that share modules, one choice each of representation, head, biases and
-mapper. Methods that learn another way (one network trained on and on) register a kind of their own.
+paper's: agents with a common backbone that share modules, with a choice of representation, head, biases and
+mapper. Methods that learn in another way (such as one network trained task after task) register their own kind.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from skillmesh_challenge.stage import Stage
 
 BiasMode = Literal["never", "auto", "always"]
-"""As records of runs have it; `Adaptation.mode` calls the first one `none`."""
+"""Names as in the records of runs; `Adaptation.mode` calls the first one `none`."""
 HeadKind = Literal["linear", "head2toe"]
 
 
 class Method(Protocol):
-    """What the challenge asks of a method."""
+    """Interface of a method of the challenge."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def kind(self) -> str:
-        """Under which its class is registered."""
+        """Name under which its class is registered."""
         ...
 
     def settings(self) -> dict[str, Any]:
-        """All that decides its results, as JSON would have it; `name` and `kind` among them."""
+        """Return all settings that affect its results as a JSON-compatible dict, with `name` and `kind`."""
         ...
 
     def refuse(self, plan: Plan) -> None:
-        """Say, before a run begins, what of it this method cannot do."""
+        """Raise RunError, before a run begins, if the plan asks for something that this method cannot do."""
         ...
 
     def play(self, stage: Stage) -> None:
-        """Learn the stage's tasks in their order and test after each; write it all with the stage's `keep_…`.
+        """Learn the stage's tasks in order and test after each; write all results with the stage's `keep_…`.
 
-        What the record holds already is not done again: a run that was killed goes on where it was.
+        Parts that the record already holds are not repeated, so that a killed run resumes where it was.
         """
         ...
 
 
 def refuse_wrong_settings(method: Any) -> None:
-    """Hold every setting against the type of its field, as pydantic reads it: choices, and numbers with bounds."""
+    """Raise RunError if a setting does not match its field's type: a choice, or a number within bounds."""
     for name, kind in _types(method.__class__).items():
         value = getattr(method, name)
         try:
@@ -96,7 +96,7 @@ class SkillMethod:
     head: HeadKind = "linear"
     biases: BiasMode = "never"
     adaptation: AdaptationKind = "biases"
-    """What `biases` trains; a `head2toe` head has its own."""
+    """Kind of adaptation that `biases` switches on; a `head2toe` head has its own kind."""
     layers: str = "all"
     epochs: int | None = None
     mapper: AnchorKind = "sketch"
@@ -127,7 +127,7 @@ class SkillMethod:
         return "head2toe" if self.head == "head2toe" else self.adaptation
 
     def config(self, agent: str, seed: int) -> AgentConfig:
-        """The settings of one of its agents."""
+        """Return the settings of one of its agents."""
         return AgentConfig.of(
             {
                 "name": agent,
@@ -145,7 +145,7 @@ class SkillMethod:
         )
 
     def refuse(self, plan: Plan) -> None:
-        """It can do all."""
+        """Accept every plan."""
 
     def play(self, stage: Stage) -> None:
         from skillmesh_challenge.agents import play
@@ -154,7 +154,7 @@ class SkillMethod:
 
 
 KINDS: dict[str, Callable[..., Method]] = {"skill": SkillMethod}
-"""Ways to learn, by name; each is called with a method's settings."""
+"""Kinds of methods by name; each is called with a method's settings."""
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -171,21 +171,21 @@ METHODS: dict[str, Method] = {
 
 
 def register_kind(kind: str, make: Callable[..., Method]) -> None:
-    """Let method files say `kind = "…"`; `make` is called with all their other settings."""
+    """Allow `kind = "…"` in method files; `make` is called with all their other settings."""
     if kind in KINDS:
         raise RunError(f"a kind of method is named {kind!r} already; choose another name")
     KINDS[kind] = make
 
 
 def register(method: Method) -> None:
-    """Give a method a name for `--method`."""
+    """Make a method available by its name for `--method`."""
     if method.name in METHODS:
         raise RunError(f"a method is named {method.name!r} already; choose another name")
     METHODS[method.name] = method
 
 
 def find_method(text: str, changes: dict[str, Any] | None = None) -> Method:
-    """A method by its name, or from a TOML file; `changes` are settings that differ this time."""
+    """Return a method by its name or from a TOML file, with the settings in `changes` replaced."""
     method = _from_file(Path(text)) if text.endswith(".toml") else METHODS.get(text)
     if method is None:
         raise RunError(f"there is no method {text!r}; expected {', '.join(METHODS)}, or a .toml file")
@@ -194,15 +194,15 @@ def find_method(text: str, changes: dict[str, Any] | None = None) -> Method:
         return method
     unknown = [name for name in changes if name not in method.settings()]
     if unknown or not is_dataclass(method):
-        raise RunError(f"the method {method.name!r} takes no {', '.join(unknown or changes)}; leave it away")
+        raise RunError(f"the method {method.name!r} takes no {', '.join(unknown or changes)}; leave it out")
     return cast(Method, replace(method, **changes))
 
 
 def _from_file(path: Path) -> Method:
-    """Read a file such as `base = "gmmc"` and `clusters = 50`; without a name it is named after the file."""
+    """Return the method in a file such as `base = "gmmc"`, `clusters = 50`; the file's name is the default."""
     try:
         given = tomllib.loads(path.read_text())
-        read = dict(given)
+        written = dict(given)
     except FileNotFoundError:
         raise RunError(f'there is no file {path}; expected one with lines such as base = "gmmc"') from None
     except (OSError, ValueError) as error:
@@ -219,24 +219,26 @@ def _from_file(path: Path) -> Method:
     if "base" in given:
         del values["base"]
         if base is None or base.kind != kind:
-            same = ", ".join(name for name, method in METHODS.items() if "kind" not in read or method.kind == kind)
+            same = ", ".join(
+                name for name, method in METHODS.items() if "kind" not in written or method.kind == kind
+            )
             raise RunError(f"{path} has base = {given['base']!r}; expected {same}")
         values = {name: value for name, value in base.settings().items() if name != "kind"} | values
     _beside(path, values)
-    made = KINDS[kind]
-    known = [field.name for field in fields(made)] if is_dataclass(made) else list(values)
+    make = KINDS[kind]
+    known = [field.name for field in fields(make)] if is_dataclass(make) else list(values)
     if unknown := [name for name in values if name not in known]:
         raise RunError(
             f"{path} sets {', '.join(unknown)}, which {kind} does not have; expected {', '.join(known)}"
         )
     try:
-        return made(**values)
+        return make(**values)
     except TypeError as error:
         raise RunError(f"{path} cannot be read as a method: {error}; expected {', '.join(known)}") from error
 
 
 def _beside(path: Path, values: dict[str, Any]) -> None:
-    """Files that a method's file names lie beside it."""
+    """Make paths in a method's file relative to the folder of that file."""
     for name in ("weights", "calibration"):
         if values.get(name) is not None:
             values[name] = str(path.parent / str(values[name]))

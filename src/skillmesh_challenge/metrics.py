@@ -1,7 +1,7 @@
-"""The challenge's metrics, from accuracies and costs alone, and a run's results by them.
+"""Metrics of the challenge, computed from accuracies and costs, and a run's results in these metrics.
 
-An accuracy matrix has R[t, i], the accuracy of task i after t + 1 tasks; entries above the diagonal (a task that
-is still to come) and entries that a method does not have are NaN.
+An accuracy matrix holds R[t, i], the accuracy of task i after t + 1 tasks. Entries above the diagonal (tasks that
+are not learned yet) and entries that a method does not have are NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skillmesh_challenge.entries import Learned, TaskAtStep
 from skillmesh_challenge.record import Record
 
 FEWEST_TASKS = 20
-"""Number of tasks from which on a line may be drawn on beyond them.
+"""Smallest number of tasks whose regression line may be extrapolated.
 
 One easy or hard task moves an average over n tasks by up to 100/n points. Below 20 tasks that is more than 5,
 three times what `sketch` loses over 40 tasks: the line would show which tasks came first, not a trend.
@@ -29,7 +29,7 @@ three times what `sketch` loses over 40 tasks: the line would show which tasks c
 
 @dataclass(frozen=True)
 class Line:
-    """accuracy = intercept + slope · tasks"""
+    """Regression line: accuracy = intercept + slope · tasks."""
 
     slope: float
     intercept: float
@@ -38,23 +38,23 @@ class Line:
         return self.intercept + self.slope * tasks
 
     def meets(self, level: float) -> float | None:
-        """At how many tasks accuracy falls to `level`; nothing for a line that does not fall."""
+        """Return the number of tasks at which accuracy falls to `level`; None for a line that does not fall."""
         if self.slope >= 0:
             return None
         return max((level - self.intercept) / self.slope, 0.0)
 
 
 def fit_line(tasks: Sequence[float], accuracy: Sequence[float]) -> Line:
-    """Least squares. Accuracies as shares or in per cent: the line speaks the same."""
+    """Return the least-squares line, in the unit of the accuracies (shares or per cent)."""
     if len(tasks) != len(accuracy) or len(set(tasks)) < 2:
         raise SkillmeshError(
-            f"a line needs accuracies at two numbers of tasks or more, found {len(accuracy)} for the numbers "
-            f"{sorted(set(tasks))}; run the challenge with more tasks"
+            f"found {len(accuracy)} accuracies at {sorted(set(tasks))} tasks, but a line needs accuracies at two "
+            "numbers of tasks or more; run the challenge with more tasks"
         )
     from scipy.stats import linregress
 
-    found = linregress(tasks, accuracy)
-    return Line(float(found.slope), float(found.intercept))
+    fit = linregress(tasks, accuracy)
+    return Line(float(fit.slope), float(fit.intercept))
 
 
 Matrix = NDArray[np.float64]
@@ -63,22 +63,22 @@ Matrix = NDArray[np.float64]
 
 
 def averages(matrix: Matrix) -> list[float | None]:
-    """The mean over the tasks known so far, after each task."""
+    """Return the mean over the tasks known so far, after each task."""
     return [_mean(matrix[t, : t + 1]) for t in range(len(matrix))]
 
 
 def over_time(matrix: Matrix, tasks: int) -> list[float | None]:
-    """The mean over the first so many tasks, as far as they are known, after each task."""
+    """Return the mean over the first `tasks` tasks that are known, after each task."""
     return [_mean(matrix[t, : min(t + 1, tasks)]) for t in range(len(matrix))]
 
 
 def after_learning(matrix: Matrix) -> float | None:
-    """The mean over tasks of each one's accuracy when it had just been learned."""
+    """Return the mean over tasks of the accuracy just after each was learned."""
     return _mean(np.diagonal(matrix))
 
 
 def normalised(matrix: Matrix) -> Matrix:
-    """Each accuracy divided by that just after its task was learned (the paper's definition)."""
+    """Return each accuracy divided by that just after its task was learned (the paper's definition)."""
     first = np.diagonal(matrix)
     with np.errstate(divide="ignore", invalid="ignore"):
         divided = np.where(first > 0, matrix / first, np.nan)
@@ -86,18 +86,18 @@ def normalised(matrix: Matrix) -> Matrix:
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
-    """How accuracies of all tasks but the last have changed at the end since each was learned, on average."""
+    """Return the mean change of accuracy from just after learning to the end, over all tasks but the last."""
     return _mean(matrix[-1, :-1] - np.diagonal(matrix)[:-1])
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """How far all tasks but the last are at the end below the best they ever had before, on average."""
+    """Return the mean drop of accuracy from its earlier best to the end, over all tasks but the last."""
     best = np.array([_largest(matrix[i:-1, i]) for i in range(len(matrix) - 1)])
     return _mean(best - matrix[-1, :-1])
 
 
 def forward_transfer(matrix: Matrix, chance: Sequence[float]) -> float | None:
-    """Accuracy of each task but the first just before it is learned, over chance, on average.
+    """Return the mean accuracy above chance of each task just before it is learned, over all but the first.
 
     None for methods that know nothing of a task before it is learned: they have no entries above the diagonal.
     """
@@ -106,7 +106,7 @@ def forward_transfer(matrix: Matrix, chance: Sequence[float]) -> float | None:
 
 
 def line_through(values: Sequence[float | None]) -> Line | None:
-    """The line of least squares through values after 1, 2, … tasks; none through fewer than two."""
+    """Return the least-squares line through values after 1, 2, … tasks; None for fewer than two values."""
     points = [(t, value) for t, value in enumerate(values, 1) if value is not None]
     return fit_line(*zip(*points, strict=True)) if len(points) > 1 else None
 
@@ -116,28 +116,28 @@ def line_through(values: Sequence[float | None]) -> Line | None:
 
 @dataclass(frozen=True)
 class RunCosts:
-    """What it takes until every agent knows everything, in MACs, and how much faster many agents are than one.
+    """Cost in MACs until every agent has every task, and the speedup of many agents over one.
 
-    The paper's terms: teachers share the work evenly (all of it divided by the agents), the receiver is where
-    communication queues up, and every student does the student's work. One agent alone sends nothing, and builds
-    its mapper as often as a student does. Real tasks are not even: `busiest` is the agent that has most to do.
+    These are the paper's terms: teachers share the work evenly (the total divided by the number of agents), the
+    receiver is the bottleneck of communication, and every student does the same work. A single agent sends nothing
+    and builds its mapper as often as a student does. Real tasks differ: `busiest` is the agent with the most work.
     """
 
     agents: int
     alpha: float
     teacher_total: float
     teacher: float
-    """Of an agent: all of it divided by the number of agents."""
+    """Teaching MACs per agent: the total divided by the number of agents."""
     received_bytes: float
-    """By an agent, on average: what the others learned."""
+    """Mean number of bytes that an agent receives: what the others learned."""
     communication: float
     student: float
-    """Of an agent: all rebuilds of its mapper, one after every task."""
+    """MACs of an agent for all rebuilds of its mapper, one after every task."""
     single: float
-    """One agent that learns everything."""
+    """MACs of one agent that learns everything."""
     parallel: float
     busiest: float
-    """As `parallel`, of the agent that has most to do."""
+    """Like `parallel`, for the agent with the most work."""
 
     @property
     def speedup(self) -> float:
@@ -156,7 +156,7 @@ class RunCosts:
 def costs_of(
     teachers: Mapping[str, float], received: Mapping[str, float], student: float, alpha: float
 ) -> RunCosts:
-    """Put together what each agent spent as a teacher and received in bytes, and what a student spends."""
+    """Return the costs of a run from the MACs of each teacher, the bytes received and the MACs of a student."""
     agents = len(teachers)
     total = math.fsum(teachers.values())
     received_bytes = math.fsum(received.values()) / agents
@@ -180,7 +180,7 @@ def costs_of(
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds, and how far its 95 % confidence interval reaches to either side; None with one seed."""
+    """Mean over seeds with the half-width of its 95 % confidence interval (None with one seed)."""
 
     mean: float
     half_width: float | None
@@ -188,7 +188,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Student's t."""
+    """Return the mean of the values with its 95 % confidence interval by Student's t."""
     from scipy.stats import sem, t
 
     count = len(values)
@@ -197,7 +197,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def pooled(one: Interval, other: Interval) -> Interval:
-    """The interval of both's values together, which it takes no single value to know."""
+    """Return the interval over the values of both, computed without the single values."""
     from scipy.stats import t
 
     count = one.seeds + other.seeds
@@ -225,16 +225,16 @@ def _largest(values: NDArray[np.float64]) -> float:
 
 AVERAGED = {"given": "task_given_accuracy", "found": "task_found_accuracy", "final": "final_accuracy"}
 AVERAGED |= {"strict": "strict_accuracy", "unknown": "known_unknown"}
-"""A step's figures, and what `skillmesh eval` calls their macro averages."""
+"""Names of a step's figures, and the names of their macro averages in `skillmesh eval`."""
 LEVELS = (0.9, 0.8, 0.5, 0.0)
-"""Accuracies at which the regression line of the mapper is read off; the paper asks for zero."""
+"""Accuracies at which the regression line of the mapper is read off; the paper uses zero."""
 
 
 def results_of(record: Record) -> dict[str, Any]:
-    """Everything that a table or figure needs, as JSON has it. Times are apart, under `wall_seconds`."""
+    """Return the values for tables and figures as a JSON-compatible dict; times are under `wall_seconds`."""
     last = record.steps[-1]
-    found: dict[str, Any] = macro_averages(last.tasks[: last.known])
-    found |= {
+    results: dict[str, Any] = macro_averages(last.tasks[: last.known])
+    results |= {
         "module_bytes": macro_average([learned.module_bytes for learned in record.learned]),
         "anchor_bytes": macro_average([learned.parts.get("anchor", 0) for learned in record.learned]),
         "bytes_by_part": _parts(record.learned),
@@ -244,11 +244,11 @@ def results_of(record: Record) -> dict[str, Any]:
         "sharing": _sharing(record),
         "wall_seconds": _wall(record),
     }
-    return found
+    return results
 
 
 def macro_averages(tasks: Sequence[TaskAtStep]) -> dict[str, float | None]:
-    """As `skillmesh eval` has them, to the last digit."""
+    """Return the macro averages, equal to those of `skillmesh eval` to the last digit."""
     averages: dict[str, float | None] = {}
     for figure, name in AVERAGED.items():
         values = [getattr(task, figure) for task in tasks]
@@ -257,13 +257,13 @@ def macro_averages(tasks: Sequence[TaskAtStep]) -> dict[str, float | None]:
 
 
 def _parts(learned: Sequence[Learned]) -> dict[str, float]:
-    """Bytes of a module on average, by what they hold."""
+    """Return the mean number of bytes of a module, by what they hold."""
     names = sorted({part for task in learned for part in task.parts})
     return {name: macro_average([task.parts.get(name, 0) for task in learned]) for name in names}
 
 
 def _bounds(record: Record) -> dict[str, Any]:
-    """Return what should bound the final accuracy from above: the task given, and all data in one place."""
+    """Return the expected upper bounds of the final accuracy: the task given, and all data in one place."""
     last = record.steps[-1]
     bounds: dict[str, Any] = {"task_given": macro_averages(last.tasks[: last.known])["task_given_accuracy"]}
     if record.bounds is not None:
@@ -275,7 +275,7 @@ def _bounds(record: Record) -> dict[str, Any]:
 
 
 def _lifelong(record: Record) -> dict[str, Any]:
-    """How accuracies hold as tasks are added, of the final answer and of the task alone."""
+    """Return how the accuracies of the final answer and of task recognition change as tasks are added."""
     final, mapper = record.matrix("final"), record.matrix("found")
     chance = [1 / len(task.classes) for task in record.settings.tasks]
     relative = normalised(final)
@@ -299,7 +299,7 @@ def _lifelong(record: Record) -> dict[str, Any]:
 
 
 def _costs(record: Record) -> dict[str, Any]:
-    """MACs in the paper's terms; with a mesh the bytes are those really sent."""
+    """Return the costs in the paper's terms; with a mesh, the bytes are those really sent."""
     assignment, alpha = record.settings.assignment, record.settings.alpha
     teachers = {
         name: math.fsum(learned.total_macs for learned in record.learned if learned.agent == name)
@@ -331,9 +331,9 @@ def _costs(record: Record) -> dict[str, Any]:
 def _efficiency_as_done(
     record: Record, teachers: dict[str, float], received: dict[str, float], build: float
 ) -> float:
-    """With what students really multiplied: one build of the mapper, and on a mesh the trials before it.
+    """Return the efficiency with what students really computed: one build of the mapper, on a mesh also vetting.
 
-    One agent alone tries nothing and builds once.
+    One agent alone vets nothing and builds its mapper once.
     """
     alpha = record.settings.alpha
     parallel = costs_of(teachers, received, build + _trials(record), alpha).parallel
@@ -341,7 +341,7 @@ def _efficiency_as_done(
 
 
 def _trials(record: Record) -> float:
-    """On a mesh, agents try every module before they let it in, with mappers built for that: of an agent."""
+    """Return the mean MACs per agent for vetting received modules, with mappers built for it; 0 without a mesh."""
     if record.sharing is None or not record.sharing.trial_macs:
         return 0.0
     return math.fsum(record.sharing.trial_macs.values()) / len(record.sharing.trial_macs)
@@ -364,7 +364,7 @@ def _sharing(record: Record) -> dict[str, Any] | None:
 
 
 def _wall(record: Record) -> dict[str, Any]:
-    """Wall-clock beside all of it."""
+    """Return the wall-clock times of the run."""
     return dict(record.times) | {
         "teachers_seconds": round(sum(learned.seconds for learned in record.learned), 3),
         "rebuilds_seconds": round(sum(step.student_seconds for step in record.steps), 3),

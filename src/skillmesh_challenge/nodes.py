@@ -1,7 +1,7 @@
-"""Sharing over a real mesh: one `skillmesh serve` process for every agent, on this machine.
+"""Share over a real mesh: one `skillmesh serve` process for every agent, on this machine.
 
-The nodes know nothing but their own tasks at first. They find each other, fetch, check and try everything, and are
-stopped when all hold all. What they sent is what they themselves have counted.
+At first each node has only its own tasks. The nodes discover each other, fetch, check and vet all modules, and are
+stopped when every node has every module. The bytes sent are those that the nodes counted themselves.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from skillmesh_challenge.stage import Stage
 
 LOOK = 0.5
-"""Seconds between looks at the banks."""
+"""Seconds between checks of the banks."""
 PATIENCE = 300.0
-"""Seconds without any module arriving anywhere after which something must be wrong."""
+"""Seconds without any new module in any node after which the run fails."""
 RECEIVED = ("bank", "quarantine", "partial")
-"""Folders of a home in which modules arrive."""
+"""Folders of a home that hold received modules."""
 
 
 class Served(NodeProcess):
-    """One agent's process, and its bank."""
+    """The node process of one agent, with access to its bank."""
 
     def __init__(self, home: Path, port: int) -> None:
         super().__init__(home)
@@ -41,12 +41,12 @@ class Served(NodeProcess):
         self.start(variables=ONE_THREAD)
 
     def counts(self) -> tuple[int, ...]:
-        """Modules in its bank, and in its quarantine."""
+        """Return the number of modules in its bank and in its quarantine."""
         self.check()
         return tuple(len(list((self.home / name).glob("*.skill"))) for name in ("bank", "quarantine"))
 
     def release(self) -> list[str]:
-        """Let everything out of quarantine, and say what: the challenge's agents are known to be honest."""
+        """Release all modules in quarantine and return their tasks: the challenge's agents are honest."""
         agent = Core(self.home)
         shelf = Shelf(self.home, agent.ledger)
         tasks = [shelf.release(held, agent).card.task for held in shelf.held()]
@@ -55,7 +55,7 @@ class Served(NodeProcess):
 
 
 def leave_nothing_received(homes: Iterable[Path]) -> None:
-    """Bring agents back to before they met: what a killed sitting had fetched would not be counted."""
+    """Remove everything that agents received: what a killed run had fetched would not be counted again."""
     for home in homes:
         for name in RECEIVED:
             shutil.rmtree(home / name, ignore_errors=True)
@@ -64,37 +64,37 @@ def leave_nothing_received(homes: Iterable[Path]) -> None:
 
 
 def share_over_mesh(stage: Stage, homes: dict[str, Path], modules: int) -> Sharing:
-    """Run the nodes until all hold all; returns what was sent."""
+    """Run the nodes until every node has every module; return what was sent."""
     with _nodes(homes) as nodes:
         held = _until_all_hold_all(stage, nodes, modules)
-        stands = {node.name: node.status() for node in nodes}
+        statuses = {node.name: node.status() for node in nodes}
     return Sharing(
         how="mesh",
-        received={name: stand["bytes_fetched"] for name, stand in stands.items()},
+        received={name: status["bytes_fetched"] for name, status in statuses.items()},
         answers={},
         asked=0,
         seconds=0.0,
-        sent={name: stand["bytes_sent"] for name, stand in stands.items()},
-        trial_macs={name: stand["macs"] for name, stand in stands.items()},
+        sent={name: status["bytes_sent"] for name, status in statuses.items()},
+        trial_macs={name: status["macs"] for name, status in statuses.items()},
         held=held,
     )
 
 
 @contextlib.contextmanager
 def _nodes(homes: dict[str, Path]) -> Iterator[list[Served]]:
-    """Start a process for every agent; when it is over, whichever way, none is left."""
+    """Start a process for every agent; stop all of them at the end, also after an error."""
     port = free_port()
     nodes: list[Served] = []
     try:
         for home in homes.values():
-            nodes.append(Served(home, port))  # noqa: PERF401  (those that were started must be known if one fails)
+            nodes.append(Served(home, port))  # noqa: PERF401  (if one fails, those already started must be stopped)
         yield nodes
     finally:
         stop_all(nodes)
 
 
 def _until_all_hold_all(stage: Stage, nodes: list[Served], modules: int) -> tuple[str, ...]:
-    """Wait; what stays in quarantine when all has arrived is named and let out."""
+    """Wait until every node has every module; return the tasks that were in quarantine and were released."""
     advance = begin(stage.progress, "sharing over the mesh (modules)", len(nodes) * modules)
     held: set[str] = set()
     changed, before = time.monotonic(), tuple[int, ...]((0, 0))
@@ -105,12 +105,12 @@ def _until_all_hold_all(stage: Stage, nodes: list[Served], modules: int) -> tupl
         for node, (bank, in_quarantine) in zip(nodes, counts, strict=True):
             if in_quarantine and bank + in_quarantine == modules:
                 held |= set(node.release())
-        stand = tuple(map(sum, zip(*counts, strict=True)))
+        totals = tuple(map(sum, zip(*counts, strict=True)))
         if advance is not None:
-            advance(stand[0] - before[0])
-        if stand != before:
-            changed, before = time.monotonic(), stand
+            advance(totals[0] - before[0])
+        if totals != before:
+            changed, before = time.monotonic(), totals
         if time.monotonic() - changed > PATIENCE:
-            words = "\n".join(f"{node.name}: {node.last_words()}" for node in nodes[:5])
-            raise RunError(f"the nodes have stood still for {PATIENCE:.0f} s; their logs end so:\n{words}")
+            logs = "\n".join(f"{node.name}: {node.last_words()}" for node in nodes[:5])
+            raise RunError(f"the nodes received no module for {PATIENCE:.0f} s; their logs end with:\n{logs}")
         time.sleep(LOOK)

@@ -1,20 +1,20 @@
-"""The record of a run: one folder that holds all that was set, done and found, as JSON and CSV.
+"""The record of a run: one folder with its settings, costs and results, as JSON and CSV.
 
-run.json               what was asked for: method, agents, who learns what, tasks; versions and origin
-    learned/NNNN-task.json one per learned task, written when it is done: a run that is killed goes on behind it
-    modules/NNNN-task.skill what was learned, where the method makes modules
-    steps/NNNN.json        after so many tasks: every known task's accuracies, what the student's work cost
+    run.json               settings: method, agents, assignment, tasks; versions and provenance
+    learned/NNNN-task.json one per learned task, written when it is done: a killed run resumes after the last one
+    modules/NNNN-task.skill the learned modules, if the method makes modules
+    steps/NNNN.json        after NNNN tasks: every known task's accuracies, and the costs of a student
     steps.csv              the same as one table, a row per step and task
-    confusions.json        at the last step: which tasks are taken for which, and images of it
-    answers.json           at the last step: what each class's images are taken for, and some of them by name
-    sharing.json           how all agents came to know all tasks, bytes sent, and that they answer alike
+    confusions.json        at the last step: which tasks are taken for which, with the names of some images
+    answers.json           at the last step: the answers to each class's images, with the names of some images
+    sharing.json           how all agents got all modules, bytes sent, and whether they give the same answers
     bounds.json            one classifier trained on all data together
-    times.json             wall-clock by what it went to
+    times.json             wall-clock time by part of the run
     results.json           macro averages and all metrics
     log.txt                what happened when
 
-Any method writes the same record, modules or not: what it needs is an accuracy of every known task at every step.
-The accuracy matrix is `Record.matrix(figure)`. Whatever is time and not result is in fields named `…seconds`.
+All methods write the same record, with modules or without: it needs an accuracy of every known task at every step.
+The accuracy matrix is `Record.matrix(figure)`. Times, which are not results, are in fields named `…seconds`.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from skillmesh_challenge.errors import RunError
 
 Made = TypeVar("Made", bound=Entry)
 _adapter = cache(TypeAdapter)
-"""Reads JSON as one kind of entry; made once, since a run's record is read again and again."""
+"""Reader of one kind of entry, cached because records are read often."""
 
 
 @dataclass
 class Record:
-    """A run's folder, read."""
+    """The content of a run's folder."""
 
     folder: Path
     settings: RunSettings
     circumstances: Circumstances
     learned: list[Learned]
-    """By position; a run under way lacks some."""
+    """Learned tasks by position; an unfinished run lacks some."""
     steps: list[Step]
     confusions: Confusions | None
     answers: EntryAnswers | None
@@ -76,14 +76,14 @@ class Record:
         return self.results is not None
 
     def matrix(self, figure: str = "final") -> NDArray[np.float64]:
-        """R[t, i]: the figure of task i after t + 1 tasks; NaN where the task was not known or has none."""
+        """Return R[t, i], the figure of task i after t + 1 tasks; NaN if the task was not known or has none."""
         size = len(self.settings.tasks)
-        found = np.full((size, size), np.nan)
+        matrix = np.full((size, size), np.nan)
         for step in self.steps:
             for column, task in enumerate(step.tasks):
                 value = getattr(task, figure)
-                found[step.known - 1, column] = np.nan if value is None else value
-        return found
+                matrix[step.known - 1, column] = np.nan if value is None else value
+        return matrix
 
     def module_file(self, position: int) -> Path:
         return module_file(self.folder, position, self.settings.names[position])
@@ -93,18 +93,18 @@ class Record:
 
 
 def read_record(folder: str | Path) -> Record:
-    """Read a run, finished or not."""
+    """Return the record of a run, finished or not; raise RunError if it cannot be read."""
     folder = Path(folder)
-    whole = _read(folder / "run.json")
-    if whole.get("settings", {}).get("format") != FORMAT:
+    run = _read(folder / "run.json")
+    if run.get("settings", {}).get("format") != FORMAT:
         raise RunError(
-            f"{folder / 'run.json'} is of format {whole.get('settings', {}).get('format')!r}, expected {FORMAT}; "
+            f"{folder / 'run.json'} is of format {run.get('settings', {}).get('format')!r}, expected {FORMAT}; "
             "run the challenge again with this release"
         )
     return Record(
         folder,
-        made(RunSettings, whole["settings"]),
-        made(Circumstances, whole["circumstances"]),
+        made(RunSettings, run["settings"]),
+        made(Circumstances, run["circumstances"]),
         [made(Learned, _read(path)) for path in sorted((folder / "learned").glob("*.json"))],
         [made(Step, _read(path)) for path in sorted((folder / "steps").glob("*.json"))],
         _made_if_there(Confusions, folder / "confusions.json"),
@@ -122,29 +122,29 @@ def read_times(folder: Path) -> dict[str, float]:
 
 
 def find_records(folders: Iterable[str | Path]) -> list[Path]:
-    """The runs in these folders: the folder itself, or those inside it (one per seed or number of agents)."""
-    found: list[Path] = []
+    """Return the runs in these folders: each folder itself, or runs inside it (per seed or number of agents)."""
+    runs: list[Path] = []
     for folder in map(Path, folders):
         inside = sorted(path.parent for path in folder.rglob("run.json")) if folder.is_dir() else []
         if not inside:
             raise RunError(
-                f"there is no run in {folder}; make one with `skillmesh challenge run … --out {folder}`"
+                f"there is no run in {folder}; start one with `skillmesh challenge run … --out {folder}`"
             )
-        found += inside
-    return found
+        runs += inside
+    return runs
 
 
 def made(kind: type[Made], values: dict[str, Any]) -> Made:
-    """Make a part of a record from JSON, and refuse fields that are missing, unknown or of another type."""
+    """Return a part of a record read from JSON; raise RunError on missing or unknown fields and wrong types."""
     try:
-        found: Made = _adapter(kind).validate_python(values)  # type: ignore[arg-type] # a class is hashable
+        entry: Made = _adapter(kind).validate_python(values)  # type: ignore[arg-type] # a class is hashable
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place, known = ".".join(map(str, first["loc"])), ", ".join(f.name for f in fields(kind))  # type: ignore[arg-type]
         raise RunError(
             f"a {kind.__name__} of a run is damaged ({place}: {first['msg'].lower()}); expected {known}"
         ) from error
-    return found
+    return entry
 
 
 def _made_if_there(kind: type[Made], path: Path) -> Made | None:
@@ -153,12 +153,12 @@ def _made_if_there(kind: type[Made], path: Path) -> Made | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise RunError(
             f"cannot read {path}: {error}; expected a file that `skillmesh challenge run` wrote"
         ) from error
-    return found
+    return content
 
 
 def module_file(folder: Path, position: int, task: str) -> Path:
@@ -166,12 +166,12 @@ def module_file(folder: Path, position: int, task: str) -> Path:
 
 
 def stem(position: int, task: str) -> str:
-    """A file name that sorts like the tasks and can be read; the number alone makes it unique."""
+    """Return a readable file name that sorts in the order of the tasks; the number makes it unique."""
     return f"{position:04d}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', task)[:60]}"
 
 
 def without_times(value: Any) -> Any:
-    """What a run found, less how long it took and what a warm cache spared: equal for a run that was resumed."""
+    """Return results without times and cache counts: they are equal if a run was interrupted and resumed."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if not key.endswith("seconds") and key != "cached_images"}
         return {key: without_times(item) for key, item in kept.items()}
@@ -180,19 +180,17 @@ def without_times(value: Any) -> Any:
     return value
 
 
-# Write a run's record. Every file is written beside its place and renamed: a kill leaves it whole or absent.
+# Write a run's record. Every file is written under another name and renamed: a kill leaves it whole or absent.
 
 FIGURES = ("given", "found", "final", "strict", "unknown")
-"""What is measured of a task at a step."""
+"""Names of the figures that are measured for a task at a step."""
 
 
 def refuse_file(folder: Path) -> None:
-    """Say so before anything is made, where a folder is wanted and a file lies in its place or on the way."""
-    there = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
-    if not there.is_dir():
-        raise RunError(
-            f"{there} is a file or a link to nothing, expected a folder or nothing; name another with --out"
-        )
+    """Raise RunError if `folder` cannot be created because a file is in its place or is one of its parents."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    if not existing.is_dir():
+        raise RunError(f"{existing} is a file or a broken link, expected a folder; name another folder with --out")
 
 
 def write_settings(folder: Path, settings: RunSettings, circumstances: Circumstances) -> None:
@@ -208,7 +206,7 @@ def write_step(folder: Path, step: Step) -> None:
 
 
 def write_steps_table(folder: Path, steps: Iterable[Step]) -> None:
-    """All steps as one CSV."""
+    """Write all steps as one CSV file."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(["known", "task", "images", *FIGURES])
@@ -223,6 +221,6 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a part of a run; a power cut may cost it, and then it is made again."""
+    """Write a part of a run; if a power cut loses it, it is computed again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data, sync=False)

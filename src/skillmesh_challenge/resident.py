@@ -1,4 +1,4 @@
-"""How much memory this process takes, where the system says so."""
+"""Memory use of this process, on systems that report it in /proc."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ CLEAR = Path("/proc/self/clear_refs")
 
 
 def resident_bytes() -> int | None:
-    """What lies in memory now; nothing on systems without /proc."""
+    """Return the bytes of memory in use now; None on systems without /proc."""
     return _field("VmRSS")
 
 
 def peak_bytes() -> int | None:
-    """The most that lay in memory since `forget_peak`."""
+    """Return the largest number of bytes in use since `forget_peak`; None on systems without /proc."""
     return _field("VmHWM")
 
 
 def forget_peak() -> None:
-    """Let the peak begin anew from what lies in memory now."""
+    """Reset the peak to the memory in use now."""
     if CLEAR.exists():
         CLEAR.write_text("5")
 

@@ -1,4 +1,4 @@
-"""One run of the challenge, from folders of tasks to a complete record; and several, over seeds and agents."""
+"""Make one run of the challenge, from folders of tasks to a complete record, or several over seeds and agents."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ PACKAGES = (
     "distributed",
 )
 BEGUN = {"run.json", "log.txt", "times.json"}
-"""All that a run has before it has learned anything."""
+"""Files of a run that has not learned anything yet."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked for. What follows `bound` changes no result."""
+    """Plan of a run. Fields after `bound` change no result."""
 
     paths: Sequence[Path]
-    """Where the tasks lie."""
+    """Folders and zips of the tasks."""
     method: Method
     out: Path
     agents: int
@@ -55,17 +55,17 @@ class Plan:
     alpha: float = 1000.0
     seed: int = 0
     shuffle: bool = False
-    """Learn the tasks in an order drawn by the seed."""
+    """Whether to learn the tasks in a random order, set by the seed."""
     open: Callable[[int], Sequence[TaskImages]] | None = None
-    """Opens the tasks with a seed, where they are more than the folders and zips at `paths`."""
+    """Function that opens the tasks with a seed; None: open the folders and zips at `paths`."""
     bound: bool = True
-    """Whether one classifier is trained on all data together."""
+    """Whether to train one classifier on all data together."""
     workers: int | None = None
     threads: int | None = None
     cluster: str | None = None
     device: str | None = None
     cold: bool = False
-    """Begin with an empty descriptor cache of the run's own."""
+    """Whether to start with an empty descriptor cache inside the run's folder."""
     reuse: tuple[Path, ...] = ()
     command: str = "skillmesh challenge run"
     progress: Progress | None = None
@@ -73,7 +73,7 @@ class Plan:
 
 
 def run(plan: Plan) -> Record:
-    """Make the run or resume it. To a complete one, only answers that an older release did not keep are added."""
+    """Make or resume the run and return its record; to a complete run, add only answers of older releases."""
     plan.method.refuse(plan)
     refuse_file(plan.out)
     folders = _in_order(plan)
@@ -82,23 +82,23 @@ def run(plan: Plan) -> Record:
     stage = _stage(plan, settings, folders)
     new = _begin(stage, _circumstances(stage, origin))
     before = stage.read()
-    whole = before.complete and (before.answers is not None or not isinstance(plan.method, SkillMethod))
-    if whole and (before.bounds is not None or not plan.bound):
-        stage.log("this run is complete; nothing is done again")
+    finished = before.complete and (before.answers is not None or not isinstance(plan.method, SkillMethod))
+    if finished and (before.bounds is not None or not plan.bound):
+        stage.log("this run is already complete; nothing to do")
         return before
-    with _nothing_left(stage) if new else nullcontext(), stage.timed("total_seconds"):
+    with _removed_if_empty(stage) if new else nullcontext(), stage.timed("total_seconds"):
         plan.method.play(stage)
         if plan.bound and stage.read().bounds is None:
             _keep_bound(plan.method, stage)
-    found = stage.read()
-    write_steps_table(stage.folder, found.steps)
-    write_json(stage.folder / "results.json", results_of(found))
+    record = stage.read()
+    write_steps_table(stage.folder, record.steps)
+    write_json(stage.folder / "results.json", results_of(record))
     stage.log("complete")
     return stage.read()
 
 
 def _in_order(plan: Plan) -> list[TaskImages]:
-    """Open all tasks, in the order in which they are learned."""
+    """Return all tasks, opened, in the order in which they are learned."""
     if plan.open is None:
         opened = [open_measured(path.resolve(), plan.seed) for path in plan.paths]
     else:
@@ -135,7 +135,7 @@ def _settings(plan: Plan, folders: list[TaskImages], data_hash: str) -> RunSetti
 
 
 def _fingerprint(method: Method) -> str:
-    """Of the calibrated backbone that a method looks through; one that trains its own network has none."""
+    """Return the fingerprint of a method's calibrated backbone; empty if it trains its own network."""
     settings = method.settings()
     if "calibration" not in settings:
         return ""
@@ -152,7 +152,7 @@ def _stage(plan: Plan, settings: RunSettings, folders: Sequence[TaskImages]) -> 
     from skillmesh.numerics.process import cores
     from skillmesh_challenge.agents import usual_workers
 
-    alone = not isinstance(plan.method, SkillMethod)  # others learn in this process
+    alone = not isinstance(plan.method, SkillMethod)  # other methods learn in this process
     workers = 1 if alone else plan.workers or usual_workers(settings.assignment)
     return Stage(
         folder=plan.out,
@@ -181,18 +181,18 @@ def _circumstances(stage: Stage, origin: dict[str, Any]) -> Circumstances:
 
 
 def _begin(stage: Stage, circumstances: Circumstances) -> bool:
-    """Begin a new record, or go on with one of the same settings; refuse any other. Return whether it is new."""
+    """Start a record, or resume one of the same settings (RunError for others); return whether it is new."""
     for folder in (stage.folder, *stage.folder.glob("*/")):
         remove_abandoned(folder)
     if (stage.folder / "run.json").exists():
         _refuse_other_settings(stage.read().settings, stage)
-        stage.log("going on with this run")
+        stage.log("resuming this run")
         return False
     if stage.folder.exists() and any(stage.folder.iterdir()):
         if sweep := sorted(path.name for word in ("seed-*", "agents-*") for path in stage.folder.glob(word)):
             raise RunError(
                 f"{stage.folder} holds runs of several seeds or agents ({', '.join(sweep)}); give --seeds and "
-                "--agents as they were given, or name another folder with --out"
+                "--agents as before, or name another folder with --out"
             )
         raise RunError(f"{stage.folder} is not empty and holds no run; name another folder with --out")
     stage.folder.mkdir(parents=True, exist_ok=True)
@@ -202,8 +202,8 @@ def _begin(stage: Stage, circumstances: Circumstances) -> bool:
 
 
 @contextmanager
-def _nothing_left(stage: Stage) -> Iterator[None]:
-    """A new run that is refused before it learned anything leaves no folder: the mended command begins there."""
+def _removed_if_empty(stage: Stage) -> Iterator[None]:
+    """Remove the folder of a new run that fails before it learned anything: a corrected command can use it."""
     try:
         yield
     except SkillmeshError:
@@ -218,18 +218,18 @@ def _refuse_other_settings(theirs: RunSettings, stage: Stage) -> None:
     if set(theirs.names) == set(stage.settings.names) and theirs.names != stage.settings.names:
         raise RunError(
             f"{stage.folder} holds a run of these tasks in another order: it was {', '.join(theirs.names)}; give "
-            "--shuffle, --seeds and the tasks as they were given, or name another folder with --out"
+            "--shuffle, --seeds and the tasks as before, or name another folder with --out"
         )
     if different:
         name = different[0]
         raise RunError(
             f"{stage.folder} holds a run of other settings: {name} was {_short(before.get(name))}, now it is "
-            f"{_short(asked[name])}; name another folder with --out, or remove this one to begin anew"
+            f"{_short(asked[name])}; name another folder with --out, or remove this one to start again"
         )
 
 
 def _comparable(settings: RunSettings) -> dict[str, Any]:
-    """Settings by name, the method's among them; where the tasks lie does not matter, their content does."""
+    """Return settings by name, with the method's; the tasks' paths do not count, only their content."""
     tasks = tuple(replace(task, path="") for task in settings.tasks)
     flat = asdict(replace(settings, tasks=tasks))
     return {f"method.{name}": value for name, value in flat.pop("method").items()} | flat
@@ -241,12 +241,12 @@ def _short(value: Any) -> str:
 
 
 def _keep_bound(method: Method, stage: Stage) -> None:
-    """The joint classifier on the method's representation, or on the descriptor where it has none."""
+    """Train the joint classifier on the method's representation (or on the descriptor) and record its results."""
     from skillmesh_challenge.steps import joint_bound
 
     skill = method if isinstance(method, SkillMethod) else _beside(method.settings())
     if skill is None:
-        stage.log("no classifier on all data together: this method's network has no calibrated start")
+        stage.log("no classifier on all data together: this method has no calibrated backbone")
         return
     with stage.timed("bound_seconds"):
         bounds = joint_bound(skill, stage)
@@ -255,7 +255,7 @@ def _keep_bound(method: Method, stage: Stage) -> None:
 
 
 def _beside(settings: dict[str, Any]) -> SkillMethod | None:
-    """What ours would be with the same backbone; none for one that begins at random or has no calibration."""
+    """Return our method with the same backbone; None if that starts at random or has no calibration."""
     from skillmesh.backbone.backbone import load_calibration
 
     given = {name: settings[name] for name in ("backbone", "weights", "calibration") if settings.get(name)}
@@ -275,14 +275,14 @@ FIGURES = ("task_given_accuracy", "task_found_accuracy", "final_accuracy", "stri
 
 
 def folders_of(out: Path, agents: Sequence[int], seeds: Sequence[int]) -> dict[Path, int]:
-    """The folder of every run of a sweep, and its seed."""
+    """Return the folder of every run of a sweep, with its seed."""
     return {out / _name(agents, count, seeds, seed): seed for seed in seeds for count in agents}
 
 
 def sweep(plan: Plan, agents: Sequence[int], seeds: Sequence[int]) -> list[Record]:
-    """Run every number of agents with every seed; one of each is a plain run in the folder itself.
+    """Run every number of agents with every seed; a single combination runs in the folder itself.
 
-    Tasks that one number of agents has learned are taken over by the next: what is learned does not depend on it.
+    Tasks learned with one number of agents are reused with the next: what is learned does not depend on it.
     """
     if len(agents) == 1 and len(seeds) == 1:
         return [run(replace(plan, agents=agents[0], seed=seeds[0]))]
@@ -303,17 +303,17 @@ def _name(agents: Sequence[int], count: int, seeds: Sequence[int], seed: int) ->
 
 
 def summary_of(records: Sequence[Record]) -> dict[str, Any]:
-    """Per number of agents: accuracy over seeds with its interval, cost and speedup."""
+    """Return, per number of agents, the accuracy over seeds with its interval, and the speedup."""
     counts = sorted({record.settings.agents for record in records})
     rows = []
     for count in counts:
-        some = [r.results for r in records if r.settings.agents == count and r.results is not None]
+        results_of_seeds = [r.results for r in records if r.settings.agents == count and r.results is not None]
         row: dict[str, Any] = {"agents": count, "half_of_agents": count / 2}
         for figure in FIGURES:
-            values = [results[figure] for results in some if results[figure] is not None]
+            values = [results[figure] for results in results_of_seeds if results[figure] is not None]
             row[figure] = asdict(interval(values)) if values else None
         for figure in ("speedup", "efficiency", "busiest_speedup"):
-            row[figure] = asdict(interval([results["costs"][figure] for results in some]))
+            row[figure] = asdict(interval([results["costs"][figure] for results in results_of_seeds]))
         rows.append(row)
     return {
         "method": records[0].settings.method["name"],
@@ -331,4 +331,4 @@ def _independent(records: Sequence[Record]) -> bool:
     for record in records:
         figures = tuple((record.results or {}).get(figure) for figure in FIGURES)
         by_seed.setdefault(record.settings.seed, set()).add(figures)
-    return all(len(found) == 1 for found in by_seed.values())
+    return all(len(distinct) == 1 for distinct in by_seed.values())

@@ -1,4 +1,4 @@
-"""One process that is an agent with a grown bank: how long it takes, how much memory, how often it is right."""
+"""Measure an agent with a grown bank in one process: its times, memory and accuracy."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ AGREEMENT_IMAGES = 100
 
 @dataclass(frozen=True)
 class ScalePlan:
-    """What to simulate."""
+    """Size of the simulation."""
 
     tasks: int
     agents: int
     classes: int | None = 49
-    """Of each grown task; `None`: as many as the real task that it lies next to."""
+    """Number of classes of each grown task; `None`: as many as the real task that it lies next to."""
     rounds: int = 30
     seed: int = 0
 
 
 def measure(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> dict[str, Any]:
-    """Grow the bank of the agent at `home`, build its mapper, answer images."""
+    """Grow the bank of the agent at `home`, build its mapper, answer images; return what was measured."""
     agent = Core(home, device="cpu")
-    agent.backbone.network.noise()  # loaded before memory is looked at
+    agent.backbone.network.noise()  # load the network before memory is measured
     with threadpool_limits(1, "blas"):
         modules = grown_bank(agent, plan.tasks, plan.classes, reach, plan.seed)
     hand_back()
@@ -67,7 +67,7 @@ def measure(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> 
 
 
 def _memory(before: int | None, peak: int | None, after: int | None) -> dict[str, int | None]:
-    """Nothing where the system does not tell."""
+    """Return the bytes of the mapper and the process; None if the system does not report them."""
     if before is None or peak is None or after is None:
         return {"mapper_bytes": None, "mapper_peak_bytes": None, "process_bytes": None, "process_peak_bytes": None}
     return {
@@ -79,7 +79,7 @@ def _memory(before: int | None, peak: int | None, after: int | None) -> dict[str
 
 
 def _times(agent: Core, mapper: Mapper, rounds: int) -> dict[str, float]:
-    """Medians, the three taking turns: a busy machine slows all alike. Nothing comes from the cache."""
+    """Return median times; the three take turns, so a busy machine slows all equally. The cache is not used."""
     cache, agent.backbone.cache = agent.backbone.cache, None
     rng = np.random.default_rng(0)
     size = agent.backbone.network.size
@@ -91,7 +91,7 @@ def _times(agent: Core, mapper: Mapper, rounds: int) -> dict[str, float]:
         lambda: bare.run([image]),
         lambda: mapper.map(probe),
     )
-    seconds = [[_timed(some) for some in work] for _ in range(rounds + 2)][2:]
+    seconds = [[_timed(call) for call in work] for _ in range(rounds + 2)][2:]
     agent.backbone.cache = cache
     answer, floor, mapping = (median(column) for column in zip(*seconds, strict=True))
     ratio = median(row[0] / row[1] for row in seconds)
@@ -109,17 +109,17 @@ def _held(module: Module) -> int:
 
 
 def _bytes(modules: Sequence[Module], plan: ScalePlan) -> dict[str, float]:
-    """What is sent: every agent teaches its share of the tasks and receives all others."""
+    """Return the bytes sent: every agent teaches its share of the tasks and receives all others."""
     module, anchor = fmean(m.size for m in modules), fmean(anchor_bytes(m) for m in modules)
     received = plan.tasks * (1 - 1 / plan.agents) * module
     return {"module": module, "anchor": anchor, "per_agent": received, "all_agents": received * plan.agents}
 
 
 def _accuracy(agent: Core, paths: Sequence[str], seed: int) -> dict[str, float]:
-    """Of the real tasks' test images, with no task given, in the grown bank."""
+    """Return accuracies on the real tasks' test images, with no task given, in the grown bank."""
     modules, mapper = agent.mapper()
     index_of = {m.card.task: index for index, m in enumerate(modules)}
-    rows, some = [], []
+    rows, samples = [], []
     for path in paths:
         folder = open_task(path, hold_out=("val", "test"), seed=seed, one_task=True)
         split, index = folder.splits["test"], index_of[folder.name]
@@ -129,8 +129,8 @@ def _accuracy(agent: Core, paths: Sequence[str], seed: int) -> dict[str, float]:
         right_class = agent.head(modules[index]).logits(x).argmax(axis=1) == split.labels[described.readable]
         right_task = mapped.task == index
         rows.append((right_task.mean(), (right_task & right_class).mean(), mapped.unknown.mean()))
-        some.append(x[:: max(1, len(x) * len(paths) // AGREEMENT_IMAGES)])
+        samples.append(x[:: max(1, len(x) * len(paths) // AGREEMENT_IMAGES)])
     task, final, unknown = (fmean(map(float, column)) for column in zip(*rows, strict=True))
-    shown: Floats = np.concatenate(some)
-    found = {"task_found_accuracy": task, "final_accuracy": final, "known_unknown": unknown}
-    return found | {"shortlist_agreement": mapper.shortlist_agreement(shown)}
+    shown: Floats = np.concatenate(samples)
+    shares = {"task_found_accuracy": task, "final_accuracy": final, "known_unknown": unknown}
+    return shares | {"shortlist_agreement": mapper.shortlist_agreement(shown)}

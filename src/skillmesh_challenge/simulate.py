@@ -1,12 +1,11 @@
-"""Scale in simulation: the real mapper on a bank grown from real tasks to more than there is data for.
+"""Simulation of scale: the real mapper on a bank grown from real tasks to more tasks than there is data for.
 
-Simulated are the grown tasks' modules, and nothing else: their class means are made up (`growth.py`), their
-scatters, heads and probes are those of real tasks. Real are the mapper, its times and memory, the bytes of a
-module, and the images whose accuracy is reported: test images of the real tasks, in a bank where most tasks are
-grown.
+Only the modules of the grown tasks are simulated: their class means are generated (`growth.py`); their scatters,
+heads and probes are copies from real tasks. The mapper, its times and memory, the bytes of a module and the images
+whose accuracy is reported are real: test images of the real tasks, in a bank where most tasks are grown.
 
-Accuracy is shown only where growing proves itself: half of the real tasks, grown to all, must come within
-`TOLERANCE` of what all real tasks measure, in every half that is tried.
+Accuracy is reported only if a check passes: half of the real tasks, grown to the number of all of them, must come
+within `TOLERANCE` of the accuracy that all real tasks have, in every half that is tried.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from skillmesh_challenge.scale import ScalePlan, measure
 TOLERANCE = 0.02
 HALVES = 5
 DRAWS = 3
-"""A half is grown so many times, and the mean taken: twenty grown tasks are few."""
+"""Number of times that a half is grown; the mean is used, since twenty grown tasks are few."""
 FEWEST_TASKS = 8
-"""Half of fewer says nothing about how tasks lie to each other."""
+"""Smallest number of tasks to check with: half of fewer shows nothing about distances between tasks."""
 MOST_TASKS = 10_000
 SIMULATED = (
     "simulated: class means of all tasks but the real ones; their scatters, heads and probes are real tasks'. "
@@ -47,7 +46,7 @@ SIMULATED = (
 
 @dataclass(frozen=True)
 class RealTask:
-    """A learned task and images that it was not learned from."""
+    """Anchor of a learned task, with images that it was not learned from."""
 
     anchor: SketchAnchor
     validation: Floats
@@ -56,16 +55,16 @@ class RealTask:
 
 @dataclass(frozen=True)
 class Half:
-    """Half of the real tasks, grown to as many as all; accuracies are those of telling the task."""
+    """Results of a half of the real tasks, grown to the number of all; accuracies are of task recognition."""
 
     alone: float
-    """The half's tasks with no others in the bank."""
+    """Accuracy of the half's tasks with no others in the bank."""
     among_real: float
-    """The same tasks among all real ones."""
+    """Accuracy of the same tasks among all real ones."""
     all_real: float
-    """All real tasks: what growing must come near to."""
+    """Accuracy of all real tasks, which `grown` must come close to."""
     grown: float
-    """The half's tasks among grown ones."""
+    """Accuracy of the half's tasks among grown ones."""
     reach: float
 
     @property
@@ -75,7 +74,7 @@ class Half:
 
 @dataclass(frozen=True)
 class Proof:
-    """What the real tasks say about growing."""
+    """Result of the check of the growing on real tasks."""
 
     real_tasks: int
     reach: float
@@ -89,7 +88,7 @@ class Proof:
 def simulate(
     agent: Core, paths: Sequence[Path], plan: ScalePlan, halves: int = HALVES, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Learn the tasks into a fresh agent, prove the growing on halves of them, then grow and measure."""
+    """Learn the tasks into a new agent, check the growing on halves of them, then grow, measure and report."""
     _refuse_plan(paths, plan)
     return scaled(agent, paths, plan, prove(agent, paths, halves, plan.seed, progress))
 
@@ -97,7 +96,7 @@ def simulate(
 def prove(
     agent: Core, paths: Sequence[Path], halves: int = HALVES, seed: int = 0, progress: Progress | None = None
 ) -> Proof:
-    """Learn the tasks, and see how near growing half of them comes to all of them."""
+    """Learn the tasks, and compare halves of them, grown to all, with all of them."""
     folders = [open_task(path, hold_out=("val", "test"), seed=seed, one_task=True) for path in paths]
     real = [_learned(agent, folder, progress) for folder in folders]
     rng = np.random.default_rng(seed)
@@ -107,7 +106,7 @@ def prove(
 
 
 def scaled(agent: Core, paths: Sequence[Path], plan: ScalePlan, proof: Proof) -> dict[str, Any]:
-    """Grow what the agent has learned and measure; accuracy is left out where growing has not proved itself."""
+    """Grow what the agent has learned and return measurements; accuracy is left out if the check failed."""
     scale = measured_apart(agent.home, [str(path) for path in paths], plan, proof.reach)
     accuracy = {key: scale.pop(key) for key in ("task_found_accuracy", "final_accuracy", "known_unknown")}
     return {
@@ -123,22 +122,22 @@ def scaled(agent: Core, paths: Sequence[Path], plan: ScalePlan, proof: Proof) ->
 
 
 def measured_apart(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> dict[str, Any]:
-    """Measure in a process of its own: what learning and checking left in memory is not the mapper's."""
+    """Measure in a separate process, so that memory left over from learning and checking is not counted."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measure_and_send, args=(sender, home, paths, plan, reach), daemon=True)
     process.start()
     sender.close()
     try:
-        found: dict[str, Any] = receiver.recv()
+        measured: dict[str, Any] = receiver.recv()
     except EOFError:
         process.join()
         raise SkillmeshError(
-            f"the process that measures {plan.tasks:,} tasks ended (status {process.exitcode}); its own words are "
-            "above; where it was killed there was too little memory: try fewer --tasks, or --compact"
+            f"the process that measures {plan.tasks:,} tasks ended (status {process.exitcode}); its error is "
+            "above; if it was killed, memory was too small: try fewer --tasks, or --compact"
         ) from None
     process.join()
-    return found
+    return measured
 
 
 def _measure_and_send(sender: Connection, *arguments: Any) -> None:
@@ -148,12 +147,12 @@ def _measure_and_send(sender: Connection, *arguments: Any) -> None:
 def check_growth(
     agent: Core, real: Sequence[RealTask], halves: int, rng: np.random.Generator, progress: Progress | None = None
 ) -> list[Half]:
-    """Grow halves of the real tasks to all of them, with what the half alone can tell, and compare."""
+    """Return, for random halves of the tasks, how each half grown to all (from itself alone) compares with all."""
     if len(real) < FEWEST_TASKS:
         return []
     prior, advance = agent.prior, begin(progress, "checking the growth", halves)
     whole = np.array(recognised([task.anchor for task in real], prior, [task.test for task in real]))
-    found = []
+    results = []
     for _ in range(halves):
         chosen = np.sort(rng.permutation(len(real))[: len(real) // 2])
         half = [real[index] for index in chosen]
@@ -164,14 +163,14 @@ def check_growth(
         for _ in range(DRAWS):
             more = [g.anchor for g in grow(family, len(real) - len(half), rng, reach)]
             grown.append(float(np.mean(recognised([*anchors, *more], prior, shown))))
-        found.append(Half(alone, float(whole[chosen].mean()), float(whole.mean()), fmean(grown), reach))
+        results.append(Half(alone, float(whole[chosen].mean()), float(whole.mean()), fmean(grown), reach))
         if advance is not None:
             advance(1)
-    return found
+    return results
 
 
 def _fitted(agent: Core, real: Sequence[RealTask], rng: np.random.Generator) -> float:
-    """Fitted on validation images: test images only ever check."""
+    """Return the reach fitted on validation images; test images are used only for the check."""
     seen = [task for task in real if len(task.validation)]
     if len(seen) < FEWEST_TASKS // 2:
         return 1.0
@@ -179,7 +178,7 @@ def _fitted(agent: Core, real: Sequence[RealTask], rng: np.random.Generator) -> 
 
 
 def _learned(agent: Core, folder: TaskImages, progress: Progress | None) -> RealTask:
-    # Cold: what is measured of a task must not depend on which were learned before it.
+    # No warm start: a task's results must not depend on which tasks were learned before it.
     module, lesson = agent.learn(folder, warm_start=WarmStart("never"), progress=progress)
     test = folder.splits["test"].files
     described = agent.backbone.describe(test, begin(progress, f"{folder.name} (test)", len(test)))
@@ -191,9 +190,9 @@ def _learned(agent: Core, folder: TaskImages, progress: Progress | None) -> Real
 
 def _refuse_plan(paths: Sequence[Path], plan: ScalePlan) -> None:
     if len(paths) < 3:
-        raise DataError(f"growing needs three real tasks or more, found {len(paths)}; name more folders")
+        raise DataError(f"found {len(paths)} real tasks, but growing needs three or more; name more folders")
     if not len(paths) < plan.tasks <= MOST_TASKS:
         raise DataError(
-            f"{len(paths)} real tasks can be grown to more than that and up to {MOST_TASKS:,}, not to "
+            f"{len(paths)} real tasks can be grown to more tasks, up to {MOST_TASKS:,}, not to "
             f"{plan.tasks:,}; choose --tasks in between"
         )

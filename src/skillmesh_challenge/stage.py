@@ -1,4 +1,4 @@
-"""What a method plays on: the tasks, who learns which, where to work, and the record that it writes."""
+"""What a method works with: the tasks, their assignment to agents, the workers, and the record that it writes."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ WAYS = ("order", "round-robin", "balanced")
 def assign(
     tasks: Sequence[str], agents: int, how: str = "order", sizes: Sequence[int] | None = None
 ) -> Assignment:
-    """Give every task to one agent.
+    """Return an assignment that gives every task to one agent.
 
     Parameters
     ----------
     how
-        `order`: the first agent takes the first tasks, and so on, in blocks as equal as they can be;
-        `round-robin`: task by task in turn; `balanced`: the largest first, each to the agent that has least to do;
-        else a JSON or CSV file. Where there are more agents than tasks, some have none: they only receive.
+        `order`: the first agent gets the first tasks, and so on, in blocks as equal as possible;
+        `round-robin`: task by task in turn; `balanced`: the largest first, each to the agent with the least work;
+        else a JSON or CSV file. With more agents than tasks, some agents have none: they only receive.
     sizes
-        Images of each task, for `balanced`.
+        Number of images of each task, for `balanced`.
     """
     if agents < 1:
-        raise RunError(f"{agents} agents cannot learn anything; expected 1 or more")
+        raise RunError(f"found {agents} agents; expected 1 or more")
     names = [agent_name(index) for index in range(agents)]
     if how == "round-robin":
         return {name: tuple(tasks[index::agents]) for index, name in enumerate(names)}
     if how == "order":
         cuts = [round(index * len(tasks) / agents) for index in range(agents + 1)]
-        if agents > len(tasks):  # the first agents have one each
+        if agents > len(tasks):  # the first agents get one each
             cuts = [min(index, len(tasks)) for index in range(agents + 1)]
         return {name: tuple(tasks[cuts[i] : cuts[i + 1]]) for i, name in enumerate(names)}
     if how == "balanced":
@@ -56,13 +56,13 @@ def assign(
 
 
 def _balanced(tasks: Sequence[str], names: Sequence[str], sizes: Sequence[int]) -> Assignment:
-    """Largest first, to whoever has least; every agent learns its tasks in the given order."""
+    """Assign the largest task first, to the agent with the least work; agents learn tasks in the given order."""
     loads, chosen = dict.fromkeys(names, 0), {name: list[int]() for name in names}
     for index in sorted(range(len(tasks)), key=lambda i: -sizes[i]):
         name = min(names, key=lambda n: (loads[n], len(chosen[n])))
         loads[name] += sizes[index]
         chosen[name].append(index)
-    return {name: tuple(tasks[i] for i in sorted(some)) for name, some in chosen.items()}
+    return {name: tuple(tasks[i] for i in sorted(indices)) for name, indices in chosen.items()}
 
 
 def agent_name(index: int) -> str:
@@ -70,87 +70,87 @@ def agent_name(index: int) -> str:
 
 
 def _from_file(path: Path, tasks: Sequence[str], agents: int) -> Assignment:
-    """Read `{"agent": ["task", …]}`, or a CSV of agent and task."""
+    """Return the assignment in a JSON file, `{"agent": ["task", …]}`, or in a CSV file of agent and task."""
     try:
         text = path.read_text()
-        found = _of_csv(text) if path.suffix.lower() == ".csv" else _of_json(json.loads(text))
+        assignment = _of_csv(text) if path.suffix.lower() == ".csv" else _of_json(json.loads(text))
     except (OSError, ValueError) as error:
         raise RunError(
             f"cannot read the assignment {path}: {error}; expected {', '.join(WAYS)}, or a file with JSON "
             'such as {"anna": ["dice"]} or CSV lines such as anna,dice'
         ) from error
-    _refuse_unequal(path, found, tasks)
-    if len(found) > agents:
-        raise RunError(f"{path} names {len(found)} agents, --agents says {agents}; make them agree")
-    spare = (name for name in map(agent_name, range(agents + len(found))) if name not in found)
-    while len(found) < agents:
-        found[next(spare)] = ()
-    return found
+    _refuse_wrong_tasks(path, assignment, tasks)
+    if len(assignment) > agents:
+        raise RunError(f"{path} names {len(assignment)} agents, but --agents is {agents}; make them agree")
+    spare = (name for name in map(agent_name, range(agents + len(assignment))) if name not in assignment)
+    while len(assignment) < agents:
+        assignment[next(spare)] = ()
+    return assignment
 
 
 def _of_json(value: Any) -> Assignment:
     if not isinstance(value, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value.values()
     ):
-        raise ValueError("it is no object of lists of task names")
+        raise ValueError("expected an object of lists of task names")
     return {agent: tuple(names) for agent, names in value.items()}
 
 
 def _of_csv(text: str) -> Assignment:
-    found: dict[str, list[str]] = {}
+    assignment: dict[str, list[str]] = {}
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
         words = [word.strip() for word in row]
         if not any(words) or (number == 1 and words == ["agent", "task"]):
             continue
         if len(words) != 2:
-            raise ValueError(f"line {number} has {len(words)} columns, not agent and task")
-        found.setdefault(words[0], []).append(words[1])
-    return {agent: tuple(names) for agent, names in found.items()}
+            raise ValueError(f"line {number} has {len(words)} columns, expected 2: agent and task")
+        assignment.setdefault(words[0], []).append(words[1])
+    return {agent: tuple(names) for agent, names in assignment.items()}
 
 
-def _refuse_unequal(path: Path, found: Assignment, tasks: Sequence[str]) -> None:
-    for name in found:  # each has a folder of its name
+def _refuse_wrong_tasks(path: Path, assignment: Assignment, tasks: Sequence[str]) -> None:
+    for name in assignment:  # each agent has a folder with its name
         if name in ("", ".", "..") or Path(name).name != name or "\\" in name:
             raise RunError(f"{path} names an agent {name!r}; expected a name without slashes, such as anna")
-    given = [task for names in found.values() for task in names]
+    given = [task for names in assignment.values() for task in names]
     twice = sorted({task for task in given if given.count(task) > 1})
     foreign, missing = sorted(set(given) - set(tasks)), sorted(set(tasks) - set(given))
     for names, what in (
-        (twice, "gives twice"),
-        (foreign, "gives, though they are not there"),
+        (twice, "assigns twice"),
+        (foreign, "assigns but that do not exist"),
         (missing, "leaves out"),
     ):
         if names:
             raise RunError(
-                f"the tasks that {path} {what}: {', '.join(names[:5])}; expected each of {len(tasks)} once"
+                f"tasks that {path} {what}: {', '.join(names[:5])}; expected each of the {len(tasks)} tasks once"
             )
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One run's folder and surroundings. All results go through it, so that all methods leave the same record."""
+    """One run's folder and resources. All results go through it, so that all methods write the same record."""
 
     folder: Path
     settings: RunSettings
     tasks: Sequence[TaskImages]
-    """In the order in which they are to be learned."""
+    """Tasks in the order in which they are learned."""
     cache_folder: Path
     workers: int = 1
     threads: int = 1
     cluster: str | None = None
     device: str | None = None
     reuse: tuple[Path, ...] = ()
-    """Runs whose learned tasks may be taken over, where they are what this run would learn."""
+    """Runs whose learned tasks may be reused, if this run would learn the same."""
     progress: Progress | None = None
     tell: Callable[[str], None] = field(default=lambda _: None)
-    """Told what happens, beside the log."""
+    """Function that gets each log line too, to show it to the user."""
 
     def log(self, text: str) -> None:
         with (self.folder / "log.txt").open("a") as file:
             file.write(f"{datetime.now(UTC).strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
         self.tell(text)
 
-    # What is there already.
+    # What is recorded already.
 
     def read(self) -> record.Record:
         return record.read_record(self.folder)
@@ -161,7 +161,7 @@ class Stage:
     # What a method writes.
 
     def keep_learned(self, learned: Learned, module: bytes | None = None) -> None:
-        """Keep a learned task. The module goes first: a task counts as learned when its JSON is there."""
+        """Record a learned task. The module is written first: a task counts as learned when its JSON exists."""
         if module is not None:
             write_bytes(self.module_file(learned.position), module)
         write_learned(self.folder, learned)
@@ -182,7 +182,7 @@ class Stage:
         write_json(self.folder / "sharing.json", asdict(sharing))
 
     def keep_times(self, **seconds: float) -> None:
-        """Note how long something took, summed over sittings; of one that was killed, what had ended by then."""
+        """Add seconds to the recorded times, summed over resumed runs; killed parts are not counted."""
         times = record.read_times(self.folder)
         for name, value in seconds.items():
             times[name] = times.get(name, 0.0) + round(value, 3)
@@ -196,7 +196,7 @@ class Stage:
 
 
 class Timer:
-    """Measures wall-clock; what was spent counts even where the work fails."""
+    """Measures wall-clock time, also if the work fails."""
 
     def __init__(self, keep: Callable[[float], None]) -> None:
         self._keep = keep

@@ -1,7 +1,7 @@
-"""Tests with no task label after 1, 2, …, T tasks, the final answers, and a bound from all data together.
+"""Tests without task labels after 1, 2, …, T tasks, the final answers, and a bound from all data together.
 
-A module's head answers the same whatever else the bank holds, so whether it names the right class is found once
-per image. What changes from step to step is the mapper: it is built anew, and run, after every task.
+A module's head gives the same answer whatever else the bank holds, so its answers are computed once per image.
+Only the mapper changes from step to step: it is rebuilt and run after every task.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
 Indices = NDArray[np.int64]
 SAMPLES = 3
-"""Images kept by name of each pair of confused tasks."""
+"""Number of images whose names are kept for each pair of confused tasks."""
 CLASS_SAMPLES = 2
-"""Images kept by name of each class's right answers, and of each kind of its wrong ones."""
+"""Number of images whose names are kept for each class's right answers, and for each wrong answer."""
 
 
 @dataclass(frozen=True)
 class FinalAnswers:
-    """The task and class named for each test image of one task, nothing given and an answer forced."""
+    """The task and class answered for each test image of one task, without a label and with a forced answer."""
 
     tasks: Indices
-    """Positions in the order of the run."""
+    """Answered tasks, as positions in the order of the run."""
     classes: Indices
-    """Indices into the classes of the named task's module."""
+    """Answered classes, as indices into the classes of the answered task's module."""
 
 
 def final_answers(
@@ -68,7 +68,7 @@ def final_answers(
     own: Sequence[Indices],
     mapped: Sequence[Mapped],
 ) -> list[FinalAnswers]:
-    """Ask the head of whichever task each image was taken for.
+    """Return the answers for each image by the head of the task that it was taken for.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ def final_answers(
     live
         The same modules in the order of the mapper.
     own
-        The class that each task's own head names for its images.
+        The class that each task's own head answers for its images.
     mapped
-        The mapper's view of each task's images.
+        The mapper's result for each task's images.
     """
     position = {module.id: index for index, module in enumerate(modules)}
     order = np.array([position[module.id] for module in live])
@@ -98,7 +98,7 @@ def final_answers(
 def confusions_of(
     stage: Stage, modules: Sequence[Module], shown: Sequence[Shown], answers: Sequence[FinalAnswers]
 ) -> Confusions:
-    """Count which task's images were taken for which task's, and keep some of them by name."""
+    """Return counts of the images of each task that were taken for each task, and the names of some."""
     counts = tuple(
         tuple(int(count) for count in np.bincount(named.tasks, minlength=len(modules))) for named in answers
     )
@@ -120,7 +120,7 @@ def confusions_of(
 def answers_of(
     stage: Stage, modules: Sequence[Module], shown: Sequence[Shown], answers: Sequence[FinalAnswers]
 ) -> EntryAnswers:
-    """Group the answers by the images' right classes."""
+    """Return the answers, grouped by the images' right classes."""
     tasks = []
     for folder, images, named in zip(stage.tasks, shown, answers, strict=True):
         cards = [modules[task].card for task in named.tasks]
@@ -138,7 +138,7 @@ def answers_of(
 def _class_answers(
     task: str, label: str, answers: Sequence[tuple[str, str]], names: Sequence[str]
 ) -> ClassAnswers:
-    """Count the answers to one class's images."""
+    """Return the counts of the answers to one class's images."""
     samples: dict[tuple[str, str], list[str]] = {}
     for answer, name in zip(answers, names, strict=True):
         samples.setdefault(answer, []).append(name)
@@ -153,7 +153,7 @@ def _class_answers(
 
 
 def measure_steps(stage: Stage, agent: Core, modules: Sequence[Module], shown: Sequence[Shown]) -> None:
-    """Write every step that the record lacks, and the last one's answers and confusions."""
+    """Write every step that the record lacks, and the answers and confusions of the last step."""
     done = {step.known for step in stage.read().steps}
     own = [
         agent.head(module).logits(agent.seen_by(module, images.x, images.images)).argmax(axis=1)
@@ -178,7 +178,7 @@ def measure_steps(stage: Stage, agent: Core, modules: Sequence[Module], shown: S
 def _step(
     agent: Core, modules: Sequence[Module], shown: Sequence[Shown], right: Sequence[NDArray[np.bool_]]
 ) -> tuple[Step, list[Module], list[Mapped]]:
-    """Build the mapper of these modules as an agent would, and map all their test images."""
+    """Build the mapper of these modules as an agent would, map their test images, and return the results."""
     live = in_order(modules)
     start = time.perf_counter()
     with counted() as costs:
@@ -195,29 +195,29 @@ def _step(
 
 # One classifier over all classes of all tasks, trained on all data together: usually an upper bound.
 #
-# It is what nobody in the challenge may have: all images in one place. Nothing forces it to be better than single
-# heads; the report calls it a bound only where it is. A softmax by L-BFGS in single precision on the same
-# representation, regularised as every head is, but with fewer rounds; the strength is chosen on the validation
-# images, which then join the training.
+# No agent of the challenge has this: all images in one place. It need not be better than single heads; the report
+# calls it a bound only if it is. It is a softmax trained by L-BFGS in single precision on the same representation,
+# regularised like every head, but with fewer rounds. The strength is chosen on the validation images, which then
+# join the training images.
 
 Labels = NDArray[np.int64]
 SEEN = ("backbone", "representation", "compact")
-"""What of a method decides what the classifier sees."""
+"""Settings of a method that determine the input of the classifier."""
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """One split of all tasks."""
+    """One split of all tasks together."""
 
     x: Floats
     labels: Labels
-    """Over the classes of all tasks."""
+    """Labels over the classes of all tasks."""
     sizes: list[int]
-    """Images of each task."""
+    """Number of images of each task."""
 
 
 def joint_bound(method: SkillMethod, stage: Stage) -> Bounds:
-    """Train and test it, or take it from a run of the same representation and data."""
+    """Return the joint classifier's results, or those of an earlier run of the same representation and data."""
     how = _words(method)
     for folder in stage.reuse:
         earlier = read_record(folder)
@@ -258,7 +258,7 @@ def _pooled(method: SkillMethod, stage: Stage, split: str, starts: NDArray[np.in
 def _marked(
     head: Head, test: Pooled, starts: NDArray[np.int64], folders: Sequence[TaskImages]
 ) -> tuple[TaskAtStep, ...]:
-    """Per task: the right class among its own, the task of the best class of all, the right class of all."""
+    """Return each task's accuracies: class among its own classes, task of the best class, class among all."""
     marked, begun = [], 0
     for index, (folder, size) in enumerate(zip(folders, test.sizes, strict=True)):
         logits = head.logits(test.x[begun : begun + size])

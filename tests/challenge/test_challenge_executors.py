@@ -162,7 +162,7 @@ def test_sharing_over_the_mesh_gives_the_same_answers(plan: Plan, here: Record, 
     assert costs["efficiency_as_done"] == pytest.approx(done / 3)
 
 
-def test_a_run_killed_while_its_nodes_share_goes_on_and_counts_every_byte(
+def test_a_run_killed_while_its_nodes_share_is_resumed_and_counts_every_byte(
     plan: Plan, here: Record, tmp_path: Path
 ):
     out = tmp_path / "killed"
@@ -201,7 +201,7 @@ def words(plan: Plan, out: Path, workers: int) -> list[str]:
 
 
 def written(folder: Path) -> int:
-    """How far a run has come: the files of its record."""
+    """Return the number of files in a run's record, which shows its progress."""
     names = ("run.json", "modules/*.skill", "learned/*.json", "sharing.json", "steps/*.json", "bounds.json")
     return sum(len(list(folder.glob(name))) for name in names)
 
@@ -229,7 +229,7 @@ def at_stage(folder: Path, stage: str) -> bool:
 
 
 @pytest.mark.parametrize("stage", ["run.json", "agents", "modules", "learned", "sharing.json", "steps"])
-def test_a_run_killed_as_soon_as_something_is_written_goes_on(plan, here, tmp_path, stage):
+def test_a_run_killed_as_soon_as_something_is_written_is_resumed(plan, here, tmp_path, stage):
     out = tmp_path / "killed"
     process = subprocess.Popen(words(plan, out, 1), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while process.poll() is None and not at_stage(out, stage):

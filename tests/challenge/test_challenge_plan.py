@@ -43,7 +43,7 @@ def test_every_task_has_one_agent_and_the_shares_are_even(tasks, agents, how):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_balanced_gives_the_largest_first_to_whoever_has_least():
+def test_balanced_gives_the_largest_task_first_to_the_agent_with_least_work():
     assert list(assign(TASKS, 2, "balanced", [5, 1, 1, 4, 2]).values()) == [("a", "b", "c"), ("d", "e")]
 
 
@@ -60,13 +60,13 @@ def test_more_agents_than_tasks_leave_some_with_none():
     assert [len(some) for some in assign(["a"], 3).values()] == [1, 0, 0]
 
 
-def test_a_json_file_says_who_learns_what(tmp_path):
+def test_a_json_file_assigns_tasks_to_agents(tmp_path):
     path = tmp_path / "who.json"
     path.write_text(json.dumps({"anna": ["c", "a"], "ben": ["b", "d", "e"]}))
     assert assign(TASKS, 3, str(path)) == {"anna": ("c", "a"), "ben": ("b", "d", "e"), "a001": ()}
 
 
-def test_a_csv_file_says_it_too(tmp_path):
+def test_a_csv_file_assigns_tasks_to_agents(tmp_path):
     path = tmp_path / "who.csv"
     path.write_text("agent,task\nanna,a\nben,b\nanna,c\n\nben, d\nben,e\n")
     assert assign(TASKS, 2, str(path)) == {"anna": ("a", "c"), "ben": ("b", "d", "e")}
@@ -76,9 +76,9 @@ def test_a_csv_file_says_it_too(tmp_path):
     ("content", "complaint"),
     [
         ('{"anna": ["a", "b", "c", "d"]}', "leaves out: e"),
-        ('{"anna": ["a", "b", "c", "d", "e", "e"]}', "gives twice: e"),
-        ('{"anna": ["a", "b", "c", "d", "e", "x"]}', "not there: x"),
-        ('{"anna": "abcde"}', "no object of lists"),
+        ('{"anna": ["a", "b", "c", "d", "e", "e"]}', "assigns twice: e"),
+        ('{"anna": ["a", "b", "c", "d", "e", "x"]}', "do not exist: x"),
+        ('{"anna": "abcde"}', "expected an object of lists"),
         ('{"../anna": ["a", "b", "c", "d", "e"]}', "without slashes"),
         ("[", "cannot read the assignment"),
     ],
@@ -93,7 +93,7 @@ def test_a_file_that_is_wrong_is_refused_with_the_reason(tmp_path, content, comp
 def test_a_file_with_more_agents_than_asked_for_is_refused(tmp_path):
     path = tmp_path / "who.json"
     path.write_text(json.dumps({name: [name] for name in TASKS}))
-    with pytest.raises(RunError, match="names 5 agents, --agents says 2"):
+    with pytest.raises(RunError, match="names 5 agents, but --agents is 2"):
         assign(TASKS, 2, str(path))
 
 

@@ -17,7 +17,7 @@ from skillmesh_challenge.run import Plan, run
 
 @pytest.fixture(scope="module")
 def paths(real_tasks: Path) -> list[Path]:
-    """The four smallest: a cold cache takes its time."""
+    """The four smallest tasks, since a cold cache is slow."""
     found = find_tasks([real_tasks])
     return sorted(found, key=lambda path: sum(map(len, open_task(path).splits.values())))[:4]
 

@@ -49,7 +49,7 @@ def plan(one_network: None, paths: list[Path], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def made(plan: Plan) -> Record:
-    """A complete run in one process. Tests only look at it."""
+    """A complete run in one process. Tests must not change it."""
     return run(plan)
 
 
@@ -217,7 +217,7 @@ def test_a_run_that_cannot_begin_leaves_nothing_of_its_own(
         run(naive)
     assert not naive.out.exists()
     with monkeypatch.context() as patched, refused():  # as if another process had begun and were at it
-        patched.setattr("skillmesh_challenge.run._nothing_left", lambda _: nullcontext())
+        patched.setattr("skillmesh_challenge.run._removed_if_empty", lambda _: nullcontext())
         run(naive)
     with refused():
         run(naive)
@@ -237,7 +237,7 @@ def test_a_run_that_fails_later_keeps_what_it_learned(plan: Plan, tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_sweeps_folder_is_no_place_for_a_single_run(plan: Plan, tmp_path: Path):
+def test_a_sweeps_folder_is_refused_for_a_single_run(plan: Plan, tmp_path: Path):
     sweep(replace(plan, out=tmp_path, method=Forgetful("forgetful"), bound=False), agents=[1], seeds=[0, 1])
     with pytest.raises(RunError, match=r"holds runs of several seeds or agents \(seed-0, seed-1\); give --seeds"):
         run(replace(plan, out=tmp_path, method=Forgetful("forgetful"), agents=1, bound=False))
@@ -247,15 +247,15 @@ def test_a_sweeps_folder_is_no_place_for_a_single_run(plan: Plan, tmp_path: Path
 @pytest.mark.parametrize("place", ["mine.txt", "mine.txt/run"])
 def test_a_file_in_the_runs_place_is_refused(plan: Plan, tmp_path: Path, place: str):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(RunError, match=r"mine\.txt is a file or a link to nothing, expected a folder or nothing"):
+    with pytest.raises(RunError, match=r"mine\.txt is a file or a broken link, expected a folder"):
         run(replace(plan, out=tmp_path / place))
     assert (tmp_path / "mine.txt").read_text() == "precious"
 
 
 @pytest.mark.long
-def test_a_link_to_nothing_is_no_place_for_a_run(plan: Plan, tmp_path: Path):
+def test_a_broken_link_is_refused_as_a_runs_folder(plan: Plan, tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    with pytest.raises(RunError, match="link is a file or a link to nothing"):
+    with pytest.raises(RunError, match="link is a file or a broken link"):
         run(replace(plan, out=tmp_path / "link"))
 
 
@@ -268,7 +268,7 @@ def test_a_folder_with_something_else_inside_is_refused(plan: Plan, tmp_path: Pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("lost", ["learned/0001-dice.json", "learned", "sharing.json", "steps", "steps/0002.json"])
-def test_whatever_a_kill_took_is_done_again_with_the_same_results(made: Record, plan: Plan, tmp_path: Path, lost):
+def test_files_lost_in_a_kill_are_made_again_with_the_same_results(made: Record, plan: Plan, tmp_path: Path, lost):
     copy = tmp_path / "copy"
     shutil.copytree(made.folder, copy)
     for path in (copy / lost, copy / "results.json", copy / "bounds.json"):
@@ -305,7 +305,7 @@ def test_a_sweep_takes_over_what_was_learned_and_accuracy_does_not_depend_on_age
 def test_what_is_learned_depends_neither_on_the_number_of_agents_nor_on_who_learns_it(
     plan: Plan, made: Record, tmp_path: Path
 ):
-    """Learned afresh by each number: nothing is taken over."""
+    """Every number of agents learns all tasks itself: nothing is reused."""
     alone = run(replace(plan, out=tmp_path / "alone", agents=1, bound=False))
     each = run(replace(plan, out=tmp_path / "each", agents=4, bound=False))
     for record in (alone, each):
@@ -328,7 +328,7 @@ def test_images_are_the_same_only_if_all_that_decides_them_is(made: Record, chan
 
 
 @pytest.mark.long
-def test_what_another_method_learned_is_not_taken_over(plan: Plan, made: Record, tmp_path: Path):
+def test_tasks_learned_by_another_method_are_not_reused(plan: Plan, made: Record, tmp_path: Path):
     other = replace(
         plan, method=SkillMethod("sketch", rank=4), out=tmp_path / "r4", bound=False, reuse=(made.folder,)
     )
@@ -346,7 +346,7 @@ def test_seeds_draw_orders_and_make_intervals(plan: Plan, tmp_path: Path):
 
 
 @pytest.mark.long
-def test_the_joint_bound_is_taken_over_from_a_run_of_the_same_data(plan: Plan, made: Record, tmp_path: Path):
+def test_the_joint_bound_is_reused_from_a_run_of_the_same_data(plan: Plan, made: Record, tmp_path: Path):
     stage = Stage(tmp_path, made.settings, (), tmp_path, reuse=(made.folder,))
     method = plan.method
     assert isinstance(method, SkillMethod)

@@ -103,7 +103,7 @@ def test_the_nearer_grown_tasks_come_the_more_images_are_lost(world, family: Fam
     assert found[0] > found[1] > found[2]
 
 
-def test_growing_foretells_tasks_that_were_drawn_later():
+def test_growing_predicts_the_effect_of_tasks_drawn_later():
     """Half of a population, grown with what the half alone can tell, loses what it loses among the whole."""
     rows = []
     for seed in range(8):
@@ -177,7 +177,7 @@ def test_the_command_measures_in_a_process_of_its_own_and_names_what_is_simulate
     assert "no accuracy is extrapolated: too few real tasks" in shown.out
 
 
-def test_a_measuring_process_that_dies_is_told_of(tmp_path: Path):
+def test_a_measuring_process_that_dies_is_reported(tmp_path: Path):
     with pytest.raises(SkillmeshError, match="ended"):
         simulation.measured_apart(tmp_path / "no-agent", [], ScalePlan(9, 3), 1.0)
 

@@ -7,10 +7,10 @@ from importlib import import_module
 import typer
 
 COMMANDS = ("data", "paper", "report", "run", "simulate", "tune")
-"""The modules that hold commands, in the order in which `--help` lists them."""
+"""Modules that define commands, in the order in which `--help` lists them."""
 
 challenge = typer.Typer(
-    help="The SKILL challenge: run it on your own tasks, count it, draw it.",
+    help="Run the SKILL challenge on your own tasks, measure its costs, and compare runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -20,7 +20,7 @@ challenge = typer.Typer(
 def commands() -> typer.Typer:
     """Return the commands for `skillmesh`, which finds this function by its entry point.
 
-    Each says itself what it lacks: only the report is drawn with what the extra `challenge` brings.
+    Each command reports its own missing packages: only `report` needs the extra `challenge`.
     """
     for name in COMMANDS:
         import_module(f"skillmesh_challenge.cli.{name}")

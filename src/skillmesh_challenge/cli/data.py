@@ -1,4 +1,4 @@
-"""`skillmesh challenge data`: which datasets are known by name, and whether data is fit for a run."""
+"""`skillmesh challenge data`: check tasks before a run, and list the datasets that are known by name."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ challenge.add_typer(data, name="data")
 Places = Annotated[list[str], typer.Argument(metavar="DIR...", help="Tasks, folders of tasks, or NAME:DIR.")]
 Dataset = Annotated[
     str | None,
-    typer.Option("--dataset", metavar="NAME", show_default=False, help="What DIR holds: skill102 or decathlon."),
+    typer.Option("--dataset", metavar="NAME", show_default=False, help="Dataset in DIR: skill102 or decathlon."),
 ]
 SubsamplingRule = Annotated[
     Literal["appendix", "list"],
     typer.Option(
-        "--rule", help="skill102: thin out every split, or (list) those over 54,000 or 6,000 images alone."
+        "--rule", help="skill102: subsample every split, or (list) only splits over 54,000 or 6,000 images."
     ),
 ]
-Partial = Annotated[bool, typer.Option("--partial", help="Of a dataset known by name, take what is there.")]
+Partial = Annotated[bool, typer.Option("--partial", help="Accept an incomplete copy of the dataset.")]
 SkipUnreadable = Annotated[
-    bool, typer.Option("--skip-unreadable", help="Images that cannot be read are left out, not refused.")
+    bool, typer.Option("--skip-unreadable", help="Leave out unreadable images instead of refusing the run.")
 ]
 
 COUNTS = ("classes", "train", "val", "test")
 FAULTS = {
     "broken": "images that cannot be read",
-    "twice": "lie in their split already",
-    "leaked": "test images that lie in train too",
-    "shared": "lie in another task too",
+    "twice": "duplicates in the same split",
+    "leaked": "test images that are also in train",
+    "shared": "images that are also in another task",
 }
-"""Columns of the report, and what they count."""
+"""Columns of the report for faults, with what each counts."""
 
 
 @data.command("check")
@@ -55,7 +55,7 @@ def check_(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Open every image of every task and report all faults at once; status 1 where a run would be refused."""
+    """Open every image of every task and report all faults; the exit status is 1 if a run would be refused."""
     from skillmesh.cli import show
     from skillmesh_challenge.data import check
 
@@ -78,7 +78,7 @@ def check_(
 
 
 def print_report(report: DataReport) -> None:
-    """Show the tasks, then what prevents a run, then what is only worth knowing."""
+    """Print the tasks, then the errors that prevent a run, then the warnings."""
     from skillmesh.cli import show
 
     rows = show.table(None, "task", *(f">{name}" for name in (*COUNTS, *FAULTS)))
@@ -93,7 +93,7 @@ def print_report(report: DataReport) -> None:
         for problem in problems:
             outlet.line(f"{title}: {problem}")
     images = sum(sum(task.images.values()) for task in report.tasks)
-    verdict = "a run may start" if report.ok else "no run can start"
+    verdict = "a run can start" if report.ok else "no run can start"
     outlet.line(
         f"{len(report.tasks):,} task(s), {images:,} images: {len(report.errors)} error(s), "
         f"{len(report.warnings)} warning(s); {verdict}"
@@ -105,7 +105,7 @@ def list_(
     name: Annotated[str | None, typer.Argument(help="skill102 or decathlon.", show_default=False)] = None,
     json: options.Json = False,
 ) -> None:
-    """List the datasets that are known by name, or what one of them is made of."""
+    """List the datasets that are known by name, or the parts of one of them."""
     from dataclasses import asdict
 
     from skillmesh.cli import show
@@ -122,14 +122,14 @@ def list_(
         for each in known:
             outlet.line(f"{each['name']}: {each['title']}, {each['datasets']} datasets; {each['source']}")
         return
-    found = collection(name)
+    chosen = collection(name)
     if json:
-        facts = {"name": found.name, "title": found.title, "source": found.source, "layout": found.layout}
-        show.print_json(facts | {"datasets": [asdict(row) for row in found.rows]})
+        facts = {"name": chosen.name, "title": chosen.title, "source": chosen.source, "layout": chosen.layout}
+        show.print_json(facts | {"datasets": [asdict(row) for row in chosen.rows]})
         return
     rows = show.table(None, ">", "dataset", ">classes", ">train", ">val", ">test")
-    for number, row in enumerate(found.rows, 1):
+    for number, row in enumerate(chosen.rows, 1):
         rows.add_row(str(number), row.name, *(f"{n:,}" for n in (row.classes, row.train, row.val, row.test)))
     show.console.print(rows)
-    outlet.line(f"{found.title}: to be had at {found.source}")
-    outlet.line(f"expected: {found.layout}")
+    outlet.line(f"{chosen.title}: available at {chosen.source}")
+    outlet.line(f"expected layout: {chosen.layout}")

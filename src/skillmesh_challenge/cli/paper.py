@@ -1,4 +1,4 @@
-"""`skillmesh challenge paper` and `challenge study`: the paper's figures, and what its appendices ask."""
+"""`skillmesh challenge paper` and `challenge study`: check the paper's figures and answer its open questions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from skillmesh_challenge.cli import challenge
 
 @challenge.command("paper")
 def paper(json: options.Json = False) -> None:
-    """Show the paper's own tables, each figure beside what its formula gives."""
+    """Show the paper's own tables, with each printed figure beside the value that its formula gives."""
     from skillmesh.cli import show
     from skillmesh_challenge.paper import report
 
-    found = report()
+    tables = report()
     if json:
         from skillmesh.evaluation.provenance import provenance
 
-        show.print_json(found | {"provenance": provenance(show.command_line(), [], 0)})
+        show.print_json(tables | {"provenance": provenance(show.command_line(), [], 0)})
         return
-    for content in found["tables"].values():
+    for content in tables["tables"].values():
         _print_cells(content)
-    _print_datasets(found["datasets"])
+    _print_datasets(tables["datasets"])
     outlet.line()
-    outlet.line(", ".join(f"{count} {verdict}" for verdict, count in found["verdicts"].items()))
+    outlet.line(", ".join(f"{count} {verdict}" for verdict, count in tables["verdicts"].items()))
 
 
 def _print_cells(content: dict[str, Any]) -> None:
@@ -60,14 +60,14 @@ def _print_datasets(account: dict[str, Any]) -> None:
 
 @challenge.command("study")
 def study(
-    name: Annotated[str | None, typer.Argument(show_default=False, help="Which; none lists them.")] = None,
+    name: Annotated[str | None, typer.Argument(show_default=False, help="Study; without one, list all.")] = None,
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[TASKS]...", show_default=False, help="To measure on, if it does."),
+        typer.Argument(metavar="[TASKS]...", show_default=False, help="Task folders, for studies that measure."),
     ] = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=2, help="How many there are, where that is counted.")] = 102,
-    agents: Annotated[int, typer.Option("--agents", min=1, help="How many there are.")] = 51,
-    alpha: Annotated[float, typer.Option("--alpha", min=0, help="MACs that sending one byte is worth.")] = 1000,
+    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Number of tasks, where costs are computed.")] = 102,
+    agents: Annotated[int, typer.Option("--agents", min=1, help="Number of agents.")] = 51,
+    alpha: Annotated[float, typer.Option("--alpha", min=0, help="Cost of sending one byte, in MACs.")] = 1000,
     seed: options.Seed = 0,
     backbone: options.BackboneName = "lite0",
     weights: options.Weights = None,
@@ -75,7 +75,7 @@ def study(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Answer a question of the paper's appendices."""
+    """Answer a question that the paper's appendices raise."""
     from skillmesh.cli import show
     from skillmesh.data.folder import find_tasks
     from skillmesh.evaluation.provenance import provenance
@@ -94,15 +94,15 @@ def study(
         settings = StudySettings(
             paths, tasks, agents, alpha, seed, backbone, weights, calibration, device, progress=bar
         )
-        found = run_study(name, settings)
+        result = run_study(name, settings)
     if json:
-        show.print_json({"study": name} | found.summary() | {"provenance": origin})
+        show.print_json({"study": name} | result.summary() | {"provenance": origin})
         return
-    rows = show.table(found.title, *(_column(key, value) for key, value in found.rows[0].items()))
-    for row in found.rows:
+    rows = show.table(result.title, *(_column(key, value) for key, value in result.rows[0].items()))
+    for row in result.rows:
         rows.add_row(*map(as_read, row.values()))
     show.console.print(rows)
-    for note in found.notes:
+    for note in result.notes:
         show.console.print(f"- {note}")
 
 

@@ -1,4 +1,4 @@
-"""`skillmesh challenge report`."""
+"""`skillmesh challenge report`: compare runs on one HTML page."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from skillmesh_challenge.errors import RunError
 @challenge.command("report")
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders of runs: sweeps and seeds.")
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, or of sweeps over agents or seeds.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the report goes.")] = Path("report"),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the report.")] = Path("report"),
     levels: Annotated[
         str,
-        typer.Option("--levels", metavar="P[,P…]", help="Per cents of tasks recognised to read the line off at."),
+        typer.Option("--levels", metavar="P[,P…]", help="Levels (%) at which to read the regression line."),
     ] = "90,80,50,0",
     json: options.Json = False,
 ) -> None:
-    """Compare runs, beside the paper: one page, its figures as SVG and PNG, its tables as CSV."""
+    """Compare runs with each other and with the paper: one HTML page, figures as SVG and PNG, tables as CSV."""
     from skillmesh.cli import show
     from skillmesh_challenge.record import refuse_file
     from skillmesh_challenge.report import make_report, write_report
 
     refuse_file(out)
-    made = make_report(folders, _levels(levels))
-    page = write_report(made, out)
+    result = make_report(folders, _levels(levels))
+    page = write_report(result, out)
     if json:
-        origins = [record.circumstances.provenance for record in made.comparison.records]
-        show.print_json({"page": str(page)} | made.summary() | {"provenance": origins})
+        origins = [record.circumstances.provenance for record in result.comparison.records]
+        show.print_json({"page": str(page)} | result.summary() | {"provenance": origins})
         return
-    for note in made.notes:
+    for note in result.notes:
         show.warn(note)
-    outlet.line(f"{len(made.figures)} figures, {len(made.summary()['tables'])} tables: {page}")
+    outlet.line(f"{len(result.figures)} figures, {len(result.summary()['tables'])} tables: {page}")
 
 
 def _levels(text: str) -> list[float]:
     try:
-        found = [float(word) / 100 for word in text.split(",")]
+        shares = [float(word) / 100 for word in text.split(",")]
     except ValueError:
-        found = [-1.0]
-    if not all(0 <= level <= 1 for level in found):
+        shares = [-1.0]
+    if not all(0 <= level <= 1 for level in shares):
         raise RunError(
-            f"--levels is {text!r}; expected per cents from 0 to 100 with commas between, such as 90,50"
+            f"--levels is {text!r}; expected percentages from 0 to 100 separated by commas, such as 90,50"
         )
-    return found
+    return shares

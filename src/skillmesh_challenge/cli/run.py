@@ -1,4 +1,4 @@
-"""`skillmesh challenge run` and `methods`."""
+"""`skillmesh challenge run` and `challenge methods`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run(
     tasks: Places,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="The run's folder; one that is there goes on.")
+        Path, typer.Option("--out", metavar="DIR", help="The run's folder; an unfinished run in it is resumed.")
     ],
     agents: Annotated[
         str | None,
@@ -28,34 +28,34 @@ def run(
             "--agents",
             metavar="N[,N…]",
             show_default="2, or 1 where learning is in sequence",
-            help="How many agents; several: a sweep.",
+            help="Number of agents; several numbers make a sweep.",
         ),
     ] = None,
     method: Annotated[str, typer.Option("--method", metavar="NAME|FILE.toml", help="See `methods`.")] = "sketch",
     assign: Annotated[
-        str, typer.Option("--assign", metavar="order|round-robin|balanced|FILE", help="Who learns what.")
+        str, typer.Option("--assign", metavar="order|round-robin|balanced|FILE", help="Which agent learns what.")
     ] = "order",
-    mesh: Annotated[bool, typer.Option("--mesh", help="Share over a real mesh of processes.")] = False,
+    mesh: Annotated[bool, typer.Option("--mesh", help="Share over a real mesh, one process per agent.")] = False,
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", metavar="ADDRESS", show_default=False, help="Learn on a Dask cluster."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, show_default=False, help="Processes; default: cores.")
+        int | None, typer.Option("--workers", min=1, show_default=False, help="Worker processes; default: cores.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, show_default=False, help="Of each; default: cores/workers.")
+        int | None, typer.Option("--threads", min=1, show_default=False, help="Per worker; default cores/workers.")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="S[,S…]", help="Several: confidence intervals.")] = "0",
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="Learn in an order drawn by the seed.")] = False,
-    alpha: Annotated[float, typer.Option("--alpha", min=0, help="MACs that sending a byte counts for.")] = 1000.0,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="S[,S…]", help="Seeds; several give intervals.")] = "0",
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Learn in a random order set by the seed.")] = False,
+    alpha: Annotated[float, typer.Option("--alpha", min=0, help="Cost of sending a byte, in MACs.")] = 1000.0,
     bound: Annotated[
-        bool, typer.Option("--bound/--no-bound", help="Train one classifier on all data together.")
+        bool, typer.Option("--bound/--no-bound", help="Also train one classifier on all data together.")
     ] = True,
-    cold: Annotated[bool, typer.Option("--cold", help="Begin with an empty descriptor cache.")] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="Start with an empty descriptor cache.")] = False,
     reuse: Annotated[
         list[Path] | None,
-        typer.Option("--reuse", metavar="DIR", show_default=False, help="Take what an equal run has learned."),
+        typer.Option("--reuse", metavar="DIR", show_default=False, help="Reuse tasks learned by an equal run."),
     ] = None,
     backbone: Annotated[str | None, typer.Option("--backbone", metavar="NAME", show_default=False)] = None,
     weights: options.Weights = None,
@@ -67,9 +67,9 @@ def run(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Run the challenge: learn task after task, agents side by side, and test on all known ones after each."""
+    """Run the challenge: agents learn tasks in parallel; after each task all tasks known so far are tested."""
     from skillmesh.cli import show
-    from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (they have names now)
+    from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (importing registers their names)
     from skillmesh_challenge.data import check, refuse_bad_data
     from skillmesh_challenge.datasets import open_tasks, task_paths
     from skillmesh_challenge.methods import find_method
@@ -84,9 +84,9 @@ def run(
         new = [
             seed for folder, seed in folders_of(out, numbers, drawn).items() if not (folder / "run.json").exists()
         ]
-        for seed in sorted(set(new)):  # a run that goes on was checked when it began
-            found = check(tasks, seed=seed, skip_unreadable=skip_unreadable, progress=bar, **opening)
-            for warning in refuse_bad_data(found).warnings:
+        for seed in sorted(set(new)):  # a resumed run was checked when it began
+            data = check(tasks, seed=seed, skip_unreadable=skip_unreadable, progress=bar, **opening)
+            for warning in refuse_bad_data(data).warnings:
                 show.stderr.print(f"warning: {warning}", soft_wrap=True)
         plan = Plan(
             paths=task_paths(tasks, dataset=dataset),
@@ -121,18 +121,18 @@ def run(
 
 @challenge.command("methods")
 def methods(json: options.Json = False) -> None:
-    """List the methods that `run` knows by name, with their settings."""
+    """List the methods that `challenge run` knows by name, with their settings."""
     from skillmesh.cli import show
-    from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (they have names now)
+    from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (importing registers their names)
     from skillmesh_challenge.methods import METHODS
 
     if json:
         show.print_json([method.settings() for method in METHODS.values()])
         return
     for method in METHODS.values():
-        told = {name: "none" if value is None else value for name, value in method.settings().items()}
-        del told["name"]
-        outlet.line(f"{method.name}: " + ", ".join(f"{name} {value}" for name, value in told.items()))
+        settings = {name: "none" if value is None else value for name, value in method.settings().items()}
+        del settings["name"]
+        outlet.line(f"{method.name}: " + ", ".join(f"{name} {value}" for name, value in settings.items()))
 
 
 def _print(records: list[Record]) -> None:
@@ -157,7 +157,7 @@ def _print(records: list[Record]) -> None:
 
 
 def _print_sharing(records: list[Record]) -> None:
-    """What several agents gain, and whether they answer alike."""
+    """Print the speedup of several agents, and whether they give the same answers."""
     from skillmesh.cli import show
 
     rows = show.table(None, ">agents", ">seed", ">speedup", ">efficiency", "answers")
@@ -176,16 +176,16 @@ def _print_sharing(records: list[Record]) -> None:
 
 
 def _absolute(**files: Path | None) -> dict[str, str | None]:
-    """Paths as workers elsewhere can use them."""
+    """Return absolute paths, which workers in other folders can use."""
     return {name: None if path is None else str(path.resolve()) for name, path in files.items()}
 
 
 def _numbers(text: str, name: str, least: int) -> list[int]:
-    """Read numbers with commas between."""
+    """Return the numbers in a comma-separated list."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isdecimal() and int(word) >= least for word in words):
-        raise RunError(f"{name} is {text!r}; expected numbers from {least} up, with commas between")
-    found = [int(word) for word in words]
-    if len(set(found)) != len(found):
+        raise RunError(f"{name} is {text!r}; expected whole numbers from {least} up, separated by commas")
+    values = [int(word) for word in words]
+    if len(set(values)) != len(values):
         raise RunError(f"{name} is {text!r}; expected each number once")
-    return found
+    return values

@@ -1,4 +1,4 @@
-"""`skillmesh challenge simulate`: the mapper at a size for which there is no data."""
+"""`skillmesh challenge simulate`: measure the mapper with more tasks than there is data for."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from skillmesh_challenge.cli import challenge
 @challenge.command("simulate")
 def simulate_(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="TASKS...", help="Real tasks to grow from, or folders of tasks.")
+        list[Path], typer.Argument(metavar="TASKS...", help="Real tasks to start from, or folders of tasks.")
     ],
-    tasks: Annotated[int, typer.Option("--tasks", min=4, max=10_000, help="Grow to so many.")] = 500,
-    agents: Annotated[int, typer.Option("--agents", min=1, help="That share them: bytes depend on it.")] = 500,
-    classes: Annotated[int, typer.Option("--classes", min=2, max=1000, help="Of each grown task.")] = 49,
-    halves: Annotated[int, typer.Option("--halves", min=1, help="Of the real tasks, that prove the growth.")] = 5,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    tasks: Annotated[int, typer.Option("--tasks", min=4, max=10_000, help="Number of tasks to simulate.")] = 500,
+    agents: Annotated[int, typer.Option("--agents", min=1, help="Agents; the bytes sent depend on it.")] = 500,
+    classes: Annotated[int, typer.Option("--classes", min=2, max=1000, help="Classes per simulated task.")] = 49,
+    halves: Annotated[int, typer.Option("--halves", min=1, help="Halves of the real tasks to check with.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     compact: options.Compact = False,
     backbone: options.BackboneName = "lite0",
     weights: options.Weights = None,
     calibration: options.CalibrationFile = None,
     seed: options.Seed = 0,
 ) -> None:
-    """Grow real tasks into more than there is data for; measure the mapper's time, memory, bytes and accuracy."""
+    """Simulate more tasks than there is data for; measure the mapper's time, memory, bytes and accuracy."""
     from skillmesh.cli import show
     from skillmesh.core import Core
     from skillmesh.data.folder import find_tasks
@@ -52,7 +52,7 @@ def simulate_(
 
 
 def _command_line(folders: list[Path]) -> str:
-    """As typed; folders by a word, since where they lie on this machine is nobody's business."""
+    """Return the command as typed, with `TASKS` for the folders: their paths on this machine are private."""
     named = {str(folder) for folder in folders}
     words = ["TASKS" if word in named else word for word in sys.argv[1:]]
     return " ".join(["skillmesh", *words])
@@ -70,10 +70,10 @@ def _print_report(report: dict[str, Any]) -> None:
         rows.add_row(label, f"{1000 * report[key]:.1f} ms")
     rows.add_row("answer / bare backbone", f"{report['answer_ratio']:.2f}")
     rows.add_row("build the mapper", f"{report['build_seconds']:.1f} s")
-    rows.add_row("the same as looking closely at all tasks", show.percent(report["shortlist_agreement"]))
-    rows.add_row("the mapper in memory; while it is built", _rest_and_peak(memory, "mapper"))
+    rows.add_row("agreement with scoring every task in full", show.percent(report["shortlist_agreement"]))
+    rows.add_row("mapper in memory; peak while it is built", _rest_and_peak(memory, "mapper"))
     rows.add_row("modules in memory", _mb(memory["module_bytes_held"]))
-    rows.add_row("the whole process in memory; meanwhile", _rest_and_peak(memory, "process"))
+    rows.add_row("whole process in memory; peak in the build", _rest_and_peak(memory, "process"))
     rows.add_row("a module", show.kilobytes(sent["module"]))
     rows.add_row("received by each agent", _mb(sent["per_agent"]))
     rows.add_row("received by all", f"{sent['all_agents'] / 1e9:,.1f} GB")
@@ -96,11 +96,11 @@ def _print_accuracy(report: dict[str, Any]) -> None:
     if report["check"]:
         show.console.print(rows)
     if report["extrapolated"]:
-        found, tasks = report["extrapolated"], report["plan"]["tasks"]
-        task, final = show.percent(found["task_found_accuracy"]), show.percent(found["final_accuracy"])
+        shares, tasks = report["extrapolated"], report["plan"]["tasks"]
+        task, final = show.percent(shares["task_found_accuracy"]), show.percent(shares["final_accuracy"])
         show.console.print(f"extrapolated to {tasks:,} tasks: task found {task}, final {final}")
     else:
-        why = "growing missed by more than 2 points" if report["check"] else "too few real tasks to prove it on"
+        why = "the check missed by more than 2 points" if report["check"] else "too few real tasks to check it"
         show.console.print(f"no accuracy is extrapolated: {why}")
 
 

@@ -1,4 +1,4 @@
-"""`skillmesh challenge tune`."""
+"""`skillmesh challenge tune`: choose settings of baselines on validation images."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 @challenge.command("tune")
 def tune_(
     tasks: Places,
-    method: Annotated[
-        str, typer.Option("--method", metavar="NAME|FILE.toml[,…]", help="Baselines that have settings to try.")
-    ],
+    method: Annotated[str, typer.Option("--method", metavar="NAME|FILE.toml[,…]", help="Baselines to tune.")],
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where all goes; a sweep that is there goes on.")
+        Path, typer.Option("--out", metavar="DIR", help="Output folder; an unfinished sweep in it is resumed.")
     ],
-    first: Annotated[int, typer.Option("--first", min=1, help="How many of the tasks to tune on.")] = 4,
+    first: Annotated[int, typer.Option("--first", min=1, help="Number of tasks to tune on.")] = 4,
     backbone: Annotated[str | None, typer.Option("--backbone", metavar="NAME", show_default=False)] = None,
     weights: options.Weights = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Settings that are tried side by side.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of settings tried in parallel.")] = 1,
     dataset: Dataset = None,
     rule: SubsamplingRule = "appendix",
     partial: Partial = False,
@@ -38,9 +36,9 @@ def tune_(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Choose baselines' settings on validation images of the first tasks: equally many tries for every method."""
+    """Tune baselines on validation images of the first tasks; every method gets the same number of tries."""
     from skillmesh.cli import show
-    from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (they have names now)
+    from skillmesh_challenge.baselines import methods as _baselines  # noqa: F401  (importing registers their names)
     from skillmesh_challenge.baselines.trials import Ground
     from skillmesh_challenge.baselines.tuning import tune
     from skillmesh_challenge.methods import find_method
@@ -49,7 +47,7 @@ def tune_(
     names = [name.strip() for name in method.split(",") if name.strip()]
     ground = Ground(tuple(map(str, tasks)), first, dataset, rule, partial)
     if (count := len(ground.paths())) < first:
-        show.warn(f"tuning on {count} tasks, not {first}: there are no more")
+        show.warn(f"tuning on {count} tasks instead of {first}: no more were found")
     with show.resumable(out), show.progress_bar() as bar:
         tuned = tune(
             [find_method(name, changes) for name in names],
@@ -67,16 +65,16 @@ def tune_(
     else:
         _print(tuned)
         files = ", ".join(str(out / f"{one.method.name}.toml") for one in tuned)
-        show.stderr.print(f"chosen settings: {files}; go on with `challenge run --method FILE`", soft_wrap=True)
+        show.stderr.print(f"chosen settings: {files}; use them with `challenge run --method FILE`", soft_wrap=True)
 
 
 def _tell(trial: Trial, tried: Tried) -> None:
     from skillmesh.cli import show
 
-    told = (
+    name = (
         f"{trial.method.name} {trial.number + 1}/{len(trial.method.settings_to_try())} ({_words(tried.changes)})"
     )
-    show.stderr.print(f"{told}: {show.percent(tried.final_accuracy)}, {tried.seconds:.1f} s", soft_wrap=True)
+    show.stderr.print(f"{name}: {show.percent(tried.final_accuracy)}, {tried.seconds:.1f} s", soft_wrap=True)
 
 
 def _as_dict(tuned: Tuned, out: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Figures of every task: its accuracies as bars, its bytes by what they hold."""
+"""Bar charts of every task: its accuracies, and its bytes by what they hold."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LOOKS = {
     "final": {"facecolor": PALETTE[0], "edgecolor": "black"},
 }
 PARTS = ("head", "anchor", "probes", "biases", "card")
-"""In this order; what a method names otherwise comes behind them."""
+"""Order of the parts; parts with other names come after these."""
 FEW, SHORT = 6, 14
-"""So many tasks with names of so many letters have room for level names below their bars."""
+"""Up to 6 tasks with names of up to 14 letters have room for horizontal names below their bars."""
 COMPARABLE = 10.0
-"""Methods whose bytes differ by more than this factor have axes of their own: on one, the small are invisible."""
+"""Methods whose bytes differ by more than this factor get separate axes, so that small ones are visible."""
 
 
 def per_task(comparison: Comparison) -> Figure:
@@ -33,7 +33,7 @@ def per_task(comparison: Comparison) -> Figure:
     title = "Accuracy of every task at the end"
     caption = (
         "One panel per method, one group of bars per task, in the order in which they were learned: right class "
-        "with the task given, right task, and final (right task and class, nothing given unless the task is told)."
+        "with the task given, right task, and final (right task and class, no task label unless the task is told)."
         + (
             " Whiskers are 95 % confidence intervals over seeds."
             if any(len(g.records) > 1 for g in groups)
@@ -41,32 +41,32 @@ def per_task(comparison: Comparison) -> Figure:
         )
     )
     alt = "Bars. " + "; ".join(_worst(group) for group in groups)
-    made = [
+    lines = [
         [text(group.label), text(task), *(percent(group.at_the_end(task, name)) for name in FIGURES)]
         for group in groups
         for task in group.tasks
     ]
-    table = ReportTable("per-task", title, ("run", "task", *FIGURES.values()), rows(made))
+    table = ReportTable("per-task", title, ("run", "task", *FIGURES.values()), rows(lines))
     return Figure("per-task", title, caption, alt, lambda: _bars(groups), table)
 
 
 def _worst(group: Group) -> str:
     finals = {task: group.at_the_end(task, "final") for task in group.tasks}
-    known = {task: found.mean for task, found in finals.items() if found is not None}
+    known = {task: share.mean for task, share in finals.items() if share is not None}
     task = min(known, key=known.__getitem__)
     return f"{group.label}: lowest final accuracy {100 * known[task]:.1f} % ({task})"
 
 
 def _bars(groups: list[Group]) -> Canvas:
     longest = max(len(group.tasks) for group in groups)
-    made = canvas(max(7.5, 0.27 * longest + 1.0), 1.9 * len(groups) + 1.5)
-    panels = made.subplots(len(groups), 1, squeeze=False)[:, 0]
+    figure = canvas(max(7.5, 0.27 * longest + 1.0), 1.9 * len(groups) + 1.5)
+    panels = figure.subplots(len(groups), 1, squeeze=False)[:, 0]
     same = len({tuple(group.tasks) for group in groups}) == 1
     for axes, group in zip(panels, groups, strict=True):
         at = np.arange(len(group.tasks))
         for index, (name, label) in enumerate(FIGURES.items()):
-            found = [group.at_the_end(task, name) for task in group.tasks]
-            known = [(x, f) for x, f in zip(at, found, strict=True) if f is not None]
+            shares = [group.at_the_end(task, name) for task in group.tasks]
+            known = [(x, f) for x, f in zip(at, shares, strict=True) if f is not None]
             if not known:
                 continue
             x = [place + 0.28 * (index - 1) for place, _ in known]
@@ -79,7 +79,7 @@ def _bars(groups: list[Group]) -> Canvas:
                 error_kw={"linewidth": 0.8},
                 linewidth=0.5,
                 label=label,
-                clip_on=False,  # the upper edge of a bar of 100 %
+                clip_on=False,  # else the upper edge of a bar at 100 % is cut off
                 **LOOKS[name],
             )
         axes.set(title=group.label, ylim=(0, 100), xlim=(-0.6, len(at) - 0.4), ylabel="accuracy, %")
@@ -88,10 +88,10 @@ def _bars(groups: list[Group]) -> Canvas:
         last = not same or axes is panels[-1]
         few = longest <= FEW and max(map(len, group.tasks)) <= SHORT
         axes.set_xticks(at, group.tasks if last else [], rotation=0 if few else 90, fontsize=9 if few else 7.5)
-    # A method that is told the task finds none; whichever panel has most bars names them all.
-    handles, names = max((axes.get_legend_handles_labels() for axes in panels), key=lambda found: len(found[1]))
+    # A method that is told the task has no bar for "task found"; the panel with the most bars names them all.
+    handles, names = max((axes.get_legend_handles_labels() for axes in panels), key=lambda legend: len(legend[1]))
     panels[0].legend(handles, names, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, handlelength=1.2)
-    return made
+    return figure
 
 
 def module_bytes(comparison: Comparison) -> Figure:
@@ -100,9 +100,9 @@ def module_bytes(comparison: Comparison) -> Figure:
     one_axis = max(means.values()) <= COMPARABLE * min(means.values())
     title = "Bytes per task, by what they hold"
     caption = (
-        "What a student receives for each task, or what a method must keep for it. Of ours: the head that tells "
-        "its classes apart, the anchor by which the task is recognised, probes for trying and thresholds, biases "
-        "where there are any, and the signed card. "
+        "What a student receives for each task, or what a method must keep for it. Our modules hold the head that "
+        "separates the classes, the anchor that recognises the task, probes for vetting and thresholds, biases "
+        "if there are any, and the signed card. "
         + ("All panels have the same axis; " if one_axis else "Every panel has an axis of its own; ")
         + "KB are 1,000 bytes. The paper states 813 KB (GMMC) and 1.74 MB (MAHA) for "
         "a task of 49.34 classes."
@@ -111,19 +111,19 @@ def module_bytes(comparison: Comparison) -> Figure:
         f"{label}: {size / 1000:.1f} KB on average" for label, size in means.items()
     )
     parts = _parts(groups)
-    made = [
+    lines = [
         [text(group.label), text(task), *(number(size[part]) for part in parts), number(sum(size.values()))]
         for group in groups
         for task in group.tasks
         for size in [_sizes(group, task, parts)]
     ]
-    table = ReportTable("bytes", title, ("run", "task", *parts, "all"), rows(made))
+    table = ReportTable("bytes", title, ("run", "task", *parts, "all"), rows(lines))
     return Figure("bytes", title, caption, alt, lambda: _stacks(groups, parts, one_axis), table)
 
 
 def _parts(groups: list[Group]) -> list[str]:
-    found = {part for group in groups for m in group.first.learned for part in (m.parts or {"not told apart": 0})}
-    return [part for part in PARTS if part in found] + sorted(found - set(PARTS))
+    names = {part for group in groups for m in group.first.learned for part in (m.parts or {"not told apart": 0})}
+    return [part for part in PARTS if part in names] + sorted(names - set(PARTS))
 
 
 def _sizes(group: Group, task: str, parts: list[str]) -> dict[str, int]:
@@ -136,14 +136,14 @@ def _stacks(groups: list[Group], parts: list[str], one_axis: bool) -> Canvas:
     columns = min(3, len(groups))
     lines = -(-len(groups) // columns)
     longest = max(len(group.tasks) for group in groups)
-    made = canvas(max(7.5, 3.0 * columns + 1.0), (0.155 * longest + 1.2) * lines)
-    panels = made.subplots(lines, columns, sharex=one_axis, squeeze=False)
+    figure = canvas(max(7.5, 3.0 * columns + 1.0), (0.155 * longest + 1.2) * lines)
+    panels = figure.subplots(lines, columns, sharex=one_axis, squeeze=False)
     for place, (axes, group) in enumerate(zip(panels.flat, groups, strict=False)):
         left = np.zeros(len(group.tasks))
         at = np.arange(len(group.tasks))
         for index, part in enumerate(parts):
             sizes = np.array([_sizes(group, task, parts)[part] for task in group.tasks]) / 1000
-            # Where colours come round again, hatches do not come with them.
+            # Where colours repeat, hatches do not repeat with them.
             hatch = HATCHES[(index + 3 * (index // len(PALETTE))) % len(HATCHES)]
             look = {"color": PALETTE[index % len(PALETTE)], "hatch": hatch, "edgecolor": "white"}
             axes.barh(at, sizes, 0.78, left=left, linewidth=0, label=part, **look)
@@ -156,7 +156,7 @@ def _stacks(groups: list[Group], parts: list[str], one_axis: bool) -> Canvas:
         axes.grid(axis="x")
     for axes in panels.flat[len(groups) :]:
         axes.set_visible(False)
-    made.supxlabel("KB", fontsize=9)
+    figure.supxlabel("KB", fontsize=9)
     handles, names = panels[0, 0].get_legend_handles_labels()
-    made.legend(handles, names, loc="outside upper right", ncols=min(6, len(parts)), handlelength=1.4)
-    return made
+    figure.legend(handles, names, loc="outside upper right", ncols=min(6, len(parts)), handlelength=1.4)
+    return figure

@@ -1,7 +1,7 @@
-"""Upper bounds of a method's final accuracy, and the words for what was meant as one but lies below the result.
+"""Upper bounds of a method's final accuracy, and the wording for a supposed bound that lies below the result.
 
 With the task given, the same heads can only do better. One classifier trained on all data together usually does
-better too, but nothing forces it to: single heads, each with its own regularisation strength, can beat it.
+better too, but need not: single heads, each with its own regularisation strength, can beat it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALL_DATA = "all data together"
 WORDS = {TASK_GIVEN: "the task given", ALL_DATA: "one classifier trained on all data together"}
 NOT_A_BOUND = "not a bound here: the result is higher"
 ROUNDING = 1e-6
-"""Shares that differ by less are equal: macro averages have six digits."""
+"""Shares that differ by less count as equal: macro averages are rounded to six digits."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Bound:
 
     @property
     def holds(self) -> bool:
-        """Whether it lies at the result or above it."""
+        """Whether the bound is equal to the result or above it."""
         return (
             self.value is not None and self.result is not None and self.value.mean >= self.result.mean - ROUNDING
         )
 
     def cell(self, notes: list[str]) -> Cell:
-        """Return its figure; one below the result gets a mark, and its note joins `notes`."""
+        """Return the bound as a cell; if it is below the result, mark it and add its note to `notes`."""
         cell = percent(self.value)
         if self.holds or not self.known:
             return cell
@@ -60,17 +60,17 @@ def bounds_of(group: Group) -> dict[str, Bound]:
 
 
 def bounds_in_words(groups: Sequence[Group]) -> str:
-    """Say what bounds the final accuracy from above, and for which methods something does not."""
+    """Return sentences that name the upper bounds, and the methods for which one does not hold."""
     upper, lower = [], []
     for name, words in WORDS.items():
-        found = {g.label: bounds_of(g)[name] for g in groups if not (g.told and name == TASK_GIVEN)}
-        above = [label for label, bound in found.items() if bound.holds]
-        below = [label for label, bound in found.items() if bound.known and not bound.holds]
+        bounds = {g.label: bounds_of(g)[name] for g in groups if not (g.told and name == TASK_GIVEN)}
+        above = [label for label, bound in bounds.items() if bound.holds]
+        below = [label for label, bound in bounds.items() if bound.known and not bound.holds]
         if above:
             upper.append(words if not below else f"{words} (for {', '.join(above)})")
         if below:
             lower.append(f"For {', '.join(below)}, {words} is {NOT_A_BOUND}.")
-    bounds = (
+    sentences = (
         [f"Upper bounds: {', and '.join(upper)}."] if len(upper) > 1 else [f"Upper bound: {u}." for u in upper]
     )
-    return " ".join([*bounds, *lower])
+    return " ".join([*sentences, *lower])

@@ -1,4 +1,4 @@
-"""Errors class by class: how many images of each class are found, and which classes of a task are confused."""
+"""Errors by class: the recall of each class, and which classes of a task are confused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skillmesh_challenge.report.own_tasks import answer_in_words
 from skillmesh_challenge.report.table import Cell, ReportTable, number, percent, rows, text
 
 PAIRS = 15
-"""Pairs of confused classes that are listed, at most."""
+"""Largest number of pairs of confused classes that are listed."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class ClassPair:
     first: ClassAnswers
     second: ClassAnswers
     forward: int
-    """Images of the first taken for the second."""
+    """Number of images of the first class that were taken for the second."""
     backward: int
-    """Images of the second taken for the first."""
+    """Number of images of the second class that were taken for the first."""
 
     @property
     def images(self) -> int:
@@ -32,7 +32,7 @@ class ClassPair:
 
     @property
     def share(self) -> float:
-        """Share of both classes' test images."""
+        """Share of both classes' test images that were confused."""
         return self.images / (self.first.images + self.second.images)
 
 
@@ -46,19 +46,19 @@ def class_tables(comparison: Comparison) -> list[ReportTable]:
 
 
 def missing_answers(comparison: Comparison) -> str:
-    """Name the methods whose runs kept no answers, and say what to do; nothing where all did."""
+    """Return a note that names the methods whose runs kept no answers, and what to do; empty if all did."""
     lacking = [group.label for group in comparison.shown if group.first.answers is None]
     if not lacking:
         return ""
     return (
-        f"No errors by class and no sample images for {', '.join(lacking)}: the run has no answers.json. Runs of "
-        "an earlier release get it when the command that made them is given again (nothing is learned anew); "
-        "baselines keep none."
+        f"No errors by class and no sample images for {', '.join(lacking)}: the run has no answers.json. For a "
+        "run of an earlier release, repeat the command that made it: it adds the file and learns nothing again. "
+        "Baselines keep no answers."
     )
 
 
 def _recall(group: Group, answers: EntryAnswers) -> ReportTable:
-    found: list[tuple[float, list[Cell]]] = []
+    lines: list[tuple[float, list[Cell]]] = []
     for task in answers.tasks:
         for each in task.classes:
             inside = sum(mistake.images for mistake in each.mistakes if mistake.taken_for == task.task)
@@ -68,21 +68,21 @@ def _recall(group: Group, answers: EntryAnswers) -> ReportTable:
             share = each.right / each.images if each.images else None
             figures = [number(each.images), percent(share), number(inside), number(outside)]
             row = [text(task.task), text(each.label), *figures, text(words)]
-            found.append((2.0 if share is None else share, row))
-    found.sort(key=lambda item: item[0])
+            lines.append((2.0 if share is None else share, row))
+    lines.sort(key=lambda item: item[0])
     title = f"Recall of every class, {group.label}"
     about = (
-        "Recall: share of a class's test images that get the right task and class at the end; the lowest come "
+        "Recall: share of a class's test images that get the right task and class at the end, the lowest "
         "first. Wrong answers are counted by whether they name another class of the same task, or another task."
-    ) + _of_seed(group)
+    ) + _seed_note(group)
     columns = ("task", "class", "test images", "recall", "other class", "other task", "most often taken for")
     return ReportTable(
-        f"classes-{slug(group.label)}", title, columns, rows([row for _, row in found]), about=about
+        f"classes-{slug(group.label)}", title, columns, rows([row for _, row in lines]), about=about
     )
 
 
 def _pairs(group: Group, answers: EntryAnswers) -> ReportTable:
-    made = [
+    cells = [
         [
             text(pair.task),
             text(pair.first.label),
@@ -100,7 +100,7 @@ def _pairs(group: Group, answers: EntryAnswers) -> ReportTable:
     )
     columns = ("task", "class", "taken for", "images", "the other way round", "share confused")
     return ReportTable(
-        f"class-pairs-{slug(group.label)}", title, columns, rows(made), about=about + _of_seed(group)
+        f"class-pairs-{slug(group.label)}", title, columns, rows(cells), about=about + _seed_note(group)
     )
 
 
@@ -125,5 +125,5 @@ def confused_classes(answers: EntryAnswers) -> list[ClassPair]:
     return sorted(pairs, key=lambda pair: (-pair.images, -pair.share, pair.task))
 
 
-def _of_seed(group: Group) -> str:
-    return f" Of the run with seed {group.first.settings.seed}." if len(group.records) > 1 else ""
+def _seed_note(group: Group) -> str:
+    return f" From the run with seed {group.first.settings.seed}." if len(group.records) > 1 else ""

@@ -1,7 +1,7 @@
-"""From folders to what is compared: runs that differ in their seed alone are a group, groups of a method a family.
+"""Group runs for the report: runs that differ only in their seed are a group, groups of one method a family.
 
-Accuracy does not depend on how many agents there are, so figures of accuracy show one group of each family (the
-one with the most agents); speedup is drawn over all of them.
+Accuracy does not depend on the number of agents, so figures of accuracy show one group of each family (the one
+with the most agents). Speedup is drawn over all groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Group:
 
     label: str
     records: tuple[Record, ...]
-    """By seed."""
+    """Sorted by seed."""
 
     @property
     def first(self) -> Record:
@@ -41,7 +41,7 @@ class Group:
 
     @property
     def told(self) -> bool:
-        """Whether the method is told the task of every test image: baselines are, as in the paper."""
+        """Whether the method is given the task of every test image, as baselines are in the paper."""
         return bool(self.method.get("label") == "given")
 
     @property
@@ -50,25 +50,25 @@ class Group:
 
     @property
     def same_order(self) -> bool:
-        """Whether all seeds learned the tasks in one order: only then a step is the same task in all of them."""
+        """Whether all seeds learned the tasks in the same order; only then is a step the same task in all."""
         return len({tuple(record.settings.names) for record in self.records}) == 1
 
     def figure(self, *path: str) -> Interval | None:
-        """A figure of results.json over seeds, by its path; None where some run has none."""
+        """Return the value at `path` in results.json, over seeds; None if it is missing in any run."""
         return self.over_seeds(lambda record: _inside(record.results, path))
 
     def over_seeds(self, value: Callable[[Record], float | None]) -> Interval | None:
-        found = [value(record) for record in self.records]
-        known = [float(number) for number in found if number is not None]
-        return interval(known) if len(known) == len(found) else None
+        values = [value(record) for record in self.records]
+        known = [float(number) for number in values if number is not None]
+        return interval(known) if len(known) == len(values) else None
 
     def curve(self, read: Callable[[Record], Sequence[float | None]]) -> list[Interval | None]:
-        """A series after 1, 2, … tasks, over seeds."""
+        """Return the values after 1, 2, … tasks, each over seeds."""
         series = [list(read(record)) for record in self.records]
         return [_interval_or_none(values) for values in zip(*series, strict=True)]
 
     def average_curve(self, figure: str) -> list[Interval | None]:
-        """The mean of all tasks known so far, after each task."""
+        """Return the mean over the tasks known so far, after each task."""
         return self.curve(lambda record: averages(record.matrix(figure)))
 
     def at_the_end(self, task: str, figure: str) -> Interval | None:
@@ -79,26 +79,26 @@ class Group:
 
     @cached_property
     def matrix(self) -> Matrix:
-        """Of the final answer, the first seed's."""
+        """Accuracy matrix of the final answers of the first seed."""
         return self.first.matrix("final")
 
 
 @dataclass(frozen=True)
 class RunFamily:
-    """Groups of one method on the same tasks with other numbers of agents."""
+    """Groups of one method on the same tasks, with different numbers of agents."""
 
     label: str
     groups: tuple[Group, ...]
-    """By number of agents."""
+    """Sorted by number of agents."""
 
     @property
     def shown(self) -> Group:
-        """Stands for all of them where accuracy is looked at."""
+        """The group that represents the family in figures of accuracy."""
         return replace(self.groups[-1], label=self.label)
 
     @property
     def sweeps(self) -> list[RunFamily]:
-        """Its groups that differ in the number of agents alone, where there are several."""
+        """Sets of two or more of its groups that differ only in the number of agents."""
         alike: dict[tuple[str, str, float], list[Group]] = {}
         for group in self.groups:
             settings = group.first.settings
@@ -114,11 +114,11 @@ class RunFamily:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that a report is about."""
+    """The runs that a report compares."""
 
     families: tuple[RunFamily, ...]
     notes: tuple[str, ...]
-    """What was left out, and what must be known to read it."""
+    """Runs that were left out, and warnings that a reader needs."""
 
     @property
     def groups(self) -> list[Group]:
@@ -134,16 +134,16 @@ class Comparison:
 
 
 def collect(folders: Sequence[str | Path]) -> Comparison:
-    """Read all complete runs in these folders, in the order given."""
+    """Return all complete runs in these folders, in the order given; raise RunError if there are none."""
     records = [read_record(folder) for folder in dict.fromkeys(find_records(folders))]
     complete = [record for record in records if record.complete]
     if not complete:
         raise RunError(
-            f"none of the {len(records)} runs found is complete; give the command that made them again, it goes on"
+            f"none of the {len(records)} runs found is complete; repeat the command that started them to resume"
         )
     notes = [
         f"The run in {where} is not complete and was left out ({len(record.learned)} of "
-        f"{len(record.settings.tasks)} tasks learned); the command that made it goes on with it."
+        f"{len(record.settings.tasks)} tasks learned); repeat the command that started it to resume."
         for where, record in zip(places(records), records, strict=True)
         if not record.complete
     ]
@@ -152,7 +152,7 @@ def collect(folders: Sequence[str | Path]) -> Comparison:
 
 
 def places(records: Sequence[Record]) -> list[str]:
-    """The ends of runs' paths, as long as it takes to tell them apart: sweeps all have a `seed-0`."""
+    """Return the shortest path ends that distinguish the runs: every sweep has a folder `seed-0`."""
     parts = [record.folder.absolute().parts for record in records]
     ends = [["/".join(part[-length:]) for part in parts] for length in range(1, max(map(len, parts)) + 1)]
     return next((names for names in ends if len(set(names)) == len(names)), ends[0])
@@ -170,20 +170,20 @@ def _families(records: Sequence[Record]) -> tuple[RunFamily, ...]:
 
 
 def _groups(label: str, groups: list[list[Record]]) -> tuple[Group, ...]:
-    made = []
-    for records in sorted(groups, key=lambda some: some[0].settings.agents):
+    sorted_groups = []
+    for records in sorted(groups, key=lambda group: group[0].settings.agents):
         settings = records[0].settings
         details = [f"{settings.agents} agents" if settings.agents > 1 else "1 agent"]
         details += ["over a mesh"] if settings.sharing == "mesh" else []
-        details += [settings.assign] if len({some[0].settings.assign for some in groups}) > 1 else []
-        details += [f"α = {settings.alpha:g}"] if len({some[0].settings.alpha for some in groups}) > 1 else []
+        details += [settings.assign] if len({group[0].settings.assign for group in groups}) > 1 else []
+        details += [f"α = {settings.alpha:g}"] if len({group[0].settings.alpha for group in groups}) > 1 else []
         full = ", ".join([label, *details]) if len(groups) > 1 else label
-        made.append(Group(full, tuple(_one_per_seed(records))))
-    return tuple(made)
+        sorted_groups.append(Group(full, tuple(_one_per_seed(records))))
+    return tuple(sorted_groups)
 
 
 def _one_per_seed(records: Sequence[Record]) -> list[Record]:
-    """The same run twice is no second seed."""
+    """Return one run for each seed, sorted by seed; a copy of a run is not a second seed."""
     return list({record.settings.seed: record for record in sorted(records, key=_seed)}.values())
 
 
@@ -202,7 +202,7 @@ def _group_key(record: Record) -> str:
 
 
 def _labels(records: Sequence[Record]) -> list[str]:
-    """A method's name, and whether it is told tasks; two of one name are told apart by their folders."""
+    """Return a label for each run: the method's name, with the folder where two methods share a name."""
     names = [_name(record.settings.method) for record in records]
     labels = [
         name if names.count(name) == 1 else f"{name} ({where})"
@@ -220,7 +220,7 @@ def _name(method: dict[str, Any]) -> str:
 
 def _warnings(families: Sequence[RunFamily]) -> list[str]:
     hashes = {family.groups[0].first.settings.data_hash for family in families}
-    found = [
+    warnings = [
         f"{group.label}, seed {record.settings.seed}: from {apart[0]} on its {FLEW_APART}."
         for family in families
         for group in family.groups
@@ -229,10 +229,10 @@ def _warnings(families: Sequence[RunFamily]) -> list[str]:
     ]
     trials = [family.label for family in families if _is_trial(family.groups[0].first)]
     if trials:
-        found.append(f"Of validation images, since they are trials of tuning: {', '.join(trials)}.")
+        warnings.append(f"Measured on validation images, since these are trials of tuning: {', '.join(trials)}.")
     if len(hashes) > 1:
-        found.append("These runs are not all of the same tasks or images: compare their figures with care.")
-    return found
+        warnings.append("These runs do not all use the same tasks and images: compare their figures with care.")
+    return warnings
 
 
 def _is_trial(record: Record) -> bool:

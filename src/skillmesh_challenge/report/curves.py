@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 Curve = Sequence[Interval | None]
 SEEDS = " Bands are 95 % confidence intervals over seeds."
 ORDERS = (
-    " Where seeds drew the order of tasks, a step is another task with each: lines are means, and a band would "
-    "show how tasks differ, not how sure a mean is; the table has the intervals."
+    " Where seeds drew the order of tasks, a step adds a different task with each seed: lines are means. A band "
+    "would show how tasks differ, not how certain a mean is; the table has the intervals."
 )
 FIRST = 10
 AXIS = " The vertical axis need not begin at zero."
@@ -46,26 +46,25 @@ def task_1(comparison: Comparison) -> Figure:
     names = sorted({record.settings.names[0] for group in comparison.shown for record in group.records})
     title = "Accuracy of task 1 over time"
     caption = (
-        f"Final accuracy on the first task ({', '.join(names)}) as more and more tasks are learned. What a method "
-        "loses that is told nothing is taken for another task; what one loses that is told the task is forgotten."
-        + _seeds(comparison)
-        + AXIS
+        f"Final accuracy on the first task ({', '.join(names)}) as more and more tasks are learned. Losses of a "
+        "method without a task label are images taken for other tasks; losses of one that is told the task are "
+        "forgetting." + _seeds(comparison) + AXIS
     )
     alt = "Lines over the number of tasks. " + _ends(curves)
     table = curve_table("task-1", title, curves)
 
     def draw() -> Canvas:
-        made = canvas(7.5, max(3.6, 0.3 * len(curves)))
-        _draw(made.add_subplot(), curves, "accuracy of task 1, %", _banded(comparison))
-        return made
+        figure = canvas(7.5, max(3.6, 0.3 * len(curves)))
+        _draw(figure.add_subplot(), curves, "accuracy of task 1, %", _banded(comparison))
+        return figure
 
     return Figure("task-1", title, caption, alt, draw, table)
 
 
 def average(comparison: Comparison) -> Figure:
     final = {group.label: group.average_curve("final") for group in comparison.shown}
-    untold = [group for group in comparison.shown if not group.told]  # of others both curves are the same
-    given = {f"{group.label}, task given": group.average_curve("given") for group in untold}
+    unlabelled = [group for group in comparison.shown if not group.told]  # with labels both curves are equal
+    given = {f"{group.label}, task given": group.average_curve("given") for group in unlabelled}
     together = {group.label: bounds_of(group)[ALL_DATA] for group in comparison.shown}
     title = "Average accuracy over time"
     bounds = {
@@ -77,14 +76,14 @@ def average(comparison: Comparison) -> Figure:
     alt = "Lines over the number of tasks. " + _ends(final | given)
 
     def draw() -> Canvas:
-        made = canvas(7.5, max(3.9, 0.45 * len(final)))
-        axes = made.add_subplot()
+        figure = canvas(7.5, max(3.9, 0.45 * len(final)))
+        axes = figure.add_subplot()
         order = list(final)
         named = _same_ends(given, "task given", order)
         for words in {_all_data(bound): None for bound in together.values()}:
             alike = {label: curve for label, curve in bounds.items() if label.endswith(f", {words}")}
             named += _same_ends(alike, words, order)
-        for group, curve in zip(untold, given.values(), strict=True):
+        for group, curve in zip(unlabelled, given.values(), strict=True):
             index = order.index(group.label)
             draw_curve(axes, curve, index, band=False, linestyle=(0, (1, 1.2)), linewidth=1.1, marker="")
         also = [*given.values(), *bounds.values()]
@@ -93,13 +92,13 @@ def average(comparison: Comparison) -> Figure:
             if bound.value is not None:
                 at, colour = (len(final[label]), 100 * bound.value.mean), PALETTE[index % len(PALETTE)]
                 axes.plot(*at, color=colour, marker="*", markersize=11, clip_on=False, zorder=5)
-        return made
+        return figure
 
     return Figure("average-accuracy", title, _average_caption(comparison, list(bounds)), alt, draw, table)
 
 
 def _all_data(bound: Bound) -> str:
-    """Name the classifier trained on all data together, as what it is."""
+    """Return the label of the classifier trained on all data together, which says if it is no bound."""
     return "all data" if bound.holds else "all data (not a bound here)"
 
 
@@ -110,7 +109,7 @@ def _average_caption(comparison: Comparison, known: Sequence[str]) -> str:
     return (
         "Mean over all tasks learned so far: the final answer (full lines with markers) and the same heads with "
         f"the task given (thin dotted lines of the same colour). {together} {bounds_in_words(comparison.shown)} "
-        f"Steps are easy or hard tasks that come in.{_seeds(comparison)}{AXIS}"
+        f"Sudden changes are easy or hard tasks being added.{_seeds(comparison)}{AXIS}"
     )
 
 
@@ -122,7 +121,7 @@ def first_ten(comparison: Comparison) -> Figure:
     caption = (
         "Final accuracy on each of the first ten tasks divided by its accuracy just "
         "after it was learned, one line per task, one panel per method. 100 % is no "
-        "interference. With several seeds their mean; the table has the intervals."
+        "interference. With several seeds, lines are means; the table has the intervals."
         + undivided(comparison, FIRST)
         + AXIS
     )
@@ -136,7 +135,7 @@ def first_ten(comparison: Comparison) -> Figure:
 
 
 def _normalised(group: Group) -> dict[str, Curve]:
-    """By the task's name; where seeds draw the order, by its place."""
+    """Return the normalised curve of each of the first ten tasks, by its name (if seeds drew the order: place)."""
     count = min(FIRST, len(group.tasks))
     names = group.tasks if group.same_order else [f"task {index + 1}" for index in range(count)]
     matrices = [normalised(record.matrix("final")) for record in group.records]
@@ -147,18 +146,18 @@ def _normalised(group: Group) -> dict[str, Curve]:
 
 
 def _over(values: object) -> Interval | None:
-    found = [float(value) for value in values]  # type: ignore[attr-defined]
-    return None if np.isnan(found).any() else interval(found)
+    shares = [float(value) for value in values]  # type: ignore[attr-defined]
+    return None if np.isnan(shares).any() else interval(shares)
 
 
 def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
     columns = min(3, len(curves))
     lines = -(-len(curves) // columns)
-    made = canvas(max(7.5, 3.1 * columns + 1.2), 2.7 * lines + 0.5)
-    panels = made.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    figure = canvas(max(7.5, 3.1 * columns + 1.2), 2.7 * lines + 0.5)
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     values = [100 * p.mean for tasks in curves.values() for curve in tasks.values() for p in curve if p]
     low, high = limits(values)
-    # A ratio may exceed 100 %: a task that is answered better than just after it was learned.
+    # A ratio may exceed 100 %, if a task is answered better than just after it was learned.
     ends = low, max(high, 5.0 * math.ceil(max(values, default=0.0) / 5.0 - 1e-9))
     for axes, (label, tasks) in zip(panels.flat, curves.items(), strict=False):
         for index, (task, curve) in enumerate(tasks.items()):
@@ -169,13 +168,13 @@ def _ten_panels(curves: dict[str, dict[str, Curve]]) -> Canvas:
         whole_numbers(axes)
     for axes in panels.flat[len(curves) :]:
         axes.set_visible(False)
-    made.supxlabel("tasks learned", fontsize=9)
+    figure.supxlabel("tasks learned", fontsize=9)
     panels[0, 0].set_ylabel("normalised accuracy, %")
     shared = len({tuple(tasks) for tasks in curves.values()}) == 1
     for axes in [panels[0, columns - 1]] if shared else panels.flat[: len(curves)]:
         place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02)} if shared else {"loc": "lower left"}
         axes.legend(fontsize=7.5 if shared else 6, handlelength=2.6, **place)
-    return made
+    return figure
 
 
 def _draw(
@@ -186,7 +185,7 @@ def _draw(
     also: Sequence[Curve] = (),
     more: Sequence[End] = (),
 ) -> None:
-    """Curves with their names at their ends, those `banded` with their intervals."""
+    """Draw curves with their names at their ends; those in `banded` also get their confidence band."""
     values = [100 * point.mean for curve in (*curves.values(), *also) for point in curve if point]
     wide = [point for label in banded for point in curves[label] if point]
     values += [100 * (point.mean - (point.half_width or 0.0)) for point in wide]
@@ -207,14 +206,14 @@ def _draw(
 
 
 def _same_ends(curves: Mapping[str, Curve], bound: str, order: Sequence[str]) -> list[End]:
-    """Names of bounds at their ends; those that end in the same place (the same heads) have one name.
+    """Return the names of bounds at their ends; curves that end in the same place (the same heads) share a name.
 
-    `order` are the labels of all that is drawn, by which they have their colours.
+    `order` lists the labels of all curves, which sets their colours.
     """
-    found: dict[float, list[int]] = {}
+    by_end: dict[float, list[int]] = {}
     for index, curve in enumerate(curves.values()):
         if curve[-1] is not None:
-            found.setdefault(round(100 * curve[-1].mean, 1), []).append(index)
+            by_end.setdefault(round(100 * curve[-1].mean, 1), []).append(index)
     names = [label.removesuffix(f", {bound}") for label in curves]
     length = max(map(len, curves.values()), default=0)
     return [
@@ -224,7 +223,7 @@ def _same_ends(curves: Mapping[str, Curve], bound: str, order: Sequence[str]) ->
             f"{_together([names[i] for i in indices])}, {bound}, {end:.1f} %",
             signs(order.index(names[indices[-1]]))["color"],
         )
-        for end, indices in found.items()
+        for end, indices in by_end.items()
     ]
 
 
@@ -237,16 +236,16 @@ def _at_the_end(curve: Curve, bound: Interval | None) -> Curve:
 
 
 def _ends(curves: Mapping[str, Curve]) -> str:
-    told = [
+    changes = [
         f"{label} from {100 * curve[0].mean:.1f} to {100 * curve[-1].mean:.1f} %"
         for label, curve in curves.items()
         if curve[0] and curve[-1]
     ]
-    return "; ".join(told) + "."
+    return "; ".join(changes) + "."
 
 
 def _banded(comparison: Comparison) -> frozenset[str]:
-    """Labels of what several seeds learned in one order."""
+    """Return the labels of the groups whose several seeds learned the tasks in the same order."""
     return frozenset(group.label for group in comparison.shown if len(group.records) > 1 and group.same_order)
 
 

@@ -1,4 +1,4 @@
-"""What was learned, what was forgotten of it, and what is left: a row of dots for every method."""
+"""Accuracy just after learning, forgetting, and accuracy at the end: a row of dots for every method."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ LOOKS: dict[bool, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class DotRow:
-    """A method; figures are shares."""
+    """A method with its accuracies and forgetting, as shares."""
 
     label: str
     told: bool
-    """Whether it is told the task of every test image."""
+    """Whether the method is given the task of every test image."""
     learned: Interval
     forgotten: Interval
     final: Interval
 
 
 def learned_and_forgotten(comparison: Comparison) -> Figure | None:
-    """Nothing where no method has learned two tasks."""
-    found = best_first([row for group in comparison.shown if (row := _row(group))])
-    if not found:
+    """Return the figure; None if no method has learned two tasks."""
+    methods = best_first([row for group in comparison.shown if (row := _row(group))])
+    if not methods:
         return None
     title = "Learned, forgotten, and left"
     caption = (
-        "Left: accuracy of each task just after it was learned, its task told, on average. Middle: how far it "
-        "fell from its best until the end, in the answers that count. Right: what is left at the end. Hollow "
-        "dots: the method is told the task of every test image. What learns nothing forgets nothing: read both."
-        + (" Whiskers are 95 % confidence intervals over seeds." if any(map(_has_whiskers, found)) else "")
+        "Left: average accuracy of the tasks just after learning, with the task given. Middle: drop of the final "
+        "accuracy from its best value to the end. Right: final accuracy at the end. Hollow dots: the method is "
+        "told the task of every test image. A method that learns nothing forgets nothing: read both together."
+        + (" Whiskers are 95 % confidence intervals over seeds." if any(map(_has_whiskers, methods)) else "")
     )
     alt = "Dots. " + "; ".join(
         f"{row.label}: learned {100 * row.learned.mean:.1f} %, forgot {100 * row.forgotten.mean:.1f} points, has "
         f"{100 * row.final.mean:.1f} % left"
-        for row in found
+        for row in methods
     )
     columns = ("run", "task told", "just after learning", "forgotten", "at the end")
-    made = [
-        [text(row.label), yes(row.told), *map(percent, (row.learned, row.forgotten, row.final))] for row in found
+    cells = [
+        [text(row.label), yes(row.told), *map(percent, (row.learned, row.forgotten, row.final))] for row in methods
     ]
-    table = ReportTable("learned-and-forgotten", title, columns, rows(made))
-    return Figure("learned-and-forgotten", title, caption, alt, lambda: draw(found), table)
+    table = ReportTable("learned-and-forgotten", title, columns, rows(cells))
+    return Figure("learned-and-forgotten", title, caption, alt, lambda: draw(methods), table)
 
 
-def best_first(found: Sequence[DotRow]) -> list[DotRow]:
-    return sorted(found, key=lambda row: -row.final.mean)
+def best_first(methods: Sequence[DotRow]) -> list[DotRow]:
+    return sorted(methods, key=lambda row: -row.final.mean)
 
 
 def _row(group: Group) -> DotRow | None:
@@ -76,29 +76,29 @@ def _has_whiskers(row: DotRow) -> bool:
     return any(figure.half_width for figure in (row.learned, row.forgotten, row.final))
 
 
-def draw(found: Sequence[DotRow]) -> Canvas:
-    made = canvas(8.5, 0.24 * len(found) + 1.2)
-    left, middle, right = made.subplots(1, 3, sharey=True)
-    for axes, figures in ((left, [row.learned for row in found]), (right, [row.final for row in found])):
+def draw(methods: Sequence[DotRow]) -> Canvas:
+    figure = canvas(8.5, 0.24 * len(methods) + 1.2)
+    left, middle, right = figure.subplots(1, 3, sharey=True)
+    for axes, figures in ((left, [row.learned for row in methods]), (right, [row.final for row in methods])):
         axes.set_xlim(limits([100 * (figure.mean - (figure.half_width or 0.0)) for figure in figures]))
-    _dots(left, found, [row.learned for row in found], "just after learning, %")
-    _dots(middle, found, [row.forgotten for row in found], "forgotten, points")
-    _dots(right, found, [row.final for row in found], "at the end, %")
+    _dots(left, methods, [row.learned for row in methods], "just after learning, %")
+    _dots(middle, methods, [row.forgotten for row in methods], "forgotten, points")
+    _dots(right, methods, [row.final for row in methods], "at the end, %")
     middle.axvline(0, color=GREY, linewidth=0.8)
-    left.set_yticks(range(len(found)), labels=[row.label for row in found])
-    left.set_ylim(len(found) - 0.4, -0.6)
+    left.set_yticks(range(len(methods)), labels=[row.label for row in methods])
+    left.set_ylim(len(methods) - 0.4, -0.6)
     low, high = middle.get_xlim()
-    middle.set_xlim(min(low, -0.5), max(high, 2.0))  # fractions of a point are nothing to look at
+    middle.set_xlim(min(low, -0.5), max(high, 2.0))  # fractions of a point must not fill the axis
     handles, labels = right.get_legend_handles_labels()
     each = dict(zip(labels, handles, strict=True))
-    made.legend(each.values(), each, loc="outside upper right", ncols=2)
-    return made
+    figure.legend(each.values(), each, loc="outside upper right", ncols=2)
+    return figure
 
 
-def _dots(axes: Axes, found: Sequence[DotRow], figures: Sequence[Interval], label: str) -> None:
-    for at, (row, figure) in enumerate(zip(found, figures, strict=True)):
+def _dots(axes: Axes, methods: Sequence[DotRow], figures: Sequence[Interval], label: str) -> None:
+    for at, (row, figure) in enumerate(zip(methods, figures, strict=True)):
         wide = None if figure.half_width is None else 100 * figure.half_width
         drawn = axes.errorbar(100 * figure.mean, at, xerr=wide, linestyle="", linewidth=1, **LOOKS[row.told])
-        drawn.lines[0].set_clip_on(False)  # a dot at 100 % is whole
+        drawn.lines[0].set_clip_on(False)  # else a dot at 100 % is cut off
     axes.set_xlabel(label)
     axes.grid(axis="both")

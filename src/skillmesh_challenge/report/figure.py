@@ -1,4 +1,4 @@
-"""A figure of the report: drawn on demand, saved as SVG and PNG, with the table of what it shows."""
+"""A figure of the report: drawn on demand, saved as SVG and PNG, with a table of its values."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ PNG_DPI = 200
 
 @dataclass(frozen=True)
 class Figure:
-    """The files are named after `name`."""
+    """A figure; its files are named after `name`."""
 
     name: str
     title: str
     caption: str
     """What it shows, and how to read it."""
     alt: str
-    """What it says, for those who do not see it."""
+    """Description for readers who cannot see the figure."""
     draw: Callable[[], Canvas]
     table: ReportTable
 
     def write(self, folder: Path) -> list[Path]:
-        """Draw it; the same runs give the same SVG, byte by byte."""
+        """Draw and save the figure; the same runs give the same SVG, byte for byte."""
         svg, png = folder / f"{self.name}.svg", folder / f"{self.name}.png"
         with drawing():
             drawn = self.draw()
-            for _ in range(2):  # the first layout does not know yet how large its labels are
+            for _ in range(2):  # the first layout does not know the size of the labels yet
                 drawn.draw_without_rendering()
             with writing(svg, sync=False) as file:
                 drawn.savefig(file, format="svg", metadata={"Date": None})

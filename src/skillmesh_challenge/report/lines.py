@@ -1,4 +1,4 @@
-"""Accuracy of task recognition over the number of tasks, its regression line, and where that meets a level."""
+"""Accuracy of task recognition over the number of tasks, with its regression line and where it meets a level."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 PAPER_GMMC = Line(-0.0012, 0.952)
-"""Section 5."""
+"""Regression line of GMMC in section 5 of the paper."""
 FAR = 1000
-"""Tasks that the look ahead is drawn to, at most."""
+"""Largest number of tasks that the extrapolation is drawn to."""
 
 
 def mapper(comparison: Comparison, levels: Sequence[float]) -> Figure | None:
-    """Draw nothing where no method recognises tasks, or there is but one; no line through too few tasks."""
+    """Return the figure; None if no method recognises tasks or there is only one. Too few tasks get no line."""
     curves = {group.label: group.average_curve("found") for group in comparison.shown}
     points = {label: _points(curve) for label, curve in curves.items()}
-    points = {label: some for label, some in points.items() if len(some) > 1}
+    points = {label: curve for label, curve in points.items() if len(curve) > 1}
     if not points:
         return None
-    enough = {label: some for label, some in points.items() if len(some) >= FEWEST_TASKS}
-    lines = {label: fit_line(*zip(*some, strict=True)) for label, some in enough.items()}
+    enough = {label: curve for label, curve in points.items() if len(curve) >= FEWEST_TASKS}
+    lines = {label: fit_line(*zip(*curve, strict=True)) for label, curve in enough.items()}
     title = "Task recognition over the number of tasks"
     alt = "Points over the number of tasks. " + "; ".join(
-        f"{label}: {100 * some[-1][1]:.1f} % after {some[-1][0]} tasks"
+        f"{label}: {100 * curve[-1][1]:.1f} % after {curve[-1][0]} tasks"
         + (f", line {_formula(lines[label])}" if label in lines else ", no line")
-        for label, some in points.items()
+        for label, curve in points.items()
     )
     order = {label: index for index, label in enumerate(curves)}
     table = _table(title, lines, points, levels)
@@ -44,16 +44,16 @@ def mapper(comparison: Comparison, levels: Sequence[float]) -> Figure | None:
 
 
 def no_look_ahead(comparison: Comparison) -> str:
-    """Say for which methods no line is fitted, and why; nothing where all have enough tasks."""
+    """Return a sentence that names the methods without a line and the reason; empty if all have enough tasks."""
     counts = {group.label: len(_points(group.average_curve("found"))) for group in comparison.shown}
     few = {label: count for label, count in counts.items() if 1 < count < FEWEST_TASKS}
     if not few:
         return ""
-    told = ", ".join(f"{label} ({count} tasks)" for label, count in few.items())
+    methods = ", ".join(f"{label} ({count} tasks)" for label, count in few.items())
     return (
-        f"No line is fitted and nothing is extrapolated for {told}: that takes {FEWEST_TASKS} tasks. One easy or "
-        f"hard task moves an average over n tasks by up to 100/n points, so with fewer than {FEWEST_TASKS} a line "
-        "shows which tasks came first, not how recognition holds up as tasks are added."
+        f"No line is fitted and nothing is extrapolated for {methods}: that takes {FEWEST_TASKS} tasks. One easy "
+        f"or hard task moves an average over n tasks by up to 100/n points, so with fewer than {FEWEST_TASKS} a "
+        "line shows which tasks came first, not how recognition holds up as tasks are added."
     )
 
 
@@ -63,10 +63,10 @@ def _caption(lines: Mapping[str, Line], points: Mapping[str, list[tuple[int, flo
     if not lines:
         return f"{measured[0].upper()}{measured[1:]}.{absent} The vertical axis need not begin at zero."
     return (
-        f"Left: {measured}, with the regression line of each method. Right: the same lines drawn on beyond the "
-        "data, with the paper's own for GMMC (section 5, 102 tasks). A straight line is the paper's way to look "
-        "ahead, not a law: the table says at how many tasks it meets a level. The vertical axis on the left need "
-        f"not begin at zero.{absent}"
+        f"Left: {measured}, with the regression line of each method. Right: the same lines extended beyond the "
+        "data, with the paper's own for GMMC (section 5, 102 tasks). A straight line is the paper's way to "
+        "extrapolate, not a law: the table gives the number of tasks at which it meets a level. The vertical axis "
+        f"on the left need not begin at zero.{absent}"
     )
 
 
@@ -81,17 +81,17 @@ def _formula(line: Line) -> str:
 def _table(
     title: str, lines: dict[str, Line], points: dict[str, list[tuple[int, float]]], levels: Sequence[float]
 ) -> ReportTable:
-    made: list[list[Cell]] = []
-    for label, some in points.items():
+    cells: list[list[Cell]] = []
+    for label, curve in points.items():
         line = lines.get(label)
-        head = [text("ours"), text(label), number(some[-1][0]), percent(some[-1][1])]
+        head = [text("ours"), text(label), number(curve[-1][0]), percent(curve[-1][1])]
         read_off = [number(line.meets(level) if line else None) for level in levels]
-        made.append([*head, text(_formula(line)) if line else number(None), *read_off])
+        cells.append([*head, text(_formula(line)) if line else number(None), *read_off])
     paper = {cell.row: cell.figure for cell in printed("mapper")}
     for name, share, formula in (("GMMC", 0.8494, _formula(PAPER_GMMC)), ("MAHA", 0.871, "–")):
         figure = paper[f"tasks at which {name}'s line meets zero"]
         meets = [Cell(figure.text, figure.range.middle) if level == 0 else number(None) for level in levels]
-        made.append([text("paper"), text(name), number(102), percent(share), text(formula), *meets])
+        cells.append([text("paper"), text(name), number(102), percent(share), text(formula), *meets])
     columns = ("of", "method", "tasks", "task found at the end", "regression line")
     heads = tuple(f"meets {100 * level:g} % at T =" for level in levels)
     note = "The paper's line for GMMC as printed, 0.952 − 0.0012 T, meets zero at 793; the paper says 800."
@@ -99,21 +99,21 @@ def _table(
         "mapper",
         title,
         (*columns, *heads),
-        rows(made),
+        rows(cells),
         (("", note),),
         ours=frozenset(range(len(points))),
     )
 
 
 def _draw(points: dict[str, list[tuple[int, float]]], lines: dict[str, Line], order: dict[str, int]) -> Canvas:
-    made = canvas(9.5, 3.7) if lines else canvas(7.5, 3.6)
-    panels = made.subplots(1, 2, width_ratios=[1.25, 1]) if lines else [made.add_subplot()]
-    longest = max(t for some in points.values() for t, _ in some)
+    figure = canvas(9.5, 3.7) if lines else canvas(7.5, 3.6)
+    panels = figure.subplots(1, 2, width_ratios=[1.25, 1]) if lines else [figure.add_subplot()]
+    longest = max(t for curve in points.values() for t, _ in curve)
     _measured(panels[0], points, lines, order, longest)
     if lines:
         panels[0].set_title("measured")
         _ahead(panels[1], lines, order, longest)
-    return made
+    return figure
 
 
 def _measured(
@@ -123,12 +123,12 @@ def _measured(
     order: dict[str, int],
     longest: int,
 ) -> None:
-    """Draw points and the lines through them; points without one are joined."""
+    """Draw points and the regression lines through them; points without such a line are joined."""
     ends = []
-    values = [100 * share for some in points.values() for _, share in some]
-    for label, some in points.items():
+    values = [100 * share for curve in points.values() for _, share in curve]
+    for label, curve in points.items():
         look = signs(order[label])
-        t, y = zip(*some, strict=True)
+        t, y = zip(*curve, strict=True)
         joined = {} if label not in lines else {"linestyle": ""}
         axes.plot(t, [100 * v for v in y], clip_on=False, **(look | {"markersize": 3.5} | joined))
         end = 100 * (lines[label].at(longest) if label in lines else y[-1])
@@ -159,13 +159,13 @@ def _ahead(axes: Axes, lines: dict[str, Line], order: dict[str, int], longest: i
         else:
             ends.append((last, 100 * line.at(last), label, colour))
     axes.set(xlabel="tasks", ylabel="task recognised, %", xlim=(0, FAR), ylim=(0, 100))
-    axes.set_title("line drawn on (dashed)")
+    axes.set_title("extrapolated (dashed)")
     axes.grid(axis="y")
     label_ends(axes, ends)
 
 
 def _name_inside(axes: Axes, line: Line, name: str, colour: str, named: int) -> None:
-    """Beside the line, each name higher than the last; near the axis there is no room on the left."""
+    """Write a name beside its line, each higher than the last, on the right where the left has no room."""
     level = 0.04 + 0.09 * named
     at = line.meets(level) or 0.0
     left = at >= FAR / 3

@@ -1,4 +1,4 @@
-"""Make a report: what it holds and in which order, and the folder that it is written to."""
+"""Build a report: choose its sections and their order, and write it to a folder."""
 
 from __future__ import annotations
 
@@ -20,27 +20,25 @@ from skillmesh_challenge.report.table import ReportTable
 from skillmesh_challenge.report.tables import all_tables
 
 PAGE = "report.html"
-NO_LINE = "No figure of task recognition: it takes a method that recognises tasks, and two of them."
-NO_DOTS = (
-    "No figure of what was learned and forgotten: it takes a method with two tasks, and answers of told ones."
-)
+NO_LINE = "No figure of task recognition: it needs a method that recognises tasks, and at least two tasks."
+NO_DOTS = "No figure of what was learned and forgotten: it needs two tasks, and accuracies with the task given."
 BESIDE_THE_PAPER = (
-    "Tables 1 and 2 of the paper on Shared Knowledge Lifelong Learning, with the runs of this page among their "
+    "Tables 1 and 2 of the paper on Shared Knowledge Lifelong Learning, with the runs of this page added as "
     "rows; and the paper's figures, drawn from these runs."
 )
-NO_SWEEP = "No figure of speedup over agents: no method was run with several numbers of them."
+NO_SWEEP = "No figure of speedup over agents: no method was run with different numbers of agents."
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a report shows; nothing is drawn yet."""
+    """The content of a report, before anything is drawn."""
 
     comparison: Comparison
     sections: tuple[Section, ...]
 
     @property
     def notes(self) -> list[str]:
-        """What was left out, and why: of runs first, then section by section."""
+        """What was left out and why: notes on runs first, then section by section."""
         return [*self.comparison.notes, *(note for section in self.sections for note in section.notes)]
 
     @property
@@ -54,12 +52,12 @@ class Report:
 
 
 def make_report(folders: Sequence[str | Path], levels: Sequence[float] = LEVELS) -> Report:
-    """Compare the runs in these folders.
+    """Return a report that compares the runs in these folders.
 
     Parameters
     ----------
     levels
-        Shares of recognised tasks at which the regression line is read off.
+        Shares of recognised tasks, 0 to 1, at which the regression line is read off.
     """
     comparison = collect(folders)
     tables = {table.name: table for table in all_tables(comparison)}
@@ -92,7 +90,7 @@ def _confused(comparison: Comparison) -> Section:
 
 
 def _over_time(comparison: Comparison, lifelong: ReportTable) -> Section:
-    """What becomes of accuracy as tasks are added."""
+    """Return the section on how accuracy changes as tasks are added."""
     forgotten = dots.learned_and_forgotten(comparison)
     figures = [curves.average(comparison), *([forgotten] if forgotten else [])]
     figures += heat.accuracy_matrices(comparison)
@@ -108,7 +106,7 @@ def _costs(comparison: Comparison, costs: ReportTable) -> Section:
 
 
 def _beside_the_paper(comparison: Comparison, levels: Sequence[float], tables: tuple[ReportTable, ...]) -> Section:
-    """The paper's tables and figures with these runs among them: folded, for those who know the paper."""
+    """Return the section with the paper's tables and figures and these runs; it is folded at first."""
     recognition = lines.mapper(comparison, levels)
     figures = [curves.task_1(comparison), curves.first_ten(comparison), *([recognition] if recognition else [])]
     return Section(
@@ -126,7 +124,7 @@ def _without_empty(*notes: str) -> tuple[str, ...]:
 
 
 def write_report(report: Report, out: Path) -> Path:
-    """Write figures, tables and the page that holds them all; returns the page's path."""
+    """Write the figures, the tables and the page that shows them all; return the path of the page."""
     figures, tables = out / "figures", out / "tables"
     for folder in (figures, tables):
         folder.mkdir(parents=True, exist_ok=True)

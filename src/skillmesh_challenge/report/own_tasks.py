@@ -1,4 +1,4 @@
-"""What a reader looks for first: how well each of their tasks is answered, and its most frequent mistake."""
+"""What a reader looks for first: the accuracy of each of their tasks, and its most frequent mistake."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ FIGURES = {"final": "final", "task found": "found", "task given": "given"}
 
 def own_tasks(comparison: Comparison) -> ReportTable:
     """Return a row for each task of each method, in the order in which they were learned."""
-    made = []
+    lines = []
     for group in comparison.shown:
         facts = {task.name: task for task in group.first.settings.tasks}
         mistakes = most_frequent_mistakes(group)
         for task in group.tasks:
             head = [text(group.label), text(task), number(len(facts[task].classes)), number(facts[task].test)]
             figures = [percent(group.at_the_end(task, name)) for name in FIGURES.values()]
-            made.append([*head, *figures, text(mistakes.get(task, "–"))])
+            lines.append([*head, *figures, text(mistakes.get(task, "–"))])
     columns = ("run", "task", "classes", "test images", *FIGURES, "most frequent mistake")
     about = (
-        "Final: right task and right class, with nothing given (unless the method is told the task). Task found: "
-        "right task. Task given: right class where the task is known."
+        "Final: right task and right class, without a task label (unless the method is told it). Task found: "
+        "right task. Task given: right class when the task is given."
     )
-    return ReportTable("your-tasks", "Accuracy of each task at the end", columns, rows(made), about=about)
+    return ReportTable("your-tasks", "Accuracy of each task at the end", columns, rows(lines), about=about)
 
 
 def in_short(group: Group) -> str:
-    """Say in a sentence or two how well a method does, on which task best and on which worst."""
+    """Return one or two sentences: a method's final accuracy, its best task and its worst."""
     final = group.figure("final_accuracy")
-    shares = {task: found.mean for task in group.tasks if (found := group.at_the_end(task, "final")) is not None}
+    shares = {task: share.mean for task in group.tasks if (share := group.at_the_end(task, "final")) is not None}
     if final is None or not shares:
         return f"{group.label}: no final accuracy."
-    told = "the task told" if group.told else "nothing given"
+    label = "the task given" if group.told else "no task label"
     count = len(shares)
     average = f", on average over {count} tasks" if count > 1 else ""
-    start = f"{group.label}: {_percent(final.mean)} of the test images are answered right with {told}{average}."
+    start = f"{group.label}: {_percent(final.mean)} of the test images are answered right with {label}{average}."
     best, worst = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
     if shares[best] == shares[worst]:
         return start
@@ -44,15 +44,15 @@ def in_short(group: Group) -> str:
 
 
 def most_frequent_mistakes(group: Group) -> dict[str, str]:
-    """Return each task's most frequent mistake in words, where the run kept its answers."""
+    """Return a description of each task's most frequent mistake, if the run kept its answers."""
     answers = group.first.answers
-    found = {}
+    descriptions = {}
     for task in answers.tasks if answers else ():
         each = [(of_class, mistake) for of_class in task.classes for mistake in of_class.mistakes]
         if each:
             of_class, mistake = max(each, key=lambda pair: pair[1].images)
-            found[task.task] = mistake_in_words(task.task, of_class, mistake)
-    return found
+            descriptions[task.task] = mistake_in_words(task.task, of_class, mistake)
+    return descriptions
 
 
 def mistake_in_words(task: str, of_class: ClassAnswers, mistake: Mistake) -> str:
@@ -60,7 +60,7 @@ def mistake_in_words(task: str, of_class: ClassAnswers, mistake: Mistake) -> str
 
 
 def answer_in_words(task: str, mistake: Mistake) -> str:
-    """Name the class that was answered, and its task where that is another."""
+    """Return the class that was answered, with its task if that is not `task`."""
     return mistake.answer if mistake.taken_for == task else f"{mistake.answer} ({mistake.taken_for})"
 
 

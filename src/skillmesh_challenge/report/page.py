@@ -1,6 +1,6 @@
-"""The page: one HTML file with everything inside, that needs no other file and no network.
+"""The report's page: one HTML file that needs no other file and no network.
 
-`assets/page.html` is its template. All text goes through `safe_html` on its way into it.
+`assets/page.html` is its template. All text inserted into it passes through `safe_html`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from skillmesh_challenge.report.samples import ConfusedTasks, MethodSamples
 from skillmesh_challenge.report.table import NOTHING, ReportTable
 
 NAMED = 12
-"""Tasks that are named at the top of the page, at most."""
+"""Largest number of tasks that are named at the top of the page."""
 LONG = 40
-"""Letters of a cell that may be broken into lines."""
+"""Number of characters above which the text of a cell may wrap."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: words, tables, images, figures (each with the table of what it shows folded below)."""
+    """A part of the page: text, tables, images, and figures (each with a folded table of its values)."""
 
     title: str
     figures: tuple[Figure, ...] = ()
@@ -36,15 +36,15 @@ class Section:
     confused: tuple[ConfusedTasks, ...] = ()
     samples: tuple[MethodSamples, ...] = ()
     lead: tuple[str, ...] = ()
-    """Sentences to begin with."""
+    """Sentences at the beginning."""
     notes: tuple[str, ...] = ()
     """What is not shown, and why."""
     folded: bool = False
-    """Whether all of it is hidden until a reader opens it."""
+    """Whether the section is hidden until the reader opens it."""
 
     @property
     def all_tables(self) -> list[ReportTable]:
-        """All that are written as CSV."""
+        """All tables that are written as CSV."""
         return [
             *self.tables,
             *(figure.table for figure in self.figures),
@@ -57,7 +57,7 @@ class Section:
 
 
 def page(comparison: Comparison, sections: Sequence[Section], figures: Path) -> str:
-    """Fill the template; `figures` is where the figures' files lie."""
+    """Return the page as HTML; `figures` is the folder with the figures' files."""
 
     def svg(figure: Figure) -> str:
         return base64.b64encode((figures / f"{figure.name}.svg").read_bytes()).decode()
@@ -81,7 +81,7 @@ def page(comparison: Comparison, sections: Sequence[Section], figures: Path) -> 
 
 
 def _safe(value: object) -> Markup:
-    """Make text safe for the page; what a macro made is markup already."""
+    """Return text escaped for the page; the output of a macro is markup already."""
     return value if isinstance(value, Markup) else Markup(safe_html(str(value)))  # noqa: S704 - it is escaped
 
 

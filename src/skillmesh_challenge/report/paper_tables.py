@@ -1,7 +1,7 @@
-"""The paper's tables 1 and 2, each of its rows with our runs of the same kind below it.
+"""The paper's tables 1 and 2, with our runs of the same kind below each of its rows.
 
-Figures that the paper's own formula does not give are marked; what they come to instead, and which assumption
-reaches the printed one, is said below.
+Figures that the paper's own formula does not give are marked. A note below the table states the value that the
+formula gives, and the assumption that leads to the printed one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from skillmesh_challenge.report.table import Cell, ReportTable, mean, number, nu
 CONTRADICTED = ("explained", "no explanation")
 """Verdicts on cells whose formula, where the paper states one, gives another figure."""
 NOT_COMPARABLE = (
-    "The paper's figures are of 102 tasks with Xception at 299 pixels, ours of the tasks, images and backbone "
-    "that the runs were given: kinds of methods can be compared, not single figures. An average accuracy of ours "
-    "is forced (no “unknown”). Where the task was told, the test was easier: "
-    "there are one task's classes to choose from. The paper tells it to all its baselines, not to its LLL. Marked "
-    "figures of the paper are contradicted by its own text; in brackets is what its formula gives."
+    "The paper's figures are for 102 tasks with Xception at 299 pixels, ours for the tasks, images and backbone "
+    "of these runs: compare kinds of methods, not single figures. Our average accuracies force an answer "
+    "(“unknown” is not allowed). Where the task was told, the test was easier: only one task's classes are "
+    "possible. The paper tells the task to all its baselines, but not to its LLL. Marked figures of the paper "
+    "are contradicted by its own text; the value that its formula gives is in brackets."
 )
 Ours = Callable[[Group, Group | None], Sequence[Cell]]
 
@@ -68,7 +68,7 @@ def _parallel(group: Group, reference: Group | None) -> list[Cell]:
 
 
 def _usage(group: Group, reference: Group | None, cost: str) -> Cell:
-    """Relative to our own run of the paper's reference with as many agents, where there is one."""
+    """Return the cost relative to our own run of the paper's reference with the same number of agents, if any."""
     if reference is None:
         return number(None)
     ours, theirs = group.figure("costs", cost), reference.figure("costs", cost)
@@ -79,7 +79,7 @@ def _usage(group: Group, reference: Group | None, cost: str) -> Cell:
 
 
 def twin(method: dict[str, Any]) -> str | None:
-    """The paper's row of the same kind as a method of ours."""
+    """Return the name of the paper's row that is of the same kind as a method of ours."""
     if method.get("mapper") in ("gmmc", "maha"):
         biases = "no BB" if method.get("biases") == "never" else "BB"
         return f"LLL, {biases}, {method['mapper'].upper()}"
@@ -87,7 +87,7 @@ def twin(method: dict[str, Any]) -> str | None:
 
 
 def row_of(method: dict[str, Any], printed: Iterable[str]) -> str | None:
-    """A baseline or its kind is called as in the paper, whatever the case, or is not in it."""
+    """Return the paper's row for a method, None if it has none; baselines are matched by name or kind."""
     names = {(twin(method) or "").lower()}
     if not method.get("mapper"):
         names.add(str(method.get("kind", "")).lower().removesuffix("-parallel"))
@@ -114,19 +114,19 @@ def _table(
             if row_of(group.method, printed) == row
         ]
 
-    made = rows_like(None)
+    table_rows = rows_like(None)
     for row, by_column in printed.items():
         figures = [_printed(by_column[column], notes) for column in columns]
         head = (text("paper"), text(row), number(inputs.TASKS), number(agents), yes(not row.startswith("LLL")))
-        made += [(*head, *figures, number(None), number(None)), *rows_like(row)]
+        table_rows += [(*head, *figures, number(None), number(None)), *rows_like(row)]
     heads = ("of", "method", "tasks", "agents", "task told", *columns, TASK_GIVEN, ALL_DATA)
-    set_off = frozenset(index for index, row in enumerate(made) if row[0].text == "ours")
+    set_off = frozenset(index for index, row in enumerate(table_rows) if row[0].text == "ours")
     about = f"{NOT_COMPARABLE} {bounds_in_words(groups)}"
-    return ReportTable(name, title, heads, tuple(made), numbered(notes), about, set_off)
+    return ReportTable(name, title, heads, tuple(table_rows), numbered(notes), about, set_off)
 
 
 def _by_row(cells: Sequence[PaperCell]) -> dict[str, dict[str, PaperCell]]:
-    """What stands in the table itself, by row and column."""
+    """Return the cells that are printed in the table itself, by row and column."""
     printed: dict[str, dict[str, PaperCell]] = {}
     for cell in cells:
         if cell.printed.place.startswith("table"):
@@ -135,7 +135,7 @@ def _by_row(cells: Sequence[PaperCell]) -> dict[str, dict[str, PaperCell]]:
 
 
 def _reference(group: Group, groups: Sequence[Group], parallel: bool) -> Group | None:
-    """Our run of the paper's reference on the same tasks, with as many agents where that matters."""
+    """Return our run of the paper's reference on the same tasks; if `parallel`, with the same number of agents."""
     for other in groups:
         same = other.first.settings.data_hash == group.first.settings.data_hash
         if twin(other.method) == REFERENCE and same and (not parallel or other.agents == group.agents):
@@ -144,17 +144,15 @@ def _reference(group: Group, groups: Sequence[Group], parallel: bool) -> Group |
 
 
 def _printed(cell: PaperCell, notes: list[str]) -> Cell:
-    """A figure as the paper prints it; one that its formula does not give has a note."""
+    """Return a figure as the paper prints it, with a note if its formula gives another value."""
     figure = cell.printed.figure
     value = figure.range.middle
     if cell.verdict not in CONTRADICTED or cell.ours.value is None:
         return Cell(figure.text, value)
     gives = figure.like(Range.of(cell.ours.value.middle))
-    reason = cell.ours.assumption or cell.ours.remark or "No assumption that we tried reaches the printed figure."
-    note = f"The formula ({cell.ours.formula}) gives another figure. " + (
-        f"The printed one is reached with: {reason}."
-        if cell.verdict == "explained"
-        else f"Not explained. {reason}."
+    reason = cell.ours.assumption or cell.ours.remark or "No assumption that we tried leads to the printed figure."
+    note = f"The formula ({cell.ours.formula}) gives another value. " + (
+        f"The printed one follows with: {reason}." if cell.verdict == "explained" else f"Not explained. {reason}."
     )
     if note not in notes:
         notes.append(note)

@@ -1,6 +1,6 @@
 """Images in the page: test images answered right and wrong, and images of the most confused pairs of tasks.
 
-Images are read from where the tasks lay when the run was made; one that is gone is said to be missing.
+Images are read from the folders that the run used; an image that is gone is shown as missing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from skillmesh_challenge.report.table import ReportTable, number, percent, rows,
 
 PAIRS = 12
 SAMPLES = 3
-"""Images shown of a pair, at most."""
+"""Largest number of images shown for a pair."""
 TASKS = 12
-"""Tasks of a method whose test images are shown, at most: those with the lowest accuracy."""
+"""Largest number of tasks of a method whose test images are shown: those with the lowest accuracy."""
 EACH = 6
-"""Images answered right that are shown of a task, at most; and as many answered wrong."""
+"""Largest number of images shown for a task that were answered right, and that were answered wrong."""
 SIDE = 84
-"""Pixels of a thumbnail."""
+"""Width and height of a thumbnail, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Thumbnail:
     answer: str
     name: str
     source: str | None
-    """A data URL; None where the image is not there any more."""
+    """Data URL of the image; None if the image no longer exists."""
     right: bool = False
 
     @property
@@ -63,7 +63,7 @@ class TaskSamples:
 
     @property
     def gone(self) -> bool:
-        """Whether none of its images is there any more."""
+        """Whether none of its images exists any more."""
         return self.missing == len(self.right) + len(self.wrong)
 
 
@@ -74,7 +74,7 @@ class MethodSamples:
     label: str
     tasks: tuple[TaskSamples, ...]
     all_tasks: int
-    """Number of tasks there are; images of some may be left out."""
+    """Number of tasks of the method; images of some may be left out."""
 
 
 @dataclass(frozen=True)
@@ -93,27 +93,27 @@ class ConfusedTasks:
     label: str
     pairs: tuple[Pair, ...]
     missing: int
-    """Images that are no longer where they lay."""
+    """Number of images that are no longer in their folder."""
     table: ReportTable
 
 
 def confused_tasks(comparison: Comparison) -> list[ConfusedTasks]:
-    return [_of(group) for group in comparison.shown if group.first.confusions is not None]
+    return [_confused(group) for group in comparison.shown if group.first.confusions is not None]
 
 
-def _of(group: Group) -> ConfusedTasks:
+def _confused(group: Group) -> ConfusedTasks:
     pairs = tuple(
         Pair(
             group.tasks[i], group.tasks[j], share, images, _thumbnails(group.first, group.tasks[i], group.tasks[j])
         )
         for i, j, share, images in confused_pairs(group, PAIRS)
     )
-    made = [[text(p.task), text(p.taken_for), percent(p.share), number(p.images)] for p in pairs]
+    cells = [[text(p.task), text(p.taken_for), percent(p.share), number(p.images)] for p in pairs]
     title = f"Tasks that {group.label} confuses most"
     columns = ("task", "taken for", "share of its images", "images")
     missing = sum(thumbnail.source is None for pair in pairs for thumbnail in pair.thumbnails)
     return ConfusedTasks(
-        group.label, pairs, missing, ReportTable(f"confused-{slug(group.label)}", title, columns, rows(made))
+        group.label, pairs, missing, ReportTable(f"confused-{slug(group.label)}", title, columns, rows(cells))
     )
 
 
@@ -127,7 +127,7 @@ def _thumbnails(record: Record, task: str, taken_for: str) -> tuple[Thumbnail, .
 
 
 def _varied(samples: Sequence[Confused]) -> list[Confused]:
-    """One of each class first: ten of the same show less."""
+    """Return the samples with one of each class first: ten of the same class show less."""
     seen: set[str] = set()
     first = [s for s in samples if not (s.label in seen or seen.add(s.label))]  # type: ignore[func-returns-value]
     return [*first, *(s for s in samples if s not in first)]
@@ -173,14 +173,14 @@ def _wrong(task: EntryTaskAnswers) -> Iterator[tuple[str, str, str]]:
 
 
 class PicturesOfTask:
-    """The images of a task where it lay when the run was made, opened when the first one is asked for."""
+    """The images of a task in the folder that the run used, opened when the first image is requested."""
 
     def __init__(self, record: Record, task: str) -> None:
         self._path = next(facts.path for facts in record.settings.tasks if facts.name == task)
         self._source: Source | None = None
 
     def data_url(self, name: str) -> str | None:
-        """Return an image as a small JPEG; None where it has been moved, changed or broken since."""
+        """Return an image as a small JPEG in a data URL; None if it has been moved, changed or damaged since."""
         from PIL import Image
 
         from skillmesh.data.images import decode

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def speedup(comparison: Comparison) -> Figure | None:
-    """Nothing where no method was run with several numbers of agents."""
+    """Return the figure; None if no method was run with different numbers of agents."""
     families = [sweep for family in comparison.families for sweep in family.sweeps]
     if not families:
         return None
@@ -22,11 +22,11 @@ def speedup(comparison: Comparison) -> Figure | None:
     caption = (
         "Left: one agent's MACs divided by those of N agents that learn in parallel and share (teaching, bytes at "
         "α MACs each, every rebuild of the student's mapper). Dashed: N, a perfect speedup; dotted: 0.5 N, which "
-        "the paper asks for. Right: the same divided by N. Thin lines count the agent with most to do instead of "
-        "the average."
+        "the paper requires. Right: the same divided by N. Thin lines count the agent with the most work instead "
+        "of the average."
     )
-    alt = "Lines over the number of agents. " + "; ".join(map(_told, families))
-    made = [
+    alt = "Lines over the number of agents. " + "; ".join(map(_summary, families))
+    cells = [
         [
             text(family.label),
             number(group.agents),
@@ -40,19 +40,19 @@ def speedup(comparison: Comparison) -> Figure | None:
         for group in family.groups
     ]
     columns = ("method", "agents N", "0.5 N", "speedup", "efficiency", "speedup, busiest agent", "final accuracy")
-    table = ReportTable("speedup", title, columns, rows(made))
+    table = ReportTable("speedup", title, columns, rows(cells))
     return Figure("speedup", title, caption, alt, lambda: _draw(families), table)
 
 
-def _told(family: RunFamily) -> str:
+def _summary(family: RunFamily) -> str:
     last = family.groups[-1]
-    found = last.figure("costs", "speedup")
-    return f"{family.label}: {found.mean if found else 0:.1f} with {last.agents} agents"
+    speedup = last.figure("costs", "speedup")
+    return f"{family.label}: {speedup.mean if speedup else 0:.1f} with {last.agents} agents"
 
 
 def _draw(families: list[RunFamily]) -> Canvas:
-    made = canvas(9.5, 3.7)
-    left, right = made.subplots(1, 2)
+    figure = canvas(9.5, 3.7)
+    left, right = figure.subplots(1, 2)
     most = max(group.agents for family in families for group in family.groups)
     ends: list[End] = []
     efficient: list[End] = []
@@ -61,14 +61,14 @@ def _draw(families: list[RunFamily]) -> Canvas:
         n = [group.agents for group in family.groups]
         for axes, divide in ((left, False), (right, True)):
             for name, thin in (("speedup", {}), ("busiest_speedup", {"linewidth": 0.8, "marker": ""})):
-                found = [group.figure("costs", name) for group in family.groups]
-                y = [(f.mean if f else 0.0) / (k if divide else 1) for f, k in zip(found, n, strict=True)]
+                values = [group.figure("costs", name) for group in family.groups]
+                y = [(f.mean if f else 0.0) / (k if divide else 1) for f, k in zip(values, n, strict=True)]
                 wide = [
                     (f.half_width or 0.0 if f else 0.0) / (k if divide else 1)
-                    for f, k in zip(found, n, strict=True)
+                    for f, k in zip(values, n, strict=True)
                 ]
                 drawn = axes.errorbar(n, y, wide if any(wide) else None, capsize=2, **(look | thin))
-                drawn.lines[0].set_clip_on(False)  # a marker at an efficiency of 1 is whole
+                drawn.lines[0].set_clip_on(False)  # else a marker at an efficiency of 1 is cut off
                 label = family.label if name == "speedup" else f"{family.label}, busiest agent"
                 (efficient if divide else ends).append((n[-1], y[-1], label, look["color"]))
     for axes, ideal, half in ((left, [1, most], [0.5, most / 2]), (right, [1, 1], [0.5, 0.5])):
@@ -81,4 +81,4 @@ def _draw(families: list[RunFamily]) -> Canvas:
     right.set(ylabel="parallel efficiency (speedup / N)", ylim=(0, max([1.0, *(end[1] for end in efficient)])))
     label_ends(left, ends)
     label_ends(right, [*efficient, (most, 0.5, "0.5", GREY)])
-    return made
+    return figure

@@ -1,4 +1,4 @@
-"""How figures look: few lines, colours that all people can tell apart, and a second sign beside colour."""
+"""Style of the figures: few lines, colours safe for colour-blind readers, and a second sign beside colour."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
-"""Okabe and Ito's; their yellow is darkened, for on white nobody sees it."""
+"""Colours of Okabe and Ito; their yellow is darkened to be visible on white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 End = tuple[float, float, str, str]
-"""Where a curve ends (x and y), its name and its colour."""
+"""End of a curve (x and y), its name and its colour."""
 GREY = "#666666"
 HEAT = "cividis"
-"""Even in brightness, and the same to people who do not see red or green."""
+"""Colour map with even brightness steps that looks the same to people who do not see red or green."""
 SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -48,7 +48,7 @@ SETTINGS: dict[Any, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw with our settings and without a screen; what others set in matplotlib stays as it was."""
+    """Apply our matplotlib settings inside the block and restore the caller's afterwards."""
     try:
         import matplotlib
     except ImportError as error:
@@ -60,17 +60,17 @@ def drawing() -> Iterator[None]:
 
 
 def canvas(width: float, height: float) -> Canvas:
-    """A figure in inches that belongs to no window."""
+    """Return an empty figure, sized in inches, that belongs to no window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    made = Canvas(figsize=(width, height))
-    FigureCanvasAgg(made)
-    return made
+    figure = Canvas(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def signs(index: int) -> dict[str, Any]:
-    """Colour, marker and line of the curve at `index`: no two of the first 32 have all three in common."""
+    """Return colour, marker and line style of a curve; no two of the first 32 share all three."""
     return {
         "color": PALETTE[index % len(PALETTE)],
         "marker": MARKERS[index % len(MARKERS)],
@@ -81,7 +81,7 @@ def signs(index: int) -> dict[str, Any]:
 def draw_curve(
     axes: Axes, curve: Sequence[Interval | None], index: int, band: bool = True, **changes: Any
 ) -> None:
-    """A series after 1, 2, … tasks, with its confidence band where there are several seeds and it is wanted."""
+    """Draw a curve over 1, 2, … tasks; if `band` and with several seeds, with its confidence band."""
     points = [(t, point) for t, point in enumerate(curve, 1) if point is not None]
     if not points:
         return
@@ -96,7 +96,7 @@ def draw_curve(
 
 
 def label_ends(axes: Axes, ends: Sequence[End], gap: float = 0.06) -> None:
-    """Write names beside the ends of curves, moved apart where they would touch."""
+    """Write names beside the ends of curves, moved apart where they would overlap."""
     low, high = axes.get_ylim()
     left, right = axes.get_xlim()
     ordered = sorted(ends, key=lambda end: end[1])
@@ -122,7 +122,7 @@ def label_ends(axes: Axes, ends: Sequence[End], gap: float = 0.06) -> None:
 
 
 def _apart(ordered: Sequence[End], step: float) -> list[float]:
-    """Heights of names that lie `step` apart at least, near those of their curves."""
+    """Return heights for names that are at least `step` apart and near the ends of their curves."""
     placed = [y for _, y, _, _ in ordered]
     for _ in range(200):
         for index in range(1, len(placed)):
@@ -134,16 +134,16 @@ def _apart(ordered: Sequence[End], step: float) -> list[float]:
 
 
 def limits(values: Sequence[float], step: float = 5.0) -> tuple[float, float]:
-    """Return the ends of an axis of per cents that shows all values: a round number below them, and 100.
+    """Return the limits of a percentage axis that shows all values: a round number below them, and 100.
 
-    Nothing is left above 100 % for markers: draw them with `clip_on=False`.
+    There is no room above 100 % for markers: draw them with `clip_on=False`.
     """
     lowest = min(values, default=0.0)
     return min(max(0.0, step * ((lowest - 0.5) // step)), 100.0 - step), 100.0
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Tasks come in ones."""
+    """Put ticks at whole numbers only, since tasks are counted."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

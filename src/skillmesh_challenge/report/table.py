@@ -1,4 +1,4 @@
-"""A table of the report: cells have a text for people and a value for programs."""
+"""A table of the report: each cell has a text for people and a value for programs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ NOTHING = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure."""
+    """One cell of a table."""
 
     text: str
     value: float | str | None = None
-    """What CSV and sorting take; the text where there is none."""
+    """Value for CSV and sorting; None: the text is used."""
     mark: str = ""
-    """What is printed behind it and explained below the table."""
+    """Mark of the note that explains the cell below the table."""
     spread: float | None = None
-    """How far its confidence interval reaches to either side."""
+    """Half-width of the confidence interval."""
     below: str = ""
-    """A figure that belongs to it, in small print."""
+    """A second value, shown in small print."""
 
     @property
     def plain(self) -> float | str:
@@ -37,26 +37,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Rows below columns; the file is named after `name`."""
+    """A table with a title and notes; its CSV file is named after `name`."""
 
     name: str
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[tuple[str, str], ...] = ()
-    """Mark, and what it says."""
+    """Pairs of a mark and its note."""
     about: str = ""
     ours: frozenset[int] = frozenset()
-    """Rows that are set off from the others."""
+    """Indices of the rows that are highlighted."""
 
     @property
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers."""
+        """Whether each column holds numbers."""
         cells = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
         return [any(isinstance(cell.value, int | float) for cell in column) for column in cells]
 
     def write(self, folder: Path) -> Path:
-        """As CSV. Intervals have columns of their own; what is said about marked cells is in the last one."""
+        """Write the table as CSV: intervals get columns of their own, notes on marked cells the last column."""
         path = folder / f"{self.name}.csv"
         spread = {at for row in self.rows for at, cell in enumerate(row) if cell.spread is not None}
         marked = any(cell.mark for row in self.rows for cell in row)
@@ -98,25 +98,25 @@ def number(value: float | None, form: str = "{:,.0f}") -> Cell:
     return Cell(NOTHING) if value is None else Cell(form.format(value), value)
 
 
-def percent(found: Interval | float | None) -> Cell:
-    """A share; over several seeds with its interval."""
-    if found is None:
+def percent(share: Interval | float | None) -> Cell:
+    """Return a share as a percentage; with several seeds, with its interval."""
+    if share is None:
         return Cell(NOTHING)
-    if not isinstance(found, Interval):
-        return Cell(f"{100 * found:.2f} %".replace("-", "−"), found)
-    spread = "" if found.half_width is None else f" ± {100 * found.half_width:.2f}"
-    return Cell(f"{100 * found.mean:.2f}{spread} %".replace("-", "−"), found.mean, spread=found.half_width)
+    if not isinstance(share, Interval):
+        return Cell(f"{100 * share:.2f} %".replace("-", "−"), share)
+    spread = "" if share.half_width is None else f" ± {100 * share.half_width:.2f}"
+    return Cell(f"{100 * share.mean:.2f}{spread} %".replace("-", "−"), share.mean, spread=share.half_width)
 
 
-def mean(found: Interval | None, form: str) -> Cell:
-    """Any other figure over seeds."""
-    return number(None if found is None else found.mean, form)
+def mean(value: Interval | None, form: str) -> Cell:
+    """Return the mean over seeds of a value that is not a share."""
+    return number(None if value is None else value.mean, form)
 
 
 def numbered(notes: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Notes with their marks: 1, 2, …"""
+    """Return the notes with their marks: 1, 2, …"""
     return tuple((str(index), note) for index, note in enumerate(notes, 1))
 
 
-def rows(made: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(map(tuple, made))
+def rows(cells: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(map(tuple, cells))

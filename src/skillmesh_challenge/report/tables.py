@@ -1,4 +1,4 @@
-"""Tables of our runs: accuracies, costs, what holds as tasks are added, and the figures of every task."""
+"""Tables of the runs: accuracies, costs, change of accuracy as tasks are added, and where each run comes from."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ACCURACIES = {
 
 
 def all_tables(comparison: Comparison) -> list[ReportTable]:
-    """Those that stand for themselves; figures bring their own."""
+    """Return the tables that belong to no figure; each figure has a table of its own."""
     tables = [table_1(comparison), table_2(comparison), _accuracy(comparison), _lifelong(comparison)]
     return [*tables, _costs(comparison), _runs(comparison)]
 
 
 def _accuracy(comparison: Comparison) -> ReportTable:
     notes: list[str] = []
-    made = [
+    cells = [
         [
             text(group.label),
             number(len(group.tasks)),
@@ -42,35 +42,35 @@ def _accuracy(comparison: Comparison) -> ReportTable:
     columns = ("run", "tasks", "seeds", "task told", *ACCURACIES, ALL_DATA, "bytes per task")
     about = (
         "Macro averages over all tasks at the end; with several seeds the mean and its 95 % confidence interval "
-        "(Student's t). A method that is told the task of every test image has an easier test: its final accuracy "
-        "stands beside the others' with the task given. "
+        "(Student's t). A method that is told the task of every test image has an easier test: compare its final "
+        "accuracy with the “task given” accuracy of the others. "
     ) + bounds_in_words(comparison.groups)
-    return ReportTable("accuracy", "Averages of the runs", columns, rows(made), numbered(notes), about)
+    return ReportTable("accuracy", "Averages of the runs", columns, rows(cells), numbered(notes), about)
 
 
 def _lifelong(comparison: Comparison) -> ReportTable:
     names = ("normalised_at_the_end", "backward_transfer", "forgetting", "forward_transfer")
-    made = [
+    cells = [
         [text(group.label), *(percent(group.figure("lifelong", name)) for name in names)]
         for group in comparison.shown
     ]
     columns = ("run", "normalised accuracy", "backward transfer", "forgetting", "forward transfer")
     about = (
-        "What becomes of tasks as others are added, in the final answer. Normalised: divided by the accuracy just "
-        "after the task was learned. Transfers and forgetting in points of accuracy. Methods that know nothing of "
-        "a task before it is learned have no forward transfer."
+        "How the final accuracy of tasks changes as others are added. Normalised: divided by the accuracy just "
+        "after the task was learned. Transfers and forgetting are in points of accuracy. Methods that know "
+        "nothing of a task before it is learned have no forward transfer."
     ) + undivided(comparison)
-    return ReportTable("lifelong", "What holds as tasks are added", columns, rows(made), about=about)
+    return ReportTable("lifelong", "What holds as tasks are added", columns, rows(cells), about=about)
 
 
 def undivided(comparison: Comparison, first: int | None = None) -> str:
-    """What must be said of tasks, or of the first so many, that have no accuracy to divide by."""
+    """Return a sentence that counts the tasks (or of the `first` ones) whose accuracy to divide by is zero."""
     counts = {
         group.label: sum(int((record.matrix("final").diagonal()[:first] == 0).sum()) for record in group.records)
         for group in comparison.shown
     }
-    told = ", ".join(f"{count} of {label}" for label, count in counts.items() if count)
-    return f" Left out, since nothing was known of them just after learning (all seeds): {told}." if told else ""
+    tasks = ", ".join(f"{count} of {label}" for label, count in counts.items() if count)
+    return f" Left out, since their accuracy just after learning was 0 (all seeds): {tasks}." if tasks else ""
 
 
 def _costs(comparison: Comparison) -> ReportTable:
@@ -83,7 +83,7 @@ def _costs(comparison: Comparison) -> ReportTable:
     groups = comparison.groups
     costs = {name: form for name, form in costs.items() if any(g.figure("costs", name) for g in groups)}
     seconds = ("learning_seconds", "sharing_seconds", "testing_seconds", "total_seconds")
-    made = [
+    cells = [
         [
             text(group.label),
             number(group.agents),
@@ -97,32 +97,32 @@ def _costs(comparison: Comparison) -> ReportTable:
     columns += (*(name.replace("_seconds", ", s") for name in seconds), "agents answer")
     about = (
         "Speedup in MACs, every rebuild of a student's mapper counted; “as done” counts the rebuilds that were "
-        "made, “busiest” counts the agent with most to do instead of the average. Wall-clock is of the machine "
-        "that made the run and may rest on a warm descriptor cache."
+        "made, “busiest” counts the agent with the most work instead of the average. Wall-clock times are of the "
+        "machine that made the run; a warm descriptor cache may shorten them."
     )
-    return ReportTable("costs", "Speedup and wall-clock", columns, rows(made), about=about)
+    return ReportTable("costs", "Speedup and wall-clock", columns, rows(cells), about=about)
 
 
 def _alike(group: Group) -> Cell:
     shared = [(record.results or {}).get("sharing") for record in group.records]
     if None in shared:
         return number(None)
-    return text("alike" if all(some and some["same_answers"] for some in shared) else "differently")
+    return text("alike" if all(result and result["same_answers"] for result in shared) else "differently")
 
 
 def _runs(comparison: Comparison) -> ReportTable:
-    made = []
+    cells = []
     for where, record in zip(places(comparison.records), comparison.records, strict=True):
         settings, origin = record.settings, record.circumstances.provenance
         words = (where, settings.method["name"], settings.seed, settings.sharing, settings.assign)
         known = (origin.get("date"), origin.get("version"), origin.get("commit") or "–", origin.get("command"))
-        made.append([*map(text, words), text(settings.data_hash[:12]), *map(text, known)])
+        cells.append([*map(text, words), text(settings.data_hash[:12]), *map(text, known)])
     columns = ("folder", "method", "seed", "shared by", "assigned by", "data hash", "date", "version", "commit")
-    return ReportTable("runs", "Where it comes from", (*columns, "command"), rows(made))
+    return ReportTable("runs", "Where it comes from", (*columns, "command"), rows(cells))
 
 
 def curve_table(name: str, title: str, curves: Mapping[str, Sequence[Interval | None]]) -> ReportTable:
-    """Series after 1, 2, … tasks, a column each; where there are several seeds, a column for the interval too."""
+    """Return a table with a column per curve over 1, 2, … tasks; with several seeds, also one per interval."""
     columns, series = ["tasks"], []
     for label, curve in curves.items():
         columns.append(label)
@@ -131,8 +131,8 @@ def curve_table(name: str, title: str, curves: Mapping[str, Sequence[Interval | 
             columns.append(f"{label}, ±")
             series.append([percent(None if point is None else point.half_width) for point in curve])
     length = max(map(len, series), default=0)
-    made = [
+    cells = [
         [number(t + 1), *(column[t] if t < len(column) else number(None) for column in series)]
         for t in range(length)
     ]
-    return ReportTable(name, title, tuple(columns), rows(made))
+    return ReportTable(name, title, tuple(columns), rows(cells))

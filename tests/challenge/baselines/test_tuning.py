@@ -303,7 +303,7 @@ def test_the_same_setting_twice_is_refused(ground: Ground, tmp_path: Path, monke
 
 def test_a_file_in_the_folders_place_is_refused(ground: Ground, tmp_path: Path):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(RunError, match=r"mine\.txt is a file or a link to nothing, expected a folder"):
+    with pytest.raises(RunError, match=r"mine\.txt is a file or a broken link, expected a folder"):
         tune([tunable()], ground, tmp_path / "mine.txt")
 
 
@@ -349,9 +349,9 @@ def test_the_command_marks_what_was_chosen(command: Callable[..., Ran], places: 
     ran = command(*words)
     assert ran.code == 0, ran.err
     assert ran.out.count("chosen") == 1
-    assert "there are no more" not in ran.err
+    assert "no more were found" not in ran.err
     many = command(*words[:-4], "--first", 9, "--out", tmp_path / "many", "--device", "cuda:99")
-    assert "tuning on 3 tasks, not 9: there are no more" in many.err
+    assert "tuning on 3 tasks instead of 9: no more were found" in many.err
     again = command(*words, "--json")
     assert again.json["mine"]["file"] == str(out / "mine.toml")
     assert len(again.json["mine"]["tried"]) == BUDGET

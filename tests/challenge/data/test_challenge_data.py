@@ -471,7 +471,7 @@ class TestCommand:
         ran = command("challenge", "data", "check", tmp_path)
         assert ran.code == 0
         assert "warning: pets: 1 file skipped: 1 " in ran.out
-        assert ran.out.endswith("1 task(s), 12 images: 0 error(s), 1 warning(s); a run may start\n")
+        assert ran.out.endswith("1 task(s), 12 images: 0 error(s), 1 warning(s); a run can start\n")
 
     def test_bad_data_ends_in_status_1_with_all_of_it(self, command, tmp_path: Path):
         make_task(tmp_path / "one", classes="a")

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def runs(one_network: None, tiny_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of sketch over 1, 2 and 4 agents with all bounds, and a run of maha without. Tests only look."""
+    """A sweep of sketch over 1, 2 and 4 agents with all bounds, and a run of maha without. Do not change."""
     folder = tmp_path_factory.mktemp("runs")
     paths = [tiny_tasks / name for name in LEARNED]
     plan = Plan(paths, METHODS["sketch"], folder / "sketch", agents=1, workers=1, threads=2)
@@ -117,17 +117,17 @@ def test_bars_are_named_though_the_first_method_is_told_the_task(runs: Path, tmp
     assert [label.get_text() for label in legend.get_texts()] == ["task given", "task found", "final"]
 
 
-def test_tasks_that_were_never_known_are_counted_where_others_are_divided(runs: Path, tmp_path: Path):
+def test_tasks_with_zero_accuracy_after_learning_are_counted_as_left_out(runs: Path, tmp_path: Path):
     def unknown_at_first(step: dict[str, Any]) -> None:
         if step["known"] == 2:
             step["tasks"][1]["final"] = 0.0
 
     copy = copied(runs / "maha", tmp_path / "copy", unknown_at_first)
     report = make_report([copy])
-    said = "nothing was known of them just after learning (all seeds): 1 of maha."
-    assert said in curves.first_ten(report.comparison).caption
-    assert said in table_of(report, "lifelong").about
-    assert "nothing was known" not in curves.first_ten(collect([runs / "maha"])).caption
+    sentence = "their accuracy just after learning was 0 (all seeds): 1 of maha."
+    assert sentence in curves.first_ten(report.comparison).caption
+    assert sentence in table_of(report, "lifelong").about
+    assert "just after learning was 0" not in curves.first_ten(collect([runs / "maha"])).caption
 
 
 def test_a_report_is_not_written_into_a_file(command: Callable[..., Ran], runs: Path, tmp_path: Path):
@@ -187,18 +187,18 @@ def test_a_run_under_way_is_left_out_and_named(runs: Path, tmp_path: Path):
         make_report([tmp_path / "half" / "modules"])
 
 
-def test_runs_of_sweeps_are_told_apart_by_as_much_of_their_paths_as_it_takes(runs: Path, tmp_path: Path):
+def test_runs_of_sweeps_are_named_by_the_shortest_distinct_path_ends(runs: Path, tmp_path: Path):
     for method in ("gmmc", "sketch"):
         copied(runs / "maha", tmp_path / method / "seed-0", method=METHODS[method].settings())
     (tmp_path / "gmmc" / "seed-0" / "results.json").unlink()
     report = make_report([tmp_path / "gmmc", tmp_path / "sketch", runs / "maha"])
     (note,) = [note for note in report.notes if "not complete" in note]
     assert "The run in gmmc/seed-0 is not complete" in note
-    assert "the command that made it goes on with it" in note
+    assert "repeat the command that started it to resume" in note
     assert [row[0].text for row in table_of(report, "runs").rows] == ["seed-0", "maha"]
 
 
-def test_two_methods_of_one_name_are_told_apart(runs: Path, tmp_path: Path):
+def test_two_methods_of_one_name_get_distinct_labels(runs: Path, tmp_path: Path):
     method = read_record(runs / "maha").settings.method | {"images_per_class": 7}
     copied(runs / "maha", tmp_path / "seven", method=method)
     report = make_report([runs / "maha", tmp_path / "seven"])
@@ -376,7 +376,7 @@ def dots_of(folders: list[Path]) -> Figure:
     return next(f for f in make_report(folders).figures if f.name == "learned-and-forgotten")
 
 
-def test_what_flew_apart_and_what_is_a_trial_of_tuning_is_said(runs: Path, tmp_path: Path):
+def test_diverged_training_and_trials_of_tuning_are_noted(runs: Path, tmp_path: Path):
     folder = copied(runs / "maha", tmp_path / "apart")
     assert not any("chance" in note or "tuning" in note for note in make_report([folder]).notes)
     path = sorted((folder / "learned").glob("*.json"))[2]
@@ -387,7 +387,7 @@ def test_what_flew_apart_and_what_is_a_trial_of_tuning_is_said(runs: Path, tmp_p
     (folder / "run.json").write_text(json.dumps(whole))
     notes = make_report([folder]).notes
     assert f"maha, seed 0: from {learned['task']} on its {FLEW_APART}." in notes
-    assert "Of validation images, since they are trials of tuning: maha." in notes
+    assert "Measured on validation images, since these are trials of tuning: maha." in notes
 
 
 def test_a_method_without_modules_or_a_mapper_has_the_figures_that_it_can(runs: Path, tmp_path: Path):
@@ -420,7 +420,7 @@ def test_missing_matplotlib_names_the_extra(made: Report, tmp_path: Path, monkey
 
 
 class Read(HTMLParser):
-    """What a page refers to, and which of its images have no words."""
+    """Collects the links of a page, and its images without a description."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -561,7 +561,7 @@ def test_the_command_writes_the_report_and_says_where(command: Callable[..., Ran
     assert told["provenance"][0]["data_hash"]
 
 
-def test_the_command_refuses_levels_that_are_none(command: Callable[..., Ran], runs: Path, tmp_path: Path):
+def test_the_command_refuses_invalid_levels(command: Callable[..., Ran], runs: Path, tmp_path: Path):
     ran = command("challenge", "report", runs / "maha", "--out", tmp_path, "--levels", "190")
     assert ran.code == 1
-    assert "expected per cents from 0 to 100" in ran.err
+    assert "expected percentages from 0 to 100" in ran.err

@@ -44,7 +44,7 @@ def plan(one_network: None, tasks: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def made(plan: Plan) -> Path:
-    """A run with all that a run keeps. Tests only look."""
+    """A run with all parts of a record. Tests must not change it."""
     return run(plan).folder
 
 
@@ -307,9 +307,9 @@ def test_images_that_are_gone_are_said_to_be_gone(made: Path, tmp_path: Path):
     (samples,) = report.sections[1].samples
     assert {task.task for task in samples.tasks if task.gone} == set(LEARNED[:2])
     text = write_report(report, tmp_path / "out").read_text()
-    assert text.count("The images no longer lie where they lay when the run was made.") == 2
+    assert text.count("The images are no longer in the folder that the run used.") == 2
     missing = sum(task.missing for task in samples.tasks)
-    assert f"{missing} images are missing: they no longer lie where they lay when the run was made." in text
+    assert f"{missing} images are missing: they are no longer in the folders that the run used." in text
     assert "shapes" in [row[0].text for row in table_of(report, "classes-sketch").rows]
 
 
