@@ -102,7 +102,7 @@ def test_a_zip_of_tasks_is_to_be_unpacked_first(command: Command, shelf: Path, h
             file.write(path, path.relative_to(shelf))
     ran = command("learn", tmp_path / "shelf.zip", "--home", home)
     assert ran.code == 1
-    assert "unpack it, and then run" in ran.err
+    assert "unpack it, then run" in ran.err
     assert command("learn", tmp_path / "shelf.zip", "--one-task", "--home", home).code == 0
     assert tasks(home) == ["shelf"]
 
