@@ -186,13 +186,13 @@ class TestForgetAndRemember:
         student.forget("dice")
         student.ledger.forget(Slot(BOB.public_key, "dice"))
         ran = command("remember", "dice", "--home", student.home)
-        failed(ran, "several tasks 'dice' were forgotten here", f"dice@tina~{tina[:8]}")
+        failed(ran, "several forgotten tasks are named 'dice'", f"dice@tina~{tina[:8]}")
         assert command("remember", f"dice@tina~{tina[:8]}", "--home", student.home).code == 0
         assert student.ledger.view().forgotten == {Slot(BOB.public_key, "dice")}
 
     def test_of_what_was_not_forgotten_says_what_was(self, command: Command, student: Core):
         ran = command("remember", "dice", "--home", student.home)
-        failed(ran, "no task 'dice' was forgotten here; forgotten are: none")
+        failed(ran, "no forgotten task is named 'dice'; forgotten tasks: none")
 
 
 class TestConfig:
@@ -236,8 +236,8 @@ class TestConfig:
             ("connect=10.0.0.1:7447", "stays on this machine"),
             ("network=client", "needs a gateway"),
             ("trust=everyone", "trust"),
-            ("colour=red", "'colour=red' is no setting; expected NAME=VALUE with a name of network, "),
-            ("network", "'network' is no setting"),
+            ("colour=red", "'colour=red' is not a setting; expected NAME=VALUE, where NAME is one of network, "),
+            ("network", "'network' is not a setting"),
         ],
     )
     def test_refuses_what_cannot_be_and_keeps_what_was(self, command: Command, home: Path, change: str, word: str):
@@ -298,9 +298,9 @@ class TestStatus:
         ran = command("status", "--home", home)
         assert (ran.code, ran.err) == (0, "")
         first, second = ran.out.splitlines()
-        hint = f"`skillmesh --home {home} serve` does"
+        hint = f"start with `skillmesh --home {home} serve`"
         assert first == f"agent 'tina' is not sharing (network machine, trust listed); {hint}"
-        assert second.startswith("  4 tasks here, ")
+        assert second.startswith("  4 tasks, ")
         assert "root " not in ran.out
 
     def test_tells_all_as_json(self, command: Command, student: Core, dice: Module):
@@ -344,7 +344,7 @@ class TestStatus:
         for words in (
             f" and 2 more by bob~{BOB.public_key[:8]}; to trust it:",
             f"    `skillmesh --home {student.home} trust add {BOB.public_key} --name NAME`",
-            f"held back: dice by {claimed(dice.card)}: it claims everything",
+            f"in quarantine: dice by {claimed(dice.card)}: it claims everything",
             "refused: abababababab…: bad signature",
             f"banned: {BOB.public_key[:12]}…: lied",
         ):
@@ -374,7 +374,7 @@ class TestPeers:
         )
         failed(command("peers", "--unban", "", "--home", home), "2 banned agents have a key that begins with ''")
         ran = command("peers", "--unban", ALICE.public_key[:8], "--home", home)
-        assert ran == (0, f"{ALICE.public_key[:12]}… is not banned any more\n", "")
+        assert ran == (0, f"{ALICE.public_key[:12]}… is no longer banned\n", "")
         assert agent.ledger.view().bans.keys() == {BOB.public_key}
 
 

@@ -59,7 +59,7 @@ def match(
     ] = None,
     share: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Sight: share of a class's images that must exceed this on one class."),
+        typer.Option(min=0, max=1, help="Sight: more than this share of a class's images must get one answer."),
     ] = 0.5,
     images: Annotated[int, typer.Option(min=1, help="Sight: number of images checked per class.")] = 10,
     encoder: options.NameEncoder = "minilm",
