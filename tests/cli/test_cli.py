@@ -173,7 +173,7 @@ class TestTasksAndShow:
         path.write_bytes(path.read_bytes()[:500])
         ran = command("tasks", "--home", home)
         assert ran.code == 0
-        assert f"cannot be used: {path}: " in ran.err
+        assert f"unusable module: {path}: " in ran.err
         said = command("tasks", "--json", "--home", home).json
         assert [d["file"] for d in said["damaged"]] == [str(path)]
         assert len(said["tasks"]) == 3
@@ -362,7 +362,7 @@ def read_json(path: Path) -> Any:
 def test_whoever_interrupts_long_work_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(KeyboardInterrupt), show.resumable(Path("runs/si")):
         raise KeyboardInterrupt
-    assert "kept in runs/si, the same command goes on" in capsys.readouterr().err
+    assert "kept in runs/si; run the same command again to resume" in capsys.readouterr().err
 
 
 MISSING = """

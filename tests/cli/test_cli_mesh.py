@@ -68,7 +68,7 @@ class TestTrust:
         assert command("trust", "show-mine", "--home", home).out == f"{tina}\n"
 
     def test_added_is_listed(self, command: Command, home: Path):
-        assert "nobody but itself" in command("trust", "list", "--home", home).out
+        assert "no teacher but itself" in command("trust", "list", "--home", home).out
         ran = command("trust", "add", ALICE.public_key, "--name", "alice", "--home", home)
         assert ran == (0, f"trusts alice ({ALICE.public_key[:12]}…)\n", "")
         assert command("trust", "list", "--home", home).out == f"{ALICE.public_key}  alice\n"
@@ -98,18 +98,18 @@ class TestTrust:
         command("trust", "add", tina, "--name", "tina", "--home", home)
         named = {"key": tina, "name": "tina", "beginning": tina[:10]}[by]
         ran = command("trust", "remove", named, "--home", home)
-        assert ran == (0, "tina is not trusted any more; modules that went to quarantine: 2\n", "")
+        assert ran == (0, "tina is no longer trusted; modules moved to quarantine: 2\n", "")
         assert tasks(home) == []
         listed = command("quarantine", "list", "--home", home).out
         assert listed.count("its teacher tina is not trusted any more") == 2
         command("trust", "add", tina, "--home", home)
         assert tasks(home) == ["dice", "latin"]
-        assert command("quarantine", "list", "--home", home).out == "nothing is held back\n"
+        assert command("quarantine", "list", "--home", home).out == "no modules in quarantine\n"
 
     def test_remove_of_whom_nobody_trusts_lists_who_is(self, command: Command, home: Path):
-        failed(command("trust", "remove", "eve", "--home", home), "0 trusted teachers fit 'eve'", "nobody")
+        failed(command("trust", "remove", "eve", "--home", home), "0 trusted teachers match 'eve'", "none")
         command("trust", "add", ALICE.public_key, "--name", "alice", "--home", home)
-        failed(command("trust", "remove", "eve", "--home", home), f"trusted are: alice {ALICE.public_key}")
+        failed(command("trust", "remove", "eve", "--home", home), f"trusted teachers: alice {ALICE.public_key}")
 
 
 class TestQuarantine:
@@ -129,7 +129,7 @@ class TestQuarantine:
         ran = command("quarantine", "release", dice.id if by == "id" else by, "--home", student.home)
         assert ran == (0, f"released 'dice' by {claimed(dice.card)}\n", "")
         assert tasks(student.home) == ["dice", "latin"]
-        assert command("quarantine", "list", "--home", student.home).out == "nothing is held back\n"
+        assert command("quarantine", "list", "--home", student.home).out == "no modules in quarantine\n"
 
     def test_drop_throws_it_away(self, command: Command, student: Core, dice: Module):
         ran = command("quarantine", "drop", "dice", "--home", student.home)
@@ -236,7 +236,7 @@ class TestConfig:
             ("connect=10.0.0.1:7447", "stays on this machine"),
             ("network=client", "needs a gateway"),
             ("trust=everyone", "trust"),
-            ("colour=red", "'colour=red' is not a setting; expected NAME=VALUE, where NAME is one of network, "),
+            ("colour=red", "'colour=red' is not a setting; expected NAME=VALUE, NAME being one of network, "),
             ("network", "'network' is not a setting"),
         ],
     )
@@ -256,7 +256,7 @@ class TestCerts:
     @pytest.fixture
     def authority(self, command: Command, tmp_path: Path) -> Path:
         ran = command("certs", "init", tmp_path / "ca")
-        assert ran == (0, f"made a certificate authority in {tmp_path / 'ca'}; keep its key to yourself\n", "")
+        assert ran == (0, f"made a certificate authority in {tmp_path / 'ca'}; keep its key secret\n", "")
         return tmp_path / "ca"
 
     def test_init_makes_an_authority_once(self, command: Command, authority: Path):
@@ -281,7 +281,7 @@ class TestCerts:
 
     def test_issue_for_another_agent_writes_where_it_is_told(self, command: Command, authority, home, tmp_path):
         words = ("certs", "issue", authority, "--key", ALICE.public_key, "--name", "alice")
-        failed(command(*words), "say where the certificate goes with --out DIR")
+        failed(command(*words), "--key needs --out DIR")
         assert command(*words, "--out", tmp_path / "out").code == 0
         assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["agent.key", "agent.pem", "ca.pem"]
         assert MeshSettings.load(home).tls is None

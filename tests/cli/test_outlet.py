@@ -99,7 +99,7 @@ class TestStreams:
 
     def test_take_no_bytes_and_pass_on_the_rest(self):
         guarded = Guarded(io.StringIO())
-        with pytest.raises(TypeError, match="needs text"):
+        with pytest.raises(TypeError, match="needs a str"):
             guarded.write(b"x")  # type: ignore[arg-type]
         assert guarded.isatty() is False
         guarded.writelines(["a\r", "b"])

@@ -181,7 +181,7 @@ class TestEval:
         ran = command("eval", mixed_up)
         head = ran.out.splitlines()[0]
         assert "\tfinal\tfinal*\tunknown\t" in head
-        assert 'final*: the same, an answer "unknown" counted as wrong' in ran.out
+        assert 'final*: like final, but an answer "unknown" counts as wrong' in ran.out
 
     def test_json_goes_to_standard_output_and_out_to_a_file(
         self, command: Command, tiny_tasks: Path, tmp_path: Path

@@ -207,7 +207,7 @@ class TestRepair:
         before = contents(home)["ledger.sqlite"]
         ran = command("repair", "--json", "--home", home)
         assert (ran.code, ran.json["damage"], ran.json["aside"]) == (0, None, None)
-        assert "whole" in command("repair", "--home", home).out
+        assert "not damaged" in command("repair", "--home", home).out
         assert contents(home)["ledger.sqlite"] == before
 
     def test_makes_the_agent_whole_again_and_keeps_the_old_file(self, damaged, command, tiny_tasks):

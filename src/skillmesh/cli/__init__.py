@@ -25,7 +25,7 @@ ADDED = "skillmesh.commands"
 class Commands(typer.core.TyperGroup):
     """The commands of this package and those that other packages add; the latter are imported only when used.
 
-    Commands and contexts are typed `Any`: they are click's, which newer releases of typer import under another name.
+    Commands and contexts are typed `Any`: they are click's, which newer releases of typer give another name.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:

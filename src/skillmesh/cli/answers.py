@@ -46,7 +46,7 @@ class Writer(Protocol):
 
 
 class Asking:
-    """Lets a node that runs on this home answer, since its backbone is already loaded; without one, answers itself."""
+    """Lets a node running on this home answer, as its backbone is already loaded; without one, answers itself."""
 
     def __init__(self, home: Path | None, device: str | None, writer: Writer) -> None:
         self._home, self._device, self._writer = home_folder(home), device, writer

@@ -22,9 +22,8 @@ def ask(
 ) -> None:
     """Classify images; the task of each image is found automatically.
 
-    When the output is not a terminal, each line holds image, label, task, confidence and teacher, separated by tabs.
-    Exit status: 0 if every image has an answer ("unknown" counts as one), 1 if some images could not be read,
-    2 for a wrong option.
+    If the output is not a terminal, each line holds image, label, task, confidence and teacher, separated by tabs.
+    Exit status: 0 if every image has an answer ("unknown" counts), 1 if some could not be read, 2 for a wrong option.
     """
     from skillmesh.answering.answer import Answer
     from skillmesh.cli import show

@@ -42,7 +42,7 @@ def match(
     context: typer.Context,
     learned: Annotated[str, typer.Argument(metavar="A", help=GIVEN)],
     target: Annotated[
-        str | None, typer.Argument(metavar="[B]", show_default=False, help="Like A. Default: all tasks in the bank.")
+        str | None, typer.Argument(metavar="[B]", show_default=False, help="Like A. Default: all tasks in bank.")
     ] = None,
     home: options.Home = None,
     by: Annotated[
@@ -132,7 +132,7 @@ def _by_sight(
     share: float,
     images: int,
 ) -> list[dict[str, Any]]:
-    """Return matches by how the bank classifies the images of one side; A comes first in each row, on either side."""
+    """Return matches by how the bank classifies the images of A or B; each row gives A's class first."""
     from skillmesh.data.folder import find_tasks, survey_task
     from skillmesh.synergy.matching import BankView, by_both, by_sight
 
@@ -222,7 +222,7 @@ def _known(agent: Core, task: str | None = None) -> Side:
 
 
 def _shown(agent: Core, modules: Sequence[Module]) -> dict[str, str]:
-    """Return each module's task name by id, with the teacher's name if several teachers taught a task of that name."""
+    """Return each module's task name by id, with the teacher's name if several modules share a task name."""
     tasks = Counter(module.card.task for module in modules)
     return {
         module.id: module.card.task if tasks[module.card.task] == 1 else selector

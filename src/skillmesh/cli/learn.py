@@ -41,7 +41,7 @@ def _given(context: typer.Context, names: Sequence[str]) -> list[str]:
 @app.command()
 def learn(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="A folder or zip with images in class/… or train|val|test/class/…")],
+    folder: Annotated[Path, typer.Argument(help="Folder or zip of images: class/… or train|val|test/class/…")],
     home: options.Home = None,
     name: Annotated[
         str | None, typer.Option("--name", show_default=False, help="The task's name. Default: the folder's name.")
@@ -201,7 +201,7 @@ def _choose_each(error: FolderOfTasksError, folder: Path, commands: tuple[str, s
 
     names = ", ".join(error.tasks[:10]) + (f" and {len(error.tasks) - 10} more" if len(error.tasks) > 10 else "")
     looks = (
-        f"{folder} looks like a folder of tasks, not like one task: found {names}, with no images directly inside them"
+        f"{folder} looks like a folder of tasks, not like one task: found {names}, with no images directly in them"
     )
     if folder.is_file() or not may_ask or not (sys.stdin.isatty() and sys.stderr.isatty()):
         unpack = "unpack it, then " if folder.is_file() else ""

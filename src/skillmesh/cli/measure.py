@@ -24,7 +24,7 @@ def eval_(
     json: options.Json = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", show_default=False, help="Also write the result to this file, as JSON."),
+        typer.Option("--out", metavar="FILE", show_default=False, help="Also write the JSON result to a file."),
     ] = None,
     report: options.Report = None,
     classes: Annotated[
@@ -32,7 +32,7 @@ def eval_(
     ] = False,
     learn: Annotated[
         bool,
-        typer.Option("--learn/--no-learn", help="Learn the tasks in a new agent, or test the agent at --home as is."),
+        typer.Option("--learn/--no-learn", help="Test a new agent that learns, or the agent at --home as it is."),
     ] = True,
     anchor: options.AnchorKind = "sketch",
     representation: options.Representation = "descriptor",
@@ -173,7 +173,7 @@ def backbone(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for images, agents and picture.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for images, agents, picture.")] = Path(
         "demo-out"
     ),
     device: options.Device = None,

@@ -19,7 +19,7 @@ def merge(
     ],
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="The merged task's name. Default: the first's.")
+        str | None, typer.Option("--name", show_default=False, help="Merged task's name. Default: the first's.")
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Separate merged tasks again.")] = False,
     json: options.Json = False,

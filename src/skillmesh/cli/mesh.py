@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skillmesh.core import Core
     from skillmesh.mesh.node import Node
 
-Reason = Annotated[str | None, typer.Option("--reason", show_default=False, help="The reason, shown to agents that use it.")]
+Reason = Annotated[str | None, typer.Option("--reason", show_default=False, help="The reason, for its users.")]
 
 
 @app.command()
@@ -119,7 +119,7 @@ def status(context: typer.Context, home: options.Home = None, json: options.Json
     for declined in facts.get("declined", ()):
         if declined["id"] not in held:
             show.say(
-                f"not fetched: {name_of(declined['task'])} by {declined['teacher']}: {declined['reason']}", indent=2
+                f"declined: {name_of(declined['task'])} by {declined['teacher']}: {declined['reason']}", indent=2
             )
     for refused in facts["refused"]:
         show.say(f"refused: {refused['id'][:12]}…: {refused['reason']}", indent=2)
@@ -282,8 +282,8 @@ def remember(
         or [s for s in forgotten if task == s.task]
     )
     if len(slots) != 1:
-        problem = f"several forgotten tasks are named {task!r}" if slots else f"no forgotten task is named {task!r}"
-        raise AgentError(f"{problem}; forgotten tasks: {', '.join(names.values()) or 'none'}")
+        problem = "several forgotten tasks are" if slots else "no forgotten task is"
+        raise AgentError(f"{problem} named {task!r}; forgotten tasks: {', '.join(names.values()) or 'none'}")
     agent.ledger.remember(slots[0])
     outlet.line(f"{slots[0].task!r} comes back at the next sync")
 
@@ -292,7 +292,7 @@ def remember(
 def config(
     context: typer.Context,
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Settings to change. Without any: show all.")
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Settings to change; none: show all.")
     ] = None,
     home: options.Home = None,
     json: options.Json = False,
@@ -319,7 +319,9 @@ def _parsed(change: str, settings: MeshSettings) -> tuple[str, Any]:
     name, sign, value = change.partition("=")
     fields = type(settings).model_fields
     if not sign or name not in fields:
-        raise AgentError(f"{change!r} is not a setting; expected NAME=VALUE, where NAME is one of {', '.join(fields)}")
+        raise AgentError(
+            f"{change!r} is not a setting; expected NAME=VALUE, NAME being one of {', '.join(fields)}"
+        )
     if name in ("listen", "connect", "interests"):
         return name, tuple(part.strip() for part in value.split(",") if part.strip())
     if name == "tls":
@@ -342,4 +344,4 @@ def _trusts(agent: Core) -> str:
         return "everyone (open)"
     trusted = agent.ledger.view().trusted
     names = [called(agent, key) for key in trusted]
-    return ", ".join(names) or "itself only; `skillmesh trust add KEY --name NAME` adds others"
+    return ", ".join(names) or "itself only; add others with `skillmesh trust add KEY --name NAME`"

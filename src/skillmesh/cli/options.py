@@ -40,9 +40,9 @@ Weights = Annotated[
 ]
 CalibrationFile = Annotated[
     Path | None,
-    typer.Option("--calibration", metavar="FILE", show_default=False, help="A file made by `skillmesh calibrate`."),
+    typer.Option("--calibration", metavar="FILE", show_default=False, help="A file from `skillmesh calibrate`."),
 ]
-AnchorKind = Annotated[names.AnchorKind, typer.Option("--anchor", help="The kind of task summary that recognises tasks.")]
+AnchorKind = Annotated[names.AnchorKind, typer.Option("--anchor", help="Kind of anchor that recognises tasks.")]
 Representation = Annotated[
     names.Representation, typer.Option("--representation", help="The image representation for heads and anchors.")
 ]
@@ -53,24 +53,22 @@ Support = Annotated[
     names.Support,
     typer.Option(
         "--support",
-        help="Add up the confidence of equal classes of several tasks: equal by plain name, by name encoder, never.",
+        help="Add up the confidence of equivalent classes of several tasks: by plain name, by encoder, or never.",
     ),
 ]
 NameEncoder = Annotated[
     str, typer.Option("--encoder", help="How class names are compared: minilm, clip, or letters (spelling only).")
 ]
-Clusters = Annotated[int, typer.Option("--clusters", min=1, max=4096, help="For --anchor gmmc: Gaussians per task.")]
+Clusters = Annotated[int, typer.Option("--clusters", min=1, max=4096, help="For gmmc: Gaussians per task.")]
 VarianceFloor = Annotated[
-    float, typer.Option("--variance-floor", min=1e-9, help="For --anchor gmmc: added to every variance.")
+    float, typer.Option("--variance-floor", min=1e-9, help="For gmmc: added to every variance.")
 ]
 ImagesPerClass = Annotated[
-    int, typer.Option("--images-per-class", min=1, max=255, help="For --anchor maha: sample images per class.")
+    int, typer.Option("--images-per-class", min=1, max=255, help="For maha: sample images per class.")
 ]
 Continue = Annotated[
     str | None,
-    typer.Option(
-        "--continue", metavar="TASK", show_default=False, help="Add images or classes to a task this agent learned."
-    ),
+    typer.Option("--continue", metavar="TASK", show_default=False, help="Add images or classes to an own task."),
 ]
 OneTask = Annotated[
     bool,
@@ -116,17 +114,17 @@ WarmForm = Annotated[
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of splits and random choices.")]
 Network = Annotated[
     names.Network | None,
-    typer.Option("--network", show_default=False, help="For this run; `skillmesh config network=…` sets it for good."),
+    typer.Option("--network", show_default=False, help="For this run; `skillmesh config network=…` keeps it."),
 ]
 Listen = Annotated[
     list[str] | None,
-    typer.Option("--listen", metavar="HOST:PORT", show_default=False, help="Address to accept agents at; repeatable."),
+    typer.Option("--listen", metavar="HOST:PORT", show_default=False, help="Address to listen at; repeatable."),
 ]
 Connect = Annotated[
     list[str] | None,
-    typer.Option("--connect", metavar="HOST:PORT", show_default=False, help="Address of an agent or gateway; repeatable."),
+    typer.Option("--connect", metavar="HOST:PORT", show_default=False, help="Address to connect to; repeatable."),
 ]
 TrustMode = Annotated[
     names.Trust | None,
-    typer.Option("--trust", show_default=False, help="listed: only teachers added by `trust add`; open: everyone."),
+    typer.Option("--trust", show_default=False, help="listed: teachers added by `trust add`; open: everyone."),
 ]
