@@ -115,7 +115,7 @@ def init(
     images_per_class: options.ImagesPerClass = 5,
     support: options.Support = "plain",
 ) -> None:
-    """Create an agent with its own key, its settings and an empty bank."""
+    """Create an agent: a key, settings and an empty bank."""
     from skillmesh.core import Core
     from skillmesh.store.home import create_home, default_name, home_folder
 

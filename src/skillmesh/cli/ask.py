@@ -20,10 +20,10 @@ def ask(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Classify images; the task of each image is found automatically.
+    """Classify images. The task of each image is found automatically.
 
     If the output is not a terminal, each line holds image, label, task, confidence and teacher, separated by tabs.
-    Exit status: 0 if every image has an answer ("unknown" counts), 1 if some could not be read, 2 for a wrong option.
+    Exit status: 0 if every image has an answer (maybe "unknown"), 1 if some could not be read, 2 for a bad option.
     """
     from skillmesh.answering.answer import Answer
     from skillmesh.cli import show

@@ -42,7 +42,7 @@ def match(
     context: typer.Context,
     learned: Annotated[str, typer.Argument(metavar="A", help=GIVEN)],
     target: Annotated[
-        str | None, typer.Argument(metavar="[B]", show_default=False, help="Like A. Default: all tasks in bank.")
+        str | None, typer.Argument(metavar="[B]", show_default=False, help="Like A. Default: the whole bank.")
     ] = None,
     home: options.Home = None,
     by: Annotated[

@@ -40,7 +40,7 @@ def compose(
     ] = "prior",
     epochs: Annotated[
         int | None,
-        typer.Option("--epochs", min=1, show_default=False, help="For --images. Default: as many as improve it."),
+        typer.Option("--epochs", min=1, show_default=False, help="Epochs for --images. Default: as many as help."),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the task of this name.")] = False,
     licence: Annotated[
@@ -51,7 +51,7 @@ def compose(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Make a new task from classes of tasks in the bank, learned or received; needs no images."""
+    """Make a new task from known classes. They may be learned or received; no images are needed."""
     import time
 
     from skillmesh.cli import show

@@ -67,7 +67,7 @@ def learn(
     report: options.Report = None,
     json: options.Json = False,
 ) -> None:
-    """Learn a task from a folder of images and store it as a small signed module."""
+    """Learn a task from a folder of images. It is stored as a small signed module."""
     from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.common.choices import Adaptation, WarmStart
 

@@ -51,7 +51,7 @@ def eval_(
     encoder: options.NameEncoder = "minilm",
     device: options.Device = None,
 ) -> None:
-    """Measure accuracy with the task given, task recognition, and accuracy with no task given."""
+    """Measure accuracy and task recognition. Accuracy is measured with the task given and with no task given."""
     from skillmesh.cli import show
     from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.cli.task_report import print_evaluation, write_json, write_page
@@ -119,7 +119,7 @@ def calibrate(
     seed: options.Seed = 0,
     device: options.Device = None,
 ) -> None:
-    """Compute a backbone's calibration from training images of some tasks. Agents that share need the same one."""
+    """Calibrate a backbone on training images of tasks. Agents that share need the same calibration."""
     from skillmesh.backbone.backbone import DescriptorCache, default_folder
     from skillmesh.backbone.calibrating import calibrate_on
     from skillmesh.backbone.network import Network
@@ -144,7 +144,7 @@ def backbone(
     weights: options.Weights = None,
     json: options.Json = False,
 ) -> None:
-    """Show a backbone's sizes, its descriptor, and the layers where --adapt can add biases."""
+    """Show a backbone's sizes and layers. The layers are those where `learn --adapt` can add biases."""
     from skillmesh.backbone.network import Network
     from skillmesh.cli import show
 
@@ -179,7 +179,7 @@ def demo(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Run a demo: several agents learn drawn tasks, share them, and all answer everything. Needs no download."""
+    """Run a demo of several agents. They learn drawn tasks, share them, and all answer everything; no download."""
     from skillmesh.cli.demo import run
 
     run(out, device, json)

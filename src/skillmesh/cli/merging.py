@@ -24,7 +24,7 @@ def merge(
     undo: Annotated[bool, typer.Option("--undo", help="Separate merged tasks again.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Merge tasks of several teachers into one task; a signed link tells every agent."""
+    """Merge tasks of several teachers into one task. A signed link tells every agent."""
     from skillmesh.cli import show
     from skillmesh.errors import AgentError
 

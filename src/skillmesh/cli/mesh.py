@@ -36,7 +36,7 @@ def serve(
     device: options.Device = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more detail.")] = False,
 ) -> None:
-    """Share this agent's tasks and receive those of other agents, until stopped."""
+    """Share and receive tasks until stopped."""
     from skillmesh.cli import show
     from skillmesh.mesh.service import serve as run
 
@@ -67,7 +67,7 @@ def sync(
     trust: options.TrustMode = None,
     json: options.Json = False,
 ) -> None:
-    """Join the mesh, exchange tasks with all agents in reach, and leave. For laptops and cron jobs."""
+    """Share and receive tasks once, for laptops and cron. Joins the mesh, catches up with all in reach, leaves."""
     from skillmesh.cli import show
     from skillmesh.mesh.calling import NotRunningError, call
     from skillmesh.mesh.service import catch_up
@@ -95,7 +95,7 @@ def sync(
 
 @app.command()
 def status(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
-    """Show what this agent holds and shares, and what needs your attention."""
+    """Show this agent's tasks, connections and problems."""
     from skillmesh.cli import show
     from skillmesh.mesh.status import status as status_of
 
@@ -175,7 +175,7 @@ def peers(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """List the other agents that this agent's running node has met."""
+    """List the other agents that the running node has met."""
     from skillmesh.cli import show
     from skillmesh.mesh.calling import call
 
@@ -228,7 +228,7 @@ def gateway(
         ),
     ] = None,
 ) -> None:
-    """Connect sites: route between agents on this network, agents behind a NAT, and other gateways."""
+    """Connect agents of several sites. Routes between agents here, agents behind a NAT, and other gateways."""
     from skillmesh.common.config import DISCOVERY_PORT
     from skillmesh.mesh.session import run_gateway
 
@@ -260,7 +260,7 @@ def withdraw(
     home: options.Home = None,
     reason: Reason = None,
 ) -> None:
-    """Withdraw a task that this agent has learned: other agents remove it, and late joiners never get it."""
+    """Withdraw a task that this agent has learned. Other agents remove it, and late joiners never get it."""
     notice = open_agent(home or context.obj, make=False).withdraw(task, reason)
     outlet.line(f"withdrew {notice.task!r} up to version {notice.version}; others learn of it at the next sync")
 
@@ -271,7 +271,7 @@ def remember(
     task: Annotated[str, typer.Argument(help="A task that this agent has forgotten.")],
     home: options.Home = None,
 ) -> None:
-    """Allow a forgotten task again; it is fetched from the mesh at the next sync."""
+    """Allow a forgotten task again. It is fetched from the mesh at the next sync."""
     agent = open_agent(home or context.obj, make=False)
     agent.ledger.refuse_unchangeable()
     forgotten = sorted(agent.ledger.view().forgotten)
@@ -297,7 +297,7 @@ def config(
     home: options.Home = None,
     json: options.Json = False,
 ) -> None:
-    """Show or change this agent's mesh settings: network, listen, connect, interests, limits."""
+    """Show or change mesh settings. They are network, listen, connect, interests, limits and others."""
     from skillmesh.cli import show
     from skillmesh.common.config import MeshSettings
 

@@ -68,7 +68,7 @@ ImagesPerClass = Annotated[
 ]
 Continue = Annotated[
     str | None,
-    typer.Option("--continue", metavar="TASK", show_default=False, help="Add images or classes to an own task."),
+    typer.Option("--continue", metavar="TASK", show_default=False, help="Add images or classes to your own task."),
 ]
 OneTask = Annotated[
     bool,

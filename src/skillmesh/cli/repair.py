@@ -25,7 +25,7 @@ TABLES = {
 
 @app.command()
 def repair(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
-    """Replace a damaged ledger with a new one, and report what could be kept and what is lost."""
+    """Replace a damaged ledger. Reports what could be kept and what is lost."""
     from skillmesh.cli import show
     from skillmesh.mesh.repair import repair as repair_ledger
 

@@ -18,7 +18,7 @@ def samples(
     folder: Annotated[Path, typer.Argument(help="Where to write the task folders; created if missing.")],
     json: options.Json = False,
 ) -> None:
-    """Draw three small tasks to try skillmesh with: flowers, dice and shapes. Needs no download."""
+    """Draw three small tasks to try: flowers, dice and shapes. Needs no download."""
     from skillmesh.cli import show
     from skillmesh.data.demo import write_demo_tasks
 

@@ -60,7 +60,7 @@ def show(
     home: options.Home = None,
     json: options.Json = False,
 ) -> None:
-    """Show all details of a task: classes, teacher, settings, accuracy and sizes."""
+    """Show all details of a task. These are classes, teacher, settings, accuracy, sizes and more."""
     from skillmesh.cli import show as shown
     from skillmesh.module.notice import MergedTask
 
@@ -117,7 +117,7 @@ def import_(
     home: options.Home = None,
     json: options.Json = False,
 ) -> None:
-    """Check module files and add them to the bank; a bad file is refused and changes nothing."""
+    """Check module files and add them to the bank. A bad file is refused and changes nothing."""
     from skillmesh.cli.show import print_json
 
     agent = open_agent(home or context.obj)

@@ -156,7 +156,7 @@ def certs_issue(
     home: options.Home = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", show_default=False, help="Default: tls in the agent's home."),
+        typer.Option("--out", metavar="DIR", show_default=False, help="Folder. Default: tls in the agent's home."),
     ] = None,
     key: Annotated[
         str | None,
