@@ -392,4 +392,4 @@ def test_no_package_takes_the_place_of_a_command_of_ours():
     ran = subprocess.run(
         [sys.executable, "-c", code, "os:getcwd", "tasks", "--help"], capture_output=True, text=True
     )
-    assert "List what the agent knows." in ran.stdout
+    assert "List the tasks that the agent knows." in ran.stdout

@@ -122,7 +122,7 @@ class TestPages:
         assert parsed.tags.count("img") == 6
         assert all(source.startswith("data:image/jpeg;base64,") for source in parsed.sources)
         assert "6 of 21 validation images" in page
-        assert f"at most {PER_CLASS} of each" in page
+        assert f"at most {PER_CLASS} per class" in page
         assert '<td class="number">0.0 %</td>' in page
 
     def test_names_are_no_markup(self, command: Command, mixed_up: Path, tmp_path: Path):
