@@ -67,7 +67,7 @@ def sync(
     trust: options.TrustMode = None,
     json: options.Json = False,
 ) -> None:
-    """Share and receive tasks once, for laptops and cron. Joins the mesh, catches up with all in reach, leaves."""
+    """Share and receive tasks once, for laptops and cron. Joins the mesh, catches up with others and leaves."""
     from skillmesh.cli import show
     from skillmesh.mesh.calling import NotRunningError, call
     from skillmesh.mesh.service import catch_up
@@ -228,7 +228,7 @@ def gateway(
         ),
     ] = None,
 ) -> None:
-    """Connect agents of several sites. Routes between agents here, agents behind a NAT, and other gateways."""
+    """Connect agents of several sites. Routes between local agents, agents behind a NAT, and other gateways."""
     from skillmesh.common.config import DISCOVERY_PORT
     from skillmesh.mesh.session import run_gateway
 

@@ -30,7 +30,9 @@ Home = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="cpu|cuda|mps", show_default=False, help="Default: the best one available."),
+    typer.Option(
+        "--device", metavar="cpu|cuda|mps", show_default=False, help="Where to compute. Default: the best."
+    ),
 ]
 BackboneName = Annotated[
     str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or the name of any timm network.")
@@ -109,12 +111,14 @@ WarmMode = Annotated[
 ]
 WarmForm = Annotated[
     names.WarmForm,
-    typer.Option("--warm-form", help="Known rows as a prior's centre, or the paper's training with row norms."),
+    typer.Option("--warm-form", help="How it uses known rows: as a prior's centre, or the paper's two norms."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of splits and random choices.")]
 Network = Annotated[
     names.Network | None,
-    typer.Option("--network", show_default=False, help="For this run; `skillmesh config network=…` keeps it."),
+    typer.Option(
+        "--network", show_default=False, help="Agents to reach in this run; save it by `config network=…`."
+    ),
 ]
 Listen = Annotated[
     list[str] | None,
