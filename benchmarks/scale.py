@@ -2,8 +2,7 @@
 
     python benchmarks/scale.py TASKS --json docs/results/simulate.json [--sizes 100 1000 10000]
 
-The tasks are learned, and the method of adding tasks is checked, only once. 10,000 tasks need about 6 GB of
-memory.
+The tasks are learned, and the growing is checked, only once. 10,000 tasks need about 6 GB of memory.
 """
 
 from __future__ import annotations

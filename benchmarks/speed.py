@@ -1,9 +1,8 @@
-"""Measure speed as ratios: against the library that a user would otherwise use, and against the floor.
+"""Measure speed as ratios in one run: against the library a user would otherwise use, and against the floor.
 
     python benchmarks/speed.py [--task FOLDER_OR_ZIP] [--json docs/results/speed.json]
 
-Each figure is the median of several rounds of one run in which both sides take turns, so that a busy machine slows
-both.
+Each figure is the median of several rounds in which both sides take turns, so that a busy machine slows both.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
     python benchmarks/unknown.py ../shared/tasks
 
-The agent is then asked about the hidden tasks. The calibration, including its background, is made from the learned
-tasks alone.
+The calibration, including its background, is made from the learned tasks alone.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ class TestStatus:
         ran = command("status", "--home", home)
         assert (ran.code, ran.err) == (0, "")
         first, second = ran.out.splitlines()
-        hint = f"start with `skillmesh --home {home} serve`"
+        hint = f"run `skillmesh --home {home} serve`"
         assert first == f"agent 'tina' is not sharing (network machine, trust listed); {hint}"
         assert second.startswith("  4 tasks, ")
         assert "root " not in ran.out

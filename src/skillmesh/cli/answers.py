@@ -105,10 +105,7 @@ def _windows(images: list[AnyImage], folder: Path) -> Iterator[list[tuple[str, s
 
 
 def _as_file(image: AnyImage, target: Path) -> str | Answer:
-    """Return the path where a node can read the image, writing it to `target` if it is not a file itself.
-
-    If the image cannot be read, return an answer that gives the reason.
-    """
+    """Return a path where a node can read the image (`target` if it is not a file), or a failed answer."""
     from skillmesh.data.images import UnreadableImageError
     from skillmesh.data.inputs import EncodedImage
 

@@ -137,9 +137,7 @@ def _show_state(facts: dict[str, Any]) -> None:
 
     settings = f"network {facts['network']}, trust {facts['trust']}"
     running = (
-        f"is sharing ({settings})"
-        if facts["running"]
-        else f"is not sharing ({settings}); start with `skillmesh serve`"
+        f"is sharing ({settings})" if facts["running"] else f"is not sharing ({settings}); run `skillmesh serve`"
     )
     show.say(f"agent {facts['name']!r} {running}")
     elsewhere = f", {facts['missing']} announced but not held" if facts["missing"] else ""
@@ -184,9 +182,7 @@ def peers(
         agent.ledger.refuse_unchangeable()
         banned = [key for key in agent.ledger.view().bans if key.startswith(unban)]
         if len(banned) != 1:
-            raise AgentError(
-                f"{len(banned)} banned agents have a key that begins with {unban!r}; give the key of exactly one"
-            )
+            raise AgentError(f"{len(banned)} banned agents have a key that begins with {unban!r}; choose one")
         agent.ledger.unban(banned[0])
         outlet.line(f"{banned[0][:12]}… is no longer banned")
         return

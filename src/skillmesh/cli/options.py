@@ -30,9 +30,7 @@ Home = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Device = Annotated[
     str | None,
-    typer.Option(
-        "--device", metavar="cpu|cuda|mps", show_default=False, help="Where to compute. Default: the best."
-    ),
+    typer.Option("--device", metavar="cpu|cuda|mps", show_default=False, help="Default: the best one available."),
 ]
 BackboneName = Annotated[
     str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or the name of any timm network.")
@@ -53,18 +51,13 @@ Compact = Annotated[
 ]
 Support = Annotated[
     names.Support,
-    typer.Option(
-        "--support",
-        help="Add up the confidence of equivalent classes of several tasks: by plain name, by encoder, or never.",
-    ),
+    typer.Option("--support", help="How to find equivalent classes of several tasks, which add up confidence."),
 ]
 NameEncoder = Annotated[
     str, typer.Option("--encoder", help="How class names are compared: minilm, clip, or letters (spelling only).")
 ]
 Clusters = Annotated[int, typer.Option("--clusters", min=1, max=4096, help="For gmmc: Gaussians per task.")]
-VarianceFloor = Annotated[
-    float, typer.Option("--variance-floor", min=1e-9, help="For gmmc: added to every variance.")
-]
+VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=1e-9, help="For gmmc: added to variances.")]
 ImagesPerClass = Annotated[
     int, typer.Option("--images-per-class", min=1, max=255, help="For maha: sample images per class.")
 ]
@@ -116,9 +109,7 @@ WarmForm = Annotated[
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of splits and random choices.")]
 Network = Annotated[
     names.Network | None,
-    typer.Option(
-        "--network", show_default=False, help="Agents to reach in this run; save it by `config network=…`."
-    ),
+    typer.Option("--network", show_default=False, help="For this run; save it with `config network=…`."),
 ]
 Listen = Annotated[
     list[str] | None,
