@@ -1,9 +1,9 @@
-"""Accuracy over a folder of tasks: each row of the tables in docs/results.md is one `skillmesh eval` of this list.
+"""Measure accuracy over a folder of tasks; each row of the tables in docs/results.md is one `skillmesh eval`.
 
     python benchmarks/accuracy.py ../shared/tasks
 
 Calibrations for the transfer rows are made first: from each random half of the tasks (measured on the other half),
-and from the drawn demo tasks. Results go to docs/results/, one JSON each; a result that is there is kept, unless
+and from the drawn demo tasks. Results go to docs/results/, one JSON file each; an existing result is kept, unless
 its row is named with --only.
 """
 

@@ -1,9 +1,9 @@
-"""Ask about many images at once: when the first answer comes, and how memory grows with the number of images.
+"""Measure `skillmesh ask` on many images: time to the first answer, and memory by number of images.
 
     python benchmarks/ask.py [--images 1000] [--json docs/results/ask.json]
 
-`skillmesh ask FOLDER` runs as a process whose lines are read as they come, on drawn images that it has never seen.
-A tenth of the images and all of them are asked about; flat memory means that both take the same.
+`skillmesh ask FOLDER` runs as a process on drawn images that it has never seen; each line is timed as it arrives.
+One run asks about a tenth of the images, another about all; if memory does not grow, both need the same amount.
 """
 
 from __future__ import annotations

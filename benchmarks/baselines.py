@@ -1,14 +1,14 @@
-"""Baselines and ours on one stream of tasks: tuned settings, several seeds, several runs side by side.
+"""Run the baselines and our method on one stream of tasks: tuned settings, several seeds, parallel runs.
 
     skillmesh challenge tune TASKS --method naive,joint,ewc,… --first 4 --out benchmarks/tuned
     python benchmarks/baselines.py TASKS --methods naive joint ewc … --out runs [--workers 14] [--device cuda]
     python benchmarks/baselines.py --gather runs --json docs/results/baselines.json [--keep] [--remark "…"]
 
-A method that has a file in `--settings` (`benchmarks/tuned`) runs as it says, any other with its own settings.
-Runs are those of `skillmesh challenge run --shuffle --seeds …`; a sweep that was interrupted goes on where it was.
-Processes take one run after the other in the order of the methods given (the longest first, then no one waits for
-it at the end), so that a GPU plans its kernels once for many. With `--keep`, what the file has and the runs have
-not stays in it: other methods, and other seeds of the same, on the same data.
+A method with a file in `--settings` (`benchmarks/tuned`) uses the settings in it, any other its defaults. Runs are
+those of `skillmesh challenge run --shuffle --seeds …`; an interrupted sweep resumes where it stopped. Each process
+takes one run after the other in the given order of methods, so that a GPU plans its kernels once for many runs;
+name the longest method first, so that the others need not wait for it at the end. `--keep` keeps results of the
+file that the runs do not contain: other methods, and other seeds of the same methods, on the same data.
 """
 
 from __future__ import annotations

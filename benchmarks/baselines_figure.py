@@ -1,9 +1,9 @@
-"""What baselines and ours learned, forgot and have left, as the report draws it.
+"""Draw what the baselines and our method learned, forgot and retained, in the style of the report.
 
     python benchmarks/baselines_figure.py
 
-Reads docs/results/baselines.json and writes docs/images/baselines.png. Frozen peers but the best, and networks
-that begin at random, are in the docs' table alone.
+Reads docs/results/baselines.json and writes docs/images/baselines.png. Frozen peers except the best, and networks
+that start from random weights, appear only in the table in the docs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What adapts a frozen backbone to a task, on real tasks: accuracy, bytes, and what learning it cost.
+"""Compare ways to adapt a frozen backbone, on real tasks: accuracy, bytes, and the cost of learning.
 
     python benchmarks/biases.py TASKS --out docs/results/biases.json
 
-Every method learns from training images, with validation images to choose and to stop on; heads on descriptors are
-fitted once more with the validation images added, the paper's head and Head2Toe's are not.
-Accuracy is of test images, with the task given. Costs are all MACs of learning, in passes of the network over the
-task's images; the pass that the task's anchor needs in any case is one of them. What an agent can do is done by an
-agent; the paper's own way is trained here, with the library.
+Every method learns from training images and uses validation images to choose settings and to stop; heads on
+descriptors are fitted again with the validation images added, the paper's head and Head2Toe's are not.
+Accuracy is on test images, with the task given. Costs are all MACs of learning, in passes of the network over the
+task's images; they include the pass that the task's anchor needs in any case. Methods that an agent offers are run
+by an agent; the paper's own method is trained in this file, with the library.
 """
 
 from __future__ import annotations

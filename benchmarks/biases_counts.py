@@ -1,8 +1,8 @@
-"""What biases cost on a network by its structure alone: channels, bytes, and MACs of a pass.
+"""Count what biases cost on a network, from its structure alone: channels, bytes, and MACs of a pass.
 
     python benchmarks/biases_counts.py
 
-The weights are random: counts do not depend on them.
+The weights are random, since the counts do not depend on them.
 """
 
 from __future__ import annotations

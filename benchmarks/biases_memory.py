@@ -1,8 +1,8 @@
-"""Memory of training: biases against full fine-tuning of the same network, at the same batch.
+"""Measure training memory: biases against full fine-tuning of the same network, at the same batch size.
 
     python benchmarks/biases_memory.py
 
-Each runs in a process of its own: the peak while two steps are done, less what the process took before the first.
+Each runs in its own process. The figure is the peak during two steps, minus the process's memory before the first.
 """
 
 from __future__ import annotations

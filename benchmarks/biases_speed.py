@@ -1,9 +1,9 @@
-"""Answering where half of the tasks have biases, as a multiple of one bare forward pass; and swapping biases.
+"""Measure answering when half of the tasks have biases, against one bare forward pass; and swapping biases.
 
     python benchmarks/biases_speed.py
 
 An agent that knows eight drawn tasks, four of them with biases, is asked about 256 images of all of them. The bare
-pass is of the same images, decoded already, by the same network and threads.
+pass processes the same images, already decoded, with the same network and threads.
 """
 
 from __future__ import annotations

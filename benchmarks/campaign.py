@@ -1,11 +1,11 @@
-"""Look for faults: mutated files, kills and power loss, hostile peers, and hours of ordinary load.
+"""Search for faults with mutated files, kills and power loss, hostile peers, and hours of ordinary load.
 
     python benchmarks/campaign.py --seconds 600 --seed 1 --kept campaign-out
     python benchmarks/campaign.py --only files --seconds 600 --json docs/results/campaign.json
 
-Each part gets its share of the seconds. A second call with the same seed and folder goes on where the first
-stopped, and its figures are those of both. What failed lies under KEPT/PART/failures, with what repeats it;
-the exit status is 1 if anything did.
+Each part gets its share of the seconds. A second call with the same seed and folder resumes where the first
+stopped, and its figures cover both. Failures are stored in KEPT/PART/failures, with the data to reproduce them;
+the exit status is 1 if there are any.
 """
 
 from __future__ import annotations

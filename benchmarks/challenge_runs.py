@@ -1,11 +1,11 @@
-"""Gather runs of the challenge for the docs: what was found, what it cost, and whether it equals `skillmesh eval`.
+"""Collect challenge runs for the docs: accuracy, costs, and whether they equal `skillmesh eval`.
 
     skillmesh challenge run TASKS --agents 20 --method sketch --out runs/sketch        # and maha, gmmc, …
     skillmesh eval TASKS --out runs/eval-sketch.json
     python benchmarks/challenge_runs.py runs --json docs/results/challenge-runs.json
 
-Every run in the folder becomes a row. An `eval-METHOD.json` beside them is compared with the method's runs, digit
-by digit.
+Every run in the folder becomes a row. A file `eval-METHOD.json` in the folder is compared with the method's runs,
+digit by digit.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Wall-clock of two agents against one, with one thread each and a cold cache; and one agent with two threads.
+"""Measure wall-clock time of two agents against one, each with one thread and a cold cache; and of two threads.
 
     python benchmarks/challenge_speedup.py TASKS [--tasks 6] [--repeats 1] [--json FILE]
 
-The smallest of the tasks are taken, so that it ends in minutes. What is timed is all that it takes until every
-agent can answer everything: learning, sharing, and building the mapper. Starting processes and loading the
-backbone is shown apart: it is paid once, however much is learned. Of several repeats the fastest counts, since
-other processes only ever make it slower; give the machine to this alone. Beside it stand the processor seconds of
-the agent that learns longest, which a busy machine hardly changes.
+The smallest tasks are used, so that it ends in minutes. The time runs until every agent can answer everything:
+learning, sharing, and building the mapper. Starting processes and loading the backbone is reported separately: its
+cost does not grow with what is learned. Of several repeats the fastest counts, since other processes only make it
+slower; run nothing else on the machine. The processor seconds of the agent that learns longest are reported too; a
+busy machine hardly changes them.
 """
 
 from __future__ import annotations

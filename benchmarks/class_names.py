@@ -1,9 +1,9 @@
-"""Classes that are one thing under two names: the paper's pairs, and all matches across real tasks, judged.
+"""Evaluate matching of class names on the paper's pairs and on all matches across real tasks, judged by hand.
 
     python benchmarks/class_names.py ../shared/tasks
 
 The threshold is the encoder's own, chosen on the paper's pairs alone. Verdicts are read from
-tests/fixtures/class_names_judged.json; a match that nobody has judged yet stops the run.
+tests/fixtures/class_names_judged.json; a match that is not judged yet stops the run.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A composed task beside its sources: whose answers change, and does quarantine let it in?
+"""Measure a composed task next to its sources: which answers change, and does quarantine accept it?
 
     python benchmarks/composed_beside.py ../shared/tasks
 
-Twenty tasks (every second by name) of two teachers, every other one each. A third agent composes tasks of random
-classes from a random number of them, once with the classes' names and once with new ones. Then: the answers to all
-test images with and without it in the bank, and the verdict of the first teacher when it comes after, together
-with and before the second teacher's tasks.
+Twenty tasks (every second by name) are taught in turn by two teachers. A third agent composes tasks of random
+classes from a random number of them, once with the classes' names and once with new ones. Measured are the answers
+to all test images with and without the composed task in the bank, and the verdict of the first teacher if the
+composed task arrives after, together with or before the second teacher's tasks.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Composition: tasks made of all classes of two known tasks, without an image and after few epochs.
+"""Measure composition: tasks made of all classes of two known tasks, without images and after few epochs.
 
     python benchmarks/composition.py ../shared/tasks
 
-As the paper's section 6: all 190 pairs of 20 tasks (every second by name), each pair one task with the classes of
-both. Ours come from modules (int8 heads and anchors) and need no image; the paper's are rows trained with W′x and
-put beside each other. Both then go on with images, against a random start. An epoch of ours is a round of L-BFGS
-at each strength that is tried; in a round every image is looked at about once.
+As in the paper's section 6: all 190 pairs of 20 tasks (every second by name), each pair as one task with the
+classes of both. Our heads come from modules (int8 heads and anchors) and need no images; the paper's are rows
+trained with W′x and concatenated. Both are then trained further on images, against a random start. One epoch of
+ours is a round of L-BFGS at each regularisation strength that is tried; a round uses every image about once.
 
-Each task is cut in two: one half of its training and validation images is for what is known of it, the other for
-whoever goes on, with 30 training images of a class at most. On the same images (`--same-images`, as the paper
-seems to have it) a composed head is judged by what it was made from. Accuracies are the average of the two tasks'
-test images, with no task told, but for `given`, where each image is answered by its own task's head.
+Each task's training and validation images are split in two: the source modules learn from one half, further
+training uses the other, with at most 30 training images per class. With `--same-images` (as the paper seems to do)
+a composed head is judged on the images that it was made from. Accuracies are averages over the two tasks' test
+images without a task label, except for `given`, where each image is answered by its own task's head.
 """
 
 from __future__ import annotations

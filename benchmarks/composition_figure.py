@@ -1,4 +1,4 @@
-"""The paper's figure on composition: accuracy by epochs, from known rows and from nothing, beside ours.
+"""Draw the paper's figure on composition: accuracy by epochs, from known rows and from a random start, and ours.
 
     python benchmarks/composition_figure.py
 

@@ -1,11 +1,12 @@
-"""Corrective evaluation, and answers that support one another, on real tasks.
+"""Measure corrective evaluation, and answers that support one another, on real tasks.
 
     python benchmarks/corrective.py ../shared/tasks
 
-Two kinds of bank for each mapper: the tasks as they are, which overlap little, and every task taught twice, by
-halves of its images, which overlap wholly. An answer from another task counts as right where the class names are
-as similar as a threshold. Verdicts on what was corrected are read from benchmarks/corrections_judged.json; a
-correction that nobody has judged yet stops the run. Where a task stands twice, its classes tell what is true.
+There are two kinds of bank for each mapper: the tasks as they are, which overlap little, and every task taught
+twice, from halves of its images, which overlap fully. An answer from another task counts as right if the
+similarity of the class names reaches a threshold. Verdicts on corrections are read from
+benchmarks/corrections_judged.json; a correction that is not judged yet stops the run. If a task is in the bank
+twice, its classes give the truth.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Learn a dataset of many images: how much memory that takes beside the agent itself.
+"""Measure how much memory learning a large dataset takes in addition to the agent itself.
 
     python benchmarks/dataset_memory.py [--images 20000] [--lazy] [--json docs/results/dataset-memory.json]
 
-Images are drawn when they are asked for, in a process of its own with an empty cache. Without --lazy the dataset
-does not say its labels beforehand, so its images are put aside on disk; with --lazy it has `targets` and is read
-in place. The peak is held against an agent that has loaded its backbone and answered one image. --json adds to the
+Images are drawn on demand, in a separate process with an empty cache. Without --lazy the dataset does not give its
+labels in advance, so its images are first stored on disk; with --lazy it has `targets` and is read in place. The
+peak is compared with that of an agent that has loaded its backbone and answered one image. --json adds to the
 file's runs.
 """
 

@@ -1,13 +1,13 @@
-"""A hostile client among honest nodes: what it costs them, and what of its doing is adopted.
+"""Measure what a hostile client costs honest nodes, and which of its data they accept.
 
     sudo python benchmarks/hostile_client.py --json docs/results/hostile-client.json
 
-One node carries modules of teachers that have left, and answers questions about images. A newcomer fetches all of
-them, first with nobody else there, then beside a client that does all the things of one group below at once (its
-kinds are those of `tests/helpers/hostile.py`). That is done where nodes trust listed teachers, where they trust
-all, with mutual TLS (the client with a certificate of the mesh, with one of another authority, and with none), and
-through a gateway. All are processes of their own in a network namespace of their own. The client steps back where
-processors are short: it stands for another machine.
+One node holds modules of teachers that have left, and answers questions about images. A newcomer fetches all
+modules, first alone, then next to a client that runs all attacks of one group below at once (the attacks are those
+of `tests/helpers/hostile.py`). This is repeated with trust in listed teachers, with trust in all, with mutual TLS
+(the client with a certificate of the mesh, of another authority, and with none), and through a gateway. Each runs
+as its own process in a separate network namespace. The client has low CPU priority, since it stands for another
+machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What hostile image files and zips cost: seconds and memory of `ask` and `learn`, case by case.
+"""Measure the cost of hostile image files and zips: seconds and memory of `ask` and `learn`, case by case.
 
     python benchmarks/hostile_images.py [--only WORD] [--json docs/results/hostile-images.json]
 
-An agent in a process of its own answers one ordinary image; what it takes then is the base. For each case its peak
-over the base is measured, with all that its helper process takes added to it. A case is one file beside ordinary
-images, a zip, or a folder of a hundred hostile files.
+An agent in its own process answers one ordinary image; its memory then is the base. For each case the peak above
+the base is measured, plus all memory of its helper process. A case is one hostile file among ordinary images, a
+zip, or a folder of a hundred hostile files.
 """
 
 from __future__ import annotations

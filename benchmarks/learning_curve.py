@@ -1,10 +1,10 @@
-"""What more images of a task are worth: heads fitted to half of its training images and to all of them.
+"""Measure what more images of a task are worth: heads fitted to half of its training images and to all of them.
 
     python benchmarks/learning_curve.py ../shared/tasks --out docs/results/learning-curve.json
 
-Half of each class's training images, drawn by a seed, and the same validation images; figures are of test images,
-by the head that validation images have joined, as `skillmesh learn` does it. The accuracy on training images is
-that of the head before they join.
+Half of each class's training images are drawn with a seed; the validation images are the same. Figures are on test
+images, for the head after validation images are added, as in `skillmesh learn`. The accuracy on training images is
+that of the head before they are added.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Two teachers, one task, and tasks that go on: real agents with half of the images each, against one with all.
+"""Measure merged tasks and extended tasks: real agents with half of the images each, against one with all.
 
     python benchmarks/merge.py ../shared/tasks
 
 The bank is every fourth task by name. Each task's training and validation images are cut in two, class by class.
-Ann learns one half, Bob the other; a student takes in both and links them. Whoever goes on learns one half of the
-images, or of the classes, and then the other without the first. Every agent answers the test images of all tasks
-with no task told: an answer counts if task and class are right. How heads are put together was chosen on tasks
-that are not in the bank (`merge_choice.py`). With `--every 2` the bank holds ten of those thirty tasks as well.
+Ann learns one half, Bob the other; a student imports both and links them. An agent that extends a task learns one
+half of the images, or of the classes, and then the other without the first. Every agent answers the test images of
+all tasks without a task label: an answer counts if task and class are right. The way to merge heads was chosen on
+tasks that are not in the bank (`merge_choice.py`). With `--every 2` the bank also holds ten of those thirty tasks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How heads are put together: chosen on the tasks that are not in the bank of `merge.py`, never on test images.
+"""Choose how heads are merged, on tasks that are not in the bank of `merge.py`, and never on test images.
 
     python benchmarks/merge_choice.py ../shared/tasks
 
-Two halves of all these tasks are judged on validation images, by heads that have not seen them. Ways to go on with
-a task are judged on every fourth training image, held back, of every third of these tasks that has at most 700.
+Merging two halves is judged for all these tasks on validation images that the heads have not seen. Ways to extend
+a task are judged on every fourth training image, held out, of every third of these tasks with at most 700 images.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Sharing between real processes on one machine: until all hold all, how long, how many bytes, how much memory.
+"""Measure sharing between real processes on one machine: time, bytes and memory until all nodes hold all modules.
 
     sudo python benchmarks/mesh.py --nodes 8 32
 
-Every node is `skillmesh serve` with its own home and two tasks that it has learned itself. They run in a fresh
-network namespace, whose loopback counters give the bytes on the wire; without the right to make one, the machine's
-own loopback is counted, other traffic included. The floor is the same bytes through one loopback TCP connection.
+Every node is `skillmesh serve` with its own home and two tasks that it has learned itself. They run in a new
+network namespace, whose loopback counters give the bytes on the wire; without permission to create one, the
+machine's own loopback is counted, including other traffic. The floor is the same bytes through one loopback TCP
+connection.
 """
 
 from __future__ import annotations

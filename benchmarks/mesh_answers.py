@@ -1,9 +1,9 @@
-"""Answering while modules arrive: how long one image takes, at rest and during a sync of 200 modules.
+"""Measure how long an answer to one image takes, at rest and during a sync of 200 modules.
 
     sudo python benchmarks/mesh_answers.py
 
-A node is asked one new image after the other through its socket. Meanwhile another node appears that carries 200
-modules of 100 teachers, all really learned; the first takes them in while it answers.
+A node is asked about one new image after the other through its socket. Meanwhile another node appears that holds
+200 modules of 100 teachers, all really learned; the first imports them while it answers.
 """
 
 from __future__ import annotations

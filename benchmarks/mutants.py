@@ -1,11 +1,11 @@
-"""Mutants of the core: changes some hundred places, one at a time, and looks whether the tests notice.
+"""Mutation testing of the core: change some hundred places, one at a time, and check whether the tests notice.
 
     python benchmarks/mutants.py --count 300 --seed 0 --kept FOLDER --json docs/results/mutants.json
 
-The draw is seeded, and each file has its share by its number of lines. A mutant meets the tests that run its line,
-quick ones and those about its file first, for at most `--budget` seconds of them. What was tried is kept: a second
-run goes on, and tries again only what a change of source or tests makes doubtful. `--named` tries the holes that
-were found by hand. Survivors are listed with the change and with what `mutants_explained.json` says of them.
+The places are drawn with a seed, and each file's share is proportional to its number of lines. For each mutant the
+tests that run its line are run, quick ones and those about its file first, for at most `--budget` seconds. Results
+are kept: a second run resumes, and repeats only mutants for which source or tests have changed. `--named` tries
+the gaps that were found by hand. Survivors are listed with the change and its entry in `mutants_explained.json`.
 """
 
 from __future__ import annotations

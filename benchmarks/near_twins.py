@@ -1,11 +1,11 @@
-"""How well copies of images are told from other images: the two limits of `learning/examine.py`.
+"""Measure how well the two limits of `learning/examine.py` distinguish copies of images from other images.
 
     python benchmarks/near_twins.py ../shared/tasks --out docs/results/near-twins.json
 
-Images of each task are saved again in several ways and put beside it as validation images: found are those that
-`learn` would leave out. All images of a task, whatever their split, are then compared with one another as they
-are; pairs that pass are counted, those of two classes apart. `left_out` are the images that `learn` and `eval`
-leave out.
+Images of each task are saved again in several ways and added as validation images; those that `learn` would leave
+out count as found. Then all images of a task, of all splits, are compared with one another unchanged; pairs within
+the limits are counted, with pairs of two classes counted separately. `left_out` is the number of images that
+`learn` and `eval` leave out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nodes for the benchmarks of the mesh: homes with really learned modules, processes, a network of their own."""
+"""Nodes for the mesh benchmarks: homes with really learned modules, processes, and a separate network."""
 
 from __future__ import annotations
 

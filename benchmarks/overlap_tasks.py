@@ -1,4 +1,4 @@
-"""Banks with overlap that is known by construction: tasks taught twice from different images, or by half."""
+"""Banks whose overlap is known by construction: tasks taught twice from different images, or by half."""
 
 from __future__ import annotations
 

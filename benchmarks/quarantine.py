@@ -1,9 +1,9 @@
-"""Whom quarantine holds back: honest teachers hardly ever, liars nearly always. Measured with real tasks.
+"""Measure on real tasks which modules quarantine holds: honest ones hardly ever, forged ones nearly always.
 
     python benchmarks/quarantine.py ../shared/tasks
 
-Agents with some tasks of their own receive all others, one by one and together; second teachers of a task come in;
-then forged modules, signed like any other, from the blunt to one that is tuned to pass and knows the whole bank.
+Agents that hold some tasks receive all others, one by one and together; then modules of second teachers of a task;
+then forged modules with valid signatures, from crude ones to one that is tuned to pass and knows the whole bank.
 """
 
 from __future__ import annotations

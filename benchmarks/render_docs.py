@@ -1,7 +1,7 @@
-"""Put the committed results into the docs: tables between `<!-- table NAME -->` and `<!-- end -->` are made here.
+"""Write the committed results into the docs, as the tables between `<!-- table NAME -->` and `<!-- end -->`.
 
 python benchmarks/render_docs.py            # write the tables
-python benchmarks/render_docs.py --check    # fail where a document and the results differ (CI does this)
+python benchmarks/render_docs.py --check    # fail if a document and the results differ (CI runs this)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Not a trick of file formats: the same test images re-encoded, made smaller, cropped, brighter and darker.
+"""Measure robustness: the same test images re-encoded, made smaller, cropped, brighter and darker.
 
     python benchmarks/robustness.py ../shared/tasks
 
-Agents learn from the images as they are; only what they are asked about is changed, one way at a time.
-What the results file holds already is kept, so an interrupted run goes on where it was.
+Agents learn from the unchanged images; only the test images are changed, in one way at a time. This shows that
+accuracy does not depend on file formats. Existing results in the file are kept, so an interrupted run can resume.
 """
 
 from __future__ import annotations

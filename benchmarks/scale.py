@@ -1,8 +1,8 @@
-"""The mapper at sizes for which there is no data, as `skillmesh challenge simulate` has it, for several at once.
+"""Measure the mapper at several sizes for which there is no data, as `skillmesh challenge simulate` does.
 
     python benchmarks/scale.py TASKS --json docs/results/simulate.json [--sizes 100 1000 10000]
 
-The tasks are learned and the growing is proved once. 10,000 tasks take about 6 GB of memory.
+The tasks are learned, and the growing is checked, only once. 10,000 tasks need about 6 GB of memory.
 """
 
 from __future__ import annotations

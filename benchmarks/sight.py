@@ -1,13 +1,12 @@
-"""Classes matched by sight, by name and by both, against what is known to be true.
+"""Evaluate class matching by sight, by name and by both, against the known truth.
 
     python benchmarks/sight.py ../shared/tasks
 
-By construction: a bank learned every second class of every task from one half of its images; a few images of the
-other half, of all classes, are looked at. A class that the bank knows must match itself, one that it does not know
-must match nothing, and names are not asked. In the wild: each task in turn is new to a bank of all the others, and
-what its classes match is judged by hand (tests/fixtures/class_names_judged.json and class_sight_judged.json, which
-also lists the pairs that are one thing though their names do not match). A match that nobody has judged stops the
-run.
+By construction: a bank has learned every second class of every task from one half of its images, and is given a
+few images of the other half, of all classes. A class that the bank knows must match itself, an unknown class must
+match nothing, and names are not used. In the wild: each task in turn is new to a bank of all the others, and its
+matches are judged by hand (tests/fixtures/class_names_judged.json and class_sight_judged.json, which also lists
+the pairs that mean the same although their names do not match). A match that is not judged stops the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Speed as ratios, measured in one run: against the library a user would take instead, and against the floor.
+"""Measure speed as ratios in one run: against the library a user would otherwise use, and against the floor.
 
     python benchmarks/speed.py [--task FOLDER_OR_ZIP] [--json docs/results/speed.json]
 

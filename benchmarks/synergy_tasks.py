@@ -1,4 +1,4 @@
-"""What the measurements of warm start and composition share: tasks as descriptors, few images, intervals."""
+"""Shared code of the warm start and composition benchmarks: tasks as descriptors, few images, intervals."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Images of tasks that nobody taught: in three seeded splits a third of the tasks is hidden, then asked about.
+"""Measure "unknown" answers on tasks never taught: three seeded splits each hide a third of the tasks.
 
     python benchmarks/unknown.py ../shared/tasks
 
-The calibration, and with it the background, is made from the learned tasks alone.
+The calibration, including its background, is made from the learned tasks alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The walks: which files of the packages `learn`, `ask`, the arrival of a module and a challenge run go through.
+"""List the source files that `learn`, `ask`, the arrival of a module and a challenge run pass through (walks).
 
     python benchmarks/walks.py [--before OTHER/src] [--json docs/results/walks.json]
 
-`--before` walks through another state of the packages first, such as `git archive COMMIT src` unpacks.
-Each walk is a command in a process of its own, with what it needs made before. A file is on the walk where one of
-its functions is called, in the order of first calls; what only runs while modules are imported does not count.
+`--before` first walks through another version of the packages, such as one unpacked from `git archive COMMIT src`.
+Each walk is a command in its own process, with its inputs prepared beforehand. A file is on the walk if one of its
+functions is called, in the order of first calls; code that runs only while modules are imported does not count.
 """
 
 from __future__ import annotations

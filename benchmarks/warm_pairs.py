@@ -1,9 +1,9 @@
-"""Who teaches and who learns, for the measurements of warm start.
+"""Pairs of old and new tasks for the measurements of warm start.
 
-Four situations. A task cut in two: its old half teaches, its new half, of other images, is learned. Two tasks with
-classes of the same name: the one teaches, the other is learned, and the name may deceive (a digit in writing is no
-digit in sign language). A bank: all other tasks teach, and several know classes of the new one. And the paper's
-EXP-1 and EXP-2: five classes of one task, each like a class of another old task.
+There are four situations. A task split in two: one half is known, the other, with other images, is learned. Two
+tasks with classes of the same name: one is known, the other is learned, and the name may mislead (a written digit
+is not a digit in sign language). A bank: all other tasks are known, and several have classes of the new one. And
+the paper's EXP-1 and EXP-2: five classes of one task, each similar to a class of another old task.
 """
 
 from __future__ import annotations

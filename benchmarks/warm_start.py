@@ -1,10 +1,10 @@
-"""Warm start against cold: new tasks whose classes somebody knows already, from few images to all.
+"""Compare warm and cold start on new tasks whose classes are already known, from few images to all.
 
     python benchmarks/warm_start.py ../shared/tasks
 
-Who teaches whom is in `warm_pairs.py`. Test images are those of the new task. Heads are ours: the old rows as the
-centre of the prior as `learn --warm-start auto` takes them, against `never` on the same images. Then the paper's
-epochs, from old rows against random ones, in three forms.
+The pairs of old and new tasks are in `warm_pairs.py`. Test images are those of the new task. Our heads use the old
+rows as the centre of the prior, as in `learn --warm-start auto`, against `never` on the same images. Then the
+paper's epochs are run from old rows and from random ones, in three forms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Compare the locked packages with published advisories.
 
     python tools/audit.py requirements-dev.lock             # asks pip-audit's advisory service
-    python tools/audit.py requirements-dev.lock --offline   # takes the advisories of the package safety-db
+    python tools/audit.py requirements-dev.lock --offline   # uses the advisories in the package safety-db
 
-A package that could not be compared counts as a failure: silence is not a pass.
+A package that could not be compared counts as a failure.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from packaging.utils import canonicalize_name
 
 
 def locked(lock: Path) -> dict[str, str]:
-    """The version of every package in a lock, by the package's normalised name."""
+    """Return the version of every package in a lock file, by the package's normalised name."""
     pins = [Requirement(line.split(" \\")[0]) for line in lock.read_text().splitlines() if line[:1].isalnum()]
     return {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
 
 
 def known_advisories(versions: dict[str, str]) -> list[str]:
-    """One line for each advisory of safety-db that applies to a locked version."""
+    """Return one line for each advisory in safety-db that applies to a locked version."""
     file = Path(str(distribution("safety-db").locate_file("safety_db/insecure_full.json")))
     database: dict[str, list[dict[str, Any]]] = json.loads(file.read_text())
     entries = {canonicalize_name(name): listed for name, listed in database.items()}
@@ -41,7 +41,7 @@ def known_advisories(versions: dict[str, str]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lock", type=Path)
-    parser.add_argument("--offline", action="store_true", help="take the advisories of the package safety-db")
+    parser.add_argument("--offline", action="store_true", help="use the advisories in the package safety-db")
     options = parser.parse_args()
     if not options.offline:
         audit = [
@@ -56,10 +56,10 @@ def main() -> int:
         ]
         return subprocess.run(audit, check=False).returncode
     versions = locked(options.lock)
-    found = known_advisories(versions)
+    lines = known_advisories(versions)
     date = distribution("safety-db").version
-    print(*found, f"{len(versions)} packages compared with the advisories of {date}: {len(found)} apply", sep="\n")
-    return bool(found)
+    print(*lines, f"{len(versions)} packages compared with the advisories of {date}: {len(lines)} apply", sep="\n")
+    return bool(lines)
 
 
 if __name__ == "__main__":

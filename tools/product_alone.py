@@ -1,6 +1,6 @@
-"""Run the product's fast tests in a copy of the checkout that has neither the challenge nor the benchmarks.
+"""Run the product's fast tests in a copy of the checkout without the challenge and the benchmarks.
 
-python tools/product_alone.py [words for pytest]
+python tools/product_alone.py [arguments for pytest]
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ LEFT_OUT = (
     "tests/project/test_layers.py",  # the layers of both packages
 )
 ABSENT = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)\n"
-"""What the environment has of the challenge points at the checkout; in the copy it must not be found either."""
+"""Content of a module that hides the environment's installed challenge package, which points at the checkout."""
 
 
 def main() -> int:
-    """Copy, test, and return pytest's exit status."""
+    """Copy the checkout, run the tests, and return pytest's exit status."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     with tempfile.TemporaryDirectory() as scratch:
-        Path(scratch).chmod(0o755)  # some tests are another user, who must be able to read the copy
+        Path(scratch).chmod(0o755)  # some tests run as another user, who must be able to read the copy
         copy, absent = Path(scratch, "checkout"), Path(scratch, "absent")
         for name in names:
             if (ROOT / name).is_file() and not name.startswith(LEFT_OUT):

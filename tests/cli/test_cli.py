@@ -1,4 +1,4 @@
-"""Every command as the shell runs it: what it prints, what it writes, and how it ends when something is wrong."""
+"""Every command as run from the shell: its output, the files it writes, and its errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tiny_taught: Core, tmp_path: Path) -> Path:
-    """An agent that knows the four tiny tasks, free to be changed."""
+    """Home of an agent that knows the four tiny tasks; tests may change it."""
     shutil.copytree(tiny_taught.home, tmp_path / "home")
     return tmp_path / "home"
 
@@ -42,7 +42,7 @@ def photo(tiny_tasks: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def small_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of timm's smallest network, which is calibrated in a moment."""
+    """Weights of timm's smallest network, which is quick to calibrate."""
     import torch
 
     from skillmesh.backbone.building import import_timm
@@ -54,9 +54,7 @@ def small_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestHome:
-    def test_may_be_named_before_and_after_the_command_and_by_a_variable(
-        self, command: Command, home, monkeypatch
-    ):
+    def test_is_set_before_or_after_the_command_or_by_a_variable(self, command: Command, home, monkeypatch):
         known = command("tasks", "--json", "--home", home)
         assert [t["task"] for t in known.json["tasks"]] == sorted(LEARNED)
         assert command("--home", home, "tasks", "--json") == known
@@ -64,7 +62,7 @@ class TestHome:
         monkeypatch.setenv("SKILLMESH_HOME", str(home))
         assert command("tasks", "--json") == known
 
-    def test_that_is_not_there_is_an_error_that_says_what_to_do(self, command: Command, tmp_path, photo):
+    def test_missing_home_is_an_error_with_advice(self, command: Command, tmp_path, photo):
         for words in (
             *(["show", "x"], ["export", "x", "f"], ["forget", "x"], ["withdraw", "x"], ["remember", "x"]),
             *(["peers"], ["trust", "remove", "x"], ["quarantine", "release", "x"], ["merge", "x", "y"]),
@@ -73,7 +71,9 @@ class TestHome:
             failed(ran, "there is no agent at", f"`skillmesh --home {tmp_path / 'no'} init`")
         assert not (tmp_path / "no").exists()
 
-    def test_that_was_typed_is_repeated_in_every_hint(self, command: Command, tmp_path, monkeypatch, photo):
+    def test_typed_home_is_repeated_in_every_suggested_command(
+        self, command: Command, tmp_path, monkeypatch, photo
+    ):
         home = tmp_path / "my home"
         quoted = f"'{home}'"
         assert f"`skillmesh --home {quoted} learn FOLDER`" in command("tasks", "--home", home).out
@@ -84,7 +84,7 @@ class TestHome:
 
 
 class TestInit:
-    def test_makes_an_agent_with_these_settings(self, command: Command, tmp_path: Path):
+    def test_creates_an_agent_with_the_given_settings(self, command: Command, tmp_path: Path):
         ran = command(
             *("init", "--home", tmp_path / "a", "--name", "bob", "--anchor", "gmmc", "--clusters", 7),
             *("--representation", "sqrt-features", "--variance-floor", 0.01),
@@ -97,12 +97,12 @@ class TestInit:
         assert (config.anchor, config.clusters, config.variance_floor) == ("gmmc", 7, 0.01)
         assert config.representation == "sqrt-features"
 
-    def test_does_not_make_one_twice(self, command: Command, home: Path):
+    def test_refuses_an_existing_home(self, command: Command, home: Path):
         key = (home / "key.pem").read_bytes()
         failed(command("init", "--home", home), "there is an agent at", "already")
         assert (home / "key.pem").read_bytes() == key
 
-    def test_of_impossible_settings_is_one_line(self, command: Command, tmp_path: Path):
+    def test_impossible_settings_give_a_one_line_error(self, command: Command, tmp_path: Path):
         failed(command("init", "--home", tmp_path / "a", "--variance-floor", 1e9), "variance_floor")
         failed(command("init", "--home", tmp_path / "a", "--name", "x" * 99), "name")
         failed(command("init", "--home", tmp_path / "a", "--backbone", "resnet18"), "calibrate FOLDER_OF_TASKS")
@@ -141,12 +141,12 @@ class TestLearn:
         assert "note: 1 hidden file(s) ignored\n" in ran.err
         assert f"check: 1 image that cannot be read: train/{broken.parent.name}/[broken].jpg (" in ran.err
 
-    def test_again_needs_replace(self, command: Command, home: Path, tiny_tasks: Path):
+    def test_learning_again_needs_replace(self, command: Command, home: Path, tiny_tasks: Path):
         failed(command("learn", tiny_tasks / "dice", "--home", home), "'dice' is learned already", "--replace")
         assert command("learn", tiny_tasks / "dice", "--replace", "--home", home).code == 0
         assert Core(home).bank.find("dice").card.version == 2
 
-    def test_of_no_task_is_an_error(self, command: Command, home: Path, tmp_path: Path):
+    def test_a_folder_without_a_task_is_an_error(self, command: Command, home: Path, tmp_path: Path):
         (tmp_path / "empty").mkdir()
         (tmp_path / "one/class").mkdir(parents=True)
         Image.new("RGB", (9, 9)).save(tmp_path / "one/class/a.png")
@@ -173,12 +173,12 @@ class TestTasksAndShow:
         path.write_bytes(path.read_bytes()[:500])
         ran = command("tasks", "--home", home)
         assert ran.code == 0
-        assert f"cannot be used: {path}: " in ran.err
+        assert f"unusable module: {path}: " in ran.err
         said = command("tasks", "--json", "--home", home).json
         assert [d["file"] for d in said["damaged"]] == [str(path)]
         assert len(said["tasks"]) == 3
 
-    def test_show_tells_all(self, command: Command, home: Path):
+    def test_show_prints_all_facts(self, command: Command, home: Path):
         facts = command("show", "dice", "--json", "--home", home).json
         module = Core(home).bank.find("dice")
         assert facts["id"] == module.id
@@ -190,13 +190,13 @@ class TestTasksAndShow:
         assert "\nanchors: sketch\n" in text
         assert "(" not in text
 
-    def test_of_an_unknown_task_lists_the_known_ones(self, command: Command, home: Path, tmp_path: Path):
+    def test_an_unknown_task_name_lists_the_known_ones(self, command: Command, home: Path, tmp_path: Path):
         for words in (["show", "birds"], ["forget", "birds"], ["export", "birds", tmp_path / "b.skill"]):
             failed(command(*words, "--home", home), "no task 'birds' here", "dice, greek, latin, shapes")
 
 
 class TestSharing:
-    def test_out_in_and_forgotten(self, command: Command, home: Path, tmp_path: Path):
+    def test_export_import_and_forget(self, command: Command, home: Path, tmp_path: Path):
         file, other = tmp_path / "dice.skill", tmp_path / "other"
         assert command("export", "dice", file, "--home", home).out.startswith(f"wrote {file}, ")
         assert command("import", file, "--home", other).out.startswith("imported 'dice' (2 classes) by tina~")
@@ -204,7 +204,7 @@ class TestSharing:
         assert command("forget", "dice", "--home", other).out.startswith("forgot 'dice' by tina~")
         assert Core(other).tasks() == []
 
-    def test_import_takes_the_good_and_names_the_bad(self, command: Command, skill_files, tmp_path: Path):
+    def test_import_accepts_good_files_and_reports_bad_ones(self, command: Command, skill_files, tmp_path: Path):
         (tmp_path / "bad.skill").write_bytes(b"")
         files = [skill_files["dice"], tmp_path / "bad.skill", skill_files["latin"], tmp_path / "none.skill"]
         ran = command("import", *files, "--json", "--home", tmp_path / "new")
@@ -241,7 +241,9 @@ class TestEval:
             shutil.copytree(tiny_tasks / name, tmp_path / "tasks" / name)
         return tmp_path / "tasks"
 
-    def test_learns_all_and_writes_what_is_promised(self, command: Command, folders: Path, tmp_path: Path):
+    def test_learns_all_tasks_and_writes_the_documented_json(
+        self, command: Command, folders: Path, tmp_path: Path
+    ):
         ran = command(
             "eval", folders, "--out", tmp_path / "out.json", "--anchor", "maha", "--representation", "features"
         )
@@ -259,7 +261,7 @@ class TestEval:
         assert report["provenance"]["command"].startswith("skillmesh eval tasks --out out.json --anchor maha")
         assert report["provenance"]["seed"] == 0
 
-    def test_asks_the_agent_as_it_is(self, command: Command, home: Path, tiny_tasks: Path):
+    def test_no_learn_tests_the_agent_as_it_is(self, command: Command, home: Path, tiny_tasks: Path):
         before = sorted((home / "bank").iterdir())
         ran = command("eval", tiny_tasks, "--no-learn", "--json", "--home", home)
         report = ran.json
@@ -270,14 +272,14 @@ class TestEval:
         table = command("--home", home, "eval", tiny_tasks, "--no-learn").out
         assert "snowflakes (never learned)" in table
 
-    def test_of_never_learned_tasks_alone(self, command: Command, taught: Core, demo_tasks: Path):
+    def test_with_only_tasks_that_were_never_learned(self, command: Command, taught: Core, demo_tasks: Path):
         words = ("eval", demo_tasks / "snowflakes", "--no-learn", "--home", taught.home)
         ran = command(*words, "--json")
         assert ran.json["final_accuracy"] is None
         assert ran.json["hidden_unknown"] > 0
         assert "snowflakes (never learned)" in command(*words).out
 
-    def test_without_probes_is_json_all_the_same(self, command: Command, folders: Path, tmp_path: Path):
+    def test_json_is_valid_without_probes(self, command: Command, folders: Path, tmp_path: Path):
         for task in folders.iterdir():
             shutil.rmtree(task / "val")
             for image in task.glob("train/*/[12].jpg"):
@@ -297,7 +299,7 @@ class TestEval:
 
 
 class TestBackbones:
-    def test_another_one_is_calibrated_and_used(
+    def test_another_backbone_can_be_calibrated_and_used(
         self, command: Command, tiny_tasks, tmp_path, small_network, photo
     ):
         network = ("--backbone", "test_efficientnet", "--weights", small_network)
@@ -310,7 +312,7 @@ class TestBackbones:
         answer = command("ask", photo, "--home", home, "--json").json["answers"][0]
         assert answer["guesses"][0]["task"] == "dice"
 
-    def test_backbone_tells_what_it_is(self, command: Command, small_network: Path):
+    def test_backbone_prints_its_sizes(self, command: Command, small_network: Path):
         facts = command("backbone", "test_efficientnet", "--weights", small_network, "--json").json
         keys = ("name", "parameters", "features", "descriptor", "network_fingerprint", "bias_positions", "biases")
         assert facts.keys() >= set(keys)
@@ -359,10 +361,10 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-def test_whoever_interrupts_long_work_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]):
+def test_interrupting_long_work_says_how_to_resume(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(KeyboardInterrupt), show.resumable(Path("runs/si")):
         raise KeyboardInterrupt
-    assert "kept in runs/si, the same command goes on" in capsys.readouterr().err
+    assert "kept in runs/si; run the same command again to resume" in capsys.readouterr().err
 
 
 MISSING = """
@@ -377,7 +379,7 @@ cli.main()
 
 @pytest.mark.parametrize("value", ["no_such_package.cli:commands", "skillmesh.cli:no_such_function"])
 @pytest.mark.parametrize("words", [["challenge", "run", "tasks", "--agents", "2"], ["challenge", "--help"]])
-def test_commands_of_another_package_say_what_to_install_where_it_is_not_there(value: str, words: list[str]):
+def test_commands_of_a_missing_package_say_what_to_install(value: str, words: list[str]):
     ran = subprocess.run([sys.executable, "-c", MISSING, value, *words], capture_output=True, text=True)
     assert ran.returncode == 1
     assert ran.stderr.startswith("skillmesh: the challenge commands cannot be used: ")
@@ -387,9 +389,9 @@ def test_commands_of_another_package_say_what_to_install_where_it_is_not_there(v
     assert "Not installed: pip install" in others.stdout
 
 
-def test_no_package_takes_the_place_of_a_command_of_ours():
+def test_no_package_can_replace_a_built_in_command():
     code = MISSING.replace('"challenge"', '"tasks"')
     ran = subprocess.run(
         [sys.executable, "-c", code, "os:getcwd", "tasks", "--help"], capture_output=True, text=True
     )
-    assert "List what the agent knows." in ran.stdout
+    assert "List the tasks that the agent knows." in ran.stdout

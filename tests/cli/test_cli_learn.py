@@ -1,4 +1,4 @@
-"""`learn` on a folder of tasks: it asks, or refuses with the two commands that would do either."""
+"""`learn` on a folder of tasks: it asks what to do, or refuses and gives the two possible commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_is_refused_with_two_commands_that_work(command: Command, shelf: Path, h
     assert Core(home).find("my shelf").card.classes == ("dice", "latin")
 
 
-def test_each_folder_goes_on_after_a_failure(command: Command, shelf: Path, home: Path):
+def test_each_folder_continues_after_a_failure(command: Command, shelf: Path, home: Path):
     (shelf / "bad.zip").write_bytes(b"no zip")
     (shelf / "lonely/only").mkdir(parents=True)
     shutil.copy(next((shelf / "dice").rglob("*.jpg")), shelf / "lonely/only/1.jpg")
@@ -90,19 +90,19 @@ def test_each_folder_of_one_task_is_refused(command: Command, shelf: Path, home:
     assert "learn it without --each-folder" in ran.err
 
 
-def test_the_command_keeps_the_name_and_the_task_to_go_on_with(command: Command, shelf: Path, home: Path):
+def test_suggested_commands_keep_name_and_continue(command: Command, shelf: Path, home: Path):
     assert "--one-task --name pips" in command("learn", shelf, "--name", "pips", "--home", home).err
     assert command("learn", shelf / "dice", "--home", home).code == 0
     assert "--one-task --continue dice" in command("learn", shelf, "--continue", "dice", "--home", home).err
 
 
-def test_a_zip_of_tasks_is_to_be_unpacked_first(command: Command, shelf: Path, home: Path, tmp_path: Path):
+def test_a_zip_of_tasks_must_be_unpacked_first(command: Command, shelf: Path, home: Path, tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "shelf.zip", "w") as file:
         for path in sorted(shelf.rglob("*.jpg")):
             file.write(path, path.relative_to(shelf))
     ran = command("learn", tmp_path / "shelf.zip", "--home", home)
     assert ran.code == 1
-    assert "unpack it, and then run" in ran.err
+    assert "unpack it, then run" in ran.err
     assert command("learn", tmp_path / "shelf.zip", "--one-task", "--home", home).code == 0
     assert tasks(home) == ["shelf"]
 
@@ -110,7 +110,7 @@ def test_a_zip_of_tasks_is_to_be_unpacked_first(command: Command, shelf: Path, h
 class TestOnATerminal:
     @pytest.fixture
     def answer(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-        """Have somebody sit there and type these words."""
+        """Simulate a user at a terminal who types these words."""
 
         def with_words(*words: str) -> None:
             import typer

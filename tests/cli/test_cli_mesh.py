@@ -1,4 +1,4 @@
-"""The commands about others, with no node running: whom to believe, what to take, and how things stand."""
+"""The commands trust, quarantine, withdraw, config, certs and status, with no node running."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tiny_taught: Core, tmp_path: Path) -> Path:
-    """Tina's, who taught the four tiny tasks; free to be changed."""
+    """Home of Tina, who taught the four tiny tasks; tests may change it."""
     shutil.copytree(tiny_taught.home, tmp_path / "home")
     return tmp_path / "home"
 
 
 @pytest.fixture
 def student(new_agent: Callable[..., Core], skill_files: dict[str, Path]) -> Core:
-    """One who imported two of Tina's modules."""
+    """An agent that imported two of Tina's modules."""
     agent = new_agent("student")
     for name in ("dice", "latin"):
         agent.import_file(skill_files[name])
@@ -67,17 +67,15 @@ class TestTrust:
     def test_show_mine_prints_the_key_and_nothing_else(self, command: Command, home: Path, tina: str):
         assert command("trust", "show-mine", "--home", home).out == f"{tina}\n"
 
-    def test_added_is_listed(self, command: Command, home: Path):
-        assert "nobody but itself" in command("trust", "list", "--home", home).out
+    def test_an_added_teacher_is_listed(self, command: Command, home: Path):
+        assert "no teacher but itself" in command("trust", "list", "--home", home).out
         ran = command("trust", "add", ALICE.public_key, "--name", "alice", "--home", home)
         assert ran == (0, f"trusts alice ({ALICE.public_key[:12]}…)\n", "")
         assert command("trust", "list", "--home", home).out == f"{ALICE.public_key}  alice\n"
         said = command("trust", "list", "--home", home, "--json").json
         assert said == {"trusted": [{"key": ALICE.public_key, "name": "alice"}]}
 
-    def test_without_a_name_a_teacher_is_called_as_it_calls_itself_with_its_key(
-        self, command: Command, home: Path
-    ):
+    def test_a_teacher_without_a_given_name_is_shown_by_claimed_name_and_key(self, command: Command, home: Path):
         Core(home).ledger.merge([announced(BOB)], "bob")
         ran = command("trust", "add", BOB.public_key, "--home", home)
         assert f"trusts bob~{BOB.public_key[:8]} (" in ran.out
@@ -86,36 +84,36 @@ class TestTrust:
         assert f"trusts {ALICE.public_key[:12]} (" in command("trust", "add", ALICE.public_key, "--home", home).out
 
     @pytest.mark.parametrize("key", ["alice", "ab" * 31, "AB" * 32, "ab" * 33])
-    def test_of_what_is_no_key_is_refused(self, command: Command, home: Path, key: str):
+    def test_an_invalid_key_is_refused(self, command: Command, home: Path, key: str):
         failed(
             command("trust", "add", key, "--home", home), f"{key!r} is not a public key; expected 64 hex digits"
         )
         assert Core(home).ledger.view().trusted == {}
 
     @pytest.mark.parametrize("by", ["key", "name", "beginning"])
-    def test_removed_moves_modules_to_quarantine_and_added_again_brings_them_back(
+    def test_remove_moves_modules_to_quarantine_and_add_brings_them_back(
         self, command: Command, student: Core, tina: str, by: str
     ):
         home = student.home
         command("trust", "add", tina, "--name", "tina", "--home", home)
         named = {"key": tina, "name": "tina", "beginning": tina[:10]}[by]
         ran = command("trust", "remove", named, "--home", home)
-        assert ran == (0, "tina is not trusted any more; modules that went to quarantine: 2\n", "")
+        assert ran == (0, "tina is no longer trusted; modules moved to quarantine: 2\n", "")
         assert tasks(home) == []
         listed = command("quarantine", "list", "--home", home).out
         assert listed.count("its teacher tina is not trusted any more") == 2
         command("trust", "add", tina, "--home", home)
         assert tasks(home) == ["dice", "latin"]
-        assert command("quarantine", "list", "--home", home).out == "nothing is held back\n"
+        assert command("quarantine", "list", "--home", home).out == "no modules in quarantine\n"
 
-    def test_remove_of_whom_nobody_trusts_lists_who_is(self, command: Command, home: Path):
-        failed(command("trust", "remove", "eve", "--home", home), "0 trusted teachers fit 'eve'", "nobody")
+    def test_removing_an_untrusted_teacher_lists_the_trusted_ones(self, command: Command, home: Path):
+        failed(command("trust", "remove", "eve", "--home", home), "0 trusted teachers match 'eve'", "none")
         command("trust", "add", ALICE.public_key, "--name", "alice", "--home", home)
-        failed(command("trust", "remove", "eve", "--home", home), f"trusted are: alice {ALICE.public_key}")
+        failed(command("trust", "remove", "eve", "--home", home), f"trusted teachers: alice {ALICE.public_key}")
 
 
 class TestQuarantine:
-    def test_lists_what_is_held_and_why(self, command: Command, student: Core, dice: Module):
+    def test_lists_held_modules_with_reasons(self, command: Command, student: Core, dice: Module):
         text = command("quarantine", "list", "--home", student.home).out
         first, why, release, drop = text.splitlines()
         assert first.startswith(f"dice by {claimed(dice.card)}, since 20")
@@ -127,11 +125,11 @@ class TestQuarantine:
         assert facts.items() <= said.items()
 
     @pytest.mark.parametrize("by", ["dice", "dice@tina", "id"])
-    def test_release_lets_it_answer(self, command: Command, student: Core, dice: Module, by: str):
+    def test_a_released_module_answers(self, command: Command, student: Core, dice: Module, by: str):
         ran = command("quarantine", "release", dice.id if by == "id" else by, "--home", student.home)
         assert ran == (0, f"released 'dice' by {claimed(dice.card)}\n", "")
         assert tasks(student.home) == ["dice", "latin"]
-        assert command("quarantine", "list", "--home", student.home).out == "nothing is held back\n"
+        assert command("quarantine", "list", "--home", student.home).out == "no modules in quarantine\n"
 
     def test_drop_throws_it_away(self, command: Command, student: Core, dice: Module):
         ran = command("quarantine", "drop", "dice", "--home", student.home)
@@ -141,14 +139,14 @@ class TestQuarantine:
         status = command("status", "--json", "--home", student.home).json
         assert [r["id"] for r in status["refused"]] == [dice.id]
 
-    def test_of_what_is_not_there_lists_what_is(self, command: Command, student: Core, dice: Module):
+    def test_an_unknown_module_lists_the_held_ones(self, command: Command, student: Core, dice: Module):
         for verb in ("release", "drop"):
             ran = command("quarantine", verb, "birds", "--home", student.home)
             failed(ran, "no module in quarantine matches 'birds'", f"dice@{claimed(dice.card)} ({dice.id[:12]})")
 
 
 class TestWithdraw:
-    def test_takes_back_ones_own(self, command: Command, home: Path, tina: str):
+    def test_withdraws_an_own_task(self, command: Command, home: Path, tina: str):
         ran = command("withdraw", "dice", "--reason", "mislabelled", "--home", home)
         assert ran.code == 0
         assert ran.out.startswith("withdrew 'dice' up to version 1; ")
@@ -157,7 +155,7 @@ class TestWithdraw:
         assert isinstance(notice, Withdrawal)
         assert notice.reason == "mislabelled"
 
-    def test_of_anothers_is_refused(self, command: Command, student: Core):
+    def test_withdrawing_another_teachers_task_is_refused(self, command: Command, student: Core):
         failed(
             command("withdraw", "dice", "--home", student.home),
             "has taught no task 'dice'",
@@ -165,7 +163,9 @@ class TestWithdraw:
         )
         assert tasks(student.home) == ["dice", "latin"]
 
-    def test_is_obeyed_by_import(self, command: Command, student: Core, tiny_taught: Core, skill_files):
+    def test_import_refuses_a_withdrawn_module(
+        self, command: Command, student: Core, tiny_taught: Core, skill_files
+    ):
         command("forget", "dice", "--home", student.home)
         student.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
         ran = command("import", skill_files["dice"], "--home", student.home)
@@ -176,7 +176,7 @@ class TestWithdraw:
 
 
 class TestForgetAndRemember:
-    def test_what_is_forgotten_can_be_remembered(self, command: Command, student: Core, tina: str):
+    def test_a_forgotten_task_can_be_remembered(self, command: Command, student: Core, tina: str):
         assert command("forget", "dice", "--home", student.home).out == f"forgot 'dice' by tina~{tina[:8]}\n"
         status = command("status", "--json", "--home", student.home).json
         assert status["forgotten"] == [{"task": "dice", "teacher_key": tina}]
@@ -188,13 +188,15 @@ class TestForgetAndRemember:
         student.forget("dice")
         student.ledger.forget(Slot(BOB.public_key, "dice"))
         ran = command("remember", "dice", "--home", student.home)
-        failed(ran, "several tasks 'dice' were forgotten here", f"dice@tina~{tina[:8]}")
+        failed(ran, "several forgotten tasks are named 'dice'", f"dice@tina~{tina[:8]}")
         assert command("remember", f"dice@tina~{tina[:8]}", "--home", student.home).code == 0
         assert student.ledger.view().forgotten == {Slot(BOB.public_key, "dice")}
 
-    def test_of_what_was_not_forgotten_says_what_was(self, command: Command, student: Core):
+    def test_remembering_a_task_that_was_not_forgotten_lists_the_forgotten_ones(
+        self, command: Command, student: Core
+    ):
         ran = command("remember", "dice", "--home", student.home)
-        failed(ran, "no task 'dice' was forgotten here; forgotten are: none")
+        failed(ran, "no forgotten task is named 'dice'; forgotten tasks: none")
 
 
 class TestConfig:
@@ -205,7 +207,7 @@ class TestConfig:
         assert said == json.loads(MeshSettings.of({}).model_dump_json())
         assert not (home / "mesh.json").exists()
 
-    def test_keeps_what_is_set(self, command: Command, home: Path):
+    def test_saves_changed_settings(self, command: Command, home: Path):
         words = (
             "network=fixed",
             "connect=10.0.0.1:7447, 10.0.0.2:7448",
@@ -238,17 +240,19 @@ class TestConfig:
             ("connect=10.0.0.1:7447", "stays on this machine"),
             ("network=client", "needs a gateway"),
             ("trust=everyone", "trust"),
-            ("colour=red", "'colour=red' is no setting; expected NAME=VALUE with a name of network, "),
-            ("network", "'network' is no setting"),
+            ("colour=red", "'colour=red' is not a setting; expected NAME=VALUE, NAME being one of network, "),
+            ("network", "'network' is not a setting"),
         ],
     )
-    def test_refuses_what_cannot_be_and_keeps_what_was(self, command: Command, home: Path, change: str, word: str):
+    def test_refuses_invalid_values_and_keeps_the_old_ones(
+        self, command: Command, home: Path, change: str, word: str
+    ):
         command("config", "quota_bytes=7", "--home", home)
         before = (home / "mesh.json").read_bytes()
         failed(command("config", "max_module_bytes=9", change, "--home", home), word)
         assert (home / "mesh.json").read_bytes() == before
 
-    def test_that_is_damaged_says_so(self, command: Command, home: Path):
+    def test_damaged_settings_are_reported(self, command: Command, home: Path):
         for text in ("{", '{"colour": "red"}', '{"quota_bytes": -1}'):
             (home / "mesh.json").write_text(text)
             failed(command("config", "--home", home), "mesh.json is damaged", "mend or remove the file")
@@ -258,7 +262,7 @@ class TestCerts:
     @pytest.fixture
     def authority(self, command: Command, tmp_path: Path) -> Path:
         ran = command("certs", "init", tmp_path / "ca")
-        assert ran == (0, f"made a certificate authority in {tmp_path / 'ca'}; keep its key to yourself\n", "")
+        assert ran == (0, f"made a certificate authority in {tmp_path / 'ca'}; keep its key secret\n", "")
         return tmp_path / "ca"
 
     def test_init_makes_an_authority_once(self, command: Command, authority: Path):
@@ -281,14 +285,14 @@ class TestCerts:
         assert files.key.stat().st_mode & 0o077 == 0
         assert "tls=" in command("config", "--home", home).out
 
-    def test_issue_for_another_agent_writes_where_it_is_told(self, command: Command, authority, home, tmp_path):
+    def test_issue_for_another_agent_writes_to_out(self, command: Command, authority, home, tmp_path):
         words = ("certs", "issue", authority, "--key", ALICE.public_key, "--name", "alice")
-        failed(command(*words), "say where the certificate goes with --out DIR")
+        failed(command(*words), "--key needs --out DIR")
         assert command(*words, "--out", tmp_path / "out").code == 0
         assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["agent.key", "agent.pem", "ca.pem"]
         assert MeshSettings.load(home).tls is None
 
-    def test_issue_needs_an_authority_and_a_key_that_is_one(self, command: Command, authority, home, tmp_path):
+    def test_issue_needs_an_authority_and_a_valid_key(self, command: Command, authority, home, tmp_path):
         failed(command("certs", "issue", tmp_path / "none", "--home", home), "cannot read", "ca.pem")
         bad = command("certs", "issue", authority, "--key", "xyz", "--out", tmp_path / "out")
         failed(bad, "'xyz' is not a public key")
@@ -296,16 +300,16 @@ class TestCerts:
 
 
 class TestStatus:
-    def test_without_a_node_says_so_and_what_is_there(self, command: Command, home: Path):
+    def test_without_a_node_shows_that_and_the_tasks(self, command: Command, home: Path):
         ran = command("status", "--home", home)
         assert (ran.code, ran.err) == (0, "")
         first, second = ran.out.splitlines()
-        hint = f"`skillmesh --home {home} serve` does"
+        hint = f"run `skillmesh --home {home} serve`"
         assert first == f"agent 'tina' is not sharing (network machine, trust listed); {hint}"
-        assert second.startswith("  4 tasks here, ")
+        assert second.startswith("  4 tasks, ")
         assert "root " not in ran.out
 
-    def test_tells_all_as_json(self, command: Command, student: Core, dice: Module):
+    def test_json_has_all_facts(self, command: Command, student: Core, dice: Module):
         ledger = student.ledger
         ledger.merge([announced(ALICE), withdraw("old", 3, ALICE), announced(BOB)], "alice")
         ledger.trust(ALICE.public_key, "alice")
@@ -335,7 +339,7 @@ class TestStatus:
         ]
         assert said["bans"] == [{"agent": BOB.public_key, "reason": "lied"}]
 
-    def test_tells_all_as_text(self, command: Command, student: Core, dice: Module):
+    def test_text_has_all_facts(self, command: Command, student: Core, dice: Module):
         student.ledger.merge([announced(BOB, f"task {i}") for i in range(7)], "bob")
         student.ledger.choose("ab" * 32, "refused", "bad signature")
         student.ledger.ban(BOB.public_key, "lied")
@@ -346,7 +350,7 @@ class TestStatus:
         for words in (
             f" and 2 more by bob~{BOB.public_key[:8]}; to trust it:",
             f"    `skillmesh --home {student.home} trust add {BOB.public_key} --name NAME`",
-            f"held back: dice by {claimed(dice.card)}: it claims everything",
+            f"in quarantine: dice by {claimed(dice.card)}: it claims everything",
             "refused: abababababab…: bad signature",
             f"banned: {BOB.public_key[:12]}…: lied",
         ):
@@ -354,7 +358,7 @@ class TestStatus:
         assert ran.out.count("it claims everything") == 1
         assert f"damaged: {latin.name}: " in ran.err
 
-    def test_with_open_trust_counts_everyones(self, command: Command, student: Core):
+    def test_open_trust_counts_tasks_of_all_teachers(self, command: Command, student: Core):
         student.ledger.merge([announced(BOB)], "bob")
         command("config", "trust=open", "--home", student.home)
         said = command("status", "--json", "--home", student.home).json
@@ -367,7 +371,7 @@ class TestPeers:
         failed(command("peers", "--home", home), text)
         assert command("peers", "--json", "--home", home).json == {"error": text}
 
-    def test_a_banned_one_can_be_forgiven(self, command: Command, home: Path):
+    def test_a_ban_can_be_lifted(self, command: Command, home: Path):
         agent = Core(home)
         for identity in (ALICE, BOB):
             agent.ledger.ban(identity.public_key, "lied")
@@ -376,7 +380,7 @@ class TestPeers:
         )
         failed(command("peers", "--unban", "", "--home", home), "2 banned agents have a key that begins with ''")
         ran = command("peers", "--unban", ALICE.public_key[:8], "--home", home)
-        assert ran == (0, f"{ALICE.public_key[:12]}… is not banned any more\n", "")
+        assert ran == (0, f"{ALICE.public_key[:12]}… is no longer banned\n", "")
         assert agent.ledger.view().bans.keys() == {BOB.public_key}
 
 
@@ -393,7 +397,7 @@ class TestLearn:
         assert tasks(home) == sorted(LEARNED)
 
 
-def test_a_command_makes_the_agent_that_it_needs_and_says_so(command: Command, tmp_path: Path):
+def test_a_command_creates_a_missing_agent_and_says_so(command: Command, tmp_path: Path):
     for words in (
         ("status",),
         ("tasks",),

@@ -1,4 +1,4 @@
-"""The demo, played with a small cast: what it tells and shows, and that it leaves no process behind."""
+"""The demo with few agents: its output, and that it leaves no process behind."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TestTheStory:
         assert len(ada.answers) == 2 * (6 + 8 + 7 + 6)
         assert ada.mean("found", SMALL.learned) > 0.8
 
-    def test_the_killed_ones_tasks_stay_known(self, outcome: StoryOutcome):
+    def test_the_killed_agents_tasks_stay_known(self, outcome: StoryOutcome):
         ada, dee, eve = outcome.members
         assert dee.killed
         assert not any(member.node.process for member in outcome.members)
@@ -105,7 +105,7 @@ class TestTheStory:
         terminal = io.StringIO()
         monkeypatch.setattr(show, "stderr", Console(file=terminal, force_terminal=True, width=100, height=40))
         with screen(SMALL.learned) as view:
-            view.tell("something happens")
+            view.event("something happens")
             view.news(outcome.members, {})
             view.status("7 of 54 answered")
         for words in ("something happens", "received", "killed", "7 of 54 answered"):
@@ -123,7 +123,7 @@ def test_a_second_time_in_the_same_folder(
 
 
 def _heed_interrupts() -> None:
-    """As in a terminal: what a shell starts in the background ignores SIGINT, and so do its children."""
+    """Restore SIGINT as in a terminal; a shell makes its background processes and their children ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -179,17 +179,17 @@ class TestNothingIsLeftBehind:
         assert broken.node.process is None
 
 
-def test_agents_that_stand_still_are_no_endless_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_agents_without_progress_end_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(crews, "PATIENCE", 0.1)
     with Crew([Member(tmp_path / "agents/ada", (), free_port())]) as crew:
         crew["ada"].start(tmp_path / "cache", None)
-        with pytest.raises(AgentError, match=r"stood still for 0 s.*\nada: .*log is empty"):
+        with pytest.raises(AgentError, match=r"made no progress for 0 s.*\nada: .*log is empty"):
             crew.watch(lambda: False, lambda _: None)
 
 
 class TestRefused:
     def test_a_second_demo_in_one_folder(self, tmp_path: Path):
-        with only_one(tmp_path), pytest.raises(AgentError, match=r"runs in .* already"), only_one(tmp_path):
+        with only_one(tmp_path), pytest.raises(AgentError, match=r"already runs in"), only_one(tmp_path):
             pass
 
     def test_a_folder_that_cannot_be_written(self, tmp_path: Path):
@@ -197,10 +197,10 @@ class TestRefused:
         with pytest.raises(AgentError, match="cannot write"), only_one(tmp_path / "file/out"):
             pass
 
-    def test_to_clear_what_is_no_agents_home(self, tmp_path: Path):
+    def test_to_clear_a_folder_that_is_not_an_agents_home(self, tmp_path: Path):
         (tmp_path / "ada").mkdir()
         (tmp_path / "ada/thesis.txt").touch()
-        with pytest.raises(AgentError, match="no agent's home"):
+        with pytest.raises(AgentError, match="not an agent's home"):
             Member(tmp_path / "ada", (), free_port())
         assert (tmp_path / "ada/thesis.txt").exists()
 
@@ -209,7 +209,7 @@ class TestRefused:
             play(tmp_path, SMALL, "abacus")
 
 
-def test_signals_that_were_ignored_stay_so():
+def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with ended_by_signals():

@@ -1,4 +1,4 @@
-"""Nothing reaches a terminal, a log or a page that was not made safe: not by commands, not by others' code."""
+"""Everything that reaches a terminal, a log or a page is made safe, whether commands or other code write it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BAD = "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\u3164\n12:00:00 forged line"
 
 
 def writers(source: Path) -> set[str]:
-    """Find what in a file could write to the terminal, or make pages, without being neutralised."""
+    """Return places in a source file that could write to the terminal or to pages without being neutralised."""
     found = set()
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -61,7 +61,7 @@ def writers(source: Path) -> set[str]:
     }
 
 
-def test_no_source_writes_but_through_the_outlet():
+def test_no_source_file_bypasses_the_outlet():
     streams = {"sys.stdout", "sys.stderr"}
     expected = {
         "skillmesh/cli/outlet.py": streams,
@@ -84,7 +84,7 @@ def is_safe(text: str) -> bool:
 
 
 class TestStreams:
-    def test_neutralise_what_anybody_prints(self, monkeypatch: pytest.MonkeyPatch):
+    def test_neutralise_all_printed_text(self, monkeypatch: pytest.MonkeyPatch):
         written = io.StringIO()
         guarded = Guarded(written)
         print(BAD, "ok", file=guarded)
@@ -97,9 +97,9 @@ class TestStreams:
         assert "\\x1b]0;pwned" in written.getvalue()
         assert is_safe(written.getvalue())
 
-    def test_take_no_bytes_and_pass_on_the_rest(self):
+    def test_refuse_bytes_and_forward_other_attributes(self):
         guarded = Guarded(io.StringIO())
-        with pytest.raises(TypeError, match="needs text"):
+        with pytest.raises(TypeError, match="needs a str"):
             guarded.write(b"x")  # type: ignore[arg-type]
         assert guarded.isatty() is False
         guarded.writelines(["a\r", "b"])
@@ -144,12 +144,12 @@ class TestLogs:
         record = logging.LogRecord("skillmesh", logging.INFO, "x.py", 1, words[0], words[1:], info)
         return LogFormatter().format(record)
 
-    def test_have_one_line_for_a_record(self):
+    def test_format_a_record_as_one_line(self):
         line = self.formatted("imported %s by %s", BAD, "ada")
         assert "\n" not in line
         assert is_safe(line)
 
-    def test_set_tracebacks_off_from_records(self):
+    def test_prefix_the_lines_of_tracebacks(self):
         first, *trace = self.formatted("failed", error=True).split("\n")
         assert first.endswith("failed")
         assert len(trace) > 2
@@ -157,7 +157,7 @@ class TestLogs:
         assert any("forged" in line for line in trace)
 
 
-def test_errors_of_several_lines_keep_them_and_gain_none():
+def test_errors_of_several_lines_keep_exactly_these_lines():
     error = FolderOfTasksError.of_lines("first", f"    learn {BAD}")
     assert len(error.lines) == 2
     assert str(error).startswith("first\n")
@@ -171,7 +171,7 @@ def test_pages_show_no_markup_and_nothing_hidden():
 
 
 class TestCommands:
-    """Real processes, with file names that a stranger chose."""
+    """Tests with real processes and hostile file names."""
 
     @pytest.fixture(scope="class")
     @classmethod

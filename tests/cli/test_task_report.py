@@ -24,7 +24,7 @@ Command = Callable[..., Ran]
 
 
 class Parsed(HTMLParser):
-    """The tags of a page and what they point to."""
+    """The tags of a page and their link targets."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Parsed(HTMLParser):
 
 @pytest.fixture
 def mixed_up(demo_tasks: Path, tmp_path: Path) -> Path:
-    """Greek letters, two of them taken for each other in validation and test; one has a name that is markup."""
+    """Greek letters, two of them swapped in validation and test; the name of one is markup."""
     shutil.copytree(demo_tasks / "greek", tmp_path / "greek")
     for split in ("val", "test"):
         one, two = tmp_path / "greek" / split / "psi", tmp_path / "greek" / split / "xi"
@@ -54,9 +54,7 @@ def mixed_up(demo_tasks: Path, tmp_path: Path) -> Path:
 
 
 class TestLearn:
-    def test_says_what_is_confused_and_what_helps_in_80_columns(
-        self, command: Command, mixed_up: Path, tmp_path: Path
-    ):
+    def test_prints_confusions_and_advice_in_80_columns(self, command: Command, mixed_up: Path, tmp_path: Path):
         ran = command("learn", mixed_up, "--home", tmp_path / "new")
         lines = ran.out.splitlines()
         assert lines[0] == "learned 'greek': 7 classes, 77 images (56 training, 21 validation)"
@@ -65,7 +63,7 @@ class TestLearn:
         assert lines[3].startswith("  advice      more images of ")
         assert max(map(len, lines)) <= 80
 
-    def test_json_has_the_same(self, command: Command, mixed_up: Path, tmp_path: Path):
+    def test_json_has_the_same_facts(self, command: Command, mixed_up: Path, tmp_path: Path):
         facts = command("learn", mixed_up, "--home", tmp_path / "new", "--json").json
         assert facts["confusions"][0] == {"class": "<b>xi&", "given": "psi", "images": 3, "of": 3}
         assert facts["training_accuracy"] == 1.0
@@ -73,7 +71,9 @@ class TestLearn:
         assert facts["advice"].startswith("more images of ")
         assert facts["checks"] == []
 
-    def test_checks_are_a_few_lines_and_whole_in_json(self, command: Command, demo_tasks: Path, tmp_path: Path):
+    def test_checks_print_a_few_lines_and_are_complete_in_json(
+        self, command: Command, demo_tasks: Path, tmp_path: Path
+    ):
         shutil.copytree(demo_tasks / "dice", tmp_path / "dice")
         for number in range(5):
             shutil.copy(tmp_path / f"dice/train/one/{number}.jpg", tmp_path / f"dice/val/one/again{number}.jpg")
@@ -89,17 +89,17 @@ class TestLearn:
         assert [check["kind"] for check in facts["checks"]] == ["same-name", "twins-across-splits"]
         assert len(facts["checks"][1]["files"]) == 5
 
-    def test_adapt_is_the_one_name_of_the_option(self, command: Command, tiny_tasks: Path, tmp_path: Path):
+    def test_adapt_is_the_only_name_of_the_option(self, command: Command, tiny_tasks: Path, tmp_path: Path):
         ran = command("learn", tiny_tasks / "dice", "--adapt", "auto", "--home", tmp_path / "a")
         assert ran.code == 0
         assert "tried       biases: " in ran.out
         for words in (("--biases", "auto"), ("--warm",), ("--adapt", "never")):
             assert command("learn", tiny_tasks / "dice", *words, "--home", tmp_path / "b").code == 2
 
-    def test_training_accuracy_is_that_of_the_head_before_validation_images_join(
+    def test_training_accuracy_is_of_the_head_before_validation_images_are_added(
         self, command: Command, mixed_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        """A head that names the first class always is right about one training image of seven."""
+        """A head that always answers the first class is right on one training image of seven."""
 
         def first_always(*arguments: Any) -> Fit:
             fit = fit_head(*arguments)
@@ -112,7 +112,7 @@ class TestLearn:
 
 
 class TestPages:
-    def test_learn_shows_the_validation_images_that_were_wrong(
+    def test_learn_shows_wrongly_answered_validation_images(
         self, command: Command, mixed_up: Path, tmp_path: Path
     ):
         ran = command("learn", mixed_up, "--home", tmp_path / "new", "--report", tmp_path / "page.html")
@@ -122,10 +122,10 @@ class TestPages:
         assert parsed.tags.count("img") == 6
         assert all(source.startswith("data:image/jpeg;base64,") for source in parsed.sources)
         assert "6 of 21 validation images" in page
-        assert f"at most {PER_CLASS} of each" in page
+        assert f"at most {PER_CLASS} per class" in page
         assert '<td class="number">0.0 %</td>' in page
 
-    def test_names_are_no_markup(self, command: Command, mixed_up: Path, tmp_path: Path):
+    def test_names_are_not_treated_as_markup(self, command: Command, mixed_up: Path, tmp_path: Path):
         command("learn", mixed_up, "--home", tmp_path / "new", "--report", tmp_path / "page.html")
         page = (tmp_path / "page.html").read_text()
         assert "<b>xi" not in page
@@ -181,7 +181,7 @@ class TestEval:
         ran = command("eval", mixed_up)
         head = ran.out.splitlines()[0]
         assert "\tfinal\tfinal*\tunknown\t" in head
-        assert 'final*: the same, an answer "unknown" counted as wrong' in ran.out
+        assert 'final*: like final, but an answer "unknown" counts as wrong' in ran.out
 
     def test_json_goes_to_standard_output_and_out_to_a_file(
         self, command: Command, tiny_tasks: Path, tmp_path: Path
@@ -214,14 +214,14 @@ class TestProgress:
             *(f"dice: {done} of 40, {done} s" for done in (10, 20, 30, 40)),
         ]
 
-    def test_a_quiet_one_says_nothing(self, capsys: pytest.CaptureFixture[str]):
+    def test_quiet_prints_nothing(self, capsys: pytest.CaptureFixture[str]):
         with show.progress_bar(quiet=True) as progress:
             progress.start("dice", 40)
             progress.advance(40)
         assert capsys.readouterr().err == ""
 
 
-def test_names_that_are_no_text_break_neither_page_nor_figures(command: Command, tiny_tasks: Path, tmp_path: Path):
+def test_names_that_are_not_valid_unicode_break_nothing(command: Command, tiny_tasks: Path, tmp_path: Path):
     task = tmp_path / "dice"
     shutil.copytree(tiny_tasks / "dice", task)
     for split in ("train", "val", "test"):

@@ -1,4 +1,4 @@
-"""The docs' commands work as written: the README top to bottom, and the tutorial with what it shows."""
+"""The commands in the README and the tutorial work as written, and the tutorial shows their real output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refuse_failures(steps: list[Step]) -> None:
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Step], Path]:
-    """Everything that the README says, done in an empty folder by a user without any agent."""
+    """The README's commands, run in an empty folder by a user without any agent."""
     work, home = folders(tmp_path_factory.mktemp("readme"))
     return run([*commands_of(README), "kill %1"], work, home), work
 
@@ -51,7 +51,7 @@ def test_every_line_of_the_readme_succeeds(followed: tuple[list[Step], Path]):
     refuse_failures(steps)
 
 
-def test_bob_answers_in_the_readme_what_another_was_taught(followed: tuple[list[Step], Path]):
+def test_bob_in_the_readme_answers_tasks_taught_by_another_agent(followed: tuple[list[Step], Path]):
     (asked,) = [step for step in followed[0] if "--home bob ask" in step.command]
     lines = [line.split() for line in asked.output.splitlines() if line.startswith("photos/")]
     assert len(lines) == 48
@@ -97,7 +97,7 @@ def test_transcripts_compare_equal_only_if_they_differ_in_figures_or_the_order_o
 
 
 @pytest.mark.slow
-def test_a_new_environment_needs_nothing_but_the_readmes_install(tmp_path: Path):
+def test_the_readmes_install_is_enough_in_a_new_environment(tmp_path: Path):
     """As in an empty container: a copy of the checkout, a new environment, the README's pip line, an answer."""
     copy = tmp_path / "checkout"
     ignored = shutil.ignore_patterns(".?*", "demo-out", "__pycache__")

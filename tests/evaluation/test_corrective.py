@@ -80,7 +80,7 @@ def test_the_command_reports_it(command, taught: Core, demo_tasks: Path, tmp_pat
     )
     ran = command(*words, "--out", tmp_path / "found.json")
     assert ran.code == 0
-    assert "equivalent names count from 0.9 on" in ran.out
+    assert "if names of similarity 0.9 or more count as equal" in ran.out
     found = json.loads((tmp_path / "found.json").read_text())["corrective"]
     assert set(found["thresholds"]) == {"0.8", "0.9", "0.95"}
     plain = command(*words[:-3], "--json").json

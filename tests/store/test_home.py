@@ -207,7 +207,7 @@ class TestRepair:
         before = contents(home)["ledger.sqlite"]
         ran = command("repair", "--json", "--home", home)
         assert (ran.code, ran.json["damage"], ran.json["aside"]) == (0, None, None)
-        assert "whole" in command("repair", "--home", home).out
+        assert "not damaged" in command("repair", "--home", home).out
         assert contents(home)["ledger.sqlite"] == before
 
     def test_makes_the_agent_whole_again_and_keeps_the_old_file(self, damaged, command, tiny_tasks):
@@ -505,7 +505,7 @@ def test_a_missing_module_file_is_not_put_down_to_a_lack_of_room(home, command, 
     assert "make room" not in said
 
 
-@pytest.mark.parametrize(("number", "advice"), [(errno.ENOSPC, "make room"), (errno.EACCES, "you may use it")])
+@pytest.mark.parametrize(("number", "advice"), [(errno.ENOSPC, "make room"), (errno.EACCES, "you have access")])
 def test_only_a_full_disk_is_told_to_make_room(home, command, monkeypatch, number, advice):
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -352,7 +352,7 @@ def test_merge_tasks_and_show_by_command(
     done = command("merge", "--home", agent.home, *ALL[:2], "--name", "figures")
     assert done.code == 0, done.err
     ann, bob = (claimed(agent.find(task).card) for task in ALL[:2])
-    assert f"merged 'figures': 2 parts by {ann} + {bob}, 10 classes" in done.out
+    assert f"merged 'figures': 2 modules by {ann} + {bob}, 10 classes" in done.out
     listed = command("tasks", "--home", agent.home).out
     assert "(merged)" in listed
     (facts,) = command("tasks", "--home", agent.home, "--json").json["merged"]
@@ -361,7 +361,7 @@ def test_merge_tasks_and_show_by_command(
     assert listed == {"task": "figures", "maker": "stu", "parts": 2, "acts": True}
     shown = command("show", "--home", agent.home, "figures", "--json").json
     assert shown["parts"].keys() == {f"shapes@{ann}", f"shapes@{bob}"}
-    assert "no longer merged everywhere" in command("merge", "--home", agent.home, "--undo", "figures").out
+    assert "no longer merged on any agent" in command("merge", "--home", agent.home, "--undo", "figures").out
     failed = command("merge", "--home", agent.home, "shapes@ann")
     assert failed.code == 1
     assert "expected two or more" in failed.err

@@ -1,4 +1,4 @@
-"""The command `skillmesh`. Heavy imports happen inside the commands, so that `--help` is there at once."""
+"""The command `skillmesh`. Heavy imports happen inside the commands, so that `--help` appears at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from skillmesh.core import Core
 
 ADDED = "skillmesh.commands"
-"""The group of entry points by which other packages add commands: functions that return a `typer.Typer`."""
+"""Entry point group for commands of other packages; each entry point is a function returning a `typer.Typer`."""
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands here, and those that other packages add, which are imported only where they are asked for.
+    """The commands of this package and those that other packages add; the latter are imported only when used.
 
-    Commands and contexts are click's, which newer releases of typer have under a name of their own.
+    Commands and contexts are typed `Any`: they are click's, which newer releases of typer give another name.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -38,7 +38,7 @@ class Commands(typer.core.TyperGroup):
 
 
 def _added(point: EntryPoint) -> Any:
-    """Return another package's commands; where it lacks something, a command that says what to install."""
+    """Return another package's commands; if they cannot be imported, a command that says what to install."""
     try:
         added = point.load()()
     except (ImportError, AttributeError) as error:
@@ -54,20 +54,21 @@ def _lacking(point: EntryPoint, reason: str) -> typer.Typer:
     package = point.dist.name if point.dist is not None else "skillmesh"
     install = f"pip install '{package}[{point.name}]'"
 
-    def say() -> None:
+    def fail() -> None:
         raise SkillmeshError(
             f"the {point.name} commands cannot be used: {reason}; install what they need with `{install}`"
         )
 
-    anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     lacking = typer.Typer(add_completion=False)
-    lacking.command(help=f"Not installed: {install}", context_settings=anything)(say)
+    lacking.command(help=f"Not installed: {install}", context_settings=any_arguments)(fail)
     return lacking
 
 
 app = typer.Typer(
     cls=Commands,
-    help="Teach one agent, and every agent knows: learn folders of images, answer with no task label.",
+    help="Teach one agent, and every agent knows: learn tasks from folders of images, share them with other "
+    "agents, and classify images without a task label.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -88,11 +89,11 @@ def _common(
     context: typer.Context,
     home: options.Home = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     context.obj = home
-    warnings.filterwarnings("ignore", module="PIL")  # odd metadata in a user's photos is no news
+    warnings.filterwarnings("ignore", module="PIL")  # PIL warns of odd metadata, which is common in photos
 
 
 @app.command()
@@ -100,7 +101,8 @@ def init(
     context: typer.Context,
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="Default: the home folder's, or yours.")
+        str | None,
+        typer.Option("--name", show_default=False, help="The agent's name. Default: the home folder's, or yours."),
     ] = None,
     backbone: options.BackboneName = "lite0",
     weights: options.Weights = None,
@@ -113,7 +115,7 @@ def init(
     images_per_class: options.ImagesPerClass = 5,
     support: options.Support = "plain",
 ) -> None:
-    """Set up an agent: a key of its own, settings, an empty bank."""
+    """Create an agent: a key, settings and an empty bank."""
     from skillmesh.core import Core
     from skillmesh.store.home import create_home, default_name, home_folder
 
@@ -139,9 +141,9 @@ def init(
 
 
 def open_agent(home: Path | None, make: bool = True, **options_: Any) -> Core:
-    """Open the agent at a home; where there is none, make one with default settings and say so.
+    """Open the agent at a home; if there is none, create one with default settings and report it.
 
-    Commands that name a task or a teacher of an agent do not `make` one: it would know neither.
+    Commands that refer to a task or a teacher pass `make=False`: a new agent would know neither.
     """
     from skillmesh.cli import show
     from skillmesh.common.config import FILE
@@ -173,10 +175,10 @@ COMMANDS = (
 
 
 def program() -> None:
-    """The command as a process of its own.
+    """Run the command as its own process.
 
-    It ends at once when all is done: threads of zenoh and torch wait inside native code, and an interpreter that
-    ends in order would abort in the midst of them.
+    The process exits without the interpreter's usual shutdown: threads of zenoh and torch wait inside native code,
+    and an orderly shutdown would abort in the middle of them.
     """
     import os
     import sys
@@ -193,14 +195,14 @@ def program() -> None:
         code = end.code
     if isinstance(code, str):
         outlet.line(code, err=True)
-    with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+    with contextlib.suppress(OSError, ValueError):  # the reader has closed the pipe
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def main() -> None:
-    """Run the command; what the user can mend ends in one line and exit status 1."""
+    """Run the command; an error that the user can fix is printed as one line, with exit status 1."""
     import errno
     import sys
 
@@ -220,10 +222,10 @@ def main() -> None:
         first, *more = error.lines or (str(error),)
         show.complain(f"skillmesh: {first}", *more)
         sys.exit(1)
-    except BrokenPipeError:  # whoever read it has gone
+    except BrokenPipeError:  # the reader has closed the pipe
         sys.exit(1)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-        advice = "make room, or name another place" if full else "check that it is there and that you may use it"
+        advice = "make room or choose another place" if full else "check that it exists and that you have access"
         outlet.line(f"skillmesh: {error}; {advice}", err=True)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""How `ask` gets its answers, from a node or from the agent itself, and writes them as they come."""
+"""Getting answers for `ask`, from a running node or from the agent itself, and printing them one by one."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from skillmesh.numerics.process import Progress
 
 SHOWN = 0.05
-"""Another label is shown beside the answer from this confidence on."""
+"""Confidence above which another label is shown beside the answer."""
 MOST_WRITTEN = 128 * 2**20
-"""Bytes that are written for a node at a time, beside one more image."""
+"""Largest total size, in bytes, of the files written for a node at a time; the last image may exceed it."""
 LEFT_FOR_OTHERS = 12
-"""Columns of a terminal that are kept for other labels; where the rest is short, they have more."""
+"""Number of terminal columns reserved for other labels; they get more where the other columns are narrow."""
 
 
 class Writer(Protocol):
-    """Writes answers as they come."""
+    """Writes answers one by one."""
 
     def lay_out(self, longest: Mapping[str, int]) -> None:
-        """Take note of how long labels, tasks and teachers can be; no teachers: there is only one."""
+        """Set the greatest lengths of labels, tasks and teachers; without teachers there is only one."""
         ...
 
     def add(self, answer: Answer) -> None: ...
@@ -46,24 +46,24 @@ class Writer(Protocol):
 
 
 class Asking:
-    """Has a node that runs on this home answer, since its backbone is loaded already; else does it here."""
+    """Lets a node running on this home answer, as its backbone is already loaded; without one, answers itself."""
 
     def __init__(self, home: Path | None, device: str | None, writer: Writer) -> None:
         self._home, self._device, self._writer = home_folder(home), device, writer
 
     def answers(self, images: list[AnyImage], progress: Progress) -> Iterator[Answer]:
-        """Yield an answer for every image; where the node stops in between, the rest is answered here."""
+        """Yield an answer for every image; if the node stops midway, this process answers the rest."""
         done = 0
         if self._device is None and images:
             with contextlib.suppress(NotRunningError), TemporaryDirectory(prefix="skillmesh-ask-") as folder:
-                call(self._home, "status")  # nothing is unpacked for a node that does not run
+                call(self._home, "status")  # fails if no node runs, before any image is unpacked for it
                 for window in _windows(images, Path(folder)):
                     yield from self._by_node(window)
                     done += len(window)
         if done < len(images):
-            yield from self._here(images[done:], progress)
+            yield from self._by_agent(images[done:], progress)
 
-    def _here(self, images: list[AnyImage], progress: Progress) -> Iterator[Answer]:
+    def _by_agent(self, images: list[AnyImage], progress: Progress) -> Iterator[Answer]:
         from skillmesh.answering.answering import longest
 
         agent = open_agent(self._home, device=self._device)
@@ -74,7 +74,7 @@ class Asking:
         paths = [path for _, path in images if isinstance(path, str)]
         reply = call(self._home, "ask", timeout=None, images=paths)
         if "longest" not in reply:
-            raise AgentError(f"the node on {self._home} is of another release; stop it and start it again")
+            raise AgentError(f"the node on {self._home} runs another release of skillmesh; stop and restart it")
         self._writer.lay_out(reply["longest"])
         answers = iter(reply["answers"])
         for name, path in images:
@@ -82,9 +82,9 @@ class Asking:
 
 
 def _windows(images: list[AnyImage], folder: Path) -> Iterator[list[tuple[str, str | Answer]]]:
-    """Yield images a few at a time, by name and place; files written for the node are removed afterwards.
+    """Yield a few images at a time, by name and path; files written for the node are removed afterwards.
 
-    A window ends early where its files have become large: what was packed small may fill a disk.
+    A window ends early if its files have become large: images in a small archive may fill a disk when unpacked.
     """
     rest = iter(images)
     while True:
@@ -105,7 +105,7 @@ def _windows(images: list[AnyImage], folder: Path) -> Iterator[list[tuple[str, s
 
 
 def _as_file(image: AnyImage, target: Path) -> str | Answer:
-    """Return where a node can read the image, or why nobody can: what is not a file itself is written to one."""
+    """Return a path where a node can read the image (`target` if it is not a file), or a failed answer."""
     from skillmesh.data.images import UnreadableImageError
     from skillmesh.data.inputs import EncodedImage
 
@@ -120,14 +120,14 @@ def _as_file(image: AnyImage, target: Path) -> str | Answer:
 
 @dataclass
 class AnswerLines:
-    """Answers for people, one line each; tab-separated where a program reads."""
+    """Answers as text, one line each; tab-separated if stdout is not a terminal."""
 
     names: list[str]
-    """Of all images, as they were typed."""
+    """Names of all images, as typed by the user."""
     _widths: dict[str, int] = field(default_factory=dict)
 
     def lay_out(self, longest: Mapping[str, int]) -> None:
-        """Fit columns into the terminal's width, with some room left for other labels."""
+        """Fit the columns into the terminal's width and leave some room for other labels."""
         wanted = {"image": max(map(cell_len, self.names), default=0), **longest}
         wanted["label"] = max(wanted["label"], len("unknown"))
         least = {"image": 14, "label": 10, "task": 8, "teacher": 12}
@@ -163,18 +163,18 @@ class AnswerLines:
         return line.append(f"  or {', '.join(others)}", style="dim") if others else line
 
     def end(self, error: SkillmeshError | None) -> None:
-        """Nothing is left to write."""
+        """Do nothing: every answer is already printed."""
 
 
 class JsonAnswers:
-    """One JSON object, written answer by answer; it is whole whatever happens in between."""
+    """One JSON object, written answer by answer; it is valid JSON even if an error stops the work midway."""
 
     def __init__(self) -> None:
         self._count = 0
         self._unreadable: list[dict[str, Any]] = []
 
     def lay_out(self, longest: Mapping[str, int]) -> None:
-        """Need no widths."""
+        """Do nothing: JSON needs no column widths."""
 
     def add(self, answer: Answer) -> None:
         if answer.error is not None:
@@ -191,7 +191,7 @@ class JsonAnswers:
 
 
 def _task(guess: Guess) -> str:
-    """Return the task's name, with the letters by which it looks like another."""
+    """Return the task's name, with a note on the letters that make it look like another name."""
     return with_letters(guess.task, guess.odd_letters)
 
 

@@ -14,16 +14,16 @@ from skillmesh.errors import AgentError, SkillmeshError
 def ask(
     context: typer.Context,
     images: Annotated[
-        list[str], typer.Argument(help="Image files, folders, zips, patterns in quotes, or - for standard input.")
+        list[str], typer.Argument(help="Image files, folders, zips, quoted patterns, or - for standard input.")
     ],
     home: options.Home = None,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Say what images show, with nobody telling which task they are of.
+    """Classify images. The task of each image is found automatically.
 
-    Where a program reads, each line has tabs between image, label, task, confidence and teacher. Exit status: 0 if
-    every image has an answer ("unknown" is one), 1 if some could not be read, 2 for a wrong option.
+    If the output is not a terminal, each line holds image, label, task, confidence and teacher, separated by tabs.
+    Exit status: 0 if every image has an answer (maybe "unknown"), 1 if some could not be read, 2 for a bad option.
     """
     from skillmesh.answering.answer import Answer
     from skillmesh.cli import show

@@ -1,4 +1,4 @@
-"""The commands about classes: which of them are one thing under two names."""
+"""The command `classes match`, which finds classes that mean the same under different names."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from skillmesh.module import Module
     from skillmesh.synergy.matching import Sighting
 
-classes = typer.Typer(help="Classes that recur under other names.", no_args_is_help=True, rich_markup_mode=None)
+classes = typer.Typer(help="Find classes that mean the same.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(classes, name="classes")
 
-GIVEN = "A task in the bank, a folder or zip of tasks, or a text file with a class per line."
+GIVEN = "A task in the bank, a folder or zip of tasks, or a text file with one class name per line."
 
 
 @dataclass(frozen=True)
 class Side:
-    """What stands on one side of a comparison, by ids: tasks of several teachers may have one name."""
+    """One side of a comparison, keyed by task id, since tasks of several teachers may share a name."""
 
     classes: dict[str, tuple[str, ...]]
     shown: dict[str, str]
-    """How a task is called."""
+    """Displayed name of each task."""
     of: frozenset[str] = frozenset()
-    """The modules that these tasks are, or are made of."""
+    """Ids of these tasks' modules, including the parts of merged tasks."""
 
 
 @classes.command("match")
@@ -42,24 +42,26 @@ def match(
     context: typer.Context,
     learned: Annotated[str, typer.Argument(metavar="A", help=GIVEN)],
     target: Annotated[
-        str | None, typer.Argument(metavar="[B]", show_default=False, help="As A; default: all tasks in the bank.")
+        str | None, typer.Argument(metavar="[B]", show_default=False, help="Like A. Default: the whole bank.")
     ] = None,
     home: options.Home = None,
     by: Annotated[
         names.MatchBy | None,
         typer.Option(
-            "--by", show_default=False, help="Names, sight, or names that sight confirms; default: what there is."
+            "--by",
+            show_default=False,
+            help="Compare names, images (sight), or both. Default: both if there are images, else names.",
         ),
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(show_default=False, help="The least similarity, 0 to 1; default: the encoder's own."),
+        typer.Option(show_default=False, help="Least similarity of names, 0 to 1. Default: the encoder's own."),
     ] = None,
     share: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Sight: more than this share of a class's images must land on one class."),
+        typer.Option(min=0, max=1, help="Sight: more than this share of a class's images must get one answer."),
     ] = 0.5,
-    images: Annotated[int, typer.Option(min=1, help="Sight: so many images of a class are looked at.")] = 10,
+    images: Annotated[int, typer.Option(min=1, help="Sight: number of images checked per class.")] = 10,
     encoder: options.NameEncoder = "minilm",
     weights: Annotated[
         Path | None,
@@ -68,13 +70,13 @@ def match(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Show the classes of A and B that are one thing, the surest first: by their names, by sight, or by both."""
+    """List the classes of A and B that mean the same, most certain first: by name, by sight (images), or both."""
     from skillmesh.cli import show
     from skillmesh.learning.class_names.encoders import remembering
     from skillmesh.learning.class_names.pairs import checked
 
     where = home or context.obj
-    how = by or _what_there_is(learned, target)
+    how = by or _default_by(learned, target)
     named = remembering(encoder, weights) if how != "sight" else None
     facts: dict[str, Any] = {"share": share}
     if named is not None:
@@ -82,17 +84,17 @@ def match(
         facts = {"encoder": named.name, "threshold": threshold}
     if how == "name":
         assert named is not None
-        found = _by_name(learned, target, where, named, threshold)
+        matches = _by_name(learned, target, where, named, threshold)
     else:
-        found = _by_sight(open_agent(where, device=device), learned, target, named, threshold, share, images)
+        matches = _by_sight(open_agent(where, device=device), learned, target, named, threshold, share, images)
     if json:
-        show.print_json({"by": how} | facts | {"matches": found})
+        show.print_json({"by": how} | facts | {"matches": matches})
     else:
-        _print(how, found, facts)
+        _print(how, matches, facts)
 
 
-def _what_there_is(learned: str, target: str | None) -> names.MatchBy:
-    """Names and sight where images stand on one side and a bank on the other; else names."""
+def _default_by(learned: str, target: str | None) -> names.MatchBy:
+    """Return "both" if one side has images and the other is the bank or a task in it; else "name"."""
     sides = [_has_images(given) for given in (learned, target) if given is not None]
     others = [given for given in (learned, target) if given is not None and not _has_images(given)]
     if sides.count(True) != 1 or any(Path(given).is_file() for given in others):
@@ -114,11 +116,11 @@ def _by_name(
     others = second.classes
     if target is None:  # a task does not match itself
         others = {task: classes for task, classes in others.items() if task not in first.of}
-    found = [
+    matches = [
         replace(m, learned_task=first.shown[m.learned_task], target_task=second.shown[m.target_task])
         for m in match_tasks(first.classes, others, encoder, threshold)
     ]
-    return [dict(vars(m)) for m in sorted(found, key=surest_first)]
+    return [dict(vars(m)) for m in sorted(matches, key=surest_first)]
 
 
 def _by_sight(
@@ -130,7 +132,7 @@ def _by_sight(
     share: float,
     images: int,
 ) -> list[dict[str, Any]]:
-    """What the bank makes of the images on one side; A stands first in the result, whichever side that is."""
+    """Return matches by how the bank classifies the images of A or B; each row gives A's class first."""
     from skillmesh.data.folder import find_tasks, survey_task
     from skillmesh.synergy.matching import BankView, by_both, by_sight
 
@@ -138,20 +140,20 @@ def _by_sight(
     if new is None or not _has_images(new) or (known is not None and Path(known).exists()):
         raise DataError(
             f"matching by sight needs images on one side and the bank on the other, found {learned!r} and "
-            f"{target or 'the bank'!r}; name a folder or zip of images and a task in the bank, or use --by name"
+            f"{target or 'the bank'!r}; give a folder or zip of images and a task in the bank, or use --by name"
         )
     task = None if known is None else _answers_for(agent, agent.find(known))
-    found: list[Sighting] = []
+    sightings: list[Sighting] = []
     for path in find_tasks([new]):
         view = BankView.of(agent, survey_task(path, hold_out=()), images)
-        found += by_sight(view, share) if encoder is None else by_both(view, encoder, threshold)
+        sightings += by_sight(view, share) if encoder is None else by_both(view, encoder, threshold)
     shown = _shown(agent, agent.mapper()[0])
-    kept = [replace(s, learned_task=shown[s.module]) for s in found if task is None or s.module == task.id]
+    kept = [replace(s, learned_task=shown[s.module]) for s in sightings if task is None or s.module == task.id]
     return [_as_row(sighting, new_first=new == learned) for sighting in kept]
 
 
 def _answers_for(agent: Core, module: Module) -> Module:
-    """The task in use that a module is, or is a part of."""
+    """Return the task in use that is this module or contains it as a part."""
     from skillmesh.module.notice import parts_of
 
     return next(m for m in agent.mapper()[0] if module.id in {m.id, *(part.id for part in parts_of(m))})
@@ -172,25 +174,25 @@ def _as_row(sighting: Sighting, new_first: bool) -> dict[str, Any]:
     }
 
 
-def _print(how: str, found: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+def _print(how: str, matches: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     from skillmesh.cli import show
 
-    several = how != "name" or len({(m["learned_task"], m["target_task"]) for m in found}) > 1
+    several = how != "name" or len({(m["learned_task"], m["target_task"]) for m in matches}) > 1
     seen = [] if how == "name" else [">images", ">landed", ">agreement"]
     rows = show.table(
         None, "learned class", *["of task"] * several, "target class", *["of task"] * several, ">score", *seen
     )
-    for m in found:
+    for m in matches:
         tasks = (m["learned_task"], m["target_task"]) if several else ()
         looks = (str(m["images"]), f"{m['share']:.2f}", f"{m['agreement']:.2f}") if seen else ()
         rows.add_row(m["learned"], *tasks[:1], m["target"], *tasks[1:], f"{m['score']:.4f}", *looks)
     least = facts.get("threshold", facts.get("share"))
     nothing = (
-        "most images of no class land on one known class"
+        f"no match: for no class is a share of more than {least:g} of its images answered with one known class"
         if how == "sight"
-        else (f"no pair of classes is as similar as {least:g}")
+        else f"no match: no pair of classes has a similarity of {least:g} or more"
     )
-    show.console.print(rows if found else nothing)
+    show.console.print(rows if matches else nothing)
 
 
 def _side(given: str | None, home: Path | None) -> Side:
@@ -200,16 +202,16 @@ def _side(given: str | None, home: Path | None) -> Side:
     if _has_images(given):
         from skillmesh.data.folder import find_tasks, survey_task, task_name
 
-        found = {str(task): task for task in find_tasks([path])}
-        classes = {key: tuple(survey_task(task, hold_out=()).classes) for key, task in found.items()}
-        return Side(classes, {key: task_name(task) for key, task in found.items()})
+        tasks = {str(task): task for task in find_tasks([path])}
+        classes = {key: tuple(survey_task(task, hold_out=()).classes) for key, task in tasks.items()}
+        return Side(classes, {key: task_name(task) for key, task in tasks.items()})
     if path.is_file():
         return Side({given: _lines(path)}, {given: path.stem})
     return _known(open_agent(home), given)
 
 
 def _known(agent: Core, task: str | None = None) -> Side:
-    """All modules of the bank, or a task that answers under this name, which may be merged."""
+    """Return all modules of the bank, or the one task of this name, which may be a merged task."""
     from skillmesh.module.notice import parts_of
 
     bank = list(agent.bank)
@@ -220,7 +222,7 @@ def _known(agent: Core, task: str | None = None) -> Side:
 
 
 def _shown(agent: Core, modules: Sequence[Module]) -> dict[str, str]:
-    """Return by id the task's name, with the teacher's where several teachers taught one of that name."""
+    """Return each module's task name by id, with the teacher's name if several modules share a task name."""
     tasks = Counter(module.card.task for module in modules)
     return {
         module.id: module.card.task if tasks[module.card.task] == 1 else selector
@@ -232,7 +234,7 @@ def _lines(path: Path) -> tuple[str, ...]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8; expected class names, one per line") from error
+        raise DataError(f"{path} is not UTF-8 text; expected class names, one per line") from error
     names = tuple(dict.fromkeys(filter(None, lines)))
     if not names:
         raise DataError(f"{path} holds no class names; expected one per line")

@@ -1,4 +1,4 @@
-"""The command that makes a task of classes which are known already."""
+"""The command `compose`, which makes a new task from known classes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def compose(
         list[str],
         typer.Argument(
             metavar="TASK:CLASS…",
-            help="Classes of tasks in the bank: task:class, task:* for all, task:class=new name; a backslash "
-            "before a ':', '=' or '*' that belongs to a name.",
+            help="Classes of tasks in the bank: task:class, task:* for all classes, task:class=new name. Write a "
+            "backslash before a ':', '=' or '*' that is part of a name.",
         ),
     ],
     home: options.Home = None,
@@ -31,27 +31,27 @@ def compose(
             "--images",
             metavar="FOLDER",
             show_default=False,
-            help="Go on with images of these classes; never with those that a class was taught from.",
+            help="Train further on images of these classes; images that a class was learned from are never used.",
         ),
     ] = None,
     form: Annotated[
         names.Refining,
-        typer.Option("--form", help="--images: our prior, or the paper's rows of one 2- or infinity norm."),
+        typer.Option("--form", help="For --images: our prior, or the paper's rows of equal 2- or infinity-norm."),
     ] = "prior",
     epochs: Annotated[
         int | None,
-        typer.Option("--epochs", min=1, show_default=False, help="--images: how long; default as far as it pays."),
+        typer.Option("--epochs", min=1, show_default=False, help="Epochs for --images. Default: as many as help."),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Make a task of this name again.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the task of this name.")] = False,
     licence: Annotated[
-        str | None, typer.Option(show_default=False, help="For the card; default: those of the sources.")
+        str | None, typer.Option(show_default=False, help="Licence for the card. Default: the sources' licences.")
     ] = None,
     note: options.Note = None,
     tag: options.Tag = None,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Make a new task of known classes, own or received, without any image."""
+    """Make a new task from known classes. They may be learned or received; no images are needed."""
     import time
 
     from skillmesh.cli import show

@@ -1,4 +1,4 @@
-"""The command `learn`, and how what was learned is shown."""
+"""The command `learn` and the output about what was learned."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NOT_CONTINUED = (
     *("name", "replace", "adapt", "adaptation", "layers", "epochs", "mirrored", "from_plain_head"),
     *("warm_start", "warm_form"),
 )
-"""Options that `learn` cannot heed where it extends a task."""
+"""Options that cannot be combined with `--continue`."""
 MOST_CONFUSIONS = 3
 """Number of confused pairs of classes that are printed."""
 
 
 def _given(context: typer.Context, names: Sequence[str]) -> list[str]:
-    """Return those of the options that the user has typed, whatever they say."""
+    """Return the options among `names` that the user has typed, even with their default values."""
     spelled = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in names}
     return [
@@ -41,17 +41,17 @@ def _given(context: typer.Context, names: Sequence[str]) -> list[str]:
 @app.command()
 def learn(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="A folder or zip: class/… or train|val|test/class/…")],
+    folder: Annotated[Path, typer.Argument(help="Folder or zip of images: class/… or train|val|test/class/…")],
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="The task's name; default the folder's.")
+        str | None, typer.Option("--name", show_default=False, help="The task's name. Default: the folder's name.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Learn a task of this name again.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a task of this name.")] = False,
     continued: options.Continue = None,
     one_task: options.OneTask = False,
     each_folder: options.EachFolder = False,
     licence: Annotated[
-        str | None, typer.Option(show_default=False, help="Licence of the images, for the card.")
+        str | None, typer.Option(show_default=False, help="Licence of the images, for the module's card.")
     ] = None,
     note: options.Note = None,
     tag: options.Tag = None,
@@ -67,17 +67,17 @@ def learn(
     report: options.Report = None,
     json: options.Json = False,
 ) -> None:
-    """Learn a task from a folder of images and keep it as a small signed module."""
+    """Learn a task from a folder of images. It is stored as a small signed module."""
     from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.common.choices import Adaptation, WarmStart
 
     refuse_bad_target(report)
     if continued is not None and (unfit := _given(context, NOT_CONTINUED)):
         raise AgentError(
-            f"--continue keeps a task's name and goes on from its own plain head; leave out {', '.join(unfit)}"
+            f"--continue keeps a task's name and extends its plain head; leave out {', '.join(unfit)}"
         )
     if each_folder and (unfit := _given(context, ("name", "continued", "one_task", "report"))):
-        raise AgentError(f"--each-folder learns several tasks by their folders' names; leave out {unfit[0]}")
+        raise AgentError(f"--each-folder learns several tasks, named after their folders; leave out {unfit[0]}")
     how: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
     if continued is None:
         how |= {"name": name, "replace": replace, "warm_start": WarmStart(warm_start, warm_form)}
@@ -99,7 +99,7 @@ def learn(
 def _learn_one(
     agent: Core, folder: Path, continued: str | None, report: Path | None, json: bool, how: dict[str, Any]
 ) -> None:
-    """Learn one task, or go on with it, and show what came of it."""
+    """Learn or extend one task and show the result."""
     from skillmesh.cli import show
 
     started = time.perf_counter()
@@ -114,7 +114,7 @@ def _learn_one(
 
 
 def _learn_each(agent: Core, folder: Path, json: bool, how: dict[str, Any]) -> None:
-    """Learn every task in a folder; one that fails does not stop the others."""
+    """Learn every task in a folder; if one fails, the others are still learned."""
     from skillmesh.cli import show
     from skillmesh.data.folder import folders_to_learn
 
@@ -149,7 +149,7 @@ def _taught(agent: Core, folder: Path, continued: str | None, how: dict[str, Any
 
 
 def _show(module: Module, lesson: Lesson, seconds: float) -> None:
-    """Say what was learned, how well, and what would help."""
+    """Print what was learned, how accurate it is, and advice on how to improve it."""
     from skillmesh.cli import show
 
     warn_of(lesson)
@@ -181,7 +181,7 @@ def _write_report(path: Path, module: Module, lesson: Lesson) -> None:
     card = module.card
     figures = (
         ("validation accuracy", show.percent(card.validation_accuracy)),
-        ("training accuracy, before validation images join", show.percent(lesson.training_accuracy)),
+        ("training accuracy, before validation images are added", show.percent(lesson.training_accuracy)),
         ("training images", f"{sum(card.counts):,}"),
         ("validation images", f"{card.validation_images:,}"),
         ("module", show.kilobytes(module.size)),
@@ -192,29 +192,29 @@ def _write_report(path: Path, module: Module, lesson: Lesson) -> None:
     outcome = lesson.outcome or Outcome.nothing(card.classes)
     section = TaskSection(card.task, figures, outcome, "validation", tuple(notes))
     about = f"Learned by {card.teacher} on {card.created[:10]} with the backbone {card.backbone_name}."
-    write_report(path, f"What was learned of {card.task}", about, [section])
+    write_report(path, f"Learned task: {card.task}", about, [section])
 
 
 def _choose_each(error: FolderOfTasksError, folder: Path, commands: tuple[str, str], may_ask: bool) -> bool:
-    """Ask whether to learn each folder by itself; where nobody can answer, refuse with both commands."""
+    """Ask whether to learn each folder as a task; if the user cannot be asked, refuse and give both commands."""
     from skillmesh.cli import show
 
     names = ", ".join(error.tasks[:10]) + (f" and {len(error.tasks) - 10} more" if len(error.tasks) > 10 else "")
     looks = (
-        f"{folder} looks like a folder of tasks, not like one task: found {names}, and no image right inside these"
+        f"{folder} looks like a folder of tasks, not like one task: found {names}, with no images directly in them"
     )
     if folder.is_file() or not may_ask or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        unpack = "unpack it, and then " if folder.is_file() else ""
+        unpack = "unpack it, then " if folder.is_file() else ""
         refused = FolderOfTasksError.of_lines(
-            f"{looks}. To learn each as a task of its own, {unpack}run",
+            f"{looks}. To learn each as a separate task, {unpack}run",
             f"    {commands[0]}",
-            "To learn one task of which these are the classes, run",
+            "To learn one task with these as its classes, run",
             f"    {commands[1]}",
         )
         refused.tasks = error.tasks
         raise refused
     show.warn(f"{looks}.")
-    question = "Learn each as a task of its own, all as the classes of one task, or nothing? (each, one, no)"
+    question = "Learn each as a separate task, all as the classes of one task, or nothing? (each, one, no)"
     while (answer := typer.prompt(question, default="each", err=True).strip().lower()) not in ("each", "one"):
         if answer in ("no", "n"):
             raise typer.Exit(1)
@@ -222,7 +222,7 @@ def _choose_each(error: FolderOfTasksError, folder: Path, commands: tuple[str, s
 
 
 def commands_for(folder: Path, home: Path | None, continued: str | None, name: str | None) -> tuple[str, str]:
-    """Return the commands that learn a folder as several tasks, and as one."""
+    """Return the two commands that learn a folder as several tasks and as one task."""
     words = ["skillmesh", "learn"] + (["--home", str(home)] if home is not None else [])
     where = folder.with_suffix("") if folder.is_file() else folder
     one = ["--one-task"] + (["--continue", continued] if continued else []) + (["--name", name] if name else [])

@@ -1,4 +1,4 @@
-"""The commands that measure: eval, calibrate, backbone, demo."""
+"""The commands eval, calibrate, backbone and demo."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 @app.command("eval")
 def eval_(
     context: typer.Context,
-    folders: Annotated[list[Path], typer.Argument(help="Tasks, or folders of tasks.")],
+    folders: Annotated[list[Path], typer.Argument(help="Task folders, or folders of tasks.")],
     home: options.Home = None,
     json: options.Json = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", show_default=False, help="Write the same JSON to a file."),
+        typer.Option("--out", metavar="FILE", show_default=False, help="Also write the JSON result to a file."),
     ] = None,
     report: options.Report = None,
     classes: Annotated[
-        bool, typer.Option("--classes", help="Print recall and confusions of every class of every task.")
+        bool, typer.Option("--classes", help="Print recall and confusions for every class of every task.")
     ] = False,
     learn: Annotated[
         bool,
-        typer.Option("--learn/--no-learn", help="Learn into a fresh agent, or ask the agent at --home as it is."),
+        typer.Option("--learn/--no-learn", help="Test a new agent that learns, or the agent at --home as it is."),
     ] = True,
     anchor: options.AnchorKind = "sketch",
     representation: options.Representation = "descriptor",
@@ -46,12 +46,12 @@ def eval_(
     seed: options.Seed = 0,
     corrective: Annotated[
         bool,
-        typer.Option("--corrective", help="Count an equivalent class of another task as right, too, and list it."),
+        typer.Option("--corrective", help="Also count an equivalent class of another task as right, and list it."),
     ] = False,
     encoder: options.NameEncoder = "minilm",
     device: options.Device = None,
 ) -> None:
-    """Measure: accuracy with the task given, task recognition, and accuracy with no task given."""
+    """Measure accuracy and task recognition. Accuracy is measured with the task given and with no task given."""
     from skillmesh.cli import show
     from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.cli.task_report import print_evaluation, write_json, write_page
@@ -86,8 +86,8 @@ def eval_(
         agent = Core(Path(fresh) if learn else home_folder(home or context.obj), device=device)
         origin = provenance(show.command_line(), paths, seed)
         result = evaluate(agent, paths, learn=learn, keep_said=corrective, progress=bar)
-        found = {} if names is None else {"corrective": corrected(result.said, names)}
-        facts = _report(agent, result, classes) | found | {"provenance": origin}
+        corrections = {} if names is None else {"corrective": corrected(result.said, names)}
+        facts = _report(agent, result, classes) | corrections | {"provenance": origin}
     if out is not None:
         write_json(out, facts)
     if report is not None:
@@ -102,24 +102,24 @@ def _report(agent: Core, result: Evaluation, classes: bool) -> dict[str, Any]:
     config = agent.config.model_dump(mode="json", exclude={"name", "weights", "calibration"})
     mapper = agent.mapper()[1]
     threshold = round(mapper.threshold, 6) if math.isfinite(mapper.threshold) else None  # JSON has no infinity
-    found = {"unknown_threshold": threshold, "task_temperature": round(mapper.temperature, 4)}
+    mapper_facts = {"unknown_threshold": threshold, "task_temperature": round(mapper.temperature, 4)}
     summary = result.summary()
     if classes:
         by_class = {answers.task: answers.class_facts() for answers in result.answers}
         summary["tasks"] = [task | {"by_class": by_class[task["task"]]} for task in summary["tasks"]]
-    return {"settings": config | {"backbone_fingerprint": agent.bank.backbone}} | summary | found
+    return {"settings": config | {"backbone_fingerprint": agent.bank.backbone}} | summary | mapper_facts
 
 
 @app.command()
 def calibrate(
-    folders: Annotated[list[Path], typer.Argument(help="Two or more tasks, or folders of tasks.")],
+    folders: Annotated[list[Path], typer.Argument(help="Two or more task folders, or folders of tasks.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the calibration.")],
     backbone: options.BackboneName = "lite0",
     weights: options.Weights = None,
     seed: options.Seed = 0,
     device: options.Device = None,
 ) -> None:
-    """Measure a backbone's calibration on training images of some tasks. Agents that share need the same one."""
+    """Calibrate a backbone on training images of tasks. Agents that share need the same calibration."""
     from skillmesh.backbone.backbone import DescriptorCache, default_folder
     from skillmesh.backbone.calibrating import calibrate_on
     from skillmesh.backbone.network import Network
@@ -132,18 +132,19 @@ def calibrate(
     cache = DescriptorCache(default_folder(), network.fingerprint)
     paths = find_tasks(folders)
     with show.progress_bar() as bar:
-        made = calibrate_on(network, paths, cache, seed=seed, progress=bar)
-    made.save(out)
-    outlet.line(f"wrote {out}: {made.source}; {show.kilobytes(out.stat().st_size)}, {made.fingerprint[:16]}…")
+        calibration = calibrate_on(network, paths, cache, seed=seed, progress=bar)
+    calibration.save(out)
+    size = show.kilobytes(out.stat().st_size)
+    outlet.line(f"wrote {out}: {calibration.source}; {size}, {calibration.fingerprint[:16]}…")
 
 
 @app.command()
 def backbone(
-    name: Annotated[str, typer.Argument(help="lite0, xception or any timm name.")] = "lite0",
+    name: Annotated[str, typer.Argument(help="lite0, xception or the name of any timm network.")] = "lite0",
     weights: options.Weights = None,
     json: options.Json = False,
 ) -> None:
-    """Show what a backbone is: sizes, descriptor, and where beneficial biases could act."""
+    """Show a backbone's sizes and layers. The layers are those where `learn --adapt` can add biases."""
     from skillmesh.backbone.network import Network
     from skillmesh.cli import show
 
@@ -172,13 +173,13 @@ def backbone(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where images, agents and picture go.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for images, agents, picture.")] = Path(
         "demo-out"
     ),
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Several agents learn drawn tasks, share them over the mesh, and all answer everything. Needs no download."""
+    """Run a demo of several agents. They learn drawn tasks, share them, and all answer everything; no download."""
     from skillmesh.cli.demo import run
 
     run(out, device, json)

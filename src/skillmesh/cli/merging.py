@@ -1,4 +1,4 @@
-"""The command that makes one task of what several teachers taught."""
+"""The command `merge`, which links several teachers' modules into one merged task."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ def merge(
     context: typer.Context,
     tasks: Annotated[
         list[str],
-        typer.Argument(metavar="TASK@TEACHER …", help="Tasks that are one; or with --undo a merged one."),
+        typer.Argument(metavar="TASK@TEACHER …", help="Tasks to merge; with --undo: merged tasks to separate."),
     ],
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="The merged task's name; default the first's.")
+        str | None, typer.Option("--name", show_default=False, help="Merged task's name. Default: the first's.")
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Take merged tasks apart again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Separate merged tasks again.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Make one task of what several teachers taught; a signed link says so to every agent."""
+    """Merge tasks of several teachers into one task. A signed link tells every agent."""
     from skillmesh.cli import show
     from skillmesh.errors import AgentError
 
     agent = open_agent(home or context.obj, make=False)
     if undo:
         if name is not None:
-            raise AgentError("--name is for merging, expected none with --undo; leave it out")
+            raise AgentError("--name cannot be combined with --undo; leave it out")
         ended = [agent.unmerge(task) for task in tasks]
         if json:
             show.print_json({"undone": [{"task": link.task, "everywhere": link.withdrawn} for link in ended]})
             return
         for link in ended:
             maker = agent.teachers.name(link)
-            where = "everywhere" if link.withdrawn else f"here; {maker}'s link stands elsewhere"
+            where = "on any agent" if link.withdrawn else f"on this agent; {maker}'s link still holds on others"
             outlet.line(f"{link.task!r} is no longer merged {where}")
         return
     link = agent.merge(tasks, name)
@@ -47,6 +47,6 @@ def merge(
         show.print_json(merged_facts(merged, agent))
         return
     outlet.line(
-        f"merged {merged.card.task!r}: {len(merged.parts)} parts by {agent.teachers.of(merged)}, "
+        f"merged {merged.card.task!r}: {len(merged.parts)} modules by {agent.teachers.of(merged)}, "
         f"{len(merged.card.classes)} classes, {sum(merged.card.counts)} training images"
     )

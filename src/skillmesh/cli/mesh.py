@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skillmesh.core import Core
     from skillmesh.mesh.node import Node
 
-Reason = Annotated[str | None, typer.Option("--reason", show_default=False, help="Why, for those who used it.")]
+Reason = Annotated[str | None, typer.Option("--reason", show_default=False, help="The reason, for its users.")]
 
 
 @app.command()
@@ -30,13 +30,13 @@ def serve(
     learn: Annotated[
         list[Path] | None,
         typer.Option(
-            "--learn", metavar="FOLDER", show_default=False, help="Learn this while sharing; repeatable."
+            "--learn", metavar="FOLDER", show_default=False, help="Learn this folder while sharing; repeatable."
         ),
     ] = None,
     device: options.Device = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more detail.")] = False,
 ) -> None:
-    """Share what this agent knows and receive what others know, until stopped."""
+    """Share and receive tasks until stopped."""
     from skillmesh.cli import show
     from skillmesh.mesh.service import serve as run
 
@@ -45,7 +45,7 @@ def serve(
     settings = _settings(agent, network, listen, connect, trust)
 
     def ready(node: Node) -> None:
-        places = ", ".join(node.membership.locators) or "nothing (a client)"
+        places = ", ".join(node.membership.locators) or "no address (this agent is a client)"
         outlet.line(f"agent {agent.name!r} serves {len(agent.bank)} tasks on the network {settings.network}")
         outlet.line(f"  key        {agent.identity.public_key}")
         outlet.line(f"  listening  {places}")
@@ -59,15 +59,15 @@ def serve(
 def sync(
     context: typer.Context,
     home: options.Home = None,
-    once: Annotated[bool, typer.Option("--once", help="Join, catch up, leave: what this command does.")] = True,
-    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Give up after so long.")] = 60.0,
+    once: Annotated[bool, typer.Option("--once", help="Sync once and exit; this is always the case.")] = True,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Time limit in seconds.")] = 60.0,
     network: options.Network = None,
     listen: options.Listen = None,
     connect: options.Connect = None,
     trust: options.TrustMode = None,
     json: options.Json = False,
 ) -> None:
-    """Join the mesh, catch up with everyone in reach, leave. For laptops and cron."""
+    """Share and receive tasks once, for laptops and cron. Joins the mesh, catches up with others and leaves."""
     from skillmesh.cli import show
     from skillmesh.mesh.calling import NotRunningError, call
     from skillmesh.mesh.service import catch_up
@@ -77,81 +77,81 @@ def sync(
     settings = _settings(agent, network, listen, connect, trust)
     before = len(agent.bank)
     try:
-        stood = call(agent.home, "sync", timeout=seconds + 30, seconds=seconds)
+        result = call(agent.home, "sync", timeout=seconds + 30, seconds=seconds)
     except NotRunningError:
-        stood = catch_up(agent, settings, seconds)
+        result = catch_up(agent, settings, seconds)
     agent.bank.refresh()
     gained = len(agent.bank) - before
     if json:
-        show.print_json(stood | {"tasks": len(agent.bank), "gained": gained})
+        show.print_json(result | {"tasks": len(agent.bank), "gained": gained})
     else:
-        traffic = f"{show.kilobytes(stood['bytes_fetched'])} fetched, {show.kilobytes(stood['bytes_sent'])} sent"
-        late = "" if stood["settled"] else "; not caught up yet"
-        met = "met 1 agent" if stood["peers"] == 1 else f"met {stood['peers']} agents"
+        traffic = f"{show.kilobytes(result['bytes_fetched'])} fetched, {show.kilobytes(result['bytes_sent'])} sent"
+        late = "" if result["settled"] else "; not caught up yet, run it again"
+        met = "met 1 agent" if result["peers"] == 1 else f"met {result['peers']} agents"
         outlet.line(f"{met}, {len(agent.bank)} tasks ({gained:+d}), {traffic}{late}")
-    if not stood["settled"]:
+    if not result["settled"]:
         raise typer.Exit(1)
 
 
 @app.command()
 def status(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
-    """Say how this agent stands with the mesh."""
+    """Show this agent's tasks, connections and problems."""
     from skillmesh.cli import show
     from skillmesh.mesh.status import status as status_of
 
     agent = open_agent(home or context.obj)
-    found = status_of(agent)
+    facts = status_of(agent)
     if json:
-        show.print_json(found)
+        show.print_json(facts)
         return
-    elsewhere = (each["task"] for kind in ("held", "declined", "seen") for each in found.get(kind, ()))
+    elsewhere = (each["task"] for kind in ("held", "declined", "seen") for each in facts.get(kind, ()))
     name_of = task_names(agent, elsewhere).marked
-    _show_state(found)
-    for failed in found.get("not_learned", ()):
+    _show_state(facts)
+    for failed in facts.get("not_learned", ()):
         show.warn(f"not learned: {failed['file']}: {failed['reason']}")
-    if found.get("trouble"):
-        show.warn(f"trouble: {found['trouble']}")
-    held = {h["id"] for h in found["held"]}
-    for h in found["held"]:
-        show.say(f"held back: {name_of(h['task'])} by {h['teacher']}: {h['reason']}", indent=2)
+    if facts.get("trouble"):
+        show.warn(f"trouble: {facts['trouble']}")
+    held = {h["id"] for h in facts["held"]}
+    for h in facts["held"]:
+        show.say(f"in quarantine: {name_of(h['task'])} by {h['teacher']}: {h['reason']}", indent=2)
     if held:
-        show.say("what can be done: `skillmesh quarantine list`", indent=2)
-    for declined in found.get("declined", ()):
+        show.say("what you can do: `skillmesh quarantine list`", indent=2)
+    for declined in facts.get("declined", ()):
         if declined["id"] not in held:
             show.say(
-                f"not taken: {name_of(declined['task'])} by {declined['teacher']}: {declined['reason']}", indent=2
+                f"declined: {name_of(declined['task'])} by {declined['teacher']}: {declined['reason']}", indent=2
             )
-    for refused in found["refused"]:
+    for refused in facts["refused"]:
         show.say(f"refused: {refused['id'][:12]}…: {refused['reason']}", indent=2)
-    for ban in found["bans"]:
-        text = f"banned: {ban['agent'][:12]}…: {ban['reason']}; to forgive it: `skillmesh peers --unban "
+    for ban in facts["bans"]:
+        text = f"banned: {ban['agent'][:12]}…: {ban['reason']}; to lift the ban: `skillmesh peers --unban "
         show.say(f"{text}{ban['agent'][:12]}`", indent=2)
-    for damaged in found["damaged"]:
+    for damaged in facts["damaged"]:
         show.warn(f"damaged: {damaged['file']}: {damaged['reason']}")
-    _show_strangers([seen | {"task": name_of(seen["task"])} for seen in found["seen"]])
+    _show_strangers([seen | {"task": name_of(seen["task"])} for seen in facts["seen"]])
 
 
-def _show_state(found: dict[str, Any]) -> None:
-    """Say in a few lines what the agent knows and how it stands with others."""
+def _show_state(facts: dict[str, Any]) -> None:
+    """Print in a few lines what the agent knows and how it is connected to other agents."""
     from skillmesh.cli import show
 
-    settings = f"network {found['network']}, trust {found['trust']}"
+    settings = f"network {facts['network']}, trust {facts['trust']}"
     running = (
-        f"shares ({settings})" if found["running"] else f"is not sharing ({settings}); `skillmesh serve` does"
+        f"is sharing ({settings})" if facts["running"] else f"is not sharing ({settings}); run `skillmesh serve`"
     )
-    show.say(f"agent {found['name']!r} {running}")
-    elsewhere = f", {found['missing']} known of but not here" if found["missing"] else ""
-    withdrawn = f", {found['withdrawn']} withdrawn" if found["withdrawn"] else ""
-    show.say(f"{found['live']} tasks here, {show.kilobytes(found['bytes'])}{elsewhere}{withdrawn}", indent=2)
-    if found["running"]:
-        state = "nothing left to fetch" if found["settled"] else f"fetching {found['wanted']} tasks"
-        traffic = f"{show.kilobytes(found['bytes_fetched'])} fetched, {show.kilobytes(found['bytes_sent'])} sent"
-        others = "1 other agent" if found["peers"] == 1 else f"{found['peers']} other agents"
+    show.say(f"agent {facts['name']!r} {running}")
+    elsewhere = f", {facts['missing']} announced but not held" if facts["missing"] else ""
+    withdrawn = f", {facts['withdrawn']} withdrawn" if facts["withdrawn"] else ""
+    show.say(f"{facts['live']} tasks, {show.kilobytes(facts['bytes'])}{elsewhere}{withdrawn}", indent=2)
+    if facts["running"]:
+        state = "nothing left to fetch" if facts["settled"] else f"fetching {facts['wanted']} tasks"
+        traffic = f"{show.kilobytes(facts['bytes_fetched'])} fetched, {show.kilobytes(facts['bytes_sent'])} sent"
+        others = "1 other agent" if facts["peers"] == 1 else f"{facts['peers']} other agents"
         show.say(f"{others} in reach, {state}; {traffic}", indent=2)
 
 
 def _show_strangers(seen: list[dict[str, str]]) -> None:
-    """Untrusted teachers, one line each, with what would make them trusted."""
+    """Print untrusted teachers, one line each, with the command that makes each trusted."""
     from skillmesh.cli import show
 
     tasks: dict[tuple[str, str], list[str]] = {}
@@ -169,7 +169,7 @@ def peers(
     home: options.Home = None,
     unban: Annotated[
         str | None,
-        typer.Option("--unban", metavar="KEY", show_default=False, help="Forgive a banned agent."),
+        typer.Option("--unban", metavar="KEY", show_default=False, help="Lift the ban on this agent."),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -182,16 +182,16 @@ def peers(
         agent.ledger.refuse_unchangeable()
         banned = [key for key in agent.ledger.view().bans if key.startswith(unban)]
         if len(banned) != 1:
-            raise AgentError(f"{len(banned)} banned agents have a key that begins with {unban!r}; name one")
+            raise AgentError(f"{len(banned)} banned agents have a key that begins with {unban!r}; choose one")
         agent.ledger.unban(banned[0])
-        outlet.line(f"{banned[0][:12]}… is not banned any more")
+        outlet.line(f"{banned[0][:12]}… is no longer banned")
         return
-    found = call(agent.home, "peers")
+    others = call(agent.home, "peers")
     if json:
-        show.print_json({"peers": found})
+        show.print_json({"peers": others})
         return
     rows = show.table(None, "name", "state", ">tasks", "knows", ">received", "trusted")
-    for p in sorted(found, key=lambda p: (not p["alive"], p["name"], p["agent"])):
+    for p in sorted(others, key=lambda p: (not p["alive"], p["name"], p["agent"])):
         state = "banned" if p["banned"] else "here" if p["alive"] else "gone"
         knows = "the same" if p["same"] else "other things"
         rows.add_row(
@@ -202,7 +202,7 @@ def peers(
             show.kilobytes(p["bytes_received"]),
             "yes" if p["trusted"] else "no",
         )
-    show.console.print(rows if found else "nobody yet")
+    show.console.print(rows if others else "no other agents met yet")
 
 
 @app.command()
@@ -211,7 +211,7 @@ def gateway(
     connect: options.Connect = None,
     tls: Annotated[
         Path | None,
-        typer.Option("--tls", metavar="DIR", show_default=False, help="What `certs issue --out DIR` wrote."),
+        typer.Option("--tls", metavar="DIR", show_default=False, help="A folder from `certs issue --out DIR`."),
     ] = None,
     discovery_port: Annotated[
         int | None,
@@ -220,11 +220,11 @@ def gateway(
             min=1,
             max=65535,
             show_default=False,
-            help="Of the lan's agents, if they have another.",
+            help="Discovery port of the local network's agents, if not the default.",
         ),
     ] = None,
 ) -> None:
-    """Join sites: route between agents here, agents that connect from behind a NAT, and other gateways."""
+    """Connect agents of several sites. Routes between local agents, agents behind a NAT, and other gateways."""
     from skillmesh.common.config import DISCOVERY_PORT
     from skillmesh.mesh.session import run_gateway
 
@@ -242,7 +242,7 @@ def gateway(
 
 
 def tls_files(folder: Path) -> TlsFiles:
-    """What `skillmesh certs issue` writes into a folder."""
+    """Return the paths of the files that `skillmesh certs issue` writes into a folder."""
     from skillmesh.common.config import TlsFiles
     from skillmesh.mesh.certs import CA, CERTIFICATE, KEY
 
@@ -252,22 +252,22 @@ def tls_files(folder: Path) -> TlsFiles:
 @app.command()
 def withdraw(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="A task that this agent has taught.")],
+    task: Annotated[str, typer.Argument(help="A task that this agent has learned.")],
     home: options.Home = None,
     reason: Reason = None,
 ) -> None:
-    """Take back a task that this agent has taught, everywhere, for late joiners too."""
+    """Withdraw a task that this agent has learned. Other agents remove it, and late joiners never get it."""
     notice = open_agent(home or context.obj, make=False).withdraw(task, reason)
-    outlet.line(f"withdrew {notice.task!r} up to version {notice.version}; others hear of it at the next sync")
+    outlet.line(f"withdrew {notice.task!r} up to version {notice.version}; others learn of it at the next sync")
 
 
 @app.command()
 def remember(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="A task that was forgotten here.")],
+    task: Annotated[str, typer.Argument(help="A task that this agent has forgotten.")],
     home: options.Home = None,
 ) -> None:
-    """Take a forgotten task from the mesh again."""
+    """Allow a forgotten task again. It is fetched from the mesh at the next sync."""
     agent = open_agent(home or context.obj, make=False)
     agent.ledger.refuse_unchangeable()
     forgotten = sorted(agent.ledger.view().forgotten)
@@ -278,8 +278,8 @@ def remember(
         or [s for s in forgotten if task == s.task]
     )
     if len(slots) != 1:
-        problem = f"several tasks {task!r} were" if slots else f"no task {task!r} was"
-        raise AgentError(f"{problem} forgotten here; forgotten are: {', '.join(names.values()) or 'none'}")
+        problem = "several forgotten tasks are" if slots else "no forgotten task is"
+        raise AgentError(f"{problem} named {task!r}; forgotten tasks: {', '.join(names.values()) or 'none'}")
     agent.ledger.remember(slots[0])
     outlet.line(f"{slots[0].task!r} comes back at the next sync")
 
@@ -293,7 +293,7 @@ def config(
     home: options.Home = None,
     json: options.Json = False,
 ) -> None:
-    """Show or change how this agent meets others: network, listen, connect, interests, limits."""
+    """Show or change mesh settings. They are network, listen, connect, interests, limits and others."""
     from skillmesh.cli import show
     from skillmesh.common.config import MeshSettings
 
@@ -302,11 +302,11 @@ def config(
     if changes:
         settings = settings.with_(**dict(_parsed(change, settings) for change in changes))
         settings.save(folder)
-    found = settings.model_dump(mode="json")
+    values = settings.model_dump(mode="json")
     if json:
-        show.print_json(found)
+        show.print_json(values)
         return
-    for name, value in found.items():
+    for name, value in values.items():
         shown = ",".join(map(str, value)) if isinstance(value, list) else value
         outlet.line(f"{name}={'' if shown is None else shown}")
 
@@ -315,7 +315,9 @@ def _parsed(change: str, settings: MeshSettings) -> tuple[str, Any]:
     name, sign, value = change.partition("=")
     fields = type(settings).model_fields
     if not sign or name not in fields:
-        raise AgentError(f"{change!r} is no setting; expected NAME=VALUE with a name of {', '.join(fields)}")
+        raise AgentError(
+            f"{change!r} is not a setting; expected NAME=VALUE, NAME being one of {', '.join(fields)}"
+        )
     if name in ("listen", "connect", "interests"):
         return name, tuple(part.strip() for part in value.split(",") if part.strip())
     if name == "tls":
@@ -326,11 +328,11 @@ def _parsed(change: str, settings: MeshSettings) -> tuple[str, Any]:
 def _settings(
     agent: Core, network: str | None, listen: list[str] | None, connect: list[str] | None, trust: str | None
 ) -> MeshSettings:
-    """The home's settings, with what was said on the command line."""
+    """Return the home's settings, overridden by the options on the command line."""
     from skillmesh.common.config import MeshSettings
 
-    said = {"network": network, "listen": listen, "connect": connect, "trust": trust}
-    return MeshSettings.load(agent.home).with_(**{name: value for name, value in said.items() if value})
+    typed = {"network": network, "listen": listen, "connect": connect, "trust": trust}
+    return MeshSettings.load(agent.home).with_(**{name: value for name, value in typed.items() if value})
 
 
 def _trusts(agent: Core) -> str:
@@ -338,4 +340,4 @@ def _trusts(agent: Core) -> str:
         return "everyone (open)"
     trusted = agent.ledger.view().trusted
     names = [called(agent, key) for key in trusted]
-    return ", ".join(names) or "itself only; `skillmesh trust add KEY --name NAME` adds others"
+    return ", ".join(names) or "itself only; add others with `skillmesh trust add KEY --name NAME`"

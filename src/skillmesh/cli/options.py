@@ -15,7 +15,7 @@ Report = Annotated[
         "--report",
         metavar="FILE.html",
         show_default=False,
-        help="Write a page with figures, confused classes and the images answered wrongly.",
+        help="Write an HTML page with the results, the confused classes and the wrongly answered images.",
     ),
 ]
 Home = Annotated[
@@ -24,100 +24,100 @@ Home = Annotated[
         "--home",
         metavar="DIR",
         show_default=False,
-        help="The agent's folder; default SKILLMESH_HOME or the user's data folder.",
+        help="The agent's folder. Default: the variable SKILLMESH_HOME, or a folder in your user data.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="cpu|cuda|mps", show_default=False, help="Default: what is there."),
+    typer.Option("--device", metavar="cpu|cuda|mps", show_default=False, help="Default: the best one available."),
 ]
-BackboneName = Annotated[str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or any timm name.")]
+BackboneName = Annotated[
+    str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or the name of any timm network.")
+]
 Weights = Annotated[
-    Path | None, typer.Option("--weights", metavar="FILE", show_default=False, help="Weights of the backbone.")
+    Path | None, typer.Option("--weights", metavar="FILE", show_default=False, help="The backbone's weights.")
 ]
 CalibrationFile = Annotated[
     Path | None,
-    typer.Option("--calibration", metavar="FILE", show_default=False, help="As `skillmesh calibrate` makes it."),
+    typer.Option("--calibration", metavar="FILE", show_default=False, help="A file from `skillmesh calibrate`."),
 ]
-AnchorKind = Annotated[names.AnchorKind, typer.Option("--anchor", help="Kind of anchor to recognise tasks by.")]
+AnchorKind = Annotated[names.AnchorKind, typer.Option("--anchor", help="Kind of anchor that recognises tasks.")]
 Representation = Annotated[
-    names.Representation, typer.Option("--representation", help="What heads and anchors work on.")
+    names.Representation, typer.Option("--representation", help="The image representation for heads and anchors.")
 ]
 Compact = Annotated[
-    bool, typer.Option("--compact", help="Store modules in the calibration's basis: a third of the bytes.")
+    bool, typer.Option("--compact", help="Store modules in the calibration's basis, at a third of the size.")
 ]
 Support = Annotated[
     names.Support,
-    typer.Option("--support", help="By what names equivalent classes of several tasks support one another."),
+    typer.Option("--support", help="How to find equivalent classes of several tasks, which add up confidence."),
 ]
 NameEncoder = Annotated[
-    str, typer.Option("--encoder", help="Of class names: minilm, clip, or letters (spelling alone).")
+    str, typer.Option("--encoder", help="How class names are compared: minilm, clip, or letters (spelling only).")
 ]
-Clusters = Annotated[int, typer.Option("--clusters", min=1, max=4096, help="gmmc: Gaussians per task.")]
-VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=1e-9, help="gmmc: added to every variance.")]
+Clusters = Annotated[int, typer.Option("--clusters", min=1, max=4096, help="For gmmc: Gaussians per task.")]
+VarianceFloor = Annotated[float, typer.Option("--variance-floor", min=1e-9, help="For gmmc: added to variances.")]
 ImagesPerClass = Annotated[
-    int, typer.Option("--images-per-class", min=1, max=255, help="maha: samples per class.")
+    int, typer.Option("--images-per-class", min=1, max=255, help="For maha: sample images per class.")
 ]
 Continue = Annotated[
     str | None,
-    typer.Option(
-        "--continue", metavar="TASK", show_default=False, help="Add images or classes to a task of your own."
-    ),
+    typer.Option("--continue", metavar="TASK", show_default=False, help="Add images or classes to your own task."),
 ]
 OneTask = Annotated[
     bool,
-    typer.Option("--one-task", help="Learn one task even where its classes look like tasks of their own."),
+    typer.Option("--one-task", help="Learn one task, even if its classes look like separate tasks."),
 ]
 EachFolder = Annotated[
-    bool, typer.Option("--each-folder", help="Learn every folder and zip in FOLDER as a task of its own.")
+    bool, typer.Option("--each-folder", help="Learn every folder and zip in FOLDER as a separate task.")
 ]
-Note = Annotated[str | None, typer.Option(show_default=False, help="A note for the card.")]
+Note = Annotated[str | None, typer.Option(show_default=False, help="A note for the module's card.")]
 Tag = Annotated[
     list[str] | None,
-    typer.Option("--tag", show_default=False, help="A word by which others choose what to take; repeatable."),
+    typer.Option("--tag", show_default=False, help="A tag that other agents can select tasks by; repeatable."),
 ]
 Adapt = Annotated[
     names.AdaptMode,
-    typer.Option("--adapt", help="Adapt the backbone to the task; auto keeps that where it pays."),
+    typer.Option("--adapt", help="Adapt the backbone to the task; auto: only if that improves accuracy."),
 ]
 AdaptationKind = Annotated[
     names.AdaptationKind,
-    typer.Option("--adaptation", help="What --adapt trains: biases, these with Head2Toe, or an input pattern."),
+    typer.Option("--adaptation", help="What --adapt trains: biases, biases with Head2Toe, or an input pattern."),
 ]
 Layers = Annotated[
     str,
     typer.Option(
-        "--layers", metavar="all|last-half|last-N|after-norm|NAMES", help="Behind which layers biases act."
+        "--layers", metavar="all|last-half|last-N|after-norm|NAMES", help="The layers whose outputs get biases."
     ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option("--epochs", min=1, show_default=False, help="How long --adapt trains; default: 3.")
+    int | None, typer.Option("--epochs", min=1, show_default=False, help="Epochs for --adapt. Default: 3.")
 ]
-Mirrored = Annotated[bool, typer.Option("--mirrored", help="--adapt: mirror images at random while training.")]
+Mirrored = Annotated[bool, typer.Option("--mirrored", help="For --adapt: mirror training images at random.")]
 FromPlainHead = Annotated[
-    bool, typer.Option("--from-plain-head", help="--adapt: begin with the plain head, not a random one.")
+    bool, typer.Option("--from-plain-head", help="For --adapt: start from the plain head, not a random one.")
 ]
 WarmMode = Annotated[
     names.WarmMode,
-    typer.Option("--warm-start", help="auto: begin with rows of classes that the bank knows by name, if it pays."),
+    typer.Option("--warm-start", help="auto: start from known classes of the same name, if that helps."),
 ]
 WarmForm = Annotated[
     names.WarmForm,
-    typer.Option("--warm-form", help="Rows as centre of a prior, or the paper's epochs with a norm of the rows."),
+    typer.Option("--warm-form", help="How it uses known rows: as a prior's centre, or the paper's two norms."),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of splits and random choices.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of splits and random choices.")]
 Network = Annotated[
     names.Network | None,
-    typer.Option("--network", show_default=False, help="For this run; `skillmesh config network=…` keeps it."),
+    typer.Option("--network", show_default=False, help="For this run; save it with `config network=…`."),
 ]
 Listen = Annotated[
     list[str] | None,
-    typer.Option("--listen", metavar="HOST:PORT", show_default=False, help="Where others reach this; repeatable."),
+    typer.Option("--listen", metavar="HOST:PORT", show_default=False, help="Address to listen at; repeatable."),
 ]
 Connect = Annotated[
     list[str] | None,
-    typer.Option("--connect", metavar="HOST:PORT", show_default=False, help="Whom to reach; repeatable."),
+    typer.Option("--connect", metavar="HOST:PORT", show_default=False, help="Address to connect to; repeatable."),
 ]
 TrustMode = Annotated[
     names.Trust | None,

@@ -1,14 +1,14 @@
-"""What commands say, and the only way to the terminal: all has gone through `skillmesh.common.text.safe`.
+"""The only way to the terminal for all commands: every text passes through `skillmesh.common.text.safe`.
 
-Three layers, so that a forgotten place does no harm:
+There are three layers, so that one forgotten place does no harm:
 
-- commands print by `line` here and by `say`, `warn`, `complain`, `table` and `print_json` in `show`, which take
-  text as one line each: a line break in a name forges no line;
-- `guard` stands before the process's own stdout and stderr, for all that others print (tracebacks, warnings,
-  complaints about options);
-- log records are made safe by `LogFormatter`.
+- commands print with `line` in this file and with `say`, `warn`, `complain`, `table` and `print_json` in `show`,
+  which print each text as one line: a line break in a name cannot forge a line;
+- `guard` wraps the process's stdout and stderr, for everything that other code prints (tracebacks, warnings,
+  errors about options);
+- `LogFormatter` makes log records safe.
 
-A lint rule and tests/cli/test_outlet.py keep it so: nothing else in the package writes to a terminal.
+A lint rule and tests/cli/test_outlet.py check that nothing else in the package writes to a terminal.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
     from skillmesh.module.notice import MergedTask
 
 TRACE = "    | "
-"""Stands before each line of a traceback: none of them can pass for a line of the log."""
+"""Prefix of each line of a traceback, so that none of them can pass for a line of the log."""
 
 
 def line(text: str = "", err: bool = False) -> None:
-    """Print one line, whatever the text holds."""
+    """Print text as exactly one line, even if it contains line breaks or control characters."""
     stream = sys.stderr if err else sys.stdout
     stream.write(safe(text) + "\n")
     stream.flush()
 
 
 def raw(text: str) -> None:
-    """Print text that is safe already, as JSON and tab-separated cells are."""
+    """Print text that is already safe, such as JSON and tab-separated cells."""
     stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
     stream.write(text)
     stream.flush()
 
 
 class Guarded:
-    """A text stream that neutralises everything but ends of lines.
+    """A text stream that neutralises all control characters except line ends.
 
-    Rich, which has to send escapes of its own, finds the stream behind it by the name `rich_proxied_file`; what it
-    is given to print is neutralised by `show.Screen`.
+    Rich has to send escape codes, so it finds the stream behind this one by the name `rich_proxied_file`;
+    `show.Screen` neutralises the text that rich prints.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -60,7 +60,7 @@ class Guarded:
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
-            raise TypeError(f"write() needs text, not {type(text).__name__}")
+            raise TypeError(f"write() needs a str, not {type(text).__name__}")
         self.rich_proxied_file.write(safe_lines(text.replace("\r\n", "\n").replace("\r", "\n")))
         return len(text)
 
@@ -73,17 +73,17 @@ class Guarded:
 
 
 def guard() -> None:
-    """Put a guard before stdout and stderr of this process, and have its warnings formatted by us."""
+    """Wrap this process's stdout and stderr in a guard, and format log warnings with `LogFormatter`."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, Guarded):
             setattr(sys, name, Guarded(stream))
-    if logging.lastResort is not None:  # what shows warnings where no log was asked for
+    if logging.lastResort is not None:  # the handler for warnings where logging was not set up
         logging.lastResort.setFormatter(LogFormatter("%(message)s"))
 
 
 class LogFormatter(logging.Formatter):
-    """One line for each record, and a traceback set off from it."""
+    """Formats each record as one line, and its traceback as prefixed lines below."""
 
     def __init__(self, form: str = "%(asctime)s %(message)s") -> None:
         super().__init__(form, datefmt="%H:%M:%S")
@@ -102,21 +102,21 @@ def _set_off(trace: str) -> str:
     return "\n".join(TRACE + each for each in safe_lines(trace).split("\n"))
 
 
-# What commands say of modules, merged tasks and lessons, as JSON would have it.
+# Facts about modules, merged tasks and lessons, as JSON-compatible dicts.
 
 MOST_LINES = 6
-"""Number of lines about a task's images that a command prints."""
+"""Largest number of lines about a task's images that a command prints."""
 
 
 def called(agent: Core, key: str) -> str:
-    """Return how an agent calls a key; where no name was given, what it was heard to call itself counts."""
+    """Return the name under which an agent knows a key: one given by the user, else the name its owner claims."""
     claims = {notice.teacher_key: notice.teacher for notice in agent.ledger.view().heard}
     claims |= {module.card.teacher_key: module.card.teacher for module in agent.bank}
     return agent.teachers.called(key, claims.get(key))
 
 
 def facts_of(module: Module, agent: Core, names: Lookalikes | None = None) -> dict[str, Any]:
-    """Return what a module's card says, under the teacher's name as this agent has it."""
+    """Return a module's card as a dict, with the name under which this agent knows the teacher."""
     named = {"teacher": agent.teachers.name(module.card), "claimed_name": module.card.teacher}
     odd = {
         "task": (names or task_names(agent)).letters(module.card.task),
@@ -126,13 +126,13 @@ def facts_of(module: Module, agent: Core, names: Lookalikes | None = None) -> di
 
 
 def task_names(agent: Core, others: Iterable[str] = ()) -> Lookalikes:
-    """Return what tells which tasks look like others by their names, those here and `others`."""
-    here = (module.card.task for module in (*agent.bank, *agent.merged()))
-    return Lookalikes((*here, *others))
+    """Return a detector of look-alike task names among the bank's tasks and `others`."""
+    in_bank = (module.card.task for module in (*agent.bank, *agent.merged()))
+    return Lookalikes((*in_bank, *others))
 
 
 def merged_facts(merged: MergedTask, agent: Core) -> dict[str, Any]:
-    """Return what there is to say of a merged task."""
+    """Return a merged task's facts as a dict."""
     card, teachers = merged.card, agent.teachers
     return {
         "task": card.task,
@@ -148,7 +148,7 @@ def merged_facts(merged: MergedTask, agent: Core) -> dict[str, Any]:
 
 
 def lesson_facts(lesson: Lesson, seconds: float) -> dict[str, Any]:
-    """What there is to say of learning, beside what the card says."""
+    """Return the facts about learning that are not in the card."""
     confusions = [] if lesson.outcome is None else lesson.outcome.confusions()
     return {
         "seconds": round(seconds, 3),
@@ -163,30 +163,30 @@ def lesson_facts(lesson: Lesson, seconds: float) -> dict[str, Any]:
 
 
 def warn_of(lesson: Lesson) -> None:
-    """Say in a few lines what was noticed about the images."""
+    """Print in a few lines what the checks found about the images."""
     lines = [f"check: {finding.text}" for finding in lesson.all_findings]
     warn_of_findings([*lines, *(f"note: {text}" for text in lesson.notes)])
 
 
 def warn_of_findings(lines: Sequence[str]) -> None:
-    """Print the first few lines and say how many more there are."""
+    """Print the first few lines and the number of further ones."""
     from skillmesh.cli import show
 
     for line in lines[:MOST_LINES]:
         show.warn(line)
     if len(lines) > MOST_LINES:
-        show.warn(f"and {len(lines) - MOST_LINES:,} more such lines; --json has all")
+        show.warn(f"and {len(lines) - MOST_LINES:,} more such lines; use --json to see all")
 
 
-# Files that a command writes when its work is done.
+# Checks on files that a command writes at the end of its work.
 
 
 def refuse_bad_target(target: Path | None) -> None:
-    """Say before the work, not after, that a file cannot be written there."""
+    """Raise AgentError if a file cannot be written to `target`; called before the work, not after it."""
     if target is None:
         return
     if not target.parent.is_dir() or target.is_dir():
-        raise AgentError(f"cannot write {target}: there is no folder {target.parent}, or {target} is one itself")
+        raise AgentError(f"cannot write {target}: no folder {target.parent}, or {target} is a folder itself")
     refuse_other_than_file(target)
     if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise AgentError(f"cannot write {target}: no permission; name a file in a folder of yours")
+        raise AgentError(f"cannot write {target}: no permission; choose a file in a folder you can write to")

@@ -19,7 +19,7 @@ RIGHT, WRONG, UNKNOWN, PAPER = "#1b7f3b", "#c0271f", "#5b6470", "#ffffff"
 
 
 def draw_answers(answers: Mapping[Path, Answer], target: Path, rows: int = 5, seed: int = 0) -> None:
-    """Take some images of every task in turn and write a contact sheet; a path tells an image's task and class."""
+    """Write a contact sheet of images from every task in turn; the paths give each image's task and class."""
     chosen = _choose(answers, rows * COLUMNS, seed)
     width = COLUMNS * (TILE + GAP) + GAP
     height = rows * (TILE + CAPTION + GAP) + GAP
@@ -35,7 +35,7 @@ def draw_answers(answers: Mapping[Path, Answer], target: Path, rows: int = 5, se
 
 
 def _choose(paths: Iterable[Path], count: int, seed: int) -> list[Path]:
-    """Draw images task by task, so that every task is seen."""
+    """Choose images at random, one task after the other, so that every task appears."""
     rng = np.random.default_rng(seed)
     by_task: dict[Path, list[Path]] = {}
     for path in paths:
@@ -51,11 +51,11 @@ def _draw_tile(sheet: Image.Image, corner: tuple[int, int], path: Path, answer: 
     sheet.paste(Image.fromarray(read_pixels(EncodedImage(str(path)), TILE)), corner)
     pen = ImageDraw.Draw(sheet)
     pen.rectangle((left - 2, top - 2, left + TILE + 1, top + TILE + 1), outline=colour, width=3)
-    said = "unknown" if answer.unknown else str(answer.label)
+    caption = "unknown" if answer.unknown else str(answer.label)
     below = f"in truth: {label}" if not right and not answer.unknown else f"{task}"
     if not answer.unknown:
         below += f"  {100 * answer.confidence:.0f} %"
-    pen.text((left, top + TILE + 4), _fitted(said, 19), fill=colour, font=_font("DejaVuSans-Bold", 13))
+    pen.text((left, top + TILE + 4), _fitted(caption, 19), fill=colour, font=_font("DejaVuSans-Bold", 13))
     pen.text((left, top + TILE + 22), _fitted(below, 26), fill=UNKNOWN, font=_font("DejaVuSans", 11))
 
 

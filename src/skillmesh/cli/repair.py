@@ -1,4 +1,4 @@
-"""The command `repair`."""
+"""The command `repair`, which rebuilds a damaged ledger."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ TABLES = {
 
 @app.command()
 def repair(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
-    """Build a new ledger in the place of a damaged one; says what could be kept and what is lost."""
+    """Replace a damaged ledger. Reports what could be kept and what is lost."""
     from skillmesh.cli import show
-    from skillmesh.mesh.repair import repair as mend
+    from skillmesh.mesh.repair import repair as repair_ledger
 
     agent = open_agent(home or context.obj, make=False)
-    done = mend(agent)
+    done = repair_ledger(agent)
     damaged = [{"file": str(d.path), "reason": str(d.error)} for d in agent.bank.damaged]
     if json:
         facts = asdict(done) | {"aside": None if done.aside is None else str(done.aside)}
         show.print_json(facts | {"damaged": damaged})
     elif done.damage is None:
-        show.say("the ledger is whole; nothing was changed")
+        show.say("the ledger is not damaged; nothing was changed")
     else:
-        _tell(done)
+        _show(done)
     for d in () if json else agent.bank.damaged:
-        show.warn(f"cannot be used: {d.path}: {d.error}; import or learn it again")
+        show.warn(f"unusable module: {d.path}: {d.error}; import or learn it again")
 
 
-def _tell(done: Repair) -> None:
+def _show(done: Repair) -> None:
     from skillmesh.cli import show
     from skillmesh.mesh.repair import LOSSES
 
-    show.say(f"{done.damage}; a new one is in its place")
+    show.say(f"{done.damage}; a new ledger replaces it")
     if done.aside is not None:
         show.say(f"the damaged file is kept as {done.aside}", indent=2)
     own = f": {', '.join(done.announced)}" if done.announced else ""
     show.say(
-        f"known from the bank: {len(done.announced)} tasks of its own{own}; {done.others} of others", indent=2
+        f"restored from the bank: {len(done.announced)} own tasks{own}; {done.others} of other teachers", indent=2
     )
     read = [f"{count:,} {TABLES[table]}" for table, count in (done.kept or {}).items() if count]
     show.say(f"kept from the old file: {', '.join(read) or 'nothing'}", indent=2)
     for table in done.lost:
-        show.say(f"lost, all or part: {LOSSES[table]}", indent=2)
+        show.say(f"lost, fully or in part: {LOSSES[table]}", indent=2)
     if done.held:
-        show.say(f"still in quarantine, for reasons that are lost: {done.held} modules", indent=2)
+        show.say(f"still in quarantine, but the reasons are lost: {done.held} modules", indent=2)
     if "notices" in done.lost:
-        show.say("run `skillmesh sync` before you learn a withdrawn task again: without it", indent=2)
-        show.say("its version starts at 1, and others keep the old one", indent=2)
+        show.say("run `skillmesh sync` before you learn a withdrawn task again; otherwise", indent=2)
+        show.say("its version starts at 1 and other agents keep the old one", indent=2)

@@ -1,4 +1,4 @@
-"""The command `samples`: images to try everything with, drawn by code."""
+"""The command `samples`, which draws images to try the other commands with."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 from skillmesh.cli import app, options, outlet
 
 TASKS = ("flowers", "dice", "shapes")
-"""Of the drawn tasks those that need no font, and so nothing that a plain installation lacks."""
+"""The drawn tasks that need no font, so that a plain installation can draw them."""
 
 
 @app.command()
 def samples(
-    folder: Annotated[Path, typer.Argument(help="Where the task folders go; made if missing.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write the task folders; created if missing.")],
     json: options.Json = False,
 ) -> None:
-    """Draw three small tasks to try things with: flowers, dice and shapes. Needs no download."""
+    """Draw three small tasks to try: flowers, dice and shapes. Needs no download."""
     from skillmesh.cli import show
     from skillmesh.data.demo import write_demo_tasks
 

@@ -1,4 +1,4 @@
-"""How things are shown in a terminal: tables, progress, sizes."""
+"""Terminal output: sentences, tables, progress and sizes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 class Screen(Console):
-    """A console that makes everything safe: text as one line, and what is laid out segment by segment."""
+    """A console that makes all output safe: plain text as one line, laid-out output segment by segment."""
 
     @property
     def file(self) -> IO[str]:
-        """The stream behind the guard, and behind what rich puts before it while a bar is shown."""
-        found = super().file
-        while (behind := getattr(found, "rich_proxied_file", None)) is not None:
-            found = behind
-        return found
+        """The stream behind the guard and behind the wrapper that rich adds while a progress bar is shown."""
+        stream = super().file
+        while (behind := getattr(stream, "rich_proxied_file", None)) is not None:
+            stream = behind
+        return stream
 
     @file.setter
     def file(self, new_file: IO[str]) -> None:
@@ -51,29 +51,29 @@ class Screen(Console):
 
 
 def _safe_cells(text: str) -> str:
-    """Return a laid-out piece of output, in which line ends and tabs are the layout's."""
+    """Return a laid-out piece of output made safe; its line ends and tabs belong to the layout and stay."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(part if part in "\n\t" else safe(part) for part in re.split(r"([\n\t])", text))
 
 
-# Names of files, classes and teachers are shown as they are: "[b]" in one is no markup.
-# Where a program reads, nothing is wrapped or cut.
+# Names of files, classes and teachers are shown as they are: "[b]" in a name is not markup.
+# If the output is not a terminal, nothing is wrapped or cut.
 console = Screen(markup=False, emoji=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 stderr = Screen(stderr=True, markup=False, emoji=False, highlight=False)
 
 KEY_AT_END = re.compile(r"~[0-9a-f]{8}$")
 COMMAND, GLUE = re.compile(r"`skillmesh [^`]*`"), "\x1f"
-"""A command that a text suggests is not broken over lines, so that it can be copied whole."""
+"""Commands that a text suggests, and the character that keeps them on one line, so that they can be copied."""
 NARROWEST, NARROWEST_SENTENCE = 6, 24
-"""A column of words, or of sentences, is not made narrower than this."""
+"""Least width of a column of words and of a column of sentences."""
 
 
 WORTH_A_LINE = 10
-"""Steps of work that a log is told of; fewer are over before anyone wonders."""
+"""Least number of steps for which a log line announces the work; less work is soon done."""
 SECONDS_BETWEEN_LINES = 10.0
 COLUMNS = 80
-"""Width that plain sentences are wrapped to."""
+"""Width at which plain sentences are wrapped."""
 
 
 def print_json(value: Any) -> None:
@@ -81,12 +81,12 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any, indent: int = 1) -> str:
-    """Return JSON that can be written as UTF-8 and does nothing to a terminal; its data is exact."""
+    """Return JSON that can be written as UTF-8 and is harmless on a terminal; the data stays exact."""
     return safe_json(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def kilobytes(count: float) -> str:
-    """KB means 1,000 bytes, here and in the docs."""
+    """Return a number of bytes as text in KB; 1 KB is 1,000 bytes, as in the docs."""
     return f"{count / 1000:,.1f} KB"
 
 
@@ -95,7 +95,7 @@ def percent(share: float | None) -> str:
 
 
 def beside(title: str, text: str) -> None:
-    """Print a line of a short report: a title, and text beside it that stays within 80 columns."""
+    """Print a title with a text beside it, wrapped to 80 columns."""
     first = f"  {title:<12}"
     margin = " " * len(first)
     for each in textwrap.wrap(
@@ -110,14 +110,14 @@ def warn(text: str) -> None:
 
 
 def complain(*lines: str) -> None:
-    """Print an error, each of its lines as one."""
+    """Print an error message of one or more lines."""
     for part in lines:
         for line in _lines(with_home(part), stderr, 0):
             stderr.print(line, soft_wrap=True)
 
 
 def say(text: str, indent: int = 0) -> None:
-    """Print a sentence: whole words on a terminal's lines, one line where a program reads."""
+    """Print a sentence: wrapped at words on a terminal, as one line elsewhere."""
     for line in _lines(with_home(text), console, indent):
         console.out(line, highlight=False)
 
@@ -140,7 +140,7 @@ def _lines(text: str, target: Console, indent: int) -> list[str]:
 
 
 def with_home(text: str) -> str:
-    """Repeat `--home` in every command that a text suggests, where the user has typed it."""
+    """Add the `--home` that the user typed, if any, to every command that a text suggests."""
     words = sys.argv[1:]
     typed = [after for word, after in pairwise(words) if word == "--home"]
     typed += [word.removeprefix("--home=") for word in words if word.startswith("--home=")]
@@ -148,25 +148,25 @@ def with_home(text: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Leave out the middle of what does not fit, by the terminal's cells: file names differ at their ends."""
+    """Return text shortened to `width` terminal cells; the middle goes, since file names differ at their ends."""
     text = safe(text)
     if cell_len(text) <= width:
         return text
     key = KEY_AT_END.search(text)
-    tail = min(width - 1, max((width - 1) * 2 // 3, len(key[0]) if key else 0))  # whose it is must stay
+    tail = min(width - 1, max((width - 1) * 2 // 3, len(key[0]) if key else 0))  # the key must stay visible
     head = width - 1 - tail
     return _fitting(text, head) + "…" + _fitting(text[::-1], tail)[::-1]
 
 
 def _fitting(text: str, width: int) -> str:
-    """Return as much of a text's beginning as fits; many Asian letters are two cells wide."""
+    """Return the longest beginning of a text that fits; many Asian letters are two cells wide."""
     while cell_len(text) > width:
         text = text[: min(len(text) - 1, width)]
     return text
 
 
 def log_to_stderr(verbose: bool) -> None:
-    """Show what a node does, a line each."""
+    """Log the node's actions to stderr, one line each."""
     import logging
 
     handler = logging.StreamHandler(sys.stderr)
@@ -180,7 +180,7 @@ def bold(text: str) -> Text:
 
 
 class Table:
-    """Rows in columns: one line each on a terminal, tab-separated where a program reads."""
+    """Rows in columns: aligned on a terminal, tab-separated elsewhere."""
 
     def __init__(self, title: str | None, columns: Sequence[str]) -> None:
         self._title, self._columns = title, columns
@@ -198,7 +198,7 @@ class Table:
             for row in [header, *self._rows]:
                 yield Segment(
                     "\t".join(safe(cell.plain) for cell in row) + "\n"
-                )  # a text would have spaces for tabs
+                )  # a Text would replace tabs by spaces
             return
         widths = self._fitted([header, *self._rows], options.max_width)
         for row in [header, *self._rows]:
@@ -210,7 +210,7 @@ class Table:
                 yield line
 
     def _lines(self, cell: Text, width: int, column: str) -> list[Text]:
-        """Fill a cell's width; only sentences may take more than one line."""
+        """Return a cell's lines, padded to the column's width; only sentences may take more than one line."""
         sentences = textwrap.wrap(cell.plain, width, break_on_hyphens=False) if column.startswith("+") else []
         shown = [Text(line, style=cell.style) for line in sentences or [shorten(cell.plain, width)]]
         gaps = [Text(" " * (width - line.cell_len)) for line in shown]
@@ -218,7 +218,7 @@ class Table:
         return [gap + line if right else line + gap for line, gap in zip(shown, gaps, strict=True)]
 
     def _fitted(self, rows: list[list[Text]], total: int) -> list[int]:
-        """Return the columns' widths: where they do not fit, sentences give way, then the widest words."""
+        """Return the columns' widths; if they do not fit, narrow sentences first, then words, then numbers."""
         widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
         for kind, least in (("+", NARROWEST_SENTENCE), ("", NARROWEST), (">", NARROWEST)):
             flexible = [n for n, column in enumerate(self._columns) if _kind(column) == kind]
@@ -231,27 +231,27 @@ class Table:
 
 
 def _kind(column: str) -> str:
-    """Return what a column holds: '>' numbers, '+' sentences, nothing for words."""
+    """Return the kind of a column: '>' for numbers, '+' for sentences, '' for words."""
     return column[:1] if column[:1] in (">", "+") else ""
 
 
 def table(title: str | None, *columns: str) -> Table:
-    """Make a table: columns named '>…' hold numbers and are set to the right, columns named '+…' sentences."""
+    """Return a table; columns named '>…' hold numbers and are right-aligned, columns named '+…' hold sentences."""
     return Table(title, columns)
 
 
 @contextmanager
 def resumable(out: Path) -> Iterator[None]:
-    """Around long work that the same command goes on with: whoever interrupts it is told."""
+    """Run long work that the same command can resume; if the user interrupts it, say so."""
     try:
         yield
     except KeyboardInterrupt:
-        warn(f"interrupted; what was done is kept in {out}, the same command goes on")
+        warn(f"interrupted; finished work is kept in {out}; run the same command again to resume")
         raise
 
 
 class Bar:
-    """A progress bar that keeps to `progress.Progress`."""
+    """A progress bar that implements `skillmesh.numerics.process.Progress`."""
 
     def __init__(self, progress: RichProgress) -> None:
         self._progress = progress
@@ -268,30 +268,30 @@ class Bar:
 
 
 class Lines:
-    """Progress for a log: a line when work starts, and one every few seconds while it goes on."""
+    """Progress for a log: one line when work starts, and one every few seconds until it ends."""
 
     def __init__(self) -> None:
         self._what, self._done, self._total = "", 0, 0
-        self._started = self._told = 0.0
+        self._started = self._last_line = 0.0
 
     def start(self, what: str, total: int) -> None:
         self._what, self._done, self._total = what, 0, total
-        self._started = self._told = time.monotonic()
+        self._started = self._last_line = time.monotonic()
         if total >= WORTH_A_LINE:
             stderr.print(f"{what}: {total:,} to do", soft_wrap=True)
 
     def advance(self, steps: int) -> None:
         self._done += steps
         now = time.monotonic()
-        if now - self._told >= SECONDS_BETWEEN_LINES:
-            self._told = now
+        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
             words = f"{self._what}: {self._done:,} of {self._total:,}, {now - self._started:.0f} s"
             stderr.print(words, soft_wrap=True)
 
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Bar | Lines]:
-    """Show progress on stderr, so that stdout stays clean for results: a bar on a terminal, else a few lines."""
+    """Show progress on stderr, as a bar on a terminal and else as a few lines; stdout is only for results."""
     if not quiet and not stderr.is_terminal:
         yield Lines()
         return
@@ -299,12 +299,12 @@ def progress_bar(quiet: bool = False) -> Iterator[Bar | Lines]:
 
     name = TextColumn("{task.description:<28}", markup=False)
     columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    dumb = stderr.is_dumb_terminal  # where nothing can be wiped out again
+    dumb = stderr.is_dumb_terminal  # such a terminal cannot erase a bar
     with Progress(*columns, console=stderr, transient=True, disable=quiet or dumb) as progress:
         yield Bar(progress)
 
 
 def command_line() -> str:
-    """The command as typed; of absolute paths the last part only: a result is no place for a machine's folders."""
+    """Return the typed command, with absolute paths cut to their last part to keep a machine's folders private."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     return " ".join(["skillmesh", *words])

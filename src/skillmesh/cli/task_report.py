@@ -1,6 +1,6 @@
-"""How the results of `eval` and `learn` are shown: tables, a file, and a page about tasks.
+"""Results of `eval` and `learn` as tables, a JSON file and an HTML page.
 
-The page is one HTML file with everything inside; it needs no other file and no network.
+The page is one self-contained HTML file; it needs no other file and no network.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     from skillmesh.evaluation.evaluate import Evaluation, TaskAnswers
 
 SIDE = 96
-"""Pixels of a thumbnail."""
+"""Width and height of a thumbnail, in pixels."""
 PER_CLASS = 12
-"""Number of wrong answers shown of each class, at most; the surest ones."""
+"""Largest number of wrong answers shown per class; the most confident ones are chosen."""
 
 
 @dataclass(frozen=True)
 class TaskSection:
-    """What the page says of one task."""
+    """The page's section on one task."""
 
     name: str
     figures: tuple[tuple[str, str], ...]
-    """Each a figure and what it is of."""
+    """Pairs of a figure's title and its value."""
     outcome: Outcome
     images: str
-    """What its images are: "validation" or "test"."""
+    """Kind of its images: "validation" or "test"."""
     notes: tuple[str, ...] = ()
     recall: tuple[tuple[str, list[float | None]], ...] = ()
-    """Further columns of recall, each with its title."""
+    """Further recall columns, as pairs of title and values."""
 
 
 def write_report(path: Path, title: str, about: str, sections: Sequence[TaskSection]) -> None:
-    """Write the page; thumbnails are read from where the images lie."""
+    """Write the page; thumbnails are made from the original image files."""
     numbered = list(enumerate(sections, 1))
     links = [f'<a href="#task-{number}">{safe_html(section.name)}</a>' for number, section in numbered]
     page = Template(_asset("task_report.html")).substitute(
@@ -58,7 +58,7 @@ def write_report(path: Path, title: str, about: str, sections: Sequence[TaskSect
         links="\n".join(links) if len(sections) > 1 else "",
         sections="\n".join(_section(section, number) for number, section in numbered),
     )
-    write_whole(path, page.encode("utf-8", "replace"))  # a file's name may be no text
+    write_whole(path, page.encode("utf-8", "replace"))  # a file name may not be valid Unicode
 
 
 def _asset(name: str) -> str:
@@ -82,7 +82,7 @@ def _section(section: TaskSection, number: int) -> str:
 
 
 def _matrix(section: TaskSection) -> str:
-    """Draw the confusion matrix; columns are numbered, since names do not fit above them."""
+    """Return the confusion matrix as HTML; columns are numbered, since names do not fit above them."""
     outcome = section.outcome
     counts = outcome.matrix()
     other = bool(counts[:, -1].any())
@@ -93,7 +93,7 @@ def _matrix(section: TaskSection) -> str:
         images = max(1, int(counts[row].sum()))
         cells = "".join(_cell(int(counts[row, column]), images, row == column) for column in columns)
         rows.append(f'<tr><th title="{safe_html(name)}">{row + 1} {safe_html(name)}</th>{cells}</tr>')
-    about = f"Rows are the classes of the {section.images} images, columns what was answered."
+    about = f"Rows are the true classes of the {section.images} images, columns the answered classes."
     if other:
         about += ' "other" is a class of another task.'
     return (
@@ -132,15 +132,15 @@ def _percent(share: float | None) -> str:
 
 
 def _wrong(section: TaskSection) -> str:
-    """Show wrong answers class by class."""
+    """Return the wrong answers as HTML."""
     outcome = section.outcome
     wrong = outcome.wrong()
     if not wrong:
-        return f"<h3>Wrong answers</h3><p>None of {len(outcome)} {safe_html(section.images)} images.</p>"
+        return f"<h3>Wrong answers</h3><p>None in {len(outcome)} {safe_html(section.images)} images.</p>"
     parts = [
         "<h3>Wrong answers</h3>",
         f'<p class="about">{len(wrong)} of {len(outcome)} {safe_html(section.images)} images; at most {PER_CLASS} '
-        "of each class are shown, the surest first, squeezed into a square as the backbone sees them.</p>",
+        "per class are shown, the most confident first, squeezed into a square as the backbone sees them.</p>",
     ]
     shown: Counter[int] = Counter()
     images = []
@@ -172,14 +172,14 @@ def _data_url(image: AnyImage) -> str | None:
 
     try:
         pixels = read_pixels(image, SIDE)
-    except UnreadableImageError:  # moved or changed since
+    except UnreadableImageError:  # the file was moved or changed since
         return None
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-# How the results of `eval` are shown: a table, recall of every class, a page, a file.
+# Results of `eval`: a table, recall per class, a page and a file.
 
 FIGURES = {
     "task_given_accuracy": "task given",
@@ -188,12 +188,12 @@ FIGURES = {
     "strict_accuracy": "final, unknown is wrong",
     "known_unknown": "unknown",
 }
-"""What `eval` measures of a task, and how it is called."""
+"""Titles of the figures that `eval` measures for a task, by their JSON keys."""
 COLUMNS = ("task given", "task found", "final", "final*", "unknown")
-"""The same in a table that fits a terminal."""
-LEGEND = 'final*: the same, an answer "unknown" counted as wrong'
+"""Shorter titles of the same figures, for a table that fits a terminal."""
+LEGEND = 'final*: like final, but an answer "unknown" counts as wrong'
 GRID = 12
-"""Classes up to which a confusion matrix fits a terminal; of more, each class tells what was answered instead."""
+"""Largest number of classes for which a confusion matrix is printed; with more it does not fit a terminal."""
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
 
 
 def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) -> None:
-    """Print the checks, a row for each task, and where it is given, `by_class`'s recall of every class."""
+    """Print the checks, a row for each task and, if `by_class` is given, the recall of every class."""
     warn_of_findings([f"check: {check['task']}: {check['text']}" for check in facts["checks"]])
     rows = show.table(None, "task", ">classes", *(f">{title}" for title in COLUMNS), ">module")
     for t in facts["tasks"]:
@@ -217,31 +217,32 @@ def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) 
     left_out = sum(t["left_out"] for t in facts["tasks"])
     if left_out:
         images = left_out + sum(t["test_images"] for t in facts["tasks"])
-        outlet.line(f"{left_out:,} of {images:,} test images left out of all figures: see the checks")
+        outlet.line(f"{left_out:,} of {images:,} test images are left out of all figures; see the checks for why")
     if facts["tasks"]:
-        outlet.line(f"anchor {show.kilobytes(facts['anchor_bytes'])} per task")
+        outlet.line(f"anchor size {show.kilobytes(facts['anchor_bytes'])} per task")
         outlet.line(f"learned in {facts['learn_seconds']:.1f} s, answered in {facts['answer_seconds']:.1f} s")
-        outlet.line(f"confidence is off by {show.percent(facts['confidence_error'])} on average")
+        outlet.line(f"confidence differs from accuracy by {show.percent(facts['confidence_error'])} on average")
     if "corrective" in facts:
         _print_corrections(facts["corrective"])
     if by_class is not None:
         _print_classes(by_class)
 
 
-def _print_corrections(found: dict[str, Any]) -> None:
-    for least, at in found["thresholds"].items():
+def _print_corrections(corrective: dict[str, Any]) -> None:
+    for least, at in corrective["thresholds"].items():
         outlet.line(
-            f"equivalent names count from {least} on: {show.percent(found['final_accuracy'])} → "
-            f"{show.percent(at['final_accuracy'])}, {at['images']} images"
+            f"final accuracy if names of similarity {least} or more count as equal: "
+            f"{show.percent(corrective['final_accuracy'])} → {show.percent(at['final_accuracy'])}, "
+            f"{at['images']} images"
         )
-    rows = show.table(None, "task", "class", "answered by", "with", ">score", ">images")
-    for c in found["corrections"]:
+    rows = show.table(None, "task", "class", "answered task", "answered class", ">score", ">images")
+    for c in corrective["corrections"]:
         rows.add_row(c["task"], c["label"], c["said_task"], c["said"], f"{c['score']:.3f}", str(c["images"]))
-    show.console.print(rows if found["corrections"] else "nothing was corrected")
+    show.console.print(rows if corrective["corrections"] else "no answers were corrected")
 
 
 def _print_classes(result: Evaluation) -> None:
-    """Print recall of every class, and the confusion matrix: as a grid, or without its zeros."""
+    """Print each class's recall and wrong answers; for few classes also the confusion matrix."""
     for answers in result.answers:
         classes = answers.class_facts()
         rows = show.table(answers.task, "class", ">images", ">task given", ">final", "+answered instead")
@@ -256,9 +257,9 @@ def _print_classes(result: Evaluation) -> None:
 
 
 def _grid(classes: Sequence[dict[str, Any]]) -> show.Table:
-    """Lay out the confusion matrix: a row for the right class, a column for each answer by its number."""
+    """Return the confusion matrix as a table: a row for each true class, a numbered column for each answer."""
     numbers = [str(number) for number in range(1, len(classes) + 1)]
-    rows = show.table(None, "right class, answers →", *(f">{number}" for number in numbers), ">other task")
+    rows = show.table(None, "true class, answers →", *(f">{number}" for number in numbers), ">other task")
     for number, facts in zip(numbers, classes, strict=True):
         given = [str(facts["given"].get(other["class"], 0) or "·") for other in classes]
         rows.add_row(f"{number} {facts['class']}", *given, str(facts["given_other_task"] or "·"))
@@ -274,12 +275,12 @@ def _instead(facts: dict[str, Any]) -> str:
 
 
 def write_page(path: Path, result: Evaluation, facts: dict[str, Any]) -> None:
-    """Write the report: the figures and wrong answers of every task on its test images."""
+    """Write the HTML page with every task's figures and wrong answers on its test images."""
     answers = {each.task: each for each in result.answers}
     sections = [_section_of(task, answers[task["task"]], facts) for task in facts["tasks"]]
     origin = facts["provenance"]
     about = f"{origin['command']} · skillmesh {origin['version']} · seed {origin['seed']} · {origin['date']}"
-    title = f"{len(sections)} tasks, measured" if len(sections) != 1 else f"{sections[0].name}, measured"
+    title = f"Evaluation of {len(sections)} tasks" if len(sections) != 1 else f"Evaluation of {sections[0].name}"
     write_report(path, title, about, sections)
 
 

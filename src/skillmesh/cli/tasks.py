@@ -1,4 +1,4 @@
-"""The commands about the tasks that an agent knows: tasks, show, export, import, forget."""
+"""The commands for the tasks in an agent's bank: tasks, show, export, import, forget."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from skillmesh.cli.outlet import facts_of, merged_facts, task_names
 from skillmesh.errors import SkillmeshError
 
 NOTE = "  | "
-"""Stands before each line of a note that has several."""
+"""Prefix of each line of a note that has several lines."""
 
 
 @app.command()
 def tasks(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
-    """List what the agent knows."""
+    """List the tasks that the agent knows."""
     from skillmesh.cli import show
 
     agent = open_agent(home or context.obj)
@@ -50,7 +50,7 @@ def tasks(context: typer.Context, home: options.Home = None, json: options.Json 
     else:
         show.say("no tasks yet; teach one with `skillmesh learn FOLDER`")
     for d in agent.bank.damaged:
-        show.warn(f"cannot be used: {d.path}: {d.error}")
+        show.warn(f"unusable module: {d.path}: {d.error}")
 
 
 @app.command()
@@ -60,7 +60,7 @@ def show(
     home: options.Home = None,
     json: options.Json = False,
 ) -> None:
-    """Show everything that a module says about itself."""
+    """Show all details of a task. These are classes, teacher, settings, accuracy, sizes and more."""
     from skillmesh.cli import show as shown
     from skillmesh.module.notice import MergedTask
 
@@ -80,9 +80,9 @@ def show(
     if module.card.warm_start is not None:
         facts["warm_start"] = {"form": module.card.warm_start.form}
         facts["warm_start"] |= module.card.warm_start.lines(module.card.classes)
-    del facts["counts"]  # they stand beside the classes
+    del facts["counts"]  # shown beside the classes
     for key, value in facts.items():
-        if isinstance(value, str) and "\n" in value:  # a note; none of its lines can pass for one of ours
+        if isinstance(value, str) and "\n" in value:  # a note, whose lines must not pass for fields
             outlet.line(f"{key}:")
             for each in value.split("\n"):
                 outlet.line(f"{NOTE}{each}")
@@ -117,7 +117,7 @@ def import_(
     home: options.Home = None,
     json: options.Json = False,
 ) -> None:
-    """Check module files and take them into the bank; a bad one changes nothing."""
+    """Check module files and add them to the bank. A bad file is refused and changes nothing."""
     from skillmesh.cli.show import print_json
 
     agent = open_agent(home or context.obj)
@@ -146,7 +146,7 @@ def forget(
     task: Annotated[str, typer.Argument(help="A task's name, or name@teacher.")],
     home: options.Home = None,
 ) -> None:
-    """Remove a task; the agent is then as if it had never had it."""
+    """Remove a task, as if this agent had never had it. It is not fetched again unless you `remember` it."""
     agent = open_agent(home or context.obj, make=False)
     module = agent.forget(task)
     outlet.line(f"forgot {module.card.task!r} by {agent.teachers.name(module.card)}")

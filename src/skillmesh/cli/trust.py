@@ -1,4 +1,4 @@
-"""The commands about whom and what to believe: trust, quarantine, certs."""
+"""The commands about trusted teachers, quarantined modules and certificates: trust, quarantine, certs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from skillmesh.core import Core
     from skillmesh.mesh.shelf import Shelf
 
-trust = typer.Typer(help="Whose modules this agent believes.", no_args_is_help=True, rich_markup_mode=None)
-quarantine = typer.Typer(help="Modules that were held back, and why.", no_args_is_help=True, rich_markup_mode=None)
-certs = typer.Typer(help="Certificates for mutual TLS.", no_args_is_help=True, rich_markup_mode=None)
+trust = typer.Typer(help="Choose the teachers that an agent trusts.", no_args_is_help=True, rich_markup_mode=None)
+quarantine = typer.Typer(help="Review modules in quarantine.", no_args_is_help=True, rich_markup_mode=None)
+certs = typer.Typer(help="Make certificates for mutual TLS.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(trust, name="trust")
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(certs, name="certs")
 
 TLS_FOLDER = "tls"
-"""In an agent's home."""
+"""Folder for certificates in an agent's home."""
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="A public key: 64 hex digits.")]
 HeldTask = Annotated[str, typer.Argument(metavar="TASK", help="A task, task@teacher, or a module's id.")]
@@ -36,27 +36,27 @@ def trust_add(
     key: Key,
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="How this agent is to call the teacher.")
+        str | None, typer.Option("--name", show_default=False, help="A name to show the teacher by.")
     ] = None,
 ) -> None:
-    """Believe a teacher: its modules are fetched and used. The name that you give it is shown everywhere."""
+    """Trust a teacher: its modules are fetched and used. All output of this agent shows the name you give it."""
     from skillmesh.cli import show
-    from skillmesh.mesh.shelf import trust as believe
+    from skillmesh.mesh.shelf import trust as trust_teacher
 
     agent, shelf = _agent_and_shelf(home or context.obj)
-    believe(agent, shelf, key, name or "")
+    trust_teacher(agent, shelf, key, name or "")
     show.say(f"trusts {called(agent, key)} ({key[:12]}…)")
     if not agent.ledger.view().trusted[key]:
-        show.say(f"  to call it something else: `skillmesh trust add {key} --name NAME`")
+        show.say(f"  to give it another name: `skillmesh trust add {key} --name NAME`")
 
 
 @trust.command("remove")
 def trust_remove(
     context: typer.Context,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A name that you gave, a key or its beginning.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A name that you gave, or a key or its beginning.")],
     home: options.Home = None,
 ) -> None:
-    """Stop believing a teacher: its modules go to quarantine."""
+    """Stop trusting a teacher; its modules go to quarantine."""
     from skillmesh.cli import show
     from skillmesh.mesh.shelf import distrust
     from skillmesh.module.teachers import SHOWN
@@ -70,15 +70,15 @@ def trust_remove(
         or [k for k in trusted if len(key) >= SHOWN and k.startswith(key)]
     )
     if len(matches) != 1:
-        names = ", ".join(f"{n} {k}" for k, n in trusted.items()) or "nobody"
-        raise AgentError(f"{len(matches)} trusted teachers fit {key!r}; trusted are: {names}")
+        names = ", ".join(f"{n} {k}" for k, n in trusted.items()) or "none"
+        raise AgentError(f"{len(matches)} trusted teachers match {key!r}; trusted teachers: {names}")
     moved = distrust(agent, shelf, matches[0])
-    show.say(f"{trusted[matches[0]]} is not trusted any more; modules that went to quarantine: {len(moved)}")
+    show.say(f"{trusted[matches[0]]} is no longer trusted; modules moved to quarantine: {len(moved)}")
 
 
 @trust.command("list")
 def trust_list(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
-    """List the teachers that this agent believes."""
+    """List the teachers that this agent trusts."""
     from skillmesh.cli import show
 
     agent = open_agent(home or context.obj)
@@ -89,18 +89,18 @@ def trust_list(context: typer.Context, home: options.Home = None, json: options.
     for key, name in trusted.items():
         outlet.line(f"{key}  {name}")
     if not trusted:
-        show.say("nobody but itself; `skillmesh trust add KEY --name NAME` adds others")
+        show.say("no teacher but itself; add others with `skillmesh trust add KEY --name NAME`")
 
 
 @trust.command("show-mine")
 def trust_show_mine(context: typer.Context, home: options.Home = None) -> None:
-    """Print this agent's public key, for others to add."""
+    """Print this agent's public key; others need it for `trust add`."""
     outlet.line(open_agent(home or context.obj).identity.public_key)
 
 
 @quarantine.command("list")
 def quarantine_list(context: typer.Context, home: options.Home = None, json: options.Json = False) -> None:
-    """List the modules that were held back, why, and what can be done."""
+    """List the modules in quarantine, the reasons, and what you can do."""
     from skillmesh.cli import show
 
     agent, shelf = _agent_and_shelf(home or context.obj)
@@ -114,14 +114,14 @@ def quarantine_list(context: typer.Context, home: options.Home = None, json: opt
         outlet.line(f"{names.marked(h.module.card.task)} by {agent.teachers.name(h.module.card)}, since {day}")
         show.say(h.reason, indent=2)
         show.say(h.next_step, indent=2)
-        show.say(f"to throw it away: `skillmesh quarantine drop {h.module.id[:12]}`", indent=2)
+        show.say(f"to delete it: `skillmesh quarantine drop {h.module.id[:12]}`", indent=2)
     if not held:
-        outlet.line("nothing is held back")
+        outlet.line("no modules in quarantine")
 
 
 @quarantine.command("release")
 def quarantine_release(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
-    """Let a module answer although it was held back."""
+    """Use a module although it is in quarantine."""
     agent, shelf = _agent_and_shelf(home or context.obj, make=False)
     agent.ledger.refuse_unchangeable()
     module = shelf.release(shelf.find(task, agent.teachers), agent)
@@ -130,7 +130,7 @@ def quarantine_release(context: typer.Context, task: HeldTask, home: options.Hom
 
 @quarantine.command("drop")
 def quarantine_drop(context: typer.Context, task: HeldTask, home: options.Home = None) -> None:
-    """Throw a module away; it is not fetched again."""
+    """Delete a module in quarantine; it is not fetched again."""
     agent, shelf = _agent_and_shelf(home or context.obj, make=False)
     agent.ledger.refuse_unchangeable()
     held = shelf.find(task, agent.teachers)
@@ -140,13 +140,13 @@ def quarantine_drop(context: typer.Context, task: HeldTask, home: options.Home =
 
 @certs.command("init")
 def certs_init(
-    folder: Annotated[Path, typer.Argument(help="Where the CA's certificate and key are kept.")],
+    folder: Annotated[Path, typer.Argument(help="Where to keep the authority's certificate and key.")],
 ) -> None:
-    """Make a small certificate authority for a mesh."""
+    """Make a certificate authority for a mesh."""
     from skillmesh.mesh.certs import create_ca
 
     create_ca(folder)
-    outlet.line(f"made a certificate authority in {folder}; keep its key to yourself")
+    outlet.line(f"made a certificate authority in {folder}; keep its key secret")
 
 
 @certs.command("issue")
@@ -156,15 +156,15 @@ def certs_issue(
     home: options.Home = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", show_default=False, help="Write here; default the agent's home/tls."),
+        typer.Option("--out", metavar="DIR", show_default=False, help="Folder. Default: tls in the agent's home."),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", show_default=False, help="For the agent with this public key."),
+        typer.Option("--key", metavar="KEY", show_default=False, help="Another agent's public key."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", show_default=False, help="That agent's name.")] = None,
 ) -> None:
-    """Issue a certificate for this agent, or for another one by its key; it goes into the agent's settings."""
+    """Issue a certificate for this agent and turn TLS on; or, with --key and --out, for another agent."""
     from skillmesh.common.config import MeshSettings
     from skillmesh.mesh.certs import issue
     from skillmesh.module.identity import refuse_bad_key
@@ -173,10 +173,10 @@ def certs_issue(
         refuse_bad_key(key)
         if out is None:
             raise AgentError(
-                "say where the certificate goes with --out DIR; then carry it to that agent's home/tls"
+                "--key needs --out DIR, a folder for the certificate; copy that folder to tls in the agent's home"
             )
         issue(folder, key, name or key[:12], out)
-        outlet.line(f"wrote a certificate to {out}; `skillmesh config tls=DIR` turns TLS on where it is used")
+        outlet.line(f"wrote a certificate to {out}; turn TLS on at that agent with `skillmesh config tls=DIR`")
         return
     agent = open_agent(home or context.obj)
     files = issue(folder, agent.identity.public_key, agent.name, out or agent.home / TLS_FOLDER)

@@ -1,7 +1,7 @@
-"""The demo: agents as separate processes learn tasks of their own and share them over the real mesh.
+"""The demo: agents in separate processes each learn some tasks and share them over the real mesh.
 
-`plan` says who learns what, `drawing` makes the tasks, `member` and `crew` run the processes, `screen` shows them,
-`story` is what happens, `quiz` asks all agents about everything, and `report` says what came of it.
+`plan` sets which agent learns what, `member` runs the processes, `story` draws the tasks, runs all steps and asks
+the agents, `screen` shows progress and results, and `guard` makes sure that no process is left behind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from skillmesh.cli.demo.plan import DemoPlan
 
 
 def run(out: Path, device: str | None, as_json: bool, plan: DemoPlan | None = None) -> None:
-    """Run the demo in `out`; a second run draws nothing again, but learns afresh."""
+    """Run the demo in `out`; a second run reuses the drawn images but learns everything again."""
     from skillmesh.cli import show
     from skillmesh.cli.demo.guard import ended_by_signals, only_one
     from skillmesh.cli.demo.screen import as_dict, print_outcome

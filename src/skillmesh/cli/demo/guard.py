@@ -1,4 +1,4 @@
-"""What keeps a demo from leaving processes behind, and two demos from using one folder."""
+"""Protection against processes that a demo leaves behind, and against two demos in one folder."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from skillmesh.errors import AgentError
 
 @contextlib.contextmanager
 def only_one(out: Path) -> Iterator[None]:
-    """Refuse a second demo in the same folder: it would clear the homes of the first."""
+    """Refuse a second demo in the same folder, since it would clear the homes of the first."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = FileLock(out / "demo.lock", timeout=0)
         lock.acquire()
     except Timeout:
-        raise AgentError(f"a demo runs in {out} already; wait for it, or name another folder with --out") from None
+        raise AgentError(f"a demo already runs in {out}; wait for it or choose another --out") from None
     except OSError as error:
-        raise AgentError(f"cannot write to {out}: {error.strerror}; name another folder with --out") from error
+        raise AgentError(f"cannot write to {out}: {error.strerror}; choose another folder with --out") from error
     try:
         yield
     finally:
@@ -31,7 +31,7 @@ def only_one(out: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Turn signals that would end this process at once into an exception: its agents must be ended first."""
+    """Turn signals that would end this process at once into SystemExit, so that its agents are ended first."""
 
     def leave(number: int, _frame: object) -> None:
         for other in before:
@@ -41,7 +41,7 @@ def ended_by_signals() -> Iterator[None]:
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as nohup wants it
+        if handler is not signal.SIG_IGN:  # nohup sets SIG_IGN on purpose
             signal.signal(number, leave)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The demo's agents: each a home and a `skillmesh serve` process; together they are watched, and all end."""
+"""The demo's agents: each has a home and a `skillmesh serve` process; a `Crew` watches and ends all of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from skillmesh.mesh.process import NodeProcess, stop_all
 from skillmesh.store.home import create_home
 
 GRACE = 3.0
-"""Seconds to leave the mesh in order: whoever ends the demo does not want to wait for long."""
+"""Seconds that the agents have to leave the mesh in order; few, so that the user need not wait."""
 
 
 class Member:
-    """One agent: its node, and what the demo has seen of it."""
+    """One agent: its node and the progress that the demo has observed."""
 
     def __init__(self, home: Path, lessons: Sequence[Path], port: int) -> None:
         self.name = home.name
@@ -39,15 +39,15 @@ class Member:
         self.killed = False
         self.status: dict[str, Any] = {}
         self.began = 0.0
-        """When its process was started; times are those of `time.monotonic`."""
+        """Start time of its process; all times are from `time.monotonic`, in seconds."""
         self.joined: float | None = None
-        """When its process first answered."""
+        """Time when its process first answered."""
         self.since: dict[str, float] = {}
-        """When each task was first seen in its bank."""
+        """Time when each task was first seen in its bank."""
         self.node = NodeProcess(home)
 
     def start(self, cache: Path, device: str | None) -> None:
-        """Start the process; it learns its lessons while it shares."""
+        """Start the process; it learns its tasks while it shares."""
         options = [word for folder in self.lessons for word in ("--learn", str(folder))]
         if device is not None:
             options += ["--device", device]
@@ -55,56 +55,56 @@ class Member:
         self.node.start(*options, variables={"SKILLMESH_CACHE": str(cache.resolve())})
 
     def look(self) -> list[str]:
-        """Take notice of what changed; return the tasks that are new in its bank."""
+        """Update the observed state and return the tasks that are new in its bank."""
         self.node.check()
         self.agent.bank.refresh()
         now = time.monotonic()
         news = [module.card.task for module in self.agent.bank if module.card.task not in self.since]
         self.since |= dict.fromkeys(news, now)
-        with contextlib.suppress(AgentError):  # it is starting, or busy: next time
+        with contextlib.suppress(AgentError):  # it is starting or busy; the next look may succeed
             self.status = self.node.status(timeout=10)
             self.joined = self.joined or now
         return news
 
     def has_taught(self, task: str) -> bool:
-        """Whether it learned this task itself."""
+        """Return whether it learned this task itself."""
         return self.agent.bank.held(task, self.key) is not None
 
     def knows(self, tasks: int) -> bool:
-        """Whether it answers from so many tasks: having received them is not enough."""
+        """Return whether it answers from this number of tasks; tasks received but not yet in use do not count."""
         return bool(self.status.get("in_use") == tasks)
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill the process without warning, as a power cut would."""
         self.node.kill()
         self.killed = True
 
 
 def _clear(home: Path) -> None:
-    """Remove the home of an earlier run; end a node that an earlier demo has left on it."""
+    """Remove the home of an earlier run; stop a node that an earlier demo left running on it."""
     if not home.exists():
         return
     if not (home / CONFIG_FILE).exists():
-        raise AgentError(f"{home} is no agent's home; remove it, or name another folder with --out")
+        raise AgentError(f"{home} is not an agent's home; remove it, or choose another folder with --out")
     with contextlib.suppress(AgentError):
         call(home, "stop", timeout=10)
     try:
         with FileLock(home / NODE_LOCK, timeout=20):
             pass
     except Timeout:
-        raise AgentError(f"a node still runs on {home}; end it first") from None
+        raise AgentError(f"a node still runs on {home}; stop it first") from None
     shutil.rmtree(home)
 
 
-# The demo's agents together: they trust each other, are watched, and all end whatever happens.
+# All agents of the demo: they trust each other, are watched, and are ended in any case.
 
 LOOK = 0.2
-"""Seconds between looks at the agents."""
+"""Seconds between two checks of the agents."""
 PATIENCE = 600.0
-"""Seconds without any news after which something must be wrong: a busy machine takes minutes to load torch."""
+"""Seconds without progress after which the demo gives up; a busy machine takes minutes to load torch."""
 
 News = dict[Member, list[str]]
-"""Tasks that are new in the banks of agents."""
+"""Tasks that are new in each agent's bank."""
 
 
 class Crew:
@@ -133,18 +133,18 @@ class Crew:
         return [member for member in self.members if member.node.process is not None]
 
     def watch(self, until: Callable[[], bool], show: Callable[[News], None]) -> None:
-        """Look at the agents until something is true; `show` is told what is new."""
+        """Check the agents until `until` returns true; call `show` with the new tasks after each check."""
         changed, before = time.monotonic(), None
         while True:
             show({member: member.look() for member in self.running})
             if until():
                 return
-            stands = [(len(member.since), member.status.get("in_use")) for member in self.members]
-            if stands != before:
-                changed, before = time.monotonic(), stands
+            state = [(len(member.since), member.status.get("in_use")) for member in self.members]
+            if state != before:
+                changed, before = time.monotonic(), state
             if time.monotonic() - changed > PATIENCE:
                 raise AgentError.of_lines(
-                    f"the agents have stood still for {PATIENCE:.0f} s; their logs end so:",
+                    f"the agents have made no progress for {PATIENCE:.0f} s; the last lines of their logs:",
                     *(f"{member.name}: {member.node.last_words()}" for member in self.running),
                 )
             time.sleep(LOOK)

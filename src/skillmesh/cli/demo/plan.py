@@ -1,4 +1,4 @@
-"""Who is in the demo, and who learns what."""
+"""The demo's agents and the tasks that each learns."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ SOLO = "solo"
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The cast. Tests take a smaller one."""
+    """Agents, tasks and image counts of a demo. Tests use a smaller one."""
 
     learned: tuple[str, ...] = LEARNED
     hidden: tuple[str, ...] = HIDDEN
-    """Tasks that nobody learns, but everybody is asked about."""
+    """Tasks that no agent learns but all agents are asked about."""
     images: Mapping[str, int] = field(default_factory=lambda: {"train": 12, "val": 4, "test": 6})
-    """Per class."""
+    """Number of images per class in each split."""
     teachers: tuple[str, ...] = ("ada", "bo", "cy", "dee")
-    """The last one is killed when the others have what it taught."""
+    """Agents that learn; the last one is killed when the others have its tasks."""
     latecomer: str = "eve"
-    """Joins when the others know everything, and has learned nothing itself."""
+    """Agent that learns nothing itself and joins when the others know everything."""
 
     @property
     def victim(self) -> str:
         return self.teachers[-1]
 
     def lessons(self, teacher: str) -> tuple[str, ...]:
-        """Deal the tasks like cards; the last teacher, who is to be killed, never gets more than the others."""
+        """Return a teacher's tasks, dealt in turn; the last teacher, who is killed, never gets the most."""
         return self.learned[self.teachers.index(teacher) :: len(self.teachers)]

@@ -1,4 +1,4 @@
-"""What one sees while the demo runs, and what came of it, as tables and lines, or as JSON."""
+"""The demo's display while it runs, and its results as tables and lines or as JSON."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from skillmesh.cli.demo.member import Member, News
     from skillmesh.cli.demo.story import Sheet, StoryOutcome
 
-# What one sees while the demo runs: on a terminal a grid of agents and tasks that fills up, else lines.
+# The display while the demo runs: on a terminal a grid of agents and tasks that fills up, else lines.
 #
-# It goes to stderr, so that stdout stays clean for the results.
+# It goes to stderr, because stdout is only for the results.
 
 WIDTH = 11
-"""Of an agent's column: enough for all that may come, so that the grid does not jump."""
+"""Width of an agent's column, enough for every possible text, so that the grid does not jump."""
 LEARNED, RECEIVED, MISSING = Text("learned", "bold green"), Text("received", "cyan"), Text("·", "dim")
 
 
 class DemoScreen:
-    """Shows agents, and tells what happens with the seconds since the demo began."""
+    """Shows the agents' state, and events with the seconds since the demo began."""
 
     def __init__(self, tasks: Sequence[str], live: Live | None) -> None:
         self._tasks = tasks
@@ -39,28 +39,28 @@ class DemoScreen:
         self._began = time.monotonic()
         self._members: Sequence[Member] = ()
 
-    def tell(self, text: str) -> None:
-        """Say something that stays to be read."""
+    def event(self, text: str) -> None:
+        """Print an event with its time; the line stays on the screen."""
         show.stderr.print(f"{time.monotonic() - self._began:6.1f} s  {text}", soft_wrap=True)
 
     def news(self, members: Sequence[Member], news: News) -> None:
-        """Show how the agents stand; where nobody sees the grid, say what they have learned."""
+        """Update the grid; if there is none, print which tasks the agents have learned."""
         self._members = members
         self.status("")
         if self._live is None:
             for member, tasks in news.items():
                 for task in filter(member.has_taught, tasks):
-                    self.tell(f"{member.name} has learned {task}")
+                    self.event(f"{member.name} has learned {task}")
 
     def status(self, text: str) -> None:
-        """Say below the grid what goes on at the moment."""
+        """Show below the grid what is happening at the moment."""
         if self._live is not None:
             self._live.update(Group(grid(self._members, self._tasks), Text(text, "dim")), refresh=True)
 
 
 @contextlib.contextmanager
 def screen(tasks: Sequence[str]) -> Iterator[DemoScreen]:
-    """Open the screen; when it closes, the grid goes and what was told stays."""
+    """Open the screen; when it closes, the grid disappears and the printed events stay."""
     if not show.stderr.is_terminal:
         yield DemoScreen(tasks, None)
         return
@@ -71,7 +71,7 @@ def screen(tasks: Sequence[str]) -> Iterator[DemoScreen]:
 
 
 def grid(members: Sequence[Member], tasks: Sequence[str]) -> Table:
-    """Who holds what: a row per task, a column per agent."""
+    """Return a table of which agent holds which task: a row per task, a column per agent."""
     rows = Table(box=None, pad_edge=False, header_style="dim")
     rows.add_column("")
     for member in members:
@@ -107,7 +107,7 @@ def _size(member: Member, name: str) -> str:
 
 
 def print_outcome(outcome: StoryOutcome) -> None:
-    """Show who holds what, how well every task is answered, how well every agent answers, and what it took."""
+    """Print which agent holds which task, the accuracy per task and per agent, and the times."""
     show.console.print(grid(outcome.members, outcome.plan.learned))
     outlet.line()
     _print_tasks(outcome)
@@ -118,7 +118,7 @@ def print_outcome(outcome: StoryOutcome) -> None:
 
 
 def as_dict(outcome: StoryOutcome) -> dict[str, Any]:
-    """Return all of it as JSON would have it."""
+    """Return the outcome as a JSON-compatible dict."""
     plan = outcome.plan
     since_start, since_joined = outcome.late_seconds
     return {
@@ -144,8 +144,8 @@ def as_dict(outcome: StoryOutcome) -> dict[str, Any]:
 
 
 def _print_tasks(outcome: StoryOutcome) -> None:
-    title = f"what {outcome.plan.teachers[0]} says of each task's images, with nobody telling the task"
-    columns = ("task", ">classes", "taught by", ">with all after", ">found", ">right", ">said unknown", ">module")
+    title = f"answers of {outcome.plan.teachers[0]} to each task's images, without a task label"
+    columns = ("task", ">classes", "taught by", ">shared after", ">task found", ">final", ">unknown", ">module")
     rows = show.table(title, *columns)
     for task in outcome.plan.learned:
         facts = _task(outcome, task)
@@ -153,13 +153,14 @@ def _print_tasks(outcome: StoryOutcome) -> None:
         delay, size = f"{facts['seconds_to_all']:.1f} s", show.kilobytes(facts["module_bytes"])
         rows.add_row(task, str(facts["classes"]), facts["teacher"], delay, *figures, size)
     for task in outcome.plan.hidden:
-        rows.add_row(task, "", "nobody", "", "", "", show.percent(_first(outcome).scores[task].unknown), "")
+        rows.add_row(task, "", "no agent", "", "", "", show.percent(_first(outcome).scores[task].unknown), "")
     show.console.print(rows)
 
 
 def _print_agents(outcome: StoryOutcome) -> None:
-    title = "every agent on all images, averages over tasks"
-    rows = show.table(title, "agent", ">found", ">right", ">said unknown", ">hidden said unknown", "answers' hash")
+    title = "answers of every agent to all images, averaged over tasks"
+    columns = (">task found", ">final", ">unknown", ">unknown, hidden tasks")
+    rows = show.table(title, "agent", *columns, "hash of answers")
     for name, sheet in outcome.sheets.items():
         facts = _agent(outcome, name)
         figures = [show.percent(facts[key]) for key in ("found", "right", "unknown", "hidden_unknown")]
@@ -171,16 +172,16 @@ def _print_lines(outcome: StoryOutcome) -> None:
     plan = outcome.plan
     since_start, since_joined = outcome.late_seconds
     if outcome.same_answers:
-        outlet.line(f"all of them gave the same {len(_first(outcome).answers):,} answers, bit by bit")
+        outlet.line(f"all agents gave the same {len(_first(outcome).answers):,} answers, bit by bit")
     else:
-        show.warn("they did NOT give the same answers: their hashes differ")
+        show.warn("the agents did NOT give the same answers: their hashes differ")
     for line in (
-        f"{plan.victim} was killed after {outcome.killed_seconds:.1f} s; what it taught, all others know",
-        f"{plan.latecomer} came late and knew everything {since_joined:.1f} s after it was on the mesh, "
-        f"{since_start:.1f} s after its process was started",
+        f"{plan.victim} was killed after {outcome.killed_seconds:.1f} s; all others know the tasks it had learned",
+        f"{plan.latecomer} came late and knew all tasks {since_joined:.1f} s after it joined the mesh, "
+        f"{since_start:.1f} s after its process started",
         *_wall_clock(outcome),
-        f"{outcome.same_modules} of {len(plan.learned)} modules are, bit by bit, what one agent alone learns",
-        f"drew the images in {outcome.drawing_seconds:.0f} s, asked everyone in {outcome.asking_seconds:.0f} s",
+        f"{outcome.same_modules} of {len(plan.learned)} modules equal those of one agent alone, bit by bit",
+        f"drew the images in {outcome.drawing_seconds:.0f} s, asked all agents in {outcome.asking_seconds:.0f} s",
         f"picture: {outcome.picture}",
         f"try it:  skillmesh ask IMAGE --home {outcome.members[-1].home}",
     ):
@@ -188,18 +189,18 @@ def _print_lines(outcome: StoryOutcome) -> None:
 
 
 def _wall_clock(outcome: StoryOutcome) -> tuple[str, str]:
-    """What was measured, and what one should know about it."""
+    """Return the measured times as a line, and a line on how to interpret them."""
     together, alone, share = outcome.together_seconds, outcome.alone_seconds, _largest_share(outcome)
     return (
         f"{len(outcome.plan.teachers)} agents learned and shared everything in {together:.1f} s, one alone in "
         f"{alone:.1f} s: {alone / together:.2f} × as fast",
-        f"  on the same {cores()} cores, which one agent alone keeps busy too; the busiest of the "
+        f"  on the same {cores()} cores, which one agent alone also keeps busy; the busiest of the "
         f"{len(outcome.plan.teachers)} learned {show.percent(share)} of the images",
     )
 
 
 def _task(outcome: StoryOutcome, task: str) -> dict[str, Any]:
-    """The first agent's figures of a task, and how the task spread."""
+    """Return the first agent's figures for a task, its teacher, and the seconds until all agents had it."""
     teacher = next(member for member in outcome.members if member.has_taught(task))
     module = teacher.agent.bank.find(task)
     stayed = [m for m in outcome.members if not m.killed and m.name != outcome.plan.latecomer]
@@ -212,7 +213,7 @@ def _task(outcome: StoryOutcome, task: str) -> dict[str, Any]:
 
 
 def _agent(outcome: StoryOutcome, name: str) -> dict[str, Any]:
-    """What one agent has, sent and fetched; and how it answers, if it was there to be asked."""
+    """Return what one agent learned, received, sent and fetched, and its accuracy if it was asked."""
     member = next(member for member in outcome.members if member.name == name)
     learned = sum(member.has_taught(task) for task in member.since)
     facts = {
@@ -235,7 +236,7 @@ def _first(outcome: StoryOutcome) -> Sheet:
 
 
 def _largest_share(outcome: StoryOutcome) -> float:
-    """How much of all training images the busiest agent had."""
+    """Return the busiest agent's share of all training images, 0 to 1."""
     images = [
         sum(sum(m.card.counts) for m in member.agent.bank if m.card.teacher_key == member.key)
         for member in outcome.members

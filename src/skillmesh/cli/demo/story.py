@@ -1,4 +1,4 @@
-"""What happens in the demo, from the first image to the last answer."""
+"""The demo's steps, from drawing the first image to the last answer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from skillmesh.numerics.process import cores
 
 
 def draw_tasks(folder: Path, plan: DemoPlan) -> dict[str, Path]:
-    """Draw what is not there yet; return the task folders by name, in the plan's order."""
+    """Draw the tasks that do not exist yet; return the task folders by name, in the plan's order."""
     names = (*plan.learned, *plan.hidden)
-    # Spawned, not forked: the progress bar has a thread.
+    # Processes are spawned, not forked, because the progress bar has a thread.
     pool = ProcessPoolExecutor(cores(), get_context("spawn"), initializer=_leave_interrupts_to_the_parent)
     with show.progress_bar() as bar:
         bar.start("drawing tasks", len(names))
@@ -48,68 +48,68 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-# Asking the agents about every test image, and marking what they say.
+# Asking the agents about every test image, and scoring their answers.
 
 CHUNK = 100
-"""Images per request: a few seconds of work."""
+"""Number of images per request, a few seconds of work."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How an agent did on the test images of one task, with nobody telling it the task."""
+    """One agent's accuracy on the test images of one task, without a task label."""
 
     task: str
     images: int
     found: float
-    """Right task."""
+    """Share of images with the right task, 0 to 1."""
     right: float
-    """Right task and right class, an answer forced."""
+    """Share of images with the right task and class, where "unknown" counts as the best guess, 0 to 1."""
     unknown: float
-    """Answered "unknown"."""
+    """Share of images answered "unknown", 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One agent's answers to all questions."""
+    """One agent's answers to all test images."""
 
     answers: dict[Path, Answer]
     scores: dict[str, Score]
-    """By task."""
+    """Scores by task."""
     digest: str
-    """A hash of every answer with all its figures: equal for agents that answer the same, bit by bit."""
+    """Hash of all answers with all their figures; equal for agents whose answers are the same, bit by bit."""
 
     def mean(self, figure: str, tasks: Iterable[str]) -> float:
-        """The average over tasks."""
+        """Return the average of a figure over tasks."""
         return fmean(getattr(self.scores[task], figure) for task in tasks)
 
 
 def questions(folders: Iterable[Path]) -> list[Path]:
-    """Every test image; its path tells task and class, which the agents are not asked to believe."""
+    """Return every test image; its path contains its task and class, which the agents do not use."""
     return [path for folder in folders for path in sorted(folder.glob("test/*/*"))]
 
 
 def ask(home: Path, images: Sequence[Path], progress: Callable[[int], None]) -> Sheet:
-    """Ask the node on this home; how many images are done is told meanwhile."""
-    said: list[dict[str, Any]] = []
+    """Ask the node on this home; call `progress` with the number of finished images before each request."""
+    replies: list[dict[str, Any]] = []
     for start in range(0, len(images), CHUNK):
         progress(start)
         names = [str(path.resolve()) for path in images[start : start + CHUNK]]
         reply = call(home, "ask", timeout=None, images=names)
         if bad := [answer for answer in reply["answers"] if "error" in answer]:
-            raise AgentError(f"{home.name} cannot read {bad[0]}; remove the images and draw anew")
-        said += reply["answers"]
-    answers = dict(zip(images, map(Answer.from_dict, said), strict=True))
+            raise AgentError(f"{home.name} cannot read {bad[0]}; delete the images and run the demo again")
+        replies += reply["answers"]
+    answers = dict(zip(images, map(Answer.from_dict, replies), strict=True))
     shared = [answer.shared() for answer in answers.values()]
     digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
-    return Sheet(answers, {score.task: score for score in _marked(answers)}, digest)
+    return Sheet(answers, {score.task: score for score in _scores(answers)}, digest)
 
 
 def truth(path: Path) -> tuple[str, str]:
-    """An image's task and class."""
+    """Return an image's task and class."""
     return path.parents[2].name, path.parent.name
 
 
-def _marked(answers: dict[Path, Answer]) -> list[Score]:
+def _scores(answers: dict[Path, Answer]) -> list[Score]:
     by_task: dict[str, list[tuple[str, Answer]]] = {}
     for path, answer in answers.items():
         task, label = truth(path)
@@ -128,34 +128,34 @@ def _marked(answers: dict[Path, Answer]) -> list[Score]:
 
 @dataclass(frozen=True)
 class StoryOutcome:
-    """What came of it. Seconds are wall-clock."""
+    """The demo's results. All seconds are wall-clock time."""
 
     plan: DemoPlan
     members: Sequence[Member]
     sheets: dict[str, Sheet]
-    """What each agent said that was there at the end, by name."""
+    """Answers of each agent that was running at the end, by name."""
     picture: Path
     drawing_seconds: float
     together_seconds: float
-    """From the start of the teachers' processes until all that were left answered from all tasks."""
+    """Seconds from the start of the teachers' processes until all remaining agents answered from all tasks."""
     killed_seconds: float
-    """When one of them was killed, on the same clock."""
+    """Seconds from the same start until one of them was killed."""
     late_seconds: tuple[float, float]
-    """How long the latecomer took to know everything: since its process was started, since it was on the mesh."""
+    """Seconds until the latecomer knew everything: since its process started, and since it joined the mesh."""
     asking_seconds: float
     alone_seconds: float
-    """As `together_seconds`, for one agent that learned everything."""
+    """The same as `together_seconds`, for one agent that learned everything."""
     same_modules: int
-    """How many of the tasks that agents taught each other are, bit by bit, what the one alone has learned."""
+    """Number of shared modules that equal, bit by bit, those that one agent alone learned."""
 
     @property
     def same_answers(self) -> bool:
-        """Whether all agents gave the same answers, bit by bit."""
+        """True if all agents gave the same answers, bit by bit."""
         return len({sheet.digest for sheet in self.sheets.values()}) == 1
 
 
 def play(out: Path, plan: DemoPlan, device: str | None) -> StoryOutcome:
-    """Play all of it; when it ends, whichever way, no process is left."""
+    """Run the whole demo; no process is left when it ends, even after an error."""
     _refuse_unusable(device)
     began = time.monotonic()
     folders = draw_tasks(out / "tasks", plan)
@@ -191,7 +191,7 @@ def play(out: Path, plan: DemoPlan, device: str | None) -> StoryOutcome:
 
 
 def _refuse_unusable(device: str | None) -> None:
-    """Say it before the work, and here: an agent that cannot learn tells its log only."""
+    """Raise before the work if the device cannot be used; an agent would only write that to its log."""
     if device is not None:
         from skillmesh.backbone.network import usable_device
 
@@ -206,12 +206,12 @@ def _crew(out: Path, plan: DemoPlan, folders: dict[str, Path]) -> Crew:
 
 
 def _learn_together(crew: Crew, plan: DemoPlan, cache: Path, device: str | None, view: DemoScreen) -> float:
-    """Let the teachers learn and share; one is killed on the way. Returns when that was."""
+    """Let the teachers learn and share; one is killed on the way. Return the time of the kill."""
     teachers = [crew[name] for name in plan.teachers]
     *others, victim = teachers
     for member in teachers:
         member.start(cache, device)
-    view.tell(f"{_listed(plan.teachers)} start, each with tasks of its own to learn")
+    view.event(f"{_listed(plan.teachers)} start, each with its own tasks to learn")
 
     def taught() -> bool:
         return all(task in member.since for task in plan.lessons(victim.name) for member in others)
@@ -219,49 +219,49 @@ def _learn_together(crew: Crew, plan: DemoPlan, cache: Path, device: str | None,
     crew.watch(taught, lambda news: view.news(crew.members, news))
     victim.kill()
     killed = time.monotonic()
-    view.tell(f"{victim.name} is killed; the others hold what it taught")
+    view.event(f"{victim.name} is killed; the others hold its tasks")
     everything = len(plan.learned)
     crew.watch(lambda: all(m.knows(everything) for m in others), lambda news: view.news(crew.members, news))
-    view.tell(f"{_listed([m.name for m in others])} know all {everything} tasks")
+    view.event(f"{_listed([m.name for m in others])} know all {everything} tasks")
     return killed
 
 
 def _join_late(
     crew: Crew, plan: DemoPlan, cache: Path, device: str | None, view: DemoScreen
 ) -> tuple[float, float]:
-    """Start the agent that knows nothing; returns how long it took to know everything."""
+    """Start the agent that knows nothing; return the seconds until it knew everything, as `late_seconds`."""
     late = crew[plan.latecomer]
     late.start(cache, device)
-    view.tell(f"{late.name} starts, and knows nothing")
+    view.event(f"{late.name} starts and knows nothing")
     crew.watch(lambda: late.knows(len(plan.learned)), lambda news: view.news(crew.members, news))
     caught_up = time.monotonic()
     seconds = caught_up - late.began, caught_up - (late.joined or late.began)
-    view.tell(f"{late.name} knows all {len(plan.learned)} tasks, those that {plan.victim} taught too")
+    view.event(f"{late.name} knows all {len(plan.learned)} tasks, including those of {plan.victim}")
     return seconds
 
 
 def _ask(member: Member, images: Sequence[Path], view: DemoScreen) -> Sheet:
-    view.tell(f"{member.name} is asked about {len(images):,} images, with no task label")
+    view.event(f"{member.name} is asked about {len(images):,} images, with no task label")
     return ask(member.home, images, lambda done: view.status(f"{done:,} of {len(images):,} answered"))
 
 
 def _learn_alone(
     out: Path, plan: DemoPlan, folders: dict[str, Path], device: str | None, view: DemoScreen
 ) -> tuple[float, Member]:
-    """Let one agent learn everything, as cold as the others were; returns its seconds and itself."""
+    """Let one agent learn everything, also with an empty cache; return its seconds and the agent."""
     cache = _cold_cache(out / "cache" / SOLO)
     with Crew([Member(out / "agents" / SOLO, [folders[task] for task in plan.learned], free_port())]) as crew:
         solo = crew[SOLO]
         start = time.monotonic()
         solo.start(cache, device)
-        view.tell(f"for comparison: {SOLO} starts, alone, and learns everything")
+        view.event(f"for comparison: {SOLO} starts and learns everything alone")
         crew.watch(lambda: solo.knows(len(plan.learned)), lambda news: view.news(crew.members, news))
-        view.tell(f"{SOLO} knows all {len(plan.learned)} tasks")
+        view.event(f"{SOLO} knows all {len(plan.learned)} tasks")
         return time.monotonic() - start, solo
 
 
 def _cold_cache(folder: Path) -> Path:
-    """A descriptor cache with nothing in it: nobody profits from an earlier run or the user's own cache."""
+    """Return an empty descriptor cache, so that no agent profits from an earlier run or the user's own cache."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in folder.glob("descriptors-*"):
         file.unlink()
