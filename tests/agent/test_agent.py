@@ -483,7 +483,7 @@ class TestHome:
         create_home(tmp_path, name="x")
         for text in ("{", '{"name": "x", "colour": "red"}', '{"name": "x", "anchor": "magic"}'):
             (tmp_path / "agent.json").write_text(text)
-            with pytest.raises(AgentError, match=r"agent.json is damaged: .*; mend the file"):
+            with pytest.raises(AgentError, match=r"agent.json is damaged: .*; correct the file"):
                 Core(tmp_path)
 
     @pytest.mark.parametrize(

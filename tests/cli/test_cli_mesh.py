@@ -249,7 +249,7 @@ class TestConfig:
     def test_that_is_damaged_says_so(self, command: Command, home: Path):
         for text in ("{", '{"colour": "red"}', '{"quota_bytes": -1}'):
             (home / "mesh.json").write_text(text)
-            failed(command("config", "--home", home), "mesh.json is damaged", "mend or remove the file")
+            failed(command("config", "--home", home), "mesh.json is damaged", "correct or remove the file")
 
 
 class TestCerts:

@@ -115,7 +115,7 @@ class TestWriting:
             ("pipe", "is a device or a pipe"),
             ("link to a device", "is a device or a pipe"),
             ("no/a", "No such file or directory; name a file in a folder that exists"),
-            ("x" * 300, "File name too long; name a file with a shorter name"),
+            ("x" * 300, "File name too long; choose a shorter file name"),
             ("a/b", "Not a directory; name a file in a folder that exists"),
         ],
         ids=["folder", "device", "pipe", "link", "no folder", "long", "below a file"],
