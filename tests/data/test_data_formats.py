@@ -237,7 +237,7 @@ class TestLinks:
             raise PermissionError(13, "Permission denied", str(folder))
 
         monkeypatch.setattr(os, "scandir", closed)
-        with pytest.raises(DataError, match=r"cannot look into .*store: Permission denied; allow that"):
+        with pytest.raises(DataError, match=r"cannot read the folder .*store: Permission denied; allow that"):
             open_task(store)
 
 

@@ -290,7 +290,7 @@ def test_what_was_put_aside_is_gone_afterwards():
         file = task.splits["train"].files[0]
         assert isinstance(file, StoredImage)
         assert file.size() == len(file.content())
-    with pytest.raises(UnreadableImageError, match="gone since"):
+    with pytest.raises(UnreadableImageError, match="deleted since"):
         file.content()
 
 
@@ -319,7 +319,7 @@ def test_paths_are_not_put_aside(folder: Path, expected: Any):
 def test_no_room_is_said(monkeypatch: pytest.MonkeyPatch):
     with closing(Spool()) as spool:
         monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open("/dev/full", "wb", buffering=0))  # noqa: PTH123, SIM115
-        with pytest.raises(SpoolError, match=r"image 7 cannot be put aside in .*No space left.*TMPDIR"):
+        with pytest.raises(SpoolError, match=r"image 7 cannot be stored in .*No space left.*TMPDIR"):
             spool.put(ARRAYS[0], 7)
 
 

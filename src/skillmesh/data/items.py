@@ -39,7 +39,7 @@ class ItemImage:
             raise UnreadableImageError(str(error)) from error
 
     def read(self) -> bytes:
-        """Return the content. Raise `DataError`, not `UnreadableImageError`, if the value is not an image at all."""
+        """Return the content. Raise a plain `DataError` if the value is not an image at all."""
         try:
             if self.lock is None:
                 value = self.items[self.index]

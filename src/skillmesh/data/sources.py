@@ -301,7 +301,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _unreadable_folder(folder: Path, error: OSError) -> DataError:
-    return DataError(f"cannot read the folder {folder}: {error.strerror or error}; allow reading it, or move it elsewhere")
+    return DataError(f"cannot read the folder {folder}: {error.strerror or error}; allow that, or move it away")
 
 
 def _kind(entry: os.DirEntry[str]) -> str | None:
