@@ -96,12 +96,12 @@ class TestLayouts:
     def test_loose_images_are_noted_and_do_not_hide_the_wrapping(self, place):
         task = open_task(place([*PLAIN, "cover.jpg"]), hold_out=())
         assert task.classes == ("cat", "dog")
-        assert task.notes == ("1 image(s) ignored that lie in no class folder",)
+        assert task.notes == ("1 image(s) ignored that are not in a class folder",)
 
     def test_loose_images_beside_split_folders_are_noted(self, place):
         task = open_task(place([*SPLIT, "train/cover.jpg", "extra/cat/1.jpg"]))
         assert len(task.splits["train"]) == 6
-        assert task.notes == ("2 image(s) ignored that lie in no class folder",)
+        assert task.notes == ("2 image(s) ignored that are not in a class folder",)
 
     def test_a_single_train_folder_is_no_wrapping(self, place):
         task = open_task(place([f"train/{name}" for name in PLAIN]), hold_out=())
@@ -147,7 +147,7 @@ def test_classes_that_train_lacks_are_noted(tmp_path: Path, split: str):
     task = open_task(make_folder(tmp_path, [*SPLIT, f"{split}/yak/1.jpg", f"{split}/emu/1.jpg"]))
     assert task.classes == ("cat", "dog")
     assert len(task.splits[split]) == 6
-    assert task.notes == (f"classes of {split} that train does not have ignored: emu, yak",)
+    assert task.notes == (f"class(es) of {split} ignored that are not in train: emu, yak",)
 
 
 def test_one_name_in_two_unicode_forms_is_one_class(tmp_path: Path):

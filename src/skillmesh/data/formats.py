@@ -179,7 +179,7 @@ class Skipped:
         groups: dict[str, list[tuple[str, int]]] = {}
         for suffix, count in self.counts:
             groups.setdefault(missing_for(suffix) or "", []).append((suffix, count))
-        hints = sorted(groups, key=lambda hint: not hint)  # files that can be read after an installation come first
+        hints = sorted(groups, key=lambda hint: not hint)  # readable after an installation comes first
         parts = [f"{_endings(groups[hint])} ({hint or 'not images'})" for hint in hints]
         files = "1 file" if self.total == 1 else f"{self.total:,} files"
         return f"{files} skipped: {', '.join(parts)}, such as {', '.join(self.examples)}"
@@ -229,7 +229,7 @@ DECODED = 12
 
 _DRAFTS = (8, 4, 2, 1)
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
-"""A JPEG marker that begins a segment, or the end marker; not a marker without a segment, nor 0xFF in pixel data."""
+"""A JPEG marker that begins a segment, or the end marker; no other marker, and not 0xFF in pixel data."""
 
 
 @dataclass(frozen=True)

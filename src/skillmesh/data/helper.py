@@ -53,7 +53,7 @@ _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # every image is decoded into fresh memory; larger pages mean fewer of them
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # fewer, larger pages: every image gets fresh memory
 }
 _FRAME = struct.Struct(">cQ")
 _NO_MEMORY = ("decoder error -9", "could not create decoder object")
@@ -83,7 +83,7 @@ class Helper:
         return self._process is not None
 
     def run(self, verb: str, kind: str, size: int, data: bytes) -> bytes:
-        """Have an image decoded or hashed; `UnreadableImageError` whatever goes wrong."""
+        """Return a decoded image or its hash; raise `UnreadableImageError` on any failure."""
         with self._alone:
             if time.monotonic() - self._late > FORGIVEN:
                 self._share = 1.0
@@ -136,7 +136,7 @@ class Helper:
             self.stop()
             raise
         if kind == _TOO_LONG:
-            less = " (its time was reduced because images before it were slow)" if self._share < 1 else ""
+            less = " (it had less time than usual, since images before it were slow)" if self._share < 1 else ""
             self._share, self._late = max(LEAST_SHARE, self._share / 2), time.monotonic()
             raise UnreadableImageError(
                 f"decoding takes longer than an image of its size should{less}; try it alone, or save it again "
@@ -176,9 +176,9 @@ class Helpers:
         return any(helper.is_running for helper in self._all)
 
     def run(self, verb: str, kind: str, size: int, data: bytes) -> bytes:
-        """Have an image decoded or hashed; `UnreadableImageError` whatever goes wrong."""
+        """Return a decoded image or its hash; raise `UnreadableImageError` on any failure."""
         with self._turns.taken(AT_ONCE if kind in SEVERAL_COPIES else 1):
-            helper = self._free.pop()  # the one used last, so that a second is started only if there is work for it
+            helper = self._free.pop()  # the one used last; a second is started only if it has work
             try:
                 return helper.run(verb, kind, size, data)
             finally:
@@ -226,7 +226,7 @@ def _exactly(line: socket.socket, size: int, deadline: float) -> bytes:
 
 def serve() -> None:
     """Run as a helper: decode images that arrive on standard input, a socket, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it handles Ctrl-C, and it ends with that process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent handles Ctrl-C, and it ends with its parent
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the process that started it may ignore this signal
     line = socket.socket(fileno=0)
     _prepare_pillow()
