@@ -129,7 +129,7 @@ class TestFailures:
     def test_text(self, here: Path):
         put(here, "notes.txt", content=b"Buy milk\n")
         reason = failure("notes.txt").reason
-        assert reason.startswith("no image: found text ('Buy milk'); expected .avif, .bmp, ")
+        assert reason.startswith("not an image: found text ('Buy milk'); expected .avif, .bmp, ")
         assert ".jpg, " in reason
 
     def test_an_empty_file(self, here: Path):
@@ -156,7 +156,7 @@ class TestFailures:
 
     def test_a_link_that_leads_nowhere(self, here: Path):
         (here / "a.jpg").symlink_to("gone.jpg")
-        assert failure("a.jpg").reason == "a.jpg is a link to a file that is not there"
+        assert failure("a.jpg").reason == "a.jpg is a link to a file that does not exist"
 
     def test_a_giant_file(self, here: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(sources, "MAX_FILE_BYTES", 4)
@@ -308,11 +308,11 @@ class TestStandardInput:
     def test_is_an_image_once(self):
         first, second = self.pipe(png(), "-", "-")
         assert first == f"- {len(png())}"
-        assert second == "- standard input was read already; give `-` once"
+        assert second == "- standard input has been read already; give `-` only once"
 
     @pytest.mark.parametrize(
         ("data", "reason"),
-        [(b"", "standard input is empty"), (b"hello", "no image: found text ('hello'); expected")],
+        [(b"", "standard input is empty"), (b"hello", "not an image: found text ('hello'); expected")],
     )
     def test_that_is_no_image_is_a_failure(self, data: bytes, reason: str):
         (line,) = self.pipe(data, "-")

@@ -234,7 +234,7 @@ class TestSeveral:
 
     @pytest.mark.parametrize("shape", [(3, 8, 3), (1, 8, 4), (3, 8, 1), (5, 3, 8, 3), (5, 1, 8, 1)])
     def test_what_can_be_read_in_two_ways_is_refused(self, shape: tuple[int, ...]):
-        with pytest.raises(DataError, match="channels may be at its beginning or its end"):
+        with pytest.raises(DataError, match="channels may be on the first or last axis"):
             as_images(np.zeros(shape, np.uint8))
 
     def test_grey_batches_are_refused_whatever_their_size(self):

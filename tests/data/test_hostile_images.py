@@ -712,7 +712,7 @@ class TestZips:
     def test_too_many_images_in_zips_end_in_a_clear_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("skillmesh.data.gather.MOST_IN_ZIPS", 3)
         path = cases.odd_names(tmp_path)
-        with pytest.raises(DataError, match=r"more than 3 images lie in the zips .* ask about fewer"):
+        with pytest.raises(DataError, match=r"the zips up to .* hold more than 3 images; ask about fewer"):
             list(gather([str(path)]))
 
 

@@ -314,8 +314,8 @@ def refuse_folder_of_tasks(task: TaskImages, path: str | Path) -> None:
     names = ", ".join(inside[:10]) + (f" and {len(inside) - 10} more" if len(inside) > 10 else "")
     raise FolderOfTasksError(
         f"{path} looks like a folder of tasks, not like one task: found {names}, and no image right inside these; "
-        "expected class/image.jpg; learn each of them separately, or pass one_task=True if they are classes of one "
-        "task",
+        "expected class/image.jpg; learn each of them separately, or pass one_task=True if they are the classes "
+        "of one task",
         inside,
     )
 

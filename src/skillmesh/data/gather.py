@@ -216,7 +216,7 @@ def _below(word: str) -> list[str]:
     if not base.is_dir():
         return []
     several = zip(parts[fixed:], (*parts[fixed + 1 :], ""), strict=True)
-    pattern = [part for part, following in several if not part == following == "**"]  # several `**` in a row mean the same as one
+    pattern = [part for part, following in several if not part == following == "**"]  # repeated `**` mean one
     names = (name for name in sources.files_below(base) if not _hidden(name))
     return [str(base / name) for name in names if _matches(PurePosixPath(name).parts, pattern)]
 

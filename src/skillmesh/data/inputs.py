@@ -105,8 +105,8 @@ def _channels_last(array: NDArray[Any], name: str) -> NDArray[Any]:
 
 def _ambiguous(name: str, array: NDArray[Any]) -> DataError:
     return DataError(
-        f"{name} is an array of shape {array.shape}, whose channels may be on the first or the last axis; expected "
-        "a shape with only one reading; give Pillow images instead: Image.fromarray(array)"
+        f"{name} is an array of shape {array.shape}, whose channels may be on the first or last axis; expected a "
+        "shape with only one reading; give Pillow images instead: Image.fromarray(array)"
     )
 
 
@@ -120,7 +120,7 @@ def _to_bytes(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
         advice = _advice(array)
         raise DataError(f"{name} is an array of {array.dtype} and shape {array.shape}; expected {NUMBERS}{advice}")
     if not np.isfinite(array).all():
-        raise DataError(f"{name} holds NaN or infinity; expected floats from 0 to 1; replace them, for example by 0")
+        raise DataError(f"{name} holds NaN or infinity; expected floats from 0 to 1; replace them, such as by 0")
     low, high = float(array.min()), float(array.max())
     if low < -_ROUNDING or high > 1 + _ROUNDING:
         raise DataError(
@@ -326,7 +326,7 @@ def is_url(text: str) -> bool:
 
 def no_download(url: str) -> str:
     """Return the message for a URL: images are not downloaded."""
-    return f"{url} is a web address; expected a file; download the image first and give its file"
+    return f"{url} is an address, and nothing is downloaded; download the image first and give its file"
 
 
 # Many images are handled in small groups, so that memory stays constant and results come early.
