@@ -231,7 +231,7 @@ class TestConfig:
             ("sync_seconds=nan", "sync_seconds"),
             ("sync_seconds=0", "sync_seconds"),
             ("discovery_port=70000", "discovery_port"),
-            ("connect=nowhere", "'nowhere' is no address"),
+            ("connect=nowhere", "'nowhere' is not the address"),
             ("connect=10.0.0.1:99999", "port 99999"),
             ("connect=10.0.0.1:7447", "stays on this machine"),
             ("network=client", "needs a gateway"),
