@@ -99,7 +99,7 @@ def write_demo_tasks(
     """
     counts = {"train": train, "val": val, "test": test}
     if min(counts.values()) < 0:
-        raise DataError(f"found the numbers of images per class {counts}; expected 0 or more")
+        raise DataError(f"a number of images per class is negative: {counts}; expected 0 or more")
     tasks = [find(name) for name in (TASKS if names is None else names)]
     folder.mkdir(parents=True, exist_ok=True)
     return [_write_task(folder, task, counts, seed) for task in tasks]
