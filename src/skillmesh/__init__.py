@@ -82,7 +82,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names when they are first used, so that `import skillmesh` costs nothing."""
+    """Import a public name when it is first used, so that `import skillmesh` stays fast."""
     for module, names in _PLACES.items():
         if name in names:
             from importlib import import_module

@@ -1,4 +1,4 @@
-"""One root for everything that can go wrong in a way that the user can mend.
+"""The package's exceptions. All derive from `SkillmeshError`: problems that the user can fix.
 
 Every message says what was found, what was expected and what to do. Code that calls skillmesh as a library
 catches `SkillmeshError`; the command turns it into one line and exit status 1.
@@ -13,7 +13,7 @@ _read_by = "program"
 
 @contextmanager
 def messages_for_commands() -> Iterator[None]:
-    """Have messages name the options of commands while this lasts; a program's own name arguments of Python."""
+    """Make messages name command-line options inside this context; otherwise they name Python arguments."""
     global _read_by
     _read_by = "command"
     try:
@@ -23,7 +23,7 @@ def messages_for_commands() -> Iterator[None]:
 
 
 def option(python: str, command: str) -> str:
-    """Return how the reader of a message writes an option: in Python, or on the command line.
+    """Return an option as the reader of the message would write it: in Python, or on the command line.
 
     >>> option("replace=True", "--replace")
     'replace=True'
@@ -32,7 +32,7 @@ def option(python: str, command: str) -> str:
 
 
 class SkillmeshError(ValueError):
-    """Something that the user can mend: a wrong path, a damaged file, a setting that does not fit.
+    """A problem that the user can fix: a wrong path, a damaged file, a setting that does not fit.
 
     Examples
     --------
@@ -44,11 +44,11 @@ class SkillmeshError(ValueError):
     """
 
     lines: tuple[str, ...] = ()
-    """The message's lines, where it has several; a line break in what a message quotes begins none."""
+    """Lines of a message that has several. A line break inside quoted text does not start a new line."""
 
     @classmethod
     def of_lines(cls, *lines: str) -> Self:
-        """Make an error that is shown on several lines."""
+        """Return an error whose message is shown on several lines."""
         error = cls("\n".join(lines))
         error.lines = lines
         return error
@@ -76,7 +76,7 @@ class FolderOfTasksError(DataError):
 
 
 class ArgumentError(SkillmeshError):
-    """An argument of a function that is of another type, or has another value, than it can take.
+    """An argument of a function that has the wrong type or a value that is not allowed.
 
     Examples
     --------
@@ -127,11 +127,11 @@ class WriteError(AgentError, OSError):
 
 
 class LedgerDamagedError(AgentError):
-    """A ledger that is damaged or gone, where something has to be written into it."""
+    """A ledger that is damaged or missing when something has to be written to it."""
 
 
 class UnknownTaskError(AgentError):
-    """A task name that the bank does not hold.
+    """A task name that is not in the bank.
 
     Examples
     --------
@@ -143,11 +143,11 @@ class UnknownTaskError(AgentError):
 
 
 class AmbiguousTaskError(UnknownTaskError):
-    """A task name that several teachers' modules in the bank have."""
+    """A task name that modules of several teachers in the bank share."""
 
 
 class TaskExistsError(AgentError):
-    """A task name that the bank holds already.
+    """A task name that is already in the bank.
 
     Examples
     --------
@@ -172,11 +172,11 @@ class MeshError(SkillmeshError):
 
 
 class EncoderError(SkillmeshError):
-    """An encoder of class names that is not installed, or whose weights cannot be had."""
+    """An encoder of class names that is not installed, or whose weights are not available."""
 
 
 class ModuleError(SkillmeshError):
-    """A `.skill` file that must not be used. Each way to be wrong is a subclass below.
+    """A `.skill` file that must not be used. Each kind of fault is a subclass below.
 
     Examples
     --------
@@ -188,31 +188,31 @@ class ModuleError(SkillmeshError):
 
 
 class TruncatedError(ModuleError):
-    """The file ends before what its header promises."""
+    """The file is shorter than its header states."""
 
 
 class HeaderTooLargeError(ModuleError):
-    """The header is larger than any module needs."""
+    """The header is larger than a module's header may be."""
 
 
 class FileTooLargeError(ModuleError):
-    """The file is larger than any module may be."""
+    """The file is larger than a module may be."""
 
 
 class NotASkillFileError(ModuleError):
-    """The file is something else: a pickle, text, an image, nothing at all."""
+    """The file is not a module: a pickle, text, an image, or empty."""
 
 
 class NotCanonicalError(ModuleError):
-    """The content is readable but not in the one byte form that a module has."""
+    """The content is readable but not encoded in the one byte form that is allowed for it."""
 
 
 class FormatVersionError(ModuleError):
-    """The file was written in a version of the format that this release does not read."""
+    """The file has a version of the format that this release does not read."""
 
 
 class CardError(ModuleError):
-    """The card lacks a field, or a field is out of bounds; where one field is to blame, it is told apart."""
+    """The card lacks a field, or a field is out of bounds. If one field is at fault, `field` names it."""
 
     def __init__(self, message: str, field: str = "", found: str = "", expected: str = "") -> None:
         super().__init__(message)
@@ -220,11 +220,11 @@ class CardError(ModuleError):
 
 
 class OddNameError(CardError):
-    """A task, a class or a teacher has a name that reads like a key or a selector, or hides characters."""
+    """The name of a task, class or teacher looks like a key or a selector, or has invisible characters."""
 
 
 class TensorError(ModuleError):
-    """A tensor is missing, unexpected, or of another dtype or shape than the card demands."""
+    """A tensor is missing, unexpected, or has another dtype or shape than the card requires."""
 
 
 class NotFiniteError(ModuleError):
@@ -232,15 +232,15 @@ class NotFiniteError(ModuleError):
 
 
 class SignatureError(ModuleError):
-    """The signature is not the teacher's."""
+    """The signature was not made with the teacher's key."""
 
 
 class BackboneMismatchError(ModuleError):
-    """The module was made for another backbone than this agent's."""
+    """The module was made for a different backbone than this agent uses."""
 
 
 class SettingsMismatchError(ModuleError):
-    """The module has another representation or other anchors than this agent works with."""
+    """The module has a different representation or kind of anchor than this agent uses."""
 
 
 class NoticeError(ModuleError):

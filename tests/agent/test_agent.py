@@ -478,12 +478,14 @@ class TestHome:
             create_home(tiny_taught.home)
 
     def test_that_is_missing_or_damaged_says_what_to_do(self, tmp_path: Path):
-        with pytest.raises(AgentError, match=r"no agent at .*; name another home, or make one.* `skillmesh init`"):
+        with pytest.raises(
+            AgentError, match=r"no agent at .*; name another home, or create one.* `skillmesh init`"
+        ):
             Core(tmp_path)
         create_home(tmp_path, name="x")
         for text in ("{", '{"name": "x", "colour": "red"}', '{"name": "x", "anchor": "magic"}'):
             (tmp_path / "agent.json").write_text(text)
-            with pytest.raises(AgentError, match=r"agent.json is damaged: .*; mend the file"):
+            with pytest.raises(AgentError, match=r"agent.json is damaged: .*; correct the file"):
                 Core(tmp_path)
 
     @pytest.mark.parametrize(

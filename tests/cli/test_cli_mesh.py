@@ -235,7 +235,7 @@ class TestConfig:
             ("sync_seconds=nan", "sync_seconds"),
             ("sync_seconds=0", "sync_seconds"),
             ("discovery_port=70000", "discovery_port"),
-            ("connect=nowhere", "'nowhere' is no address"),
+            ("connect=nowhere", "'nowhere' is not the address"),
             ("connect=10.0.0.1:99999", "port 99999"),
             ("connect=10.0.0.1:7447", "stays on this machine"),
             ("network=client", "needs a gateway"),
@@ -255,7 +255,7 @@ class TestConfig:
     def test_damaged_settings_are_reported(self, command: Command, home: Path):
         for text in ("{", '{"colour": "red"}', '{"quota_bytes": -1}'):
             (home / "mesh.json").write_text(text)
-            failed(command("config", "--home", home), "mesh.json is damaged", "mend or remove the file")
+            failed(command("config", "--home", home), "mesh.json is damaged", "correct or remove the file")
 
 
 class TestCerts:

@@ -115,7 +115,7 @@ class TestWriting:
             ("pipe", "is a device or a pipe"),
             ("link to a device", "is a device or a pipe"),
             ("no/a", "No such file or directory; name a file in a folder that exists"),
-            ("x" * 300, "File name too long; name a file with a shorter name"),
+            ("x" * 300, "File name too long; choose a shorter file name"),
             ("a/b", "Not a directory; name a file in a folder that exists"),
         ],
         ids=["folder", "device", "pipe", "link", "no folder", "long", "below a file"],
@@ -256,7 +256,7 @@ class TestExport:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(AgentError, match="No space left on device; make room"):
+        with pytest.raises(AgentError, match="No space left on device; free some space"):
             tiny_taught.export("dice", tmp_path / "dice.skill")
         assert names(tmp_path) == set()
 

@@ -133,7 +133,7 @@ class TestEndings:
 
     def test_a_name_without_an_ending(self):
         assert str(Skipped.of(["Makefile"])) == (
-            "1 file skipped: 1 without an ending (not images), such as Makefile"
+            "1 file skipped: 1 without an extension (not images), such as Makefile"
         )
 
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "MPO"])
@@ -237,7 +237,7 @@ class TestLinks:
             raise PermissionError(13, "Permission denied", str(folder))
 
         monkeypatch.setattr(os, "scandir", closed)
-        with pytest.raises(DataError, match=r"cannot look into .*store: Permission denied; allow that"):
+        with pytest.raises(DataError, match=r"cannot read the folder .*store: Permission denied; allow that"):
             open_task(store)
 
 
@@ -249,7 +249,7 @@ class TestOtherKinds:
             (b"Dear diary,\ntoday", "text ('Dear diary, today')"),
             (b"%PDF-1.7\n%\xe2", "a PDF document"),
             (b"\0\0\0\x14ftypqt  \0\0\0\0qt  ", "a video"),
-            (b"\0\1\2\3", "bytes of no known kind"),
+            (b"\0\1\2\3", "data of an unknown format"),
         ],
     )
     def test_are_named(self, head: bytes, expected: str):

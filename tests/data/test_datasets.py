@@ -228,7 +228,9 @@ def test_targets_that_contradict_the_items_are_not_believed(expected: Any):
     dataset = Mapped(list(zip(ARRAYS, LABELS, strict=True)), classes=NAMES, targets=LABELS[::-1])
     with task_of(dataset, name="animals") as task:
         assert shown(task) == expected
-        assert task.notes == ("the dataset states other labels than it hands out; the latter were taken",)
+        assert task.notes == (
+            "the dataset lists other labels than it returns with images; the returned ones were used",
+        )
 
 
 def test_classes_without_images_are_left_out_and_said():
@@ -282,7 +284,7 @@ def test_what_changes_from_reading_to_reading_is_read_once():
     dataset = Mirrored(list(zip(ARRAYS, LABELS, strict=True)), targets=LABELS)
     with task_of(dataset, name="animals") as task:
         assert shown(task) == shown(task)
-        assert "change from reading to reading" in task.notes[0]
+        assert "change each time they are read" in task.notes[0]
 
 
 def test_what_was_put_aside_is_gone_afterwards():
@@ -290,7 +292,7 @@ def test_what_was_put_aside_is_gone_afterwards():
         file = task.splits["train"].files[0]
         assert isinstance(file, StoredImage)
         assert file.size() == len(file.content())
-    with pytest.raises(UnreadableImageError, match="gone since"):
+    with pytest.raises(UnreadableImageError, match="deleted since"):
         file.content()
 
 
@@ -319,7 +321,7 @@ def test_paths_are_not_put_aside(folder: Path, expected: Any):
 def test_no_room_is_said(monkeypatch: pytest.MonkeyPatch):
     with closing(Spool()) as spool:
         monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open("/dev/full", "wb", buffering=0))  # noqa: PTH123, SIM115
-        with pytest.raises(SpoolError, match=r"image 7 cannot be put aside in .*No space left.*TMPDIR"):
+        with pytest.raises(SpoolError, match=r"image 7 cannot be stored in .*No space left.*TMPDIR"):
             spool.put(ARRAYS[0], 7)
 
 

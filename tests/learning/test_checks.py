@@ -99,7 +99,7 @@ class TestLearning:
         (finding,) = lesson.all_findings
         assert finding.kind == "unreadable"
         assert finding.text.startswith(
-            "5 images that cannot be read: train/one/dot0.png (1 × 1 pixels are too few"
+            "5 images that cannot be read: train/one/dot0.png (the image has only 1 × 1 pixels"
         )
         assert finding.text.endswith("and 2 more")
 
@@ -205,7 +205,7 @@ class TestNearTwins:
                 if fits:
                     read(file.getvalue())
                 else:
-                    with pytest.raises(UnreadableImageError, match=f"{size[0]} × {size[1]} pixels are too few"):
+                    with pytest.raises(UnreadableImageError, match=f"has only {size[0]} × {size[1]} pixels"):
                         read(file.getvalue())
 
     def test_blocks_find_what_one_block_finds(self, taught: Core, demo_tasks: Path, monkeypatch):

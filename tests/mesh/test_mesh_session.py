@@ -137,9 +137,9 @@ def test_what_is_no_endpoint_is_refused(bad: object) -> None:
     ("given", "message"),
     [
         ({"network": "client"}, "needs a gateway"),
-        ({"network": "client", "connect": ["a:1"], "listen": ["b:2"]}, "listens to nothing"),
+        ({"network": "client", "connect": ["a:1"], "listen": ["b:2"]}, "does not listen"),
         ({"connect": ["192.0.2.7:7447"]}, "stays on this machine"),
-        ({"interface": "eth0"}, "looks on no interface"),
+        ({"interface": "eth0"}, "uses no interface"),
         ({"network": "moon"}, "the setting network is 'moon'"),
         ({"sync_seconds": 0}, "the setting sync_seconds is 0"),
         ({"colour": "red"}, "the setting colour"),

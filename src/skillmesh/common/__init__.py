@@ -1,1 +1,1 @@
-"""What every part of the package may use: choices, settings, files and text."""
+"""Helpers for every part of the package: option names, settings, files and text."""

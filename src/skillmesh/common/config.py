@@ -1,4 +1,4 @@
-"""An agent's settings: `agent.json` in its home says what it learns with, `mesh.json` how it meets others."""
+"""An agent's settings: `agent.json` in its home for learning, `mesh.json` for its connection to other agents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE = "agent.json"
 
 
 class AgentConfig(BaseModel):
-    """What an agent was set up with. It stays as it is: modules in the bank depend on it."""
+    """Settings that an agent was created with. They never change: modules in the bank depend on them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,18 +33,19 @@ class AgentConfig(BaseModel):
     backbone: str = "lite0"
     weights: Path | None = None
     calibration: Path | None = None
-    """Relative to the home; `None`: the one shipped for the backbone."""
+    """Calibration file, relative to the home; `None`: the one shipped for the backbone."""
     representation: Representation = "descriptor"
     compact: bool = False
     anchor: AnchorKind = Field("sketch", validation_alias=AliasChoices("anchor", "mapper"))
-    """Older homes call it mapper."""
+    """Kind of anchor; older homes call the setting `mapper`."""
     rank: int = Field(8, ge=1, le=256)
     clusters: int = Field(25, ge=1, le=4096)
     variance_floor: float = Field(1e-6, ge=1e-9, le=1e3)
     images_per_class: int = Field(5, ge=1, le=255)
     seed: int = Field(0, ge=0)
     support: Support = "plain"
-    """By what names classes of several tasks support one another in answers; no module depends on it."""
+    """How names of classes in different tasks are matched, so that they support each other in answers. No module
+    depends on it."""
 
     @model_validator(mode="after")
     def _only_descriptors_are_compact(self) -> AgentConfig:
@@ -54,14 +55,14 @@ class AgentConfig(BaseModel):
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> AgentConfig:
-        """Check settings that a user chose."""
+        """Return the settings that a user chose; raise `AgentError` if one is invalid."""
         try:
             return cls(**settings)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(map(str, first["loc"]))
-            found = f"the setting {name} is {first['input']!r}; " if name else "the settings contradict: "
-            raise AgentError(found + first["msg"].lower()) from error
+            start = f"the setting {name} is {first['input']!r}; " if name else "these settings do not fit: "
+            raise AgentError(start + first["msg"].lower()) from error
 
     def save(self, home: Path) -> None:
         write_whole(home / FILE, (self.model_dump_json(indent=2) + "\n").encode(), mode=PRIVATE)
@@ -71,18 +72,18 @@ class AgentConfig(BaseModel):
         path = home / FILE
         if not path.is_file():
             raise AgentError(
-                f"there is no agent at {home}; name another home, or make one there with `skillmesh init`"
+                f"there is no agent at {home}; name another home, or create one there with `skillmesh init`"
             )
         try:
             return cls.model_validate_json(path.read_text())
         except (ValidationError, UnicodeDecodeError) as error:
             first = str(error).splitlines()
             raise AgentError(
-                f"{path} is damaged: {' '.join(first[:3])}; mend the file, or make a new agent in another home"
+                f"{path} is damaged: {' '.join(first[:3])}; correct the file, or create an agent in another home"
             ) from error
 
 
-# How an agent meets others, as `mesh.json` in its home keeps it: the network, whom to trust, how much to take.
+# Settings of the mesh, kept in `mesh.json` in the home: the network, teachers to trust, limits on downloads.
 
 MESH_FILE = "mesh.json"
 PORT = 7447
@@ -96,7 +97,7 @@ _ENDPOINT = re.compile(
 
 
 class TlsFiles(BaseModel):
-    """The files of mutual TLS: the mesh's CA, this agent's certificate and its key."""
+    """Files for mutual TLS: the mesh's CA, this agent's certificate and its key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,34 +106,34 @@ class TlsFiles(BaseModel):
     key: Path
 
     def beside(self, home: Path) -> TlsFiles:
-        """Take relative paths as lying in the home, wherever the process runs."""
+        """Return absolute paths; relative ones start at the home, whatever the working directory is."""
         base = home.resolve()
         return TlsFiles(ca=base / self.ca, certificate=base / self.certificate, key=base / self.key)
 
 
 class MeshSettings(BaseModel):
-    """What an agent needs to know to meet others. Endpoints are kept as `tcp/host:port` or, with TLS, `tls/…`."""
+    """How an agent connects to other agents. Endpoints are kept as `tcp/host:port` or, with TLS, `tls/…`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     network: Network = "machine"
-    """machine: agents on this machine, with no network at all; lan: whoever answers on the local network; fixed:
-    the peers in `connect` and those that they know; client: a gateway in `connect`, from behind a NAT."""
+    """machine: agents on this machine, with no network at all; lan: every agent that answers on the local network;
+    fixed: the peers in `connect` and those that they know; client: a gateway in `connect`, from behind a NAT."""
     listen: tuple[str, ...] = ()
     connect: tuple[str, ...] = ()
     interface: str | None = Field(None, min_length=1, max_length=64)
-    """Where the network lan looks for others; `None`: everywhere."""
+    """Network interface on which the network lan looks for agents; `None`: all of them."""
     discovery_port: int = Field(DISCOVERY_PORT, ge=1, le=65535)
-    """Agents with different ports do not find each other: two meshes on one network."""
+    """Port for discovery. Agents with different ports do not find each other: two meshes on one network."""
     tls: TlsFiles | None = None
     trust: Trust = "listed"
     interests: tuple[Interest, ...] = ()
-    """Patterns of task names with `*`, or `tag:NAME`; none: everything."""
+    """Tasks to fetch: patterns of task names with `*`, or `tag:NAME`; empty: all tasks."""
     quota_bytes: int = Field(1_000_000_000, ge=0)
     max_module_bytes: int = Field(8_000_000, ge=1)
     modules_per_teacher: int = Field(1_000, ge=1)
     modules_per_hour: int = Field(1_200, ge=1)
-    """Of one teacher."""
+    """Largest number of modules fetched from one teacher in an hour."""
     sync_seconds: float = Field(10.0, ge=0.1, le=86_400)
 
     @model_validator(mode="before")
@@ -152,30 +153,30 @@ class MeshSettings(BaseModel):
     @model_validator(mode="after")
     def _network_and_endpoints_agree(self) -> MeshSettings:
         if self.network == "client" and not self.connect:
-            raise ValueError("the network client needs a gateway to connect to, as in connect = host:7447")
+            raise ValueError("the network client needs a gateway to connect to, for example connect = host:7447")
         if self.network == "client" and self.listen:
-            raise ValueError("the network client listens to nothing; leave listen empty, or use fixed")
+            raise ValueError("the network client does not listen; leave listen empty, or use the network fixed")
         if self.interface is not None and self.network != "lan":
-            raise ValueError(f"the network {self.network} looks on no interface; leave interface out, or use lan")
+            raise ValueError(f"the network {self.network} uses no interface; leave interface out, or use lan")
         if self.network == "machine":
             for text in (*self.listen, *self.connect):
                 if not is_here(text):
                     raise ValueError(
-                        f"the network machine stays on this machine, {text} leads away from it; use 127.0.0.1, or "
+                        f"the network machine stays on this machine, but {text} is elsewhere; use 127.0.0.1, or "
                         "the network lan, fixed or client"
                     )
         return self
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> MeshSettings:
-        """Check settings that a user chose."""
+        """Return the settings that a user chose; raise `AgentError` if one is invalid."""
         try:
             return cls(**settings)
         except ValidationError as error:
             raise AgentError(_complaint(error)) from error
 
     def with_(self, **changes: Any) -> MeshSettings:
-        """Return these settings with some of them changed, for one run."""
+        """Return a copy of these settings with some of them changed, for one run."""
         return self.of(self.model_dump() | changes)
 
     def save(self, home: Path) -> None:
@@ -183,29 +184,29 @@ class MeshSettings(BaseModel):
 
     @classmethod
     def load(cls, home: Path) -> MeshSettings:
-        """Read the home's settings; where there are none, the defaults hold."""
+        """Read the settings in the home; return the defaults if there are none."""
         path = home / MESH_FILE
         try:
             return cls.model_validate_json(path.read_text())
         except FileNotFoundError:
             return cls.of({})
         except ValidationError as error:
-            raise AgentError(f"{path} is damaged: {_complaint(error)}; mend or remove the file") from error
+            raise AgentError(f"{path} is damaged: {_complaint(error)}; correct or remove the file") from error
         except (OSError, UnicodeDecodeError) as error:
-            raise AgentError(f"{path} cannot be read: {error}; mend or remove the file") from error
+            raise AgentError(f"{path} cannot be read: {error}; correct or remove the file") from error
 
 
 def endpoint(text: object, *, secure: bool = False, any_port: bool = False) -> str:
-    """Bring `host:port`, `tcp/host:port` or `tls/host:port` into the form in which the mesh uses it.
+    """Return `host:port`, `tcp/host:port` or `tls/host:port` in the form that the mesh uses.
 
-    With TLS on, everything is TLS: a `tcp/` from before it was turned on is lifted, never the other way round.
-    `any_port` allows port 0, which lets the system choose one.
+    With TLS on, every endpoint uses TLS: a `tcp/` from before it was turned on becomes `tls/`, but `tls/` never
+    becomes `tcp/`. `any_port` allows port 0, which lets the system choose one. Raises `ValueError`.
     """
     match = _ENDPOINT.fullmatch(str(text))
     if match is None or match["scheme"] not in (None, "tcp", "tls"):
-        raise ValueError(f"{text!r} is no address of an agent; expected host:port, such as 192.0.2.7:{PORT}")
+        raise ValueError(f"{text!r} is not the address of an agent; expected host:port, such as 192.0.2.7:{PORT}")
     if match["scheme"] == "tls" and not secure:
-        raise ValueError(f"{text!r} asks for TLS, and no certificate is set; set tls, or leave tls/ away")
+        raise ValueError(f"{text!r} asks for TLS, but no certificate is set; set tls, or leave tls/ out")
     lowest, port = (0 if any_port else 1), int(match["port"])
     if not lowest <= port <= 65535:
         raise ValueError(f"{text!r} has the port {port}; expected {lowest} to 65535")
@@ -213,13 +214,13 @@ def endpoint(text: object, *, secure: bool = False, any_port: bool = False) -> s
 
 
 def host_and_port(locator: str) -> tuple[str, int]:
-    """Split an endpoint as `endpoint` returns it."""
+    """Return host and port of an endpoint in the form that `endpoint` returns."""
     host, _, port = locator.partition("/")[2].rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def is_here(locator: str) -> bool:
-    """Whether an endpoint is on this machine."""
+    """Return whether an endpoint is on this machine."""
     host, _ = host_and_port(locator)
     try:
         return ipaddress.ip_address(host).is_loopback

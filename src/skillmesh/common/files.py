@@ -1,9 +1,9 @@
-"""The one way in which files are written: all of it or nothing, and nobody else's file in its place.
+"""Atomic writing of files. The whole package writes files with these functions.
 
-A file is written under a name that nobody can foresee, in the folder where it belongs, with the mode that it is to
-have, and renamed into its place. A link that lies there is replaced, never followed. What is written for good
-(`sync`) outlasts a power cut. If anything fails, the half-written file is removed; a killed process leaves one
-behind, which `remove_abandoned` finds. `tests/common/test_files.py` keeps other ways to write out of the package.
+A file is first written under an unpredictable name in its target folder, with its final mode, and then renamed to
+its target. A link at the target is replaced, never followed. With `sync`, the file survives a power cut. If
+anything fails, the partial file is removed; a killed process leaves one behind, which `remove_abandoned` removes.
+`tests/common/test_files.py` checks that the package writes files in no other way.
 """
 
 from __future__ import annotations
@@ -23,54 +23,54 @@ from skillmesh.errors import WriteError
 
 try:
     import fcntl
-except ImportError:  # no POSIX system
+except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 PRIVATE = 0o600
-"""Mode of what an agent keeps for itself."""
+"""Mode of an agent's own files."""
 SHARED = 0o666
-"""Mode of what the user asked for: as the user's umask allows."""
+"""Mode of files that the user asked for; the user's umask restricts it."""
 PRIVATE_FOLDER = 0o700
 
 PARTIAL = ".partial"
 _OURS = re.compile(r"\.skillmesh-[0-9a-f]{16}\.partial")
 _OLDER = re.compile(r"(agent\.json|mesh\.json|training-[0-9a-f]{16}|tmp\w{8}|[0-9a-f]{64})\.partial")
-"""Names that earlier releases gave to half-written files in agents' homes."""
+"""Names of partial files that earlier releases left in agents' homes."""
 HOUR = 3600.0
 LONGEST_PART = 255
-"""Bytes of one part of a path that systems take."""
+"""Largest number of bytes that systems accept in one part of a path."""
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_NOT_HERE = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
-"""Errors of file systems that cannot lock a file, or sync a folder."""
+_NOT_SUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
+"""Error numbers of file systems that cannot lock a file or sync a folder."""
 _REMEDIES = {
-    errno.ENOSPC: "make room, then try again",
-    errno.EDQUOT: "make room, then try again",
+    errno.ENOSPC: "free some space, then try again",
+    errno.EDQUOT: "free some space, then try again",
     errno.ENOENT: "name a file in a folder that exists",
     errno.ENOTDIR: "name a file in a folder that exists",
     errno.EISDIR: "name a file, not a folder",
-    errno.ENAMETOOLONG: "name a file with a shorter name",
+    errno.ENAMETOOLONG: "choose a shorter file name",
 }
 
 
 def write_whole(
     path: str | Path, data: bytes, *, mode: int = SHARED, sync: bool = True, new: bool = False
 ) -> None:
-    """Write a file, all of it or nothing; see `writing`."""
+    """Write a file completely or not at all; see `writing`."""
     with writing(path, mode=mode, sync=sync, new=new) as file:
         file.write(data)
 
 
 @contextmanager
 def writing(path: str | Path, *, mode: int = SHARED, sync: bool = True, new: bool = False) -> Iterator[BinaryIO]:
-    """Give a file to write to, and put it into its place when all is written.
+    """Yield a file to write to, and move it to `path` once everything is written.
 
     Parameters
     ----------
     sync
-        Whether it has to outlast a power cut from then on; results that can be made again need not.
+        Whether the file must survive a power cut from then on; not needed for results that can be computed again.
     new
-        Never in the place of another file: `FileExistsError` where there is one, even in a race.
+        Whether an existing file is an error: raise `FileExistsError` instead of replacing it, even in a race.
     """
     target = Path(path)
     partial: Path | None = None
@@ -82,7 +82,7 @@ def writing(path: str | Path, *, mode: int = SHARED, sync: bool = True, new: boo
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-            _put(partial, target, new)  # while it is locked: until then a killed process may have left it
+            _put(partial, target, new)  # still locked: an unlocked partial file counts as abandoned
         if sync:
             sync_folder(target.parent)
     except OSError as error:
@@ -96,65 +96,66 @@ def writing(path: str | Path, *, mode: int = SHARED, sync: bool = True, new: boo
 
 
 def refuse_other_than_file(target: Path) -> None:
-    """Refuse to put a file in the place of a folder, a device or a pipe, also where a link leads to one."""
+    """Raise `WriteError` if the target is a folder, a device or a pipe, or a link to one."""
     try:
-        found = target.stat().st_mode
-    except OSError:  # nothing there, or a link to nothing
+        mode = target.stat().st_mode
+    except OSError:  # nothing there, or a broken link
         return
-    if stat.S_ISDIR(found):
+    if stat.S_ISDIR(mode):
         raise _explained(target, OSError(errno.EISDIR, os.strerror(errno.EISDIR)))
-    if not stat.S_ISREG(found):
+    if not stat.S_ISREG(mode):
         raise WriteError(
             f"cannot write {target}: it is a device or a pipe; expected the name of a file", errno.EINVAL
         )
 
 
 def too_long(path: str | os.PathLike[str]) -> bool:
-    """Whether no file can be there: systems refuse such names with an error of their own."""
+    """Return whether a part of the path is longer than systems allow, so that no such file can exist."""
     return any(len(part) > LONGEST_PART for part in os.fsencode(path).split(os.sep.encode()))
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that its owner alone can look into, and that outlasts a power cut; one that is there stays."""
-    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    """Create a folder that only its owner can read, and that survives a power cut; keep an existing one."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    for parent in made:
+    for parent in missing:
         sync_folder(parent.parent)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there, so that it does not come back with a power cut."""
+    """Remove a file, if it exists, so that a power cut does not bring it back."""
     with suppress(FileNotFoundError):
         path.unlink()
         sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename or removal outlast a power cut, where the system allows a folder to be synced."""
+    """Make a rename or removal in a folder survive a power cut, where the system can sync a folder."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # a folder that we may write to, but not look into
+    except PermissionError:  # a folder that we may write to but not read
         return
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _NOT_HERE:
+        if error.errno not in _NOT_SUPPORTED:
             raise
     finally:
         os.close(descriptor)
 
 
 def remove_abandoned(folder: Path, *, in_home: bool = False) -> None:
-    """Remove what killed processes left half written in a folder.
+    """Remove partial files that killed processes left in a folder.
 
-    Whoever writes holds a lock on the file, so one that can be locked is nobody's. Earlier releases held none, and
-    gave names that others' files may have too: in an agent's home (`in_home`) these go when they are an hour old.
+    A process that writes a file holds a lock on it, so a partial file that can be locked is abandoned. Earlier
+    releases held no lock and used names that other programs' files may have too: in an agent's home (`in_home`)
+    these are removed once they are an hour old.
     """
     with suppress(OSError):
         for path in list(folder.iterdir()):
-            with suppress(OSError):  # somebody writes it, or another process has just removed it
+            with suppress(OSError):  # another process is writing it, or has just removed it
                 if _OURS.fullmatch(path.name):
                     _remove_unlocked(path)
                 elif in_home and _OLDER.fullmatch(path.name) and path.lstat().st_mtime < time.time() - HOUR:
@@ -173,7 +174,7 @@ def _remove_unlocked(path: Path) -> None:
 
 
 def _begin(folder: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """Make a new file of our own and lock it."""
+    """Create a new partial file and lock it."""
     while True:
         path = folder / f".skillmesh-{secrets.token_hex(8)}{PARTIAL}"
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, mode), "wb")
@@ -181,7 +182,7 @@ def _begin(folder: Path, mode: int) -> tuple[Path, BinaryIO]:
             _lock(file)
             if os.fstat(file.fileno()).st_nlink:
                 return path, file
-            file.close()  # between the two lines above somebody took it for abandoned
+            file.close()  # another process removed it as abandoned before it was locked
         except BaseException:
             file.close()
             path.unlink(missing_ok=True)
@@ -194,7 +195,7 @@ def _lock(file: BinaryIO) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, *_NOT_HERE):
+        if error.errno not in (errno.ENOLCK, *_NOT_SUPPORTED):
             raise
 
 
@@ -203,7 +204,7 @@ def _put(partial: Path, target: Path, new: bool) -> None:
         partial.replace(target)
         return
     try:
-        os.link(partial, target)  # unlike a rename, this refuses a file that has just appeared
+        os.link(partial, target)  # unlike a rename, this fails if a file has just appeared there
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
@@ -213,5 +214,5 @@ def _put(partial: Path, target: Path, new: bool) -> None:
 
 
 def _explained(target: Path, error: OSError) -> WriteError:
-    remedy = _REMEDIES.get(error.errno or 0, "name a place that you can write to")
+    remedy = _REMEDIES.get(error.errno or 0, "choose a place that you can write to")
     return WriteError(f"cannot write {target}: {error.strerror or error}; {remedy}", error.errno, error.strerror)

@@ -1,7 +1,7 @@
 """Read a task from Python: images with labels, a torch, torchvision or Hugging Face dataset, or a generator.
 
-What can be read again at any time stays where it is. Everything else is read once and put aside in a temporary
-file on disk, since learning looks at images more than once. Nothing here imports torch, torchvision or datasets.
+Images that can be read again at any time are read from the dataset itself. All others are read once and stored in
+a temporary file, since learning reads images more than once. torch, torchvision and datasets are not imported.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from skillmesh.data.sources import FolderSource
 from skillmesh.errors import ArgumentError, DataError, SkillmeshError
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo")
-"""Names of the column that holds images, the likeliest first."""
+"""Possible names of the column with images, the likeliest first."""
 LABEL_COLUMNS = ("label", "labels", "target", "targets", "fine_label", "class", "category")
-"""Names of the column that holds labels, the likeliest first."""
+"""Possible names of the column with labels, the likeliest first."""
 TARGETS = ("targets", "labels")
-"""Attributes in which datasets of torch keep the labels of all their images."""
+"""Attributes in which torch datasets keep the labels of all their images."""
 PROBED, READINGS = 4, 4
-"""Number of images that are read beforehand, and how often: a transform that mirrors every other image passes
-unnoticed once in 4,000 times."""
+"""Number of images that are read in advance to find random transforms, and how often each is read: a transform
+that mirrors every other image goes unnoticed once in 4,000 times."""
 _MISSING = object()
 
 
@@ -52,7 +52,7 @@ def task_of(
     hold_out: Collection[str] = ("val",),
     fewest_classes: int = 2,
 ) -> Iterator[TaskImages]:
-    """Open a task that is given by Python objects; its images can be read until the context ends.
+    """Yield a task made from Python objects; its images can be read until the context ends.
 
     Parameters
     ----------
@@ -63,31 +63,30 @@ def task_of(
     labels
         A name or an integer for each image.
     classes
-        Names that integers stand for, by position. By default the dataset's own (`classes` of torchvision,
-        `ClassLabel` of Hugging Face); where nothing names them, 0 is called "0".
+        Names of the classes that integers stand for, by position. By default the dataset's own (`classes` of
+        torchvision, `ClassLabel` of Hugging Face); if there are none, 0 is called "0".
     seed
-        Decides which 15 % of each class's images are for validation, by the rule that holds for folders.
+        Random seed that decides which 15 % of each class's images are for validation, as for folders.
     hold_out
-        Splits that are cut from the images; none: all are training images.
+        Splits that are cut from the images; if empty, all are training images.
     fewest_classes
-        Number of classes below which the images make no task.
+        Smallest number of classes of a task.
 
-    The task's classes are sorted by name, as those of a folder are, in whatever order `classes` has them: the same
-    images give the same module however they are handed over. Classes without images are left out, and a note says
-    so. Of torchvision's ImageFolder the files themselves are read, without its transform, as are those of Hugging
-    Face.
+    The task's classes are sorted by name, as for a folder, whatever the order of `classes`: the same images give
+    the same module however they are passed. Classes without images are left out, with a note. For torchvision's
+    ImageFolder and for Hugging Face, the files themselves are read, without the dataset's transform.
 
     Raises
     ------
     ArgumentError
-        An argument is of a kind that cannot be a dataset, labels or names.
+        An argument has a type that cannot be a dataset, labels or names.
     DataError
-        The images and labels contradict each other or make no task. An image that cannot be read is skipped and
-        listed instead.
+        The images and labels do not match, or do not make a task. A single image that cannot be read is skipped
+        and listed instead.
     """
     refuse_bad_classes(classes)
     with closing(Spool()) as spool:
-        task = _sorted_out(_opened(images, labels, spool), nfc(name), classes, seed, hold_out)
+        task = _task_from(_opened(images, labels, spool), nfc(name), classes, seed, hold_out)
         if len(task.classes) < fewest_classes:
             count = f"one class only ({task.classes[0]!r})" if task.classes else "no images"
             raise DataError(f"{name!r} has {count}; a task needs images of two or more classes")
@@ -96,18 +95,18 @@ def task_of(
 
 @dataclass
 class _Items:
-    """Images with their labels as they were given, position by position."""
+    """Images and their labels as the caller gave them, in the same order."""
 
     images: list[AnyImage]
     labels: list[Any]
     classes: Sequence[str] | None = None
-    """Names that the dataset has for integers."""
+    """The dataset's own names for integer labels."""
     notes: list[str] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    """Where each stands in what the user handed over, for messages; empty where none was skipped or moved."""
+    """Position of each image in the caller's data, for messages; empty if none was skipped or moved."""
 
 
-# Which kind of thing was given.
+# Recognise what kind of dataset was given.
 
 
 def _opened(images: Any, labels: Any, spool: Spool) -> _Items:
@@ -118,7 +117,7 @@ def _opened(images: Any, labels: Any, spool: Spool) -> _Items:
         )
     if hasattr(images, "dataset") and hasattr(images, "batch_size"):
         raise ArgumentError(
-            f"images: found a {type(images).__name__}, which hands out batches; expected a dataset; give the "
+            f"images: found a {type(images).__name__}, which yields batches; expected a dataset; give the "
             "loader's own: loader.dataset"
         )
     if labels is not None:
@@ -144,7 +143,7 @@ _HOW = "call learn(images, labels, name=…) or learn(dataset, name=…) with a 
 
 
 def _with_labels(images: Any, labels: Any, spool: Spool) -> _Items:
-    """Images and labels that were given apart."""
+    """Return images and labels that were given as two arguments."""
     if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
         raise ArgumentError(f"labels: found {_shown(labels)}; expected a list with one label for each image")
     if isinstance(images, Mapping) or not (isinstance(images, Iterable) or _is_sequence(images)):
@@ -152,7 +151,7 @@ def _with_labels(images: Any, labels: Any, spool: Spool) -> _Items:
     listed = _listed_labels(labels)
     if holds_values(images) and not hasattr(images, "to_list"):
         images = _rows(images)
-    elif hasattr(images, "to_list"):  # a column of pandas, whose [i] is not the i-th
+    elif hasattr(images, "to_list"):  # a pandas column: its [i] is not the i-th value
         images = images.to_list()
     if not _is_sequence(images):
         return _spooled(enumerate(zip_longest(images, listed, fillvalue=_MISSING)), spool, None)
@@ -165,21 +164,21 @@ def _with_labels(images: Any, labels: Any, spool: Spool) -> _Items:
 
 
 def _listed_labels(labels: Any) -> list[Any]:
-    """Return labels as plain values; a tensor's are read at once, since each alone costs a microsecond or ten."""
+    """Return labels as plain values; read a tensor's all at once, since each alone costs 1 to 10 microseconds."""
     if hasattr(labels, "tolist") and hasattr(labels, "ndim"):
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         if labels.ndim != 1:
             raise ArgumentError(
-                f"labels: found an array of shape {tuple(labels.shape)}; expected one label for each image; of "
-                "one-hot rows take labels.argmax(1)"
+                f"labels: found an array of shape {tuple(labels.shape)}; expected one label for each image; for "
+                "one-hot rows, give labels.argmax(1)"
             )
         return list(labels.tolist())
     return list(labels)
 
 
 def _rows(images: Any) -> Any:
-    """Return an array whose rows are images; with labels beside it, three axes are a batch of grey images."""
+    """Return an array whose rows are images; since there are labels, three axes are a batch of grey images."""
     batch = batch_of(images)
     if batch is None:
         batch = np.asarray(images)
@@ -199,23 +198,23 @@ def _refuse_other_length(images: int, labels: int) -> None:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Whether value[i] can be asked for; an iterable dataset of torch has a length and an empty method for it."""
+    """Return whether value[i] works. Torch's IterableDataset has a length, but its `__getitem__` is empty."""
     if isinstance(value, Mapping) or any(cls.__name__ == "IterableDataset" for cls in type(value).__mro__):
         return False
     return hasattr(value, "__getitem__") and hasattr(value, "__len__")
 
 
 def _listed(pairs: Sequence[Any]) -> _Items:
-    """A list of (image, label), or of rows with two known columns."""
-    found = [_pair(item, index) for index, item in enumerate(pairs)]
-    return _lazy([image for image, _ in found], [label for _, label in found], None)
+    """Return the items of a list of (image, label), or of rows with two known columns."""
+    rows = [_pair(item, index) for index, item in enumerate(pairs)]
+    return _lazy([image for image, _ in rows], [label for _, label in rows], None)
 
 
 # Datasets of torch and torchvision.
 
 
 def _map_dataset(dataset: Any, spool: Spool) -> _Items:
-    """A dataset with dataset[i]: lazily where it says its labels beforehand, else read once."""
+    """Return the items of a dataset with dataset[i]: read lazily if its labels are known in advance, else once."""
     names = _classes_of(dataset)
     base, chosen = _unwrapped(dataset)
     targets = _targets(base)
@@ -223,7 +222,7 @@ def _map_dataset(dataset: Any, spool: Spool) -> _Items:
         notes = []
         if getattr(base, "transform", None) is not None:
             notes.append(f"the files of {type(base).__name__} were read as they are, without its transform")
-        order = sorted(chosen, key=lambda position: files[position].name)  # as those of a folder
+        order = sorted(chosen, key=lambda position: files[position].name)  # as for a folder
         return _Items([files[i] for i in order], [targets[i] for i in order], names, notes, order)
     notes = []
     if targets is not None:
@@ -235,7 +234,7 @@ def _map_dataset(dataset: Any, spool: Spool) -> _Items:
 
 
 def _unwrapped(dataset: Any) -> tuple[Any, Sequence[int]]:
-    """Return the dataset behind `torch.utils.data.Subset`, which `random_split` makes, and the positions in it."""
+    """Return the dataset inside a `torch.utils.data.Subset` (from `random_split`), and the positions in it."""
     chosen: Sequence[int] = range(len(dataset))
     while _is_subset(dataset):
         chosen = [int(dataset.indices[position]) for position in chosen]
@@ -257,7 +256,7 @@ def _classes_of(dataset: Any) -> Sequence[str] | None:
 
 
 def _targets(dataset: Any) -> list[Any] | None:
-    """Return the labels that a dataset states for all its images, unless it changes them when it is read."""
+    """Return the labels that a dataset lists for all its images; None if it has none or transforms them."""
     if getattr(dataset, "target_transform", None) is not None:
         return None
     for attribute in TARGETS:
@@ -274,13 +273,13 @@ def _targets(dataset: Any) -> list[Any] | None:
                 for label in listed:
                     _plain_label(label, 0)
                 return listed
-        except SkillmeshError:  # boxes, masks, several labels: dataset[i] decides
+        except SkillmeshError:  # boxes, masks or several labels: use those of dataset[i]
             continue
     return None
 
 
 def _image_files(dataset: Any) -> list[ImageFile] | None:
-    """Return the files of torchvision's ImageFolder, named by their paths in it; None where it is another."""
+    """Return the files of torchvision's ImageFolder, named by their paths in it; None for other datasets."""
     reads = getattr(type(dataset), "__getitem__", None)
     loads = getattr(dataset, "loader", None)
     if {getattr(each, "__module__", None) for each in (reads, loads)} != {"torchvision.datasets.folder"}:
@@ -314,11 +313,11 @@ class _Firsts:
 
 
 def _each(dataset: Any) -> Iterator[tuple[int, Any]]:
-    """Read a dataset from its first item to its last; one that fails is handed out as its error."""
+    """Yield a dataset's items with their positions; in place of an item that fails, its exception."""
     for index in range(len(dataset)):
         try:
             yield index, dataset[index]
-        except Exception as error:  # whatever a user's code raises
+        except Exception as error:  # the dataset's own code may raise anything
             yield index, error
 
 
@@ -330,7 +329,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _table(table: Any, spool: Spool) -> _Items:
-    """A `datasets.Dataset` or `IterableDataset`: image files are taken as they are stored, not decoded by it."""
+    """Return the items of a `datasets.Dataset` or `IterableDataset`: image files as stored, not decoded by it."""
     features = table.features or {}
     columns = list(table.column_names or features)
     notes = []
@@ -338,7 +337,7 @@ def _table(table: Any, spool: Spool) -> _Items:
         notes.append("the dataset's images were read as they are, without its transform")
     if hasattr(table, "with_format"):
         table = table.with_format(None)  # rows as plain Python objects
-    if not columns:  # one that streams and does not know yet
+    if not columns:  # a streaming dataset that does not know its columns yet
         return _spooled(enumerate(table), spool, None)
     image = _column(columns, features, IMAGE_COLUMNS, "Image")
     label = _column(columns, features, LABEL_COLUMNS, "ClassLabel")
@@ -378,7 +377,7 @@ def _mapping(columns: Mapping[Any, Any], spool: Spool) -> _Items:
 
 
 def _column(columns: Sequence[Any], features: Mapping[str, Any], known: Sequence[str], kind: str) -> str:
-    """Find a column by its name, or else by being the only one of its kind."""
+    """Return a column found by its name, or else because it is the only one of its type."""
     if named := [name for name in known if name in columns]:
         return named[0]
     alike = [column for column in columns if type(features.get(column)).__name__ == kind]
@@ -386,13 +385,13 @@ def _column(columns: Sequence[Any], features: Mapping[str, Any], known: Sequence
         return str(alike[0])
     raise DataError(
         f"found the columns {', '.join(map(repr, columns)) or 'none'}; expected one named "
-        f"{' or '.join(map(repr, known))}; give them apart: "
+        f"{' or '.join(map(repr, known))}; give images and labels separately: "
         "learn(images=dataset['…'], labels=dataset['…'], name=…)"
     )
 
 
 def _pair(item: Any, index: int) -> tuple[Any, Any]:
-    """Take a dataset's item apart into image and label."""
+    """Return image and label of a dataset's item."""
     if isinstance(item, Mapping):
         image, label = (_column(list(item), {}, names, "") for names in (IMAGE_COLUMNS, LABEL_COLUMNS))
         return item[image], item[label]
@@ -401,15 +400,15 @@ def _pair(item: Any, index: int) -> tuple[Any, Any]:
     found = f"{type(item).__name__} of {len(item)}" if isinstance(item, tuple | list) else type(item).__name__
     raise DataError(
         f"item {index} of the dataset is a {found}; expected (image, label), or a mapping with 'image' and 'label'"
-        "; where labels lie elsewhere, give them apart: learn(images, labels, name=…)"
+        "; if the labels are elsewhere, give them separately: learn(images, labels, name=…)"
     )
 
 
-# Images that are read where they are, and those that are put aside.
+# Images that are read from the dataset itself, and images that are stored in a temporary file.
 
 
 def _lazy(images: Any, labels: list[Any], names: Sequence[str] | None) -> _Items:
-    """Images that can be read at any time; nothing is copied."""
+    """Return items whose images can be read at any time; nothing is copied."""
     lock = None if isinstance(images, list | tuple | np.ndarray) else threading.Lock()
     kept: list[AnyImage] = [ItemImage(images, index, lock) for index in range(len(labels))]
     if isinstance(images, list | tuple):  # paths are better names than numbers
@@ -421,12 +420,12 @@ def _lazy(images: Any, labels: list[Any], names: Sequence[str] | None) -> _Items
 
 
 def _probed(count: int) -> list[int]:
-    """Choose a few positions, evenly spread."""
+    """Return up to `PROBED` positions, evenly spread."""
     return sorted({round(at) for at in np.linspace(0, count - 1, min(count, PROBED))})
 
 
 def _refuse_all_unusable(images: Iterable[AnyImage]) -> None:
-    """Raise what is wrong with the first image if none is of an accepted kind: the others will not be either."""
+    """Raise the first image's error if no image has an accepted type: the others will not have one either."""
     faults: list[DataError] = []
     for image in images:
         if not isinstance(image, ItemImage):
@@ -443,17 +442,17 @@ def _refuse_all_unusable(images: Iterable[AnyImage]) -> None:
 
 
 def _unsteady(images: Any, labels: list[Any], label_of: Callable[[int], Any] | None = None) -> str | None:
-    """Say why a dataset must not be read more than once; None where a few readings agree with each other.
+    """Return why a dataset must be read only once; None if several readings of a few images agree.
 
-    `label_of` reads a label where the dataset has it beside the image.
+    `label_of` reads the label that the dataset returns with an image.
     """
     for position in _probed(len(labels)):
         image = ItemImage(images, position)
         try:
             if len({image.content() for _ in range(READINGS)}) > 1:
-                return "the dataset's images change from reading to reading; each was read once and kept as it was"
+                return "the dataset's images change each time they are read; each was read once and kept"
             if label_of and _plain_label(label_of(position), position) != _plain_label(labels[position], position):
-                return "the dataset states other labels than it hands out; the latter were taken"
+                return "the dataset lists other labels than it returns with images; the returned ones were used"
         except UnreadableImageError:
             continue
     return None
@@ -462,8 +461,8 @@ def _unsteady(images: Any, labels: list[Any], label_of: Callable[[int], Any] | N
 def _spooled(
     items: Iterable[tuple[int, Any]], spool: Spool, names: Sequence[str] | None, notes: Iterable[str] = ()
 ) -> _Items:
-    """Read (position, (image, label)) once, and put the images aside."""
-    found = _Items([], [], names, list(notes))
+    """Read (position, (image, label)) once, and store the images in a temporary file."""
+    kept = _Items([], [], names, list(notes))
     skipped: list[str] = []
     faults: list[DataError] = []
     usable = 0
@@ -492,20 +491,20 @@ def _spooled(
                 faults.append(error)
             if not usable and len(faults) == PROBED:
                 break
-        found.images.append(image)
-        found.labels.append(label)
-        found.positions.append(index)
+        kept.images.append(image)
+        kept.labels.append(label)
+        kept.positions.append(index)
     if faults and not usable:
         raise faults[0]
     if skipped:
-        if not found.images:
-            raise DataError(f"no item of the dataset can be read: {some(skipped)}; mend the dataset")
-        found.notes.append(f"{len(skipped):,} item(s) of the dataset skipped that cannot be read: {some(skipped)}")
-    return found
+        if not kept.images:
+            raise DataError(f"no item of the dataset can be read: {some(skipped)}; correct the dataset")
+        kept.notes.append(f"{len(skipped):,} item(s) of the dataset skipped that cannot be read: {some(skipped)}")
+    return kept
 
 
 def _guarded(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Yield what somebody else's code yields; what it raises is said in our words."""
+    """Yield the items of a dataset; turn exceptions of its own code into a `DataError`."""
     read = 0
     try:
         for item in items:
@@ -515,8 +514,8 @@ def _guarded(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         raise
     except Exception as error:
         raise DataError(
-            f"reading the dataset failed after {read:,} items: {type(error).__name__}: {error}; mend that, or "
-            "leave the item out"
+            f"reading the dataset failed after {read:,} items: {type(error).__name__}: {error}; correct that, "
+            "or leave the item out"
         ) from error
 
 
@@ -524,7 +523,7 @@ def _guarded(items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
 
 
 def refuse_bad_classes(classes: Any) -> None:
-    """Refuse names of classes that are none, or that two classes share."""
+    """Raise `ArgumentError` for class names that are not names, or that two classes share."""
     if classes is None:
         return
     if isinstance(classes, str | bytes | Mapping) or not isinstance(classes, Sequence):
@@ -541,8 +540,8 @@ def _refuse_equal(names: Sequence[str], where: str) -> None:
     twice = [name for name, count in Counter(map(nfc, names)).items() if count > 1]
     if twice:
         raise ArgumentError(
-            f"{where}: found {some(map(repr, twice))} more than once; expected another name for each class; give "
-            "them with classes=[…]"
+            f"{where}: found {some(map(repr, twice))} more than once; expected a different name for each class; "
+            "give them with classes=[…]"
         )
 
 
@@ -554,10 +553,10 @@ def _shown(value: Any) -> str:
 
 
 def _plain_label(label: Any, index: int) -> str | int:
-    """Return a label as a name or an integer, of whatever library it is."""
+    """Return a label of any library as a name or an integer."""
     value = label
     if hasattr(value, "item") and hasattr(value, "ndim") and (value.ndim == 0 or tuple(value.shape) == (1,)):
-        value = value.item()  # of NumPy or torch
+        value = value.item()  # a NumPy or torch scalar
     if isinstance(value, str) and value:
         return nfc(str(value))
     try:
@@ -565,24 +564,24 @@ def _plain_label(label: Any, index: int) -> str | int:
     except TypeError:
         advice = {
             "NoneType": "leave out images without a label",
-            "float": "convert whole numbers by int(label)",
-        }.get(type(value).__name__, "of several numbers, as in one-hot rows, take the position of the largest")
+            "float": "convert whole numbers with int(label)",
+        }.get(type(value).__name__, "for several numbers, as in one-hot rows, give the position of the largest")
         found = _shown(value) if value is not None else "missing"
         raise DataError(
             f"the label of image {index} is {found}; expected the name of its class, or a whole number; {advice}"
         ) from None
     if number < 0:
         raise DataError(
-            f"the label of image {index} is {number}; expected 0 or more; datasets mark images without a label "
-            "so: leave them out"
+            f"the label of image {index} is {number}; expected 0 or more; in many datasets this marks images "
+            "without a label: leave them out"
         )
     return number
 
 
-def _sorted_out(
+def _task_from(
     items: _Items, name: str, classes: Sequence[str] | None, seed: int, hold_out: Collection[str]
 ) -> TaskImages:
-    """Give each image its class and its split."""
+    """Return the task, with each image in its class and split."""
     if classes is None and items.classes is not None:
         _refuse_equal(items.classes, "the dataset's own classes")
     names = classes if classes is not None else items.classes
@@ -602,16 +601,16 @@ def _sorted_out(
     notes = list(items.notes)
     if names is not None and (without := [c for c in map(nfc, names) if c not in by_class]):
         notes.append(f"class(es) without images ignored: {some(without)}")
-    found: dict[str, dict[str, list[int]]] = {"train": by_class, "val": {}, "test": {}}
+    by_split: dict[str, dict[str, list[int]]] = {"train": by_class, "val": {}, "test": {}}
     for split in hold_out:
-        cut_split(found, split, seed)
-    images, ordered = _told_apart(items.images, positions), tuple(sorted(by_class))
-    splits = {split: _as_split(images, places, ordered) for split, places in found.items()}
+        cut_split(by_split, split, seed)
+    images, ordered = _with_unique_names(items.images, positions), tuple(sorted(by_class))
+    splits = {split: _as_split(images, places, ordered) for split, places in by_split.items()}
     return TaskImages(name, ordered, splits, tuple(notes))
 
 
 def _class_of(label: str | int, index: int, names: Sequence[str] | None, allowed: set[str] | None) -> str:
-    """Name an image's class; names of classes that the user gave are all that there may be."""
+    """Return the name of an image's class; if the user gave class names, only those are allowed."""
     if isinstance(label, str):
         if allowed is not None and label not in allowed:
             known = some(map(repr, names or ()), 5)
@@ -630,8 +629,8 @@ def _class_of(label: str | int, index: int, names: Sequence[str] | None, allowed
     return nfc(names[label])
 
 
-def _told_apart(images: list[AnyImage], positions: Sequence[int]) -> list[AnyImage]:
-    """Give images of one name, as a path that was given twice, names of their own."""
+def _with_unique_names(images: list[AnyImage], positions: Sequence[int]) -> list[AnyImage]:
+    """Return the images with unique names, also where a path was given twice."""
     counts = Counter(image.name for image in images)
     return [
         image if counts[image.name] == 1 else RenamedImage(f"{image.name} (image {position})", image)

@@ -1,4 +1,4 @@
-"""Read a task: `class/…` or `train|val|test/class/…`, in a folder or a zip; make the splits that are missing."""
+"""Read a task from a folder or zip: `class/…` or `train|val|test/class/…`; create the splits that are missing."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SPLIT_FOLDERS = {
     "test": "test",
     "testing": "test",
 }
-"""Names that a split's folder may have, in any case."""
+"""Names that a split's folder may have, in upper or lower case."""
 SHARE = {"val": 0.15, "test": 0.2}
-"""The share of a class's images that a split takes where the folder brings none."""
+"""Share of a class's images, 0 to 1, that a split takes if the folder has no such split."""
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image, still encoded, where it lies."""
+    """One image file in a folder or zip, not decoded yet."""
 
     source: Source
     name: str
@@ -55,7 +55,7 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Split:
-    """Images with the index of each one's class."""
+    """Images, with the index of the class of each."""
 
     files: tuple[AnyImage, ...]
     labels: NDArray[np.int64]
@@ -66,19 +66,19 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskImages:
-    """A task's images by class and split, on disk or elsewhere; nothing is decoded yet."""
+    """A task's images by class and split, on disk or elsewhere; not decoded yet."""
 
     name: str
     classes: tuple[str, ...]
     splits: dict[str, Split]
     notes: tuple[str, ...]
-    """What was left out and why, for the user to read."""
+    """Messages for the user about what was left out and why."""
     split_folders: bool = False
-    """Whether it came with folders for splits; otherwise all splits but `train` were cut from its images."""
+    """Whether the task has folders for splits; otherwise all splits except `train` were cut from its images."""
     skipped: Skipped = field(default_factory=Skipped)
-    """Files that are no images, or of a kind that cannot be read here."""
+    """Files that are not images, or whose format cannot be read here."""
     tasks_inside: tuple[str, ...] = ()
-    """Folders and zips that look like tasks of their own, where this looks like a folder of tasks."""
+    """Folders and zips inside that look like tasks, if this looks like a folder of tasks."""
 
 
 def open_task(
@@ -89,20 +89,20 @@ def open_task(
     seed: int = 0,
     one_task: bool = False,
 ) -> TaskImages:
-    """Find classes and splits of the task at `path`.
+    """Return the task at `path`, with its classes and splits.
 
     Parameters
     ----------
     hold_out
-        Splits that are cut from the training images, class by class, where the folder brings none. Learning
-        needs no test images of its own, so it asks for `val` alone and loses none; measuring asks for `test` too.
+        Splits that are cut from the training images, class by class, if the folder has none. Learning needs no
+        test images, so it asks for `val` only and loses no others; measuring asks for `test` too.
     one_task
-        Take the folders right below for classes even where they look like tasks of their own.
+        Treat the folders directly inside as classes, even if they look like tasks.
 
     Raises
     ------
     FolderOfTasksError
-        No image lies right in a folder at `path`, only in folders below these: task/class/image.jpg.
+        The folders in `path` hold no images themselves, only folders with images: task/class/image.jpg.
     """
     task = survey_task(path, name=name, hold_out=hold_out, seed=seed)
     if not one_task:
@@ -119,12 +119,12 @@ def survey_task(
     seed: int = 0,
     val_as_test: bool = False,
 ) -> TaskImages:
-    """As `open_task`, but what cannot be learned (no class, or one) is handed out too, for a report of all faults.
+    """Return a task like `open_task`, even one that cannot be learned (no class, or one), to report all faults.
 
     Parameters
     ----------
     val_as_test
-        Where the test images have no labels, those of `val` take their place.
+        Use the images of `val` for `test` if the test images have no labels.
     """
     path = as_path(path)
     source = open_source(path)
@@ -140,31 +140,31 @@ def survey_task(
         if not any(found[split].values()) and split in hold_out:
             cut_split(found, split, seed)
     splits = {split: _as_split(source, by_class, classes) for split, by_class in found.items()}
-    called = nfc(name or task_name(path))
-    return TaskImages(called, classes, splits, tuple(notes), files.has_splits, files.skipped, _tasks_inside(files))
+    label = nfc(name or task_name(path))
+    return TaskImages(label, classes, splits, tuple(notes), files.has_splits, files.skipped, _tasks_inside(files))
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse what is no path, in words for whoever calls from Python."""
+    """Return a `Path`; raise `DataError` if the argument is not a path."""
     if not isinstance(path, str | os.PathLike):
         raise DataError(
-            f"found {type(path).__name__} where a task's images should be, expected the path of a folder or zip "
-            "with class/image.jpg inside; save the images in such a folder and pass its path"
+            f"found an object of type {type(path).__name__} as a task, expected the path of a folder or zip with "
+            "class/image.jpg inside; save the images in such a folder and pass its path"
         )
     return Path(path)
 
 
 def task_name(path: Path) -> str:
-    """Name a task after its folder, or after its zip without the ending."""
+    """Return a task's name: that of its folder, or of its zip without the extension."""
     if path.is_file():
         return nfc(path.stem)
     return nfc(path.name if path.name not in {"", ".."} else path.resolve().name)
 
 
 def folders_to_learn(path: Path) -> list[Path]:
-    """List the folders that hold images, and the zips, in a folder of tasks; refuse one without any task."""
+    """Return the folders with images, and the zips, in a folder of tasks; raise `DataError` if it has none."""
     if not path.is_dir():
-        raise DataError(f"{path} is not a folder, expected one of tasks: task/class/image.jpg; unpack a zip first")
+        raise DataError(f"{path} is not a folder; expected a folder with task/class/image.jpg; unpack a zip first")
     found, others = split_by_reading(n for n in files_below(path) if not any(map(_is_hidden, n.split("/"))))
     wrapped = _common_folder(found)
     images = ["/".join(PurePosixPath(name).parts[len(wrapped) :]) for name in found]
@@ -180,9 +180,9 @@ def folders_to_learn(path: Path) -> list[Path]:
 
 
 def find_tasks(paths: Collection[str | Path]) -> list[Path]:
-    """Expand folders of tasks into the tasks inside; a task itself stands for itself.
+    """Return the tasks at several paths: each path is a task itself, or a folder of tasks.
 
-    A folder is a task when images lie one level down (or below `train`), and a folder of tasks otherwise.
+    A folder is a task if there are images one level down (or below `train`), otherwise a folder of tasks.
     """
     tasks = [task for path in paths for task in tasks_at(Path(path))]
     if not tasks:
@@ -195,7 +195,7 @@ def find_tasks(paths: Collection[str | Path]) -> list[Path]:
 
 
 def tasks_at(path: Path) -> list[Path]:
-    """Expand one path; a folder with no task in it stands for none."""
+    """Return the task or tasks at one path; an empty list for a folder without tasks."""
     if not path.exists():
         raise DataError(f"there is nothing at {path}; expected a task or a folder of tasks")
     if path.is_file() or _looks_like_a_task(path):
@@ -225,10 +225,10 @@ Item = TypeVar("Item", str, int)
 
 @dataclass(frozen=True)
 class _Files:
-    """What lies in a source."""
+    """The files in a source."""
 
     images: dict[str, tuple[str, ...]]
-    """Images that can be read here, each with the parts of its path below the folder that wraps all of them."""
+    """Images that can be read here, each with the parts of its path inside the folder that contains them all."""
     skipped: Skipped
     zips: tuple[str, ...]
     wrapped: bool
@@ -236,7 +236,7 @@ class _Files:
 
 
 def _visible_files(source: Source, notes: list[str]) -> _Files:
-    """List the images that can be read here; note what is hidden and what is skipped."""
+    """Return the images that can be read here; add notes about hidden and skipped files."""
     names = source.names()
     visible = [n for n in names if not any(_is_hidden(part) for part in PurePosixPath(n).parts)]
     images, others = split_by_reading(visible)
@@ -252,7 +252,7 @@ def _visible_files(source: Source, notes: list[str]) -> _Files:
 
 
 def _sort_into_splits(source: Source, files: _Files, notes: list[str]) -> dict[str, ByClass]:
-    """Group image names by split and class; what is neither becomes a note."""
+    """Group image names by split and class; add a note about images that are in neither."""
     has_splits = files.has_splits
     found: dict[str, ByClass] = {split: defaultdict(list) for split in ("train", "val", "test")}
     loose = 0
@@ -263,7 +263,7 @@ def _sort_into_splits(source: Source, files: _Files, notes: list[str]) -> dict[s
             found["train"][nfc(parts[0])].append(name)
         else:
             loose += 1
-    _note(notes, loose, "image(s) ignored that lie in no class folder")
+    _note(notes, loose, "image(s) ignored that are not in a class folder")
     if not files.wrapped and not has_splits:
         empty = [f for f in source.folders() if nfc(f) not in found["train"] and not _is_hidden(f)]
         if empty:
@@ -272,11 +272,11 @@ def _sort_into_splits(source: Source, files: _Files, notes: list[str]) -> dict[s
 
 
 def _tasks_inside(files: _Files) -> tuple[str, ...]:
-    """Return the folders and zips that look like tasks, if all of the source looks like a folder of tasks.
+    """Return the folders and zips that look like tasks, if the whole source looks like a folder of tasks.
 
-    It does where no folder at the top holds an image itself and at least one of them could be a task: it has two
-    or more folders with images, or one for training. A single folder below each, as in class/images/1.jpg, makes
-    no task. Where no image is there at all, zips are taken for tasks.
+    It does if no top-level folder holds an image itself and at least one of them could be a task: it has two or
+    more folders with images, or one for training. A single folder inside each, as in class/images/1.jpg, does not
+    make it a task. If there are no images at all, zips count as tasks.
     """
     below: dict[str, set[str]] = defaultdict(set)
     trained = False
@@ -296,7 +296,7 @@ def _tasks_inside(files: _Files) -> tuple[str, ...]:
 
 
 def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
-    """Return the folder(s) that wrap all classes, as zips often have; never a split or the only class."""
+    """Return the folder(s) that contain all classes, as zips often have; never a split or the only class."""
     folders = [PurePosixPath(n).parent.parts for n in images]
     prefix: tuple[str, ...] = ()
     while any(len(f) > len(prefix) + 1 for f in folders):
@@ -308,14 +308,14 @@ def _common_folder(images: Iterable[str]) -> tuple[str, ...]:
 
 
 def refuse_folder_of_tasks(task: TaskImages, path: str | Path) -> None:
-    """Refuse what looks like several tasks, before anything is learned from it."""
+    """Raise `FolderOfTasksError` for what looks like several tasks, before anything is learned from it."""
     if not (inside := task.tasks_inside):
         return
     names = ", ".join(inside[:10]) + (f" and {len(inside) - 10} more" if len(inside) > 10 else "")
     raise FolderOfTasksError(
         f"{path} looks like a folder of tasks, not like one task: found {names}, and no image right inside these; "
-        "expected class/image.jpg; learn each of them by itself, or pass one_task=True if they are the classes of "
-        "one task",
+        "expected class/image.jpg; learn each of them separately, or pass one_task=True if they are the classes "
+        "of one task",
         inside,
     )
 
@@ -342,13 +342,13 @@ def _drop_foreign_classes(by_class: ByClass, split: str, classes: tuple[str, ...
     for name in foreign:
         del by_class[name]
     if foreign:
-        notes.append(f"classes of {split} that train does not have ignored: {', '.join(foreign)}")
+        notes.append(f"class(es) of {split} ignored that are not in train: {', '.join(foreign)}")
 
 
 def cut_split(found: Mapping[str, dict[str, list[Item]]], split: str, seed: int) -> None:
-    """Move a seeded share of every class's training images to `split`; at least one image stays.
+    """Move a random share (by `seed`) of every class's training images to `split`; keep at least one.
 
-    Images are given by anything that can be sorted: names of files, or positions in a dataset.
+    Images are given as anything that can be sorted: file names, or positions in a dataset.
     """
     for index, (name, files) in enumerate(sorted(found["train"].items())):
         share = round(len(files) * SHARE[split])
@@ -375,7 +375,7 @@ def _is_hidden(part: str) -> bool:
 
 
 def nfc(name: str) -> str:
-    """One spelling for one name: file systems differ in how they store accents."""
+    """Return a name in Unicode form NFC, since file systems store accents in different ways."""
     return unicodedata.normalize("NFC", name)
 
 

@@ -1,4 +1,4 @@
-"""Which files are images: by the ending of the name and the first bytes; what decoding one will cost."""
+"""Recognise image files by file extension and first bytes, and estimate the cost of decoding them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ HEIF_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
 IMAGE_SUFFIXES = HEIF_SUFFIXES | {
     *(".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"),
 }
-"""Endings of image files. Reading HEIC and AVIF may need something that is not installed: see `missing_for`."""
+"""Extensions of image files. HEIC and AVIF may need something that is not installed: see `missing_for`."""
 HEIF_HINT = "install skillmesh[heic] to read them: pip install 'skillmesh[heic]'"
 AVIF_HINT = "Pillow 11.3 or newer reads them: pip install --upgrade pillow"
 HEAD_BYTES = 512
-"""How many of a file's first bytes tell what it is."""
+"""Number of first bytes by which a file's format is recognised."""
 
 PILLOW_FORMATS = {
     "avif": ("AVIF",),
@@ -35,8 +35,8 @@ PILLOW_FORMATS = {
     "tiff": ("TIFF",),
     "webp": ("WEBP",),
 }
-"""What Pillow calls the kinds that we read. It is asked for the one that a file begins like and for nothing else:
-left to itself it would run Ghostscript on a PostScript file that is named `photo.png`."""
+"""Pillow's names of the formats that are read. Pillow may only try the one that the file's first bytes indicate:
+without this limit it would run Ghostscript on a PostScript file that is named `photo.png`."""
 
 _HEIF_BRANDS = frozenset(
     {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
@@ -55,7 +55,7 @@ _IMAGE_STARTS = {
     b"\0\0\1\0": "ico",
 }
 _PPM = re.compile(rb"P[456]\s+(?:#[^\n]*\n\s*)*\d+\s+(?:#[^\n]*\n\s*)*\d+\s")
-"""A comment ends with its line and nowhere else: there is one way to match, so no header takes long."""
+"""A comment ends only at the end of its line, so there is one way to match and no header takes long."""
 _OTHER_STARTS = {
     b"%PDF": "a PDF document",
     b"PK\x03\x04": "a zip archive",
@@ -76,7 +76,7 @@ def suffix_of(name: str) -> str:
 
 @functools.cache
 def missing_for(suffix: str) -> str | None:
-    """Say what to install to read images of this ending; None where they can be read already."""
+    """Return what to install to read images with this extension; None if they can be read already."""
     if suffix in HEIF_SUFFIXES:
         return None if find_spec("pillow_heif") else HEIF_HINT
     if suffix == ".avif":
@@ -88,21 +88,21 @@ def _pillow_reads_avif() -> bool:
     from PIL import features
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a Pillow that does not know the word warns
+        warnings.simplefilter("ignore")  # an older Pillow warns about the unknown name
         return bool(features.check("avif"))
 
 
 @functools.cache
 def register_heif() -> None:
-    """Teach Pillow to open HEIC images; doing so twice changes nothing."""
+    """Register HEIC with Pillow; a second call does nothing."""
     from pillow_heif import options, register_heif_opener
 
-    options.DECODE_THREADS = 1  # each has its own buffers
+    options.DECODE_THREADS = 1  # each thread has its own buffers
     register_heif_opener()
 
 
 def image_kind(head: bytes) -> str | None:
-    """Return the image format that a file's first bytes announce, or None where they announce none of ours."""
+    """Return the image format that a file's first bytes indicate, or None if it is not supported."""
     if head[4:8] == b"ftyp":
         end = max(16, min(int.from_bytes(head[:4], "big"), len(head)))
         brands = {head[8:12], *(head[place : place + 4] for place in range(16, end, 4))}
@@ -119,7 +119,7 @@ def image_kind(head: bytes) -> str | None:
 
 
 def _is_tga(head: bytes) -> bool:
-    """Whether this is the header of a TGA image: it has no sign of its own, only fields that make sense."""
+    """Return whether this may be the header of a TGA image, which has no signature, only plausible fields."""
     if len(head) < 18 or head[1] > 1 or head[2] not in (1, 2, 3, 9, 10, 11):
         return False
     width, height = (int.from_bytes(head[place : place + 2], "little") for place in (12, 14))
@@ -127,7 +127,7 @@ def _is_tga(head: bytes) -> bool:
 
 
 def other_kind(head: bytes) -> str:
-    """Describe in words what a file is that is no image, by its first bytes."""
+    """Describe a file that is not an image, by its first bytes."""
     if not head:
         return "an empty file"
     if head[4:8] == b"ftyp":
@@ -139,15 +139,15 @@ def other_kind(head: bytes) -> str:
         shown = " ".join(text[:40].split())
         if shown.isprintable() and len(text.encode()) >= 0.9 * len(head.strip()):
             return f"text ({shown!r}{'…' if len(text) > 40 else ''})"
-    return "bytes of no known kind"
+    return "data of an unknown format"
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Files that were left out because of their kind: how many of each ending, and a few of their names."""
+    """Files that were left out because of their format: counts by extension, and a few of their names."""
 
     counts: tuple[tuple[str, int], ...] = ()
-    """Endings with the number of files, the most frequent first."""
+    """Extensions with their numbers of files, most frequent first."""
     examples: tuple[str, ...] = ()
 
     @classmethod
@@ -170,7 +170,7 @@ class Skipped:
 
     @property
     def readable_with_more(self) -> Skipped:
-        """Those of the files that are images, and could be read if something more were installed."""
+        """Return the skipped images that could be read if a missing package were installed."""
         counts = tuple((suffix, count) for suffix, count in self.counts if missing_for(suffix))
         endings = {suffix for suffix, _ in counts}
         return Skipped(counts, tuple(name for name in self.examples if suffix_of(name) in endings))
@@ -179,20 +179,20 @@ class Skipped:
         groups: dict[str, list[tuple[str, int]]] = {}
         for suffix, count in self.counts:
             groups.setdefault(missing_for(suffix) or "", []).append((suffix, count))
-        hints = sorted(groups, key=lambda hint: not hint)  # what can be helped comes first
+        hints = sorted(groups, key=lambda hint: not hint)  # readable after an installation comes first
         parts = [f"{_endings(groups[hint])} ({hint or 'not images'})" for hint in hints]
         files = "1 file" if self.total == 1 else f"{self.total:,} files"
         return f"{files} skipped: {', '.join(parts)}, such as {', '.join(self.examples)}"
 
 
 def _endings(group: list[tuple[str, int]]) -> str:
-    shown = [f"{count:,} {suffix or 'without an ending'}" for suffix, count in group[:_MOST_ENDINGS]]
+    shown = [f"{count:,} {suffix or 'without an extension'}" for suffix, count in group[:_MOST_ENDINGS]]
     rest = sum(count for _, count in group[_MOST_ENDINGS:])
     return ", ".join(shown + [f"{rest:,} of other kinds"] * bool(rest))
 
 
 def split_by_reading(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Split names of files into images that can be read here and all others, by their endings."""
+    """Split file names into images that can be read here and all others, by their extensions."""
     readable: dict[str, bool] = {}
     images: list[str] = []
     others: list[str] = []
@@ -204,32 +204,32 @@ def split_by_reading(names: Iterable[str]) -> tuple[list[str], list[str]]:
     return images, others
 
 
-# What an image's header says about the cost of decoding it, read without any image library.
+# The cost of decoding an image, estimated from its header without any image library.
 #
-# A file that is plainly ordinary is decoded in this process. Everything else goes to the helper process, whose
-# memory and time are limited: rare formats, large pictures, odd structure, large metadata.
+# An ordinary file is decoded in this process. Everything else goes to a helper process, whose memory and time are
+# limited: rare formats, large pictures, unusual structure, large metadata.
 
 MOST_METADATA = 2**20
-"""Bytes beside the pixels that an ordinary file has."""
+"""Largest number of bytes of metadata in an ordinary file."""
 REFUSED_METADATA = 2**24
-"""Bytes beside the pixels from which a file is refused: Pillow keeps several copies of them."""
+"""Bytes of metadata above which a file is refused: Pillow keeps several copies of them."""
 MOST_TEXT = 2**16
-"""Bytes of text, which may be packed, in an ordinary PNG."""
+"""Largest number of bytes of text, which may be compressed, in an ordinary PNG."""
 MOST_PARTS = 10_000
-"""Chunks or segments of an ordinary file."""
+"""Largest number of chunks or segments in an ordinary file."""
 MOST_JPEG_PIXELS = 80 * 10**6
-"""Pillow warns of larger ones; a second of decoding."""
+"""Largest number of pixels in an ordinary JPEG: a second of decoding. Pillow warns about larger ones."""
 REFUSED_SCANS = 100
-"""Scans from which a JPEG is refused: programs write ten or so, and each walks through the whole picture."""
+"""Number of scans above which a JPEG is refused: programs write ten or so, and each covers the whole picture."""
 MOST_JPEG_WORK = 320 * 10**6
-"""Pixels times scans of an ordinary progressive JPEG: each scan walks through the whole picture."""
+"""Largest product of pixels and scans in an ordinary progressive JPEG: each scan covers the whole picture."""
 
 DECODED = 12
-"""Bytes a pixel: as it was decoded, in RGB, turned upright."""
+"""Bytes of memory for a pixel: as decoded, converted to RGB, and turned upright."""
 
 _DRAFTS = (8, 4, 2, 1)
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
-"""A marker of JPEG that a segment follows, or its end; none that stands alone, nor 0xFF as a byte of pixels."""
+"""A JPEG marker that begins a segment, or the end marker; no other marker, and not 0xFF in pixel data."""
 
 
 @dataclass(frozen=True)
@@ -239,11 +239,11 @@ class Ordinary:
     pixels: int
     """Number of pixels that the header states."""
     memory: int
-    """Bytes that decoding takes at most."""
+    """Largest number of bytes that decoding can take."""
 
 
 def ordinary(data: bytes, kind: str, size: int) -> Ordinary | None:
-    """Return what decoding for a square of `size` costs; None where that cannot be told or the file is unusual."""
+    """Return the cost of decoding to a square of `size`; None if it is unknown or the file is unusual."""
     reader = _READERS.get(kind)
     try:
         return reader(data, size) if reader is not None else None
@@ -282,19 +282,19 @@ def _jpeg(data: bytes, size: int) -> Ordinary | None:
 
 
 def jpeg_scans(data: bytes) -> int:
-    """Return how many scans a JPEG has up to its end; phones put a film or a second picture behind that."""
+    """Return the number of scans up to a JPEG's end; phones add a film or a second picture after it."""
     place, scans = 2, 0
     for _ in range(MOST_PARTS):
-        found = _MARKER.search(data, place)
-        if found is None or found[0] == b"\xff\xd9" or len(data) < found.end() + 2:
+        match = _MARKER.search(data, place)
+        if match is None or match[0] == b"\xff\xd9" or len(data) < match.end() + 2:
             return scans
-        scans += found[0] == b"\xff\xda"
-        place = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
-    return data.count(b"\xff\xda")  # odd: count too many rather than too few
+        scans += match[0] == b"\xff\xda"
+        place = match.end() + max(2, int.from_bytes(data[match.end() : match.end() + 2], "big"))
+    return data.count(b"\xff\xda")  # unusual structure: rather count too many than too few
 
 
 def jpeg_coefficients(data: bytes) -> int:
-    """Return the bytes of coefficients that decoding a progressive JPEG keeps; 0 for others."""
+    """Return the bytes of coefficients kept while a progressive JPEG is decoded; 0 for other JPEGs."""
     for marker, place, length in _segments(data):
         if marker == 0xC2:
             frame = data[place : place + length]
@@ -306,7 +306,7 @@ def jpeg_coefficients(data: bytes) -> int:
 
 
 def webp_size(data: bytes) -> tuple[int, int] | None:
-    """Return the width and height that a WebP file states, which its decoder takes the memory for at once."""
+    """Return the width and height that a WebP file states; its decoder allocates memory for them at once."""
     first, content = data[12:16], len(data) - 20
     if first == b"VP8X" and content >= 10:
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
@@ -319,7 +319,7 @@ def webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def png_metadata(data: bytes) -> int:
-    """Return how many bytes a PNG has beside its pixels, as far as its first chunks tell."""
+    """Return the bytes of metadata in a PNG's first `MOST_PARTS` chunks."""
     place, metadata = 8, 0
     for _ in range(MOST_PARTS):
         if place + 8 > len(data):
@@ -331,7 +331,7 @@ def png_metadata(data: bytes) -> int:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, place and length of a JPEG's segments up to the first scan; end early where it is odd."""
+    """Yield marker, place and length of a JPEG's segments up to the first scan; stop at invalid data."""
     place = 2
     for _ in range(MOST_PARTS):
         start, marker, length = struct.unpack_from(">BBH", data, place)

@@ -1,4 +1,4 @@
-"""Words that a user typed, made images: files, folders, patterns, zips and standard input."""
+"""Find the images that command-line arguments name: files, folders, patterns, zips and standard input."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from skillmesh.errors import DataError
 
 STDIN = "-"
 MOST_IN_ZIPS = 250_000
-"""Images in zips that are listed for one call."""
+"""Largest number of images in zips that one call lists."""
 EXPECTED = ", ".join(sorted(IMAGE_SUFFIXES))
 
 
 def gather(words: Sequence[str]) -> Iterator[AnyImage | Unreadable]:
-    """Turn words into images, in their order; what is none is an `Unreadable` in its place.
+    """Yield the images that command-line arguments (`words`) name, in order; an `Unreadable` for each failure.
 
     A word is an image file of any name, a folder or zip of images, a pattern such as `photos/**/*.jpg` that the
-    shell has left as it is, or `-` for an image from standard input. Folders are listed, and a file with another
-    ending than an image's is looked at by its first bytes; nothing is decoded.
+    shell has not expanded, or `-` for an image from standard input. Folders are listed, and a file without an
+    image's extension is recognised by its first bytes; nothing is decoded.
     """
     in_zips = 0
     for index, word in enumerate(words):
@@ -49,14 +49,14 @@ def gather(words: Sequence[str]) -> Iterator[AnyImage | Unreadable]:
                 in_zips += isinstance(image, ZippedImage)
                 if in_zips > MOST_IN_ZIPS:
                     raise DataError(
-                        f"more than {MOST_IN_ZIPS:,} images lie in the zips up to {word}; ask about fewer at once"
+                        f"the zips up to {word} hold more than {MOST_IN_ZIPS:,} images; ask about fewer at once"
                     )
                 yield image
 
 
 def _from_stdin(again: bool) -> AnyImage | Unreadable:
     if again:
-        return Unreadable(STDIN, "standard input was read already; give `-` once")
+        return Unreadable(STDIN, "standard input has been read already; give `-` only once")
     if sys.stdin is None or sys.stdin.isatty():
         return Unreadable(STDIN, "nothing is piped into standard input; expected an image: `… | skillmesh ask -`")
     data = sys.stdin.buffer.read(sources.MAX_FILE_BYTES + 1)
@@ -94,13 +94,13 @@ def _from_path(word: str) -> Iterator[AnyImage | Unreadable]:
 def _why_not_there(word: str, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         if os.path.islink(word):  # noqa: PTH114
-            return f"{word} is a link to a file that is not there"
+            return f"{word} is a link to a file that does not exist"
         return f"there is no file {word}; expected an image file, a folder or a zip"
     return f"{word} cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def _from_file(word: str, size: int) -> AnyImage | Unreadable:
-    """Take a file by the ending of its name, or else by its first bytes."""
+    """Return a file as an image, recognised by its extension or else by its first bytes."""
     suffix = suffix_of(word)
     if hint := missing_for(suffix):
         return Unreadable(word, f"{suffix} images cannot be read here; {hint}")
@@ -115,7 +115,7 @@ def _from_file(word: str, size: int) -> AnyImage | Unreadable:
 
 
 def _why_no_image(head: bytes, trusted: bool = False) -> str | None:
-    """Say what the first bytes show that is no image; None where it may be one that can be read here."""
+    """Return why a file with these first bytes is not an image; None if it may be one that can be read here."""
     if not head:
         return "the file is empty"
     kind = image_kind(head)
@@ -124,7 +124,7 @@ def _why_no_image(head: bytes, trusted: bool = False) -> str | None:
         return f"{kind.upper()} images cannot be read here; {hint}" if hint else None
     if trusted:
         return None
-    return f"no image: found {other_kind(head)}; expected {EXPECTED}"
+    return f"not an image: found {other_kind(head)}; expected {EXPECTED}"
 
 
 def _from_folder(word: str) -> Iterator[AnyImage | Unreadable]:
@@ -150,13 +150,13 @@ def _from_zip(word: str) -> Iterator[AnyImage | Unreadable]:
 
 
 def _images_among(names: Sequence[str], word: str) -> Iterator[str | Unreadable]:
-    """Pick the images out of a listing; say what was skipped where nothing is left, or where it can be helped."""
+    """Yield the images in a listing, and what was skipped if there are none or if an installation would help."""
     images, others = split_by_reading(names)
     yield from images
     skipped = Skipped.of(others)
     if not images:
-        found = f": {skipped}" if skipped else ""
-        yield Unreadable(word, f"no image that can be read was found there{found}; expected {EXPECTED}")
+        others_found = f": {skipped}" if skipped else ""
+        yield Unreadable(word, f"no image that can be read was found there{others_found}; expected {EXPECTED}")
     elif helped := skipped.readable_with_more:
         yield Unreadable(word, str(helped))
 
@@ -167,7 +167,7 @@ def _hidden(name: str) -> bool:
 
 @dataclass(frozen=True)
 class ZippedImage:
-    """An image inside a zip, still packed."""
+    """An image inside a zip, not unpacked yet."""
 
     name: str
     source: sources.ZipSource
@@ -187,18 +187,18 @@ class ZippedImage:
 
 
 def _from_pattern(word: str) -> Iterator[AnyImage | Unreadable]:
-    """Expand a pattern. `**` is walked here, since `glob` would run in circles where links do."""
+    """Expand a pattern. `**` is expanded by our own code, since `glob` would follow circular links."""
     try:
-        found = _below(word) if "**" in PurePath(word).parts else sorted(glob.glob(word))  # noqa: PTH207
+        paths = _below(word) if "**" in PurePath(word).parts else sorted(glob.glob(word))  # noqa: PTH207
     except DataError as error:
         yield Unreadable(word, str(error))
         return
-    if not found:
+    if not paths:
         yield Unreadable(word, f"no file matches {word}; expected image files, folders or zips")
         return
-    folders = [path for path in found if Path(path).is_dir()]
-    zips = sorted({path for path in found if suffix_of(path) == ".zip"} - set(folders))
-    files = sorted(set(found) - set(folders) - set(zips))
+    folders = [path for path in paths if Path(path).is_dir()]
+    zips = sorted({path for path in paths if suffix_of(path) == ".zip"} - set(folders))
+    files = sorted(set(paths) - set(folders) - set(zips))
     if files or not (folders or zips):
         for path in _images_among(files, word):
             yield path if isinstance(path, Unreadable) else EncodedImage(path)
@@ -209,20 +209,20 @@ def _from_pattern(word: str) -> Iterator[AnyImage | Unreadable]:
 
 
 def _below(word: str) -> list[str]:
-    """Return the files that a pattern with `**` matches, or whose folder it matches."""
+    """Return the files that match a pattern with `**`, or that are in a folder that matches it."""
     parts = PurePath(word).parts
     fixed = next(index for index, part in enumerate(parts) if glob.has_magic(part))
     base = Path(*parts[:fixed])
     if not base.is_dir():
         return []
     several = zip(parts[fixed:], (*parts[fixed + 1 :], ""), strict=True)
-    pattern = [part for part, following in several if not part == following == "**"]  # they mean what one does
+    pattern = [part for part, following in several if not part == following == "**"]  # repeated `**` mean one
     names = (name for name in sources.files_below(base) if not _hidden(name))
     return [str(base / name) for name in names if _matches(PurePosixPath(name).parts, pattern)]
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Match a path, or a folder above it, with a pattern, part by part; `**` stands for any number of parts."""
+    """Return whether a path, or a folder above it, matches a pattern; `**` stands for any number of parts."""
     if not pattern:
         return True
     if pattern[0] == "**":

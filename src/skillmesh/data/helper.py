@@ -1,10 +1,10 @@
-"""A process that decodes unusual images: what it may take of memory and time is bounded by the system.
+"""Helper processes that decode unusual images, with limits on memory and time that the system enforces.
 
-Decoders allocate what a file tells them to, and some can be kept busy for ever. In a process of its own that ends
-in an error for this one image. The helper forks for each, which takes milliseconds, so whatever a decoder does to
-its process is gone with the image. There are two helpers, so that two processors have work, and both together are
-the memory that is added; formats whose decoders need more have both turns to themselves. A helper is started by
-the first image that finds no other free, and ends when it has had nothing to do for a while or this process ends.
+Decoders allocate as much as a file states, and some can be kept busy for ever. In a process of its own, this only
+causes an error for the one image. A helper forks for each image, which takes milliseconds, so nothing that a
+decoder does to its process outlasts the image. There are two helpers, to use two processors; the memory of both is
+added to this process's own. Formats whose decoders need more memory use both turns at once. A helper is started by
+the first image that finds no other free, and ends after a while without work or when this process ends.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from skillmesh.data.images import (
 )
 
 IDLE = 60.0
-"""Seconds without work after which the helper ends."""
+"""Seconds without work after which a helper ends."""
 SPARE = 56 * 2**20
-"""Bytes beside the pixels that a helper may take: the file itself, a decoder's own tables."""
+"""Bytes that a helper may take in addition to the pixels: for the file itself and a decoder's own tables."""
 AT_ONCE = 2
 """Number of helpers, and of images that they decode at the same time."""
 _START = (
@@ -53,37 +53,37 @@ _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # every image is decoded into fresh memory: fewer, larger pages
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # fewer, larger pages: every image gets fresh memory
 }
 _FRAME = struct.Struct(">cQ")
 _NO_MEMORY = ("decoder error -9", "could not create decoder object")
-"""What Pillow says where a decoder written in C gets no memory."""
-_CRASHED = "its decoder crashed; save the image anew with another program"
+"""Parts of Pillow's messages when a decoder written in C gets no memory."""
+_CRASHED = "its decoder crashed; save the image again with another program"
 _REQUEST, _CONTENT, _DONE, _REFUSED, _TOO_LONG = b"q", b"c", b"d", b"r", b"t"
 
 
 class _EndedError(Exception):
-    """The helper has ended, for lack of work or because someone ended it: images crash only what it forks."""
+    """The helper has ended, for lack of work or because it was killed. An image can only crash a forked child."""
 
 
 class Helper:
-    """One such process, started where it does not run, and the line to it."""
+    """One helper process, started when needed, and the socket to it."""
 
     def __init__(self) -> None:
         self._alone = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._started_for = (0, 0)
         self._share = 1.0
-        """Part of the usual time that the next image has."""
+        """Share of the usual time that the next image gets, 0 to 1."""
         self._late = 0.0
-        """When an image last took too long."""
+        """Time when an image last took too long, by the monotonic clock."""
 
     @property
     def is_running(self) -> bool:
         return self._process is not None
 
     def run(self, verb: str, kind: str, size: int, data: bytes) -> bytes:
-        """Have an image decoded or hashed; `UnreadableImageError` whatever goes wrong."""
+        """Return a decoded image or its hash; raise `UnreadableImageError` on any failure."""
         with self._alone:
             if time.monotonic() - self._late > FORGIVEN:
                 self._share = 1.0
@@ -102,24 +102,24 @@ class Helper:
         raise UnreadableImageError("the process that decodes such images ended twice; try again")
 
     def _start(self) -> None:
-        """Start it unless it runs; one that a fork has copied is the parent's, and limits may have changed."""
+        """Start the process unless it runs for this process and the current limit (a fork copies the parent's)."""
         if self._process is not None and self._started_for == (os.getpid(), max_pixels()):
             return
         self.stop()
         self._started_for = os.getpid(), max_pixels()
         self._line, theirs = socket.socketpair()
         path = json.dumps([str(Path(part).resolve()) for part in sys.path])
-        with theirs, contextlib.ExitStack() as where_it_fails:
-            where_it_fails.enter_context(self._line)
+        with theirs, contextlib.ExitStack() as on_failure:
+            on_failure.enter_context(self._line)
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _START, path],  # -I: nothing is imported from the current folder
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=os.environ | _ENVIRONMENT,
-                start_new_session=True,  # so that it is stopped together with the process it has forked
+                start_new_session=True,  # so that it can be stopped together with its forked child
             )
-            where_it_fails.pop_all()
+            on_failure.pop_all()
 
     def _exchange(self, request: bytes, data: bytes) -> bytes:
         deadline = time.monotonic() + SECONDS
@@ -136,10 +136,10 @@ class Helper:
             self.stop()
             raise
         if kind == _TOO_LONG:
-            less = ", and it had less time than usual after others that did" if self._share < 1 else ""
+            less = " (it had less time than usual, since images before it were slow)" if self._share < 1 else ""
             self._share, self._late = max(LEAST_SHARE, self._share / 2), time.monotonic()
             raise UnreadableImageError(
-                f"decoding takes longer than an image of its size should{less}; try it alone, or save it anew "
+                f"decoding takes longer than an image of its size should{less}; try it alone, or save it again "
                 "with another program"
             )
         if kind == _REFUSED:
@@ -148,7 +148,7 @@ class Helper:
         return reply
 
     def leave(self) -> None:
-        """Close this process's copy of the line; the helper goes on for the process that started it."""
+        """Close this process's copy of the socket; the helper continues for the process that started it."""
         if self._process is not None:
             self._line.close()
 
@@ -164,7 +164,7 @@ class Helper:
 
 
 class Helpers:
-    """The helpers of this process. Threads may share them: who finds none free waits."""
+    """The helpers of this process, shared by its threads: a thread that finds none free waits."""
 
     def __init__(self) -> None:
         self._all = [Helper() for _ in range(AT_ONCE)]
@@ -176,9 +176,9 @@ class Helpers:
         return any(helper.is_running for helper in self._all)
 
     def run(self, verb: str, kind: str, size: int, data: bytes) -> bytes:
-        """Have an image decoded or hashed; `UnreadableImageError` whatever goes wrong."""
+        """Return a decoded image or its hash; raise `UnreadableImageError` on any failure."""
         with self._turns.taken(AT_ONCE if kind in SEVERAL_COPIES else 1):
-            helper = self._free.pop()  # the one that was last in use: a second is started only where it has work
+            helper = self._free.pop()  # the one used last; a second is started only if it has work
             try:
                 return helper.run(verb, kind, size, data)
             finally:
@@ -188,8 +188,8 @@ class Helpers:
         for helper in self._all:
             helper.stop()
 
-    def begin_anew(self) -> None:
-        """Have helpers of this process's own, where it is a copy of another: those belong to that one."""
+    def reset(self) -> None:
+        """Replace the helpers after a fork: the old ones belong to the parent process."""
         for helper in self._all:
             helper.leave()
         self._all = [Helper() for _ in range(AT_ONCE)]
@@ -199,7 +199,7 @@ class Helpers:
 HELPERS = Helpers()
 atexit.register(HELPERS.stop)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: HELPERS.begin_anew())
+    os.register_at_fork(after_in_child=lambda: HELPERS.reset())
 
 
 def _send(line: socket.socket, kind: bytes, data: bytes, deadline: float | None = None) -> None:
@@ -225,21 +225,21 @@ def _exactly(line: socket.socket, size: int, deadline: float) -> bytes:
 
 
 def serve() -> None:
-    """Be the helper: decode what comes in through standard input, a socket, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it belongs to whoever started it, and ends with them
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # whoever started it may ignore it
+    """Run as a helper: decode images that arrive on standard input, a socket, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent handles Ctrl-C, and it ends with its parent
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the process that started it may ignore this signal
     line = socket.socket(fileno=0)
     _prepare_pillow()
-    with line.makefile("rb") as stream, contextlib.suppress(OSError, struct.error):  # nobody is there any more
+    with line.makefile("rb") as stream, contextlib.suppress(OSError, struct.error):  # the other process has ended
         while any(select.select([line], [], [], IDLE)):
             request = stream.read(_FRAME.unpack(stream.read(_FRAME.size))[1])
             data = stream.read(_FRAME.unpack(stream.read(_FRAME.size))[1])
             if (child := os.fork()) == 0:
-                signal.alarm(int(SECONDS) + 5)  # whoever asked may be gone and stops nothing
+                signal.alarm(int(SECONDS) + 5)  # the process that asked may have ended and cannot stop this one
                 verb, kind, size, share = json.loads(request)
                 _bound_memory(kind)
                 answer = _answered(verb, kind, size, share, data)
-                signal.setitimer(signal.ITIMER_PROF, 0)  # half an answer would be taken for part of the next
+                signal.setitimer(signal.ITIMER_PROF, 0)  # half an answer would be read as part of the next one
                 _send(line, *answer)
                 os._exit(0)
             del data
@@ -252,7 +252,7 @@ def serve() -> None:
 
 
 def _prepare_pillow() -> None:
-    """Load what all images need before the first fork; Pillow's own limit on pixels gives way to ours."""
+    """Load what all images need before the first fork; replace Pillow's own limit on pixels by ours."""
     import resource
 
     from PIL import Image
@@ -267,7 +267,7 @@ def _prepare_pillow() -> None:
 
 
 def _bound_memory(kind: str) -> None:
-    """Bound what is allocated from now on to what a format may take."""
+    """Limit the memory allocated from now on to what the format may take."""
     import resource
 
     with contextlib.suppress(OSError, ValueError):  # not on every system
@@ -280,7 +280,7 @@ def _allowance(kind: str) -> int:
 
 
 def _too_large_jpeg(data: bytes, kind: str) -> bool:
-    """Whether a JPEG failed for lack of memory, of which its decoder says only that the data is broken."""
+    """Return whether a JPEG failed for lack of memory, which its decoder reports as broken data."""
     try:
         return kind == "jpeg" and jpeg_coefficients(data) + len(data) > 0.9 * _allowance(kind)
     except (struct.error, IndexError):  # cut off within the header
@@ -288,8 +288,7 @@ def _too_large_jpeg(data: bytes, kind: str) -> bool:
 
 
 def _answered(verb: str, kind: str, size: int, share: float, data: bytes) -> tuple[bytes, bytes]:
-    """Decode or hash; the system ends this process where it takes more of a processor than the image is worth."""
-
+    """Decode or hash; the system ends this process if it exceeds the image's processor time."""
     each = A_MEGAPIXEL.get(kind, A_MEGAPIXEL["other"])
 
     def allow(pixels: int) -> None:

@@ -1,4 +1,4 @@
-"""Bytes of an image file in, RGB pixels of the size that the backbone takes out, within bounds."""
+"""Decode image files to RGB pixels of the size that the backbone takes, with limits on memory and time."""
 
 from __future__ import annotations
 
@@ -34,34 +34,37 @@ from skillmesh.errors import DataError
 if TYPE_CHECKING:
     from PIL import Image
 
-# How much memory and time reading images may take, whoever made them.
+# Limits on the memory and time for reading images, which may come from anywhere.
 #
-# Three bounds hold for the whole process, however many threads read: on the bytes of files that are in memory, on
-# the pixels that are decoded here, and on what the helper processes take that decode unusual files (`helper.py`).
+# Three limits hold for the whole process, for all threads together: on the bytes of files in memory, on the pixels
+# that this process decodes, and on the memory of the helper processes that decode unusual files (`helper.py`).
 
 MEGAPIXELS = "SKILLMESH_MAX_MEGAPIXELS"
 DEFAULT_MEGAPIXELS = 40
-"""A page scanned at 600 dpi has 35. Larger photos are JPEGs, which decode smaller: several hundred are read."""
+"""Default limit in million pixels. A page scanned at 600 dpi has 35. Larger photos are JPEGs, which can be decoded
+at a smaller size: JPEGs of several hundred million pixels are read."""
 BYTES_A_PIXEL = 4
-"""What Pillow takes for a pixel of most modes."""
+"""Bytes that Pillow takes for a pixel in most modes."""
 SEVERAL_COPIES = {"heif": 5, "webp": 5, "avif": 5, "jpeg": 5}
-"""Bytes for each allowed pixel that other decoders may take: they keep a picture several times, or all its
-coefficients, so what they read is smaller. HEIC photos of 24 million pixels, which phones make, need 4 to 5."""
+"""Bytes for each allowed pixel that other decoders may take: they keep several copies of a picture, or all its
+coefficients, so the largest picture they can read is smaller. HEIC photos of 24 million pixels, which phones
+make, need 4 to 5."""
 SECONDS = 25.0
-"""After so long a helper process is stopped, however busy the machine is."""
+"""Seconds after which a helper process is stopped, however busy the machine is."""
 AN_IMAGE, A_MEGAPIXEL = 0.5, {"heif": 0.25, "avif": 0.25, "other": 0.1}
-"""Seconds of a processor that a helper may take for an image, and beside that for each million of its pixels, by
-format: PNG, TIFF and WebP take 0.02 to 0.06 of these, the finest HEIC 0.14."""
+"""Processor seconds that a helper may take for an image, and in addition for each million of its pixels, by
+format: PNG, TIFF and WebP take 0.02 to 0.06 for a million pixels, HEIC of the highest quality 0.14."""
 LEAST_SHARE = 0.5
-"""Each image that takes too long halves the time of the next, down to this; each that can be read doubles it."""
+"""Smallest share of the usual time, 0 to 1. Each image that takes too long halves the time for the next one, down
+to this share; each that can be read doubles it."""
 FORGIVEN = 60.0
-"""Seconds after which none is held against those that follow."""
+"""Seconds after a slow image until the next images get the full time again."""
 HERE = 48 * 10**6
-"""Bytes of memory that one image may need to be decoded in this process; more is left to the helper."""
+"""Bytes of memory up to which an image is decoded in this process; the helper decodes larger ones."""
 
 
 def max_pixels() -> int:
-    """Return how many pixels an image may have, as `SKILLMESH_MAX_MEGAPIXELS` says."""
+    """Return the largest number of pixels of an image, as set by `SKILLMESH_MAX_MEGAPIXELS`."""
     text = os.environ.get(MEGAPIXELS) or str(DEFAULT_MEGAPIXELS)
     if not text.isdecimal() or not 1 <= int(text) <= 100_000:
         raise DataError(f"{MEGAPIXELS} is {text!r}; expected a whole number from 1 to 100000")
@@ -69,33 +72,33 @@ def max_pixels() -> int:
 
 
 def too_many_pixels(width: int, height: int) -> str | None:
-    """Say why an image of this size is not decoded; None where it may be."""
+    """Return why an image of this size is too large to be decoded, or None if it is not."""
     limit = max_pixels()
     if width * height <= limit:
         return None
     return (
-        f"{width:,} × {height:,} are {width * height / 1e6:,.0f} million pixels, expected at most "
+        f"the image has {width:,} × {height:,} = {width * height / 1e6:,.0f} million pixels, expected at most "
         f"{limit // 10**6:,} million; shrink the image, or set {MEGAPIXELS}"
     )
 
 
 class Room:
-    """Memory that threads share: who wants more than is left waits, and nobody overtakes one that waits."""
+    """Memory shared by threads. A thread that needs more than is left waits; threads are served in turn."""
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self.begin_anew()
-        if hasattr(os, "register_at_fork"):  # threads that hold some of it are not copied
-            os.register_at_fork(after_in_child=self.begin_anew)
+        self.reset()
+        if hasattr(os, "register_at_fork"):  # a fork does not copy the threads that hold memory
+            os.register_at_fork(after_in_child=self.reset)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self._used = 0
         self._turn = threading.Lock()
         self._freed = threading.Condition()
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Hold `size` bytes of it, or all where that is less."""
+        """Hold `size` bytes, or the total if that is less, inside this context."""
         size = min(size, self.total)
         with self._turn, self._freed:
             self._freed.wait_for(lambda: self._used + size <= self.total)
@@ -109,22 +112,23 @@ class Room:
 
 
 CONTENTS = Room(64 * 2**20)
-"""Files that have been read and are not decoded yet."""
+"""Memory for files that have been read and not decoded yet."""
 DECODING = Room(96 * 10**6)
-"""Images that are being decoded in this process."""
+"""Memory for images that are being decoded in this process."""
 
 
 Pixels = NDArray[np.uint8]
 Check = Callable[[int], None]
-"""Told how many pixels an opened image has, before they are decoded."""
+"""Function called with the number of pixels of an opened image, before they are decoded."""
 
 MIN_SIDE = 8
-"""Pixels that the shorter side of an image must have: scikit-learn's digits, the smallest images that people
+"""Smallest length of an image's shorter side, in pixels: scikit-learn's digits, the smallest images that people
 classify, have 8; the smallest of forty real tasks have 16."""
 REDUCED_FROM = 20 * 10**6
-"""Pixels above which an image is first averaged over rectangles of pixels: squeezing takes three times as long."""
+"""Pixels above which an image is first averaged over rectangles of pixels: resizing it directly takes three times
+as long."""
 STRIP = 2**19
-"""Pixels that are converted at once."""
+"""Number of pixels that are converted at once."""
 _FULL_SIZE = 2**31
 _ORIENTATION = 0x0112
 
@@ -134,7 +138,7 @@ class UnreadableImageError(DataError):
 
 
 def decode(data: bytes, size: int) -> Pixels:
-    """Decode an image file to (size, size, 3): upright, RGB, the whole image squeezed into the square."""
+    """Return an image file's pixels as (size, size, 3): upright, RGB, the whole image resized to the square."""
     kind = _kind(data)
     with _affordable(data, kind, size) as header:
         if header is not None:
@@ -146,7 +150,7 @@ def decode(data: bytes, size: int) -> Pixels:
 
 
 def pixel_hash(data: bytes) -> bytes:
-    """Decode an image file in full and hash what it shows: the same for one picture saved in two lossless ways."""
+    """Return a hash of an image file's pixels: equal for the same picture in two lossless formats."""
     kind = _kind(data)
     with _affordable(data, kind, _FULL_SIZE) as header:
         if header is not None:
@@ -158,7 +162,7 @@ def pixel_hash(data: bytes) -> bytes:
 
 @contextmanager
 def _affordable(data: bytes, kind: str, size: int) -> Iterator[Ordinary | None]:
-    """Hold the memory that decoding takes in this process; None where the helper process has to do it."""
+    """Hold the memory for decoding in this process; yield None if a helper process has to decode the image."""
     header = ordinary(data, kind, size)
     if header is None or header.memory > HERE:
         yield None
@@ -168,13 +172,13 @@ def _affordable(data: bytes, kind: str, size: int) -> Iterator[Ordinary | None]:
 
 
 def _as_stated(header: Ordinary) -> Check:
-    """Return what refuses more pixels than the memory was taken for."""
+    """Return a check that refuses more pixels than the memory was reserved for."""
 
     def check(pixels: int) -> None:
         if pixels > header.pixels:
             raise UnreadableImageError(
                 f"its header states {header.pixels:,} pixels in one place and {pixels:,} in another; save the "
-                "image anew with another program"
+                "image again with another program"
             )
 
     return check
@@ -183,7 +187,7 @@ def _as_stated(header: Ordinary) -> Check:
 def decode_here(data: bytes, kind: str, size: int, check: Check) -> Pixels:
     """Decode in this process; see `decode`."""
     with _opened(data, kind, check) as image:
-        # JPEG can be decoded at 1/2, 1/4, 1/8 for free: 11 × faster on photos of 12 megapixels.
+        # JPEG can be decoded directly at 1/2, 1/4 or 1/8 of its size: 11 × faster on photos of 12 megapixels.
         image.draft("RGB", (2 * size, 2 * size))
         return shrink(image, size)
 
@@ -196,14 +200,14 @@ def hash_here(data: bytes, kind: str, check: Check) -> bytes:
 
 
 def open_rgb(data: bytes) -> Image.Image:
-    """Decode an image file that is trusted, in full and in this process: upright, RGB."""
+    """Decode a trusted image file at full size, in this process: upright, RGB."""
     with _opened(data, _kind(data), lambda _: None) as image:
         return _upright_rgb(image)
 
 
 @contextmanager
 def _opened(data: bytes, kind: str, check: Check) -> Iterator[Image.Image]:
-    """An image while it is decoded; whatever goes wrong with it is an `UnreadableImageError`."""
+    """Yield the opened image; any failure while it is decoded becomes an `UnreadableImageError`."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -212,11 +216,11 @@ def _opened(data: bytes, kind: str, check: Check) -> Iterator[Image.Image]:
         with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS[kind]) as image:
             check(image.width * image.height)
             yield image
-    except DataError:  # ours: also of a setting that is wrong, which is no fault of the image
+    except DataError:  # our own, which may also be about a wrong setting instead of the image
         raise
-    except UnidentifiedImageError:  # its own message names an address in memory
+    except UnidentifiedImageError:  # its message contains a memory address
         raise UnreadableImageError(
-            f"damaged, or not an image of a known format: it begins like {kind.upper()} and cannot be read as such"
+            f"damaged, or not an image of a known format: it begins like {kind.upper()} but cannot be read as such"
         ) from None
     except MemoryError:
         raise
@@ -225,36 +229,36 @@ def _opened(data: bytes, kind: str, check: Check) -> Iterator[Image.Image]:
 
 
 def _kind(data: bytes) -> str:
-    """Tell the format by the first bytes; refuse all but those that we mean to read, and can read here."""
+    """Return the format by the first bytes; refuse formats that are not supported or cannot be read here."""
     if not data:
         raise UnreadableImageError("the file is empty")
     kind = image_kind(data[:HEAD_BYTES])
     if kind is None:
         raise UnreadableImageError("not an image of a known format")
     if kind == "heif" and missing_for(".heic"):
-        raise UnreadableImageError(f"a HEIC image, and nothing installed reads these; {HEIF_HINT}")
+        raise UnreadableImageError(f"a HEIC image, but nothing that reads these is installed; {HEIF_HINT}")
     if kind == "avif" and missing_for(".avif"):
-        raise UnreadableImageError(f"an AVIF image, and the installed Pillow reads none; {AVIF_HINT}")
+        raise UnreadableImageError(f"an AVIF image, but the installed Pillow cannot read these; {AVIF_HINT}")
     stated = webp_size(data) if kind == "webp" else None
     if stated is not None and (reason := too_many_pixels(*stated)):
-        raise UnreadableImageError(reason)  # for a decoder that runs out of memory a helper process would end
+        raise UnreadableImageError(reason)  # otherwise the decoder runs out of memory and ends the helper process
     if kind == "jpeg" and (scans := jpeg_scans(data)) > REFUSED_SCANS:
         raise UnreadableImageError(
-            f"a JPEG of {scans:,} scans, expected at most {REFUSED_SCANS}; save it anew with another program"
+            f"a JPEG of {scans:,} scans, expected at most {REFUSED_SCANS}; save it again with another program"
         )
     if kind == "png" and (beside := png_metadata(data)) > REFUSED_METADATA:
         raise UnreadableImageError(
-            f"{beside / 1e6:.0f} MB beside the pixels (EXIF, text, profiles), expected at most "
-            f"{REFUSED_METADATA / 1e6:.0f}; save the image anew without them"
+            f"{beside / 1e6:.0f} MB of metadata (EXIF, text, profiles), expected at most "
+            f"{REFUSED_METADATA / 1e6:.0f}; save the image again without it"
         )
     return kind
 
 
 def shrink(image: Image.Image, size: int) -> Pixels:
-    """Turn the image upright and squeeze all of it into (size, size, 3).
+    """Turn the image upright and resize all of it to (size, size, 3).
 
-    Squeezing keeps what lies at the border, which a centre crop would throw away; a wrong proportion matters
-    less to the backbone than a missing part of the object.
+    Resizing keeps the border, which a centre crop would throw away. A wrong aspect ratio matters less to the
+    backbone than a missing part of the object.
     """
     from PIL import Image
 
@@ -270,7 +274,7 @@ def shrink(image: Image.Image, size: int) -> Pixels:
 
 
 def hash_pixels(image: Image.Image) -> bytes:
-    """Hash what an image shows at its full size."""
+    """Return a hash of an image's pixels at full size."""
     _refuse_too_large(image)
     rgb = _upright_rgb(image)
     digest = hashlib.blake2b(f"{rgb.size} ".encode(), digest_size=16)
@@ -280,11 +284,11 @@ def hash_pixels(image: Image.Image) -> bytes:
 
 
 def save_lossless(image: Image.Image, kind: str) -> bytes:
-    """Make an image file of what an image shows at its full size: a `BMP` to decode soon, a `PNG` to keep."""
+    """Return an image at full size as an image file: a `BMP` to decode soon, a `PNG` to keep."""
     from PIL import Image
 
     _refuse_too_large(image)
-    plain = Image.fromarray(np.asarray(_upright_rgb(image)))  # without metadata, which would turn it once more
+    plain = Image.fromarray(np.asarray(_upright_rgb(image)))  # without metadata, which would rotate it again
     out = io.BytesIO()
     plain.save(out, kind, **({"compress_level": 1} if kind == "PNG" else {}))
     return out.getvalue()
@@ -293,8 +297,7 @@ def save_lossless(image: Image.Image, kind: str) -> bytes:
 def _refuse_too_small(image: Image.Image) -> None:
     if min(image.size) < MIN_SIDE:
         raise UnreadableImageError(
-            f"{image.width} × {image.height} pixels are too few to show anything, expected {MIN_SIDE} on a side "
-            "or more"
+            f"the image has only {image.width} × {image.height} pixels, expected {MIN_SIDE} or more on each side"
         )
 
 
@@ -310,7 +313,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    """Return how to turn the image upright, as its EXIF tag says; None where it is."""
+    """Return how to turn the image upright, from its EXIF tag; None if it is upright."""
     from PIL import Image
 
     image.load()  # a PNG may have the tag after its pixels
@@ -327,22 +330,22 @@ def _is_plain_rgb(image: Image.Image) -> bool:
 
 
 def to_rgb(image: Image.Image, factors: tuple[int, int] = (1, 1)) -> Image.Image:
-    """Bring any mode to RGB: transparent areas become white, high bit depths are scaled to 8.
+    """Convert any mode to RGB: transparent areas become white, high bit depths are scaled to 8.
 
-    It is done in strips, so that a large image does not lie in memory in several modes.
+    The image is converted in strips, so that memory never holds all of a large image in several modes.
     """
     from PIL import Image
 
     if factors == (1, 1) and _is_plain_rgb(image):
         return image
-    convert, see_through = _conversion(image), _is_see_through(image)
+    convert, transparent = _conversion(image), _is_transparent(image)
     across, down = factors
     rgb = Image.new("RGB", (-(-image.width // across), -(-image.height // down)))
     top = 0
     for strip in _strips(image, down):
         if factors == (1, 1):
             part = convert(strip)
-        elif see_through:  # averaged with colours weighed by how much they show, then set on white
+        elif transparent:  # averaged with colours weighted by their opacity, then put on white
             part = _on_white(strip.convert("RGBA").convert("RGBa").reduce(factors).convert("RGBA"))
         else:
             part = convert(strip).reduce(factors)
@@ -352,14 +355,15 @@ def to_rgb(image: Image.Image, factors: tuple[int, int] = (1, 1)) -> Image.Image
 
 
 def _strips(image: Image.Image, multiple: int = 1) -> Iterator[Image.Image]:
-    """Yield an image from top to bottom, a number of rows at a time that can be divided by `multiple`."""
+    """Yield an image in strips from top to bottom; their numbers of rows are multiples of `multiple`."""
     rows = max(1, STRIP // (image.width * multiple)) * multiple
     for top in range(0, image.height, rows):
         yield image.crop((0, top, image.width, min(image.height, top + rows)))
 
 
 def _conversion(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
-    """Return what makes a part of this image RGB: 16-bit greys have a known scale, 32-bit ones their own range."""
+    """Return a function that converts a part of this image to RGB. 16-bit grey has a known scale; 32-bit grey is
+    scaled from its own range."""
     from PIL import Image
 
     if image.mode.startswith("I;16"):
@@ -368,12 +372,12 @@ def _conversion(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
     if image.mode in ("I", "F"):
         low, high = _range(image)
         return lambda part: Image.fromarray(_scaled_to_8_bits(np.asarray(part), low, high)).convert("RGB")
-    if _is_see_through(image):
+    if _is_transparent(image):
         return _on_white
     return lambda part: part.convert("RGB")
 
 
-def _is_see_through(image: Image.Image) -> bool:
+def _is_transparent(image: Image.Image) -> bool:
     return "A" in image.getbands() or "transparency" in image.info
 
 
@@ -386,7 +390,7 @@ def _on_white(part: Image.Image) -> Image.Image:
 
 
 def _range(image: Image.Image) -> tuple[float, float]:
-    """Return the least and the greatest value of a 32-bit grey; floats mark what was not measured by NaN."""
+    """Return the lowest and highest value of a 32-bit grey image, without NaN, which marks missing values."""
     low, high = np.inf, -np.inf
     for strip in _strips(image):
         values = np.asarray(strip, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Anything that a caller may hand over as an image, made one thing: a name, its content, its pixels."""
+"""Turn everything that a caller may pass as an image into one interface: a name, content and pixels."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 LAYOUTS = "(height, width), (height, width, 1, 3 or 4) or (1 or 3, height, width)"
 NUMBERS = "uint8 from 0 to 255, bool, or floats from 0 to 1"
 LAST = (1, 3, 4)
-"""Channels that an image may have at its end: grey, RGB, RGBA."""
+"""Numbers of channels on an image's last axis: grey, RGB, RGBA."""
 FIRST = (1, 3)
-"""Channels that it may have at its beginning, as tensors have them."""
+"""Numbers of channels on an image's first axis, as in tensors."""
 _ROUNDING = 1e-3
-"""How far beyond 0 and 1 floats may lie: what resizing and rounding do to them."""
+"""Largest distance of floats below 0 or above 1, which resizing and rounding can cause."""
 
 
 def holds_values(value: Any) -> bool:
-    """Whether it is an array of numbers, or a tensor of some library that NumPy can read.
+    """Return whether a value is an array of numbers, or a tensor of a library that NumPy can read.
 
-    A column of paths, as pandas has them, is an array too; its values are looked at one by one instead.
+    A column of paths, as in pandas, is an array too, but its values are handled one by one, so this is False.
     """
     if not hasattr(value, "__array__") or isinstance(value, str | bytes | type):
         return False
@@ -53,7 +53,7 @@ def holds_values(value: Any) -> bool:
 
 
 def batch_of(value: Any) -> NDArray[Any] | None:
-    """Return the array of a batch, whose rows are images; None where the value should be one image."""
+    """Return a batch as an array whose rows are images; None if the value is not a batch but one image."""
     array = _as_array(value, "the image")
     if array.ndim != 4:
         return None
@@ -66,7 +66,7 @@ def batch_of(value: Any) -> NDArray[Any] | None:
 
 
 def image_of(value: Any, name: str) -> Image.Image:
-    """Make a Pillow image of an array of one image; `name` is what messages call it."""
+    """Return a Pillow image of an array of one image; messages call it `name`."""
     from PIL import Image
 
     array = _as_array(value, name)
@@ -77,11 +77,11 @@ def image_of(value: Any, name: str) -> Image.Image:
 def _as_array(value: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(value)
-    except Exception as error:  # each library has its own; of torch: bfloat16, CUDA, gradients
+    except Exception as error:  # each library has its own errors; torch: bfloat16, CUDA, gradients
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{name} is a {type(value).__name__} that NumPy cannot read ({reason}); expected an array in the "
-            "computer's main memory; convert a torch tensor by .detach().float().cpu()"
+            "computer's main memory; convert a torch tensor with .detach().float().cpu()"
         ) from error
 
 
@@ -105,13 +105,13 @@ def _channels_last(array: NDArray[Any], name: str) -> NDArray[Any]:
 
 def _ambiguous(name: str, array: NDArray[Any]) -> DataError:
     return DataError(
-        f"{name} is an array of shape {array.shape}, whose channels may be at its beginning or its end; expected "
-        "a shape that can be read in one way; give Pillow images instead: Image.fromarray(array)"
+        f"{name} is an array of shape {array.shape}, whose channels may be on the first or last axis; expected a "
+        "shape with only one reading; give Pillow images instead: Image.fromarray(array)"
     )
 
 
 def _to_bytes(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    """Bring numbers to 0 … 255. Integers of more bits are refused: what is white in them, no one can tell."""
+    """Scale numbers to 0 … 255. Refuse integers of more bits, whose value of white is unknown."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:
@@ -120,7 +120,7 @@ def _to_bytes(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
         advice = _advice(array)
         raise DataError(f"{name} is an array of {array.dtype} and shape {array.shape}; expected {NUMBERS}{advice}")
     if not np.isfinite(array).all():
-        raise DataError(f"{name} holds NaN or infinity; expected floats from 0 to 1; replace them, say by 0")
+        raise DataError(f"{name} holds NaN or infinity; expected floats from 0 to 1; replace them, such as by 0")
     low, high = float(array.min()), float(array.max())
     if low < -_ROUNDING or high > 1 + _ROUNDING:
         raise DataError(
@@ -134,7 +134,7 @@ def _advice(array: NDArray[Any]) -> str:
     if array.dtype.kind not in "iu":
         return ""
     return (
-        f"; found {array.min()} to {array.max()}: convert by array.astype('uint8') if white is 255, else divide "
+        f"; found {array.min()} to {array.max()}: convert with array.astype('uint8') if white is 255, else divide "
         "by the value of white"
     )
 
@@ -157,11 +157,11 @@ class AnyImage(Protocol):
     def name(self) -> str: ...
 
     def size(self) -> int:
-        """Return the bytes that `content` reads into memory at most."""
+        """Return the largest number of bytes that `content` reads into memory."""
         ...
 
     def content(self) -> bytes:
-        """Bytes that identify the image."""
+        """Return bytes that identify the image."""
         ...
 
     def pixels(self, content: bytes, size: int) -> Pixels:
@@ -171,7 +171,7 @@ class AnyImage(Protocol):
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """An image file's bytes, or the path where they lie."""
+    """An image file, given as its bytes or its path."""
 
     name: str
     data: bytes | None = None
@@ -196,7 +196,7 @@ class EncodedImage:
 
 @dataclass(frozen=True)
 class OpenImage:
-    """A Pillow image that the caller holds."""
+    """A Pillow image that belongs to the caller."""
 
     name: str
     image: Image.Image
@@ -205,7 +205,7 @@ class OpenImage:
         return 0
 
     def content(self) -> bytes:
-        # Of the RGB image, since the bytes of a palette image do not tell its colours.
+        # Hash the RGB image, since the bytes of a palette image do not determine its colours.
         with self._loading():
             return hash_pixels(self.image)
 
@@ -214,7 +214,7 @@ class OpenImage:
             return shrink(self.image, size)
 
     def saved(self, kind: str) -> bytes:
-        """Make an image file of it, without loss; see `save_lossless`."""
+        """Return the image as an image file, without loss; see `save_lossless`."""
         with self._loading():
             return save_lossless(self.image, kind)
 
@@ -224,13 +224,13 @@ class OpenImage:
             yield
         except UnreadableImageError:
             raise
-        except Exception as error:  # a file opened but not yet loaded fails here, in any way
+        except Exception as error:  # an opened file is loaded only here, and can raise anything
             raise UnreadableImageError(f"{self.name} cannot be loaded: {error}") from error
 
 
 @dataclass(frozen=True)
 class BadImage:
-    """Something in an image's place that is none; whoever looks at it is told why."""
+    """A value in place of an image that is not one; reading it raises the reason."""
 
     name: str
     reason: str
@@ -246,13 +246,13 @@ class BadImage:
 
 
 def read_pixels(image: AnyImage, size: int) -> Pixels:
-    """Read and decode an image to (size, size, 3); waits where the files under way fill their room."""
+    """Return an image's pixels as (size, size, 3); wait while files being read fill the memory for them."""
     with CONTENTS.taken(image.size()):
         return image.pixels(image.content(), size)
 
 
 def as_images(value: Any) -> tuple[list[AnyImage], bool]:
-    """Accept one image or several; return them as a list, and whether it was a single one.
+    """Return one image or several as a list, and whether it was a single one.
 
     One image is a path, encoded bytes, a Pillow image, or an array or tensor of (height, width),
     (height, width, 1, 3 or 4) or (1 or 3, height, width). Several are a list, a tuple or any iterable that mixes
@@ -262,8 +262,8 @@ def as_images(value: Any) -> tuple[list[AnyImage], bool]:
     Raises
     ------
     DataError
-        Something is none of these. Whether files can be read and decoded shows later, image by image, and so does
-        what is wrong with one array of several.
+        The value is none of these. Files are read and decoded later, image by image; faults in them, and in one
+        array of several, are raised then.
     """
     if holds_values(value):
         if (rows := batch_of(value)) is None:
@@ -275,7 +275,7 @@ def as_images(value: Any) -> tuple[list[AnyImage], bool]:
 
 
 def _among_others(value: Any, index: int) -> AnyImage:
-    """Accept one of several images; an array that is none costs its own answer, not those of the others."""
+    """Return one of several images; an array that is not an image must not spoil the answers for the others."""
     if not holds_values(value):
         return as_image(value, index)
     try:
@@ -285,7 +285,8 @@ def _among_others(value: Any, index: int) -> AnyImage:
 
 
 def is_collection(value: Any) -> bool:
-    """Whether to look for images inside: not in files, whose lines are no images, nor where there is no order."""
+    """Return whether a value may contain several images. Files do not (they iterate over lines), nor do sets and
+    mappings, which have no order of images."""
     if isinstance(value, str | bytes | bytearray | memoryview | os.PathLike | Mapping | Set) or _is_pillow(value):
         return False
     return isinstance(value, Iterable) and not hasattr(value, "read")
@@ -298,7 +299,7 @@ def _is_pillow(value: Any) -> bool:
 
 
 def as_image(value: Any, index: int = 0) -> AnyImage:
-    """Accept one image, as `as_images` describes it; `index` names it where it has no path."""
+    """Return one image, as described in `as_images`; one without a path is named by `index`."""
     name = f"image {index}"
     if isinstance(value, str | os.PathLike):
         return EncodedImage(str(os.fsdecode(value)))
@@ -315,7 +316,7 @@ def as_image(value: Any, index: int = 0) -> AnyImage:
 
 
 def is_image(value: Any) -> bool:
-    """Whether this is an image already, with a name, content and pixels."""
+    """Return whether a value already has an image's name, content and pixels."""
     return isinstance(value, EncodedImage | OpenImage) or (hasattr(value, "content") and hasattr(value, "pixels"))
 
 
@@ -324,20 +325,20 @@ def is_url(text: str) -> bool:
 
 
 def no_download(url: str) -> str:
-    """Say that nothing is fetched, with the address as the user gave it."""
+    """Return the message for a URL: images are not downloaded."""
     return f"{url} is an address, and nothing is downloaded; download the image first and give its file"
 
 
-# Work through many images a few at a time, so that memory stays flat and results come early.
+# Many images are handled in small groups, so that memory stays constant and results come early.
 
 WINDOW = 64
-"""Images at once: half a second of work on two cores, and enough that no core waits for long."""
+"""Number of images at once: half a second of work on two cores, and enough that no core waits for long."""
 
 Item = TypeVar("Item")
 
 
 def in_windows(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield items in lists of 64, taking none before it is needed."""
+    """Yield items in lists of 64, reading none before it is needed."""
     rest = iter(items)
     while window := list(islice(rest, WINDOW)):
         yield window

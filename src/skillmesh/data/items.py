@@ -1,4 +1,4 @@
-"""Images that belong to a dataset: read where they are, or put aside in a temporary file."""
+"""Images of a dataset: read from the dataset itself, or stored in a temporary file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from skillmesh.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class ItemImage:
-    """An image among others that somebody else keeps: a list, an array, a dataset."""
+    """One image of a list, an array or a dataset that belongs to the caller."""
 
     items: Any
     index: int
     lock: threading.Lock | None = None
-    """Held while it is read: few datasets expect to be read by several threads."""
+    """Lock held while the image is read: few datasets are safe to read from several threads."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class ItemImage:
             raise UnreadableImageError(str(error)) from error
 
     def read(self) -> bytes:
-        """Return its content; a value that is no image at all is a `DataError`, not an `UnreadableImageError`."""
+        """Return the content. Raise a plain `DataError` if the value is not an image at all."""
         try:
             if self.lock is None:
                 value = self.items[self.index]
@@ -48,7 +48,7 @@ class ItemImage:
                     value = self.items[self.index]
         except DataError:
             raise
-        except Exception as error:  # whatever a user's code raises
+        except Exception as error:  # a dataset's own code may raise anything
             raise UnreadableImageError(f"{self.name} cannot be read: {type(error).__name__}: {error}") from error
         given = as_given(value, self.index)
         return given.saved("BMP") if isinstance(given, OpenImage) else given.content()
@@ -58,7 +58,7 @@ class ItemImage:
 
 
 def as_given(value: Any, index: int) -> EncodedImage | OpenImage:
-    """Accept one image of a dataset; Hugging Face has files as a mapping of their bytes and path."""
+    """Return one image of a dataset; Hugging Face represents a file as a mapping of its bytes and path."""
     if isinstance(value, Mapping) and {"bytes", "path"} <= set(value):
         value = value["path"] if value["bytes"] is None else value["bytes"]
     image = as_image(value, index)
@@ -68,7 +68,7 @@ def as_given(value: Any, index: int) -> EncodedImage | OpenImage:
 
 @dataclass(frozen=True, slots=True)
 class RenamedImage:
-    """An image whose own name another has too: names tell images apart where twins are looked for."""
+    """An image under a unique name, where several share one: duplicates are searched for by name."""
 
     name: str
     image: AnyImage
@@ -86,7 +86,7 @@ class RenamedImage:
 class Spool:
     """A temporary file for images that can be read only once.
 
-    It has no name, so that even a kill leaves nothing behind.
+    The file has no name, so that even a killed process leaves nothing behind.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Spool:
         self._end = 0
 
     def put(self, value: Any, index: int) -> AnyImage:
-        """Keep an image: a path as it is, encoded bytes as they are, anything else without loss."""
+        """Store an image and return it: paths and encoded bytes unchanged, anything else without loss."""
         given = as_given(value, index)
         if isinstance(given, EncodedImage) and given.data is None:
             return given
@@ -106,16 +106,16 @@ class Spool:
             self._file.flush()
         except OSError as error:
             raise SpoolError(
-                f"image {index} cannot be put aside in {tempfile.gettempdir()}, after {self._end / 1e6:,.0f} MB "
-                f"of others: {error.strerror}; make room there, or name a folder that has some in TMPDIR"
+                f"image {index} cannot be stored in {tempfile.gettempdir()}, after {self._end / 1e6:,.0f} MB of "
+                f"others: {error.strerror}; free some space there, or set TMPDIR to a folder with more"
             ) from error
         self._end += len(data)
         return StoredImage(given.name, self, self._end - len(data), len(data))
 
     def read(self, place: int, length: int) -> bytes:
-        """Read from any thread."""
+        """Return `length` bytes from `place`; can be called from any thread."""
         if self._file is None:
-            raise OSError("it was put aside while it was learned from, and is gone since")
+            raise OSError("it was in a temporary file during learning, which has been deleted since")
         return os.pread(self._file.fileno(), length, place)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Spool:
 
 
 class SpoolError(DataError):
-    """No room to put images aside."""
+    """Images cannot be stored in the temporary file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where a task's files lie: a folder or a zip, behind two verbs."""
+"""Sources of a task's files: a folder or a zip, read through one interface."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from typing import BinaryIO, Protocol
 from skillmesh.errors import DataError
 
 MAX_FILE_BYTES = 48 * 2**20
-"""Size of the largest image file that is read, in a folder or in a zip."""
+"""Largest size of an image file that is read, in bytes, in a folder or in a zip."""
 MAX_LISTING = 16 * 2**20
-"""Bytes of a zip's list of files: some 150,000 images."""
+"""Largest size of a zip's list of files, in bytes: enough for some 150,000 images."""
 MAX_UNPACKED = 100
-"""So many times its own size, or a gigabyte, a zip may unpack to; photos do not shrink to half."""
+"""A zip may unpack to this many times its own size, or to a gigabyte; photos do not even shrink to half."""
 _CHUNK = 2**20
 
 
 class Source(Protocol):
-    """A place with files in it."""
+    """A folder or zip with files in it."""
 
     def names(self) -> list[str]:
-        """Paths of all files inside, with forward slashes, sorted."""
+        """Return the paths of all files inside, with forward slashes, sorted."""
         ...
 
     def folders(self) -> list[str]:
-        """Names of the folders right at the top that a listing of files would miss: empty ones."""
+        """Return the names of top-level folders, so that empty ones, which `names` misses, can be found."""
         ...
 
     def size(self, name: str) -> int:
-        """Return the bytes that reading a file takes at most."""
+        """Return the largest number of bytes that reading a file can take."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -54,7 +54,7 @@ class FolderSource:
         return files_below(self.path)
 
     def folders(self) -> list[str]:
-        """Names of the folders right below, empty ones too (a zip has no such thing)."""
+        """Return the names of the top-level folders, including empty ones (a zip lists none)."""
         return sorted(p.name for p in self.path.iterdir() if p.is_dir())
 
     def size(self, name: str) -> int:
@@ -74,18 +74,18 @@ class _Member:
     checksum: int
     method: int
     refused: str | None
-    """Why it is not unpacked."""
+    """Reason why the file is not unpacked; None if it is."""
 
 
 class ZipSource:
-    """The files inside a zip, read without unpacking it to disk. It is open only while something is read."""
+    """The files inside a zip, read without unpacking it to disk. The zip is open only while it is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with _Listing(path) as file, zipfile.ZipFile(file) as listed:
                 self._version = _version(file.fileno())
-                # Some writers on Windows put backslashes where the format wants slashes.
+                # Some programs on Windows write backslashes where the format requires slashes.
                 names = (info.filename.replace("\\", "/").lstrip("/") for info in listed.infolist())
                 self._members = dict(zip(names, map(_member, listed.infolist()), strict=True))
         except Exception as error:  # BadZipFile, OSError, and a few others on damaged directories
@@ -95,11 +95,11 @@ class ZipSource:
                 ) from error
             too_long = isinstance(error, _LongListError)
             remedy = "unpack it and name the folder" if too_long else "zip the task folder again"
-            raise DataError(f"{path} is not a zip that can be read ({error}); {remedy}") from error
+            raise DataError(f"{path} cannot be read as a zip ({error}); {remedy}") from error
         self._refuse_bomb()
 
     def _refuse_bomb(self) -> None:
-        """No member unpacks to more than it states, so the sum is what the zip can cost."""
+        """Refuse a zip bomb. No member unpacks to more than its stated size, so their sum is the total cost."""
         unpacked, own = sum(member.size for member in self._members.values()), self._version[0]
         if unpacked > max(MAX_UNPACKED * own, 2**30):
             raise DataError(
@@ -108,7 +108,7 @@ class ZipSource:
             )
 
     def __reduce__(self) -> tuple[type[ZipSource], tuple[Path]]:
-        """Another process opens the zip anew."""
+        """Pickle only the path: another process opens the zip again."""
         return ZipSource, (self.path,)
 
     def names(self) -> list[str]:
@@ -132,15 +132,15 @@ class ZipSource:
             try:
                 return _unpacked(file, member)
             except (zlib.error, struct.error, ValueError) as error:
-                raise OSError(f"the zip member cannot be unpacked: {error}") from error
+                raise OSError(f"this file in the zip cannot be unpacked: {error}") from error
 
 
 class _LongListError(zipfile.BadZipFile):
-    """A zip of more files than are listed here."""
+    """A zip whose list of files is too long."""
 
 
 class _Listing(io.FileIO):
-    """A zip whose list of files is read: that is the only thing that may be large."""
+    """A zip opened to read its list of files, with a limit on the size of that list."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(_open_regular(path), "rb")
@@ -158,7 +158,7 @@ def _member(info: zipfile.ZipInfo) -> _Member:
     elif stat.S_ISLNK(info.external_attr >> 16):
         refused = "it is a link inside a zip, not a file"
     elif info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        refused = "it is packed in a way that is not read here; zip the folder again, with deflate"
+        refused = "its compression method is not supported; zip the folder again with deflate"
     return _Member(info.header_offset, info.compress_size, info.file_size, info.CRC, info.compress_type, refused)
 
 
@@ -168,7 +168,7 @@ def _version(descriptor: int) -> tuple[int, int, int]:
 
 
 def _unpacked(file: BinaryIO, member: _Member) -> bytes:
-    """Unpack a member to as many bytes as the list states, and no more."""
+    """Return a member's content; unpack no more bytes than the zip's list of files states."""
     file.seek(member.offset)
     header = file.read(30)
     name, extra = struct.unpack_from("<HH", header, 26)
@@ -180,7 +180,7 @@ def _unpacked(file: BinaryIO, member: _Member) -> bytes:
     left = member.packed
     while left and (packed := file.read(min(left, _CHUNK))):
         if inflate and inflate.eof:
-            raise ValueError("more is packed than belongs to it")
+            raise ValueError("there is extra data after its content")
         left -= len(packed)
         while packed:
             out.write(inflate.decompress(packed, _CHUNK) if inflate else packed)
@@ -188,15 +188,15 @@ def _unpacked(file: BinaryIO, member: _Member) -> bytes:
                 raise ValueError(f"it holds more than the {member.size:,} bytes that it states")
             packed = inflate.unconsumed_tail if inflate else b""
     if inflate:
-        out.write(inflate.flush())  # at most the end of one match: all that was packed has been taken in
+        out.write(inflate.flush())  # at most the end of one match: all input has been consumed
     content = out.getvalue()
     if len(content) != member.size or zlib.crc32(content) != member.checksum:
-        raise ValueError("its content is not what the zip's checksum says; zip the folder again")
+        raise ValueError("its content does not match the zip's checksum; zip the folder again")
     return content
 
 
 def open_source(path: Path) -> Source:
-    """Open a folder or zip; say what else was found there."""
+    """Open a folder or zip; raise `DataError` if `path` is neither."""
     if path.is_dir():
         return FolderSource(path)
     if path.is_file():
@@ -205,7 +205,7 @@ def open_source(path: Path) -> Source:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Read a file of a size that an image may have; a pipe or a device, which might never end, is refused."""
+    """Read a file of at most `MAX_FILE_BYTES`; refuse a pipe or a device, which might never end."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         refuse_large(size)
@@ -213,15 +213,15 @@ def read_regular_file(path: Path) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; anything else is an `OSError`, without waiting for whoever writes to it."""
+    """Open a regular file for reading; raise `OSError` for anything else, without waiting for a pipe's writer."""
     return os.fdopen(_open_regular(path), "rb", buffering=0)
 
 
 def _open_regular(path: Path) -> int:
-    _refuse_irregular(path.stat())  # opening some devices does something already
+    _refuse_irregular(path.stat())  # merely opening some devices has an effect
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        _refuse_irregular(os.fstat(descriptor))  # it may have been exchanged meanwhile
+        _refuse_irregular(os.fstat(descriptor))  # it may have been replaced in the meantime
     except OSError:
         os.close(descriptor)
         raise
@@ -234,7 +234,7 @@ def _refuse_irregular(status: os.stat_result) -> None:
 
 
 def size_of_file(path: Path) -> int:
-    """Return the bytes that reading a file takes at most; none where it is not read at all."""
+    """Return the largest number of bytes that reading a file can take; 0 if it will not be read at all."""
     try:
         size = path.stat().st_size
     except (OSError, ValueError):
@@ -243,7 +243,7 @@ def size_of_file(path: Path) -> int:
 
 
 def irregular(mode: int) -> str | None:
-    """Name what a path leads to that is no regular file; None where it is one."""
+    """Return what kind of thing a path is ("a folder", …) if it is not a regular file, else None."""
     if stat.S_ISREG(mode):
         return None
     kinds = {"a folder": stat.S_ISDIR, "a named pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
@@ -252,14 +252,14 @@ def irregular(mode: int) -> str | None:
 
 def refuse_large(size: int) -> None:
     if size > MAX_FILE_BYTES:
-        raise OSError(f"{size:,} bytes are more than the {MAX_FILE_BYTES:,} that an image may have")
+        raise OSError(f"the file has {size:,} bytes, expected at most {MAX_FILE_BYTES:,} for an image")
 
 
 def files_below(root: Path) -> list[str]:
-    """List all files below a folder, by their paths from there, sorted.
+    """Return the paths of all files below a folder, relative to it and sorted.
 
-    Links to folders are followed, but every folder is read once: under its own name where that lies below `root`,
-    else under the first link to it. A link that leads to a folder around itself or around `root` is not followed.
+    Links to folders are followed, but every folder is read once: under its own name if it is below `root`, else
+    under the first link to it. A link to a folder that contains the link or `root` is not followed.
     """
     seen = {_identity(folder) for folder in root.resolve().parents}
     names: list[str] = []
@@ -289,25 +289,25 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        raise _closed(folder, error) from error
+        raise _unreadable_folder(folder, error) from error
 
 
 def _identity(folder: Path) -> tuple[int, int]:
     try:
         status = folder.stat()
     except OSError as error:
-        raise _closed(folder, error) from error
+        raise _unreadable_folder(folder, error) from error
     return status.st_dev, status.st_ino
 
 
-def _closed(folder: Path, error: OSError) -> DataError:
-    return DataError(f"cannot look into {folder}: {error.strerror or error}; allow that, or move it elsewhere")
+def _unreadable_folder(folder: Path, error: OSError) -> DataError:
+    return DataError(f"cannot read the folder {folder}: {error.strerror or error}; allow that, or move it away")
 
 
 def _kind(entry: os.DirEntry[str]) -> str | None:
-    """Tell files from folders, behind links too; pipes and devices are neither.
+    """Return "file" or "folder", following links; None for pipes and devices.
 
-    A link that leads nowhere counts as a file: whoever reads it is told.
+    A broken link counts as a file: reading it later gives an error that names it.
     """
     try:
         if entry.is_symlink() and not Path(entry.path).exists():

@@ -1,1 +1,1 @@
-"""Numbers as modules store them, low-rank algebra, the counting of costs, and work inside a process."""
+"""Stored arrays, low-rank algebra, counting of costs, progress reports, and settings of the process."""

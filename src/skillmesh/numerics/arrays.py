@@ -1,4 +1,4 @@
-"""Arrays as modules store them, covariances as a diagonal plus a thin factor, and what multiplying costs."""
+"""Arrays as modules store them, covariances as a diagonal plus a low-rank factor, and counting of costs."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# What learning costs, in multiply–accumulates (MACs): counted by one counter, whatever the method.
+# The cost of learning, in multiply–accumulates (MACs), counted in the same way for every method.
 #
-# Whoever multiplies says so with `spend`; whoever wants to know wraps the work in `counted`. A pass over images
-# whose descriptors lie in the cache is counted too: it was spent once.
+# Code that multiplies reports it with `spend`; code that needs the total wraps the work in `counted`. A pass over
+# images whose descriptors are in the cache is counted too, since it was computed once.
 #
 # A pass counts the products of all convolutions and linear layers; norms, activations, pooling and attention's own
-# products are left out. Training biases needs no gradient of a weight: backwards, each layer behind the first
-# biased one costs once more what it cost forwards. Closed forms and EM count the products of their matrices.
+# products are left out. Training biases needs no gradient of a weight: in the backward pass, each layer after the
+# first biased one costs as much again as in the forward pass. Closed forms and EM count their matrix products.
 #
-# Counted by formulas, since `torch.utils.flop_counter` sees no products of numpy, which are most of what a node
-# spends beside its passes, and counts the backward pass of grouped convolutions far too high (20 times for all of
-# lite0, torch 2.13). Of forward passes both give the same; tests hold them against each other.
+# Costs come from formulas, since `torch.utils.flop_counter` does not see products in NumPy, which are most of a
+# node's cost besides its passes, and overestimates the backward pass of grouped convolutions (20 times for all of
+# lite0, torch 2.13). For forward passes both give the same numbers; tests compare them.
 #
-# A node's memory is why some other things are written by hand that a library has: the tail of a binomial in
-# `vetting/bank_trial.py` (scipy.stats costs 16 MB). The rest of scipy (30 MB) is imported inside of functions.
-# `skillmesh_challenge` runs in no node and uses scipy.stats, pydantic, Jinja2 and torch's counter as they are.
+# To save memory in a node, some functions of libraries are written by hand: the tail of a binomial in
+# `vetting/bank_trial.py` (scipy.stats costs 16 MB). The rest of scipy (30 MB) is imported inside functions.
+# `skillmesh_challenge` never runs in a node: it uses scipy.stats, pydantic, Jinja2 and torch's counter directly.
 
 
 @dataclass
 class Costs:
-    """MACs by what they were spent on."""
+    """MACs by the kind of work they were spent on."""
 
     spent: dict[str, float] = field(default_factory=dict)
 
@@ -48,14 +48,14 @@ _counter: ContextVar[Costs | None] = ContextVar("counter", default=None)
 
 
 def spend(what: str, macs: float) -> None:
-    """Note what was just multiplied, if anyone counts."""
+    """Add MACs to the counter, if one is active (see `counted`)."""
     if (counter := _counter.get()) is not None:
         counter.add(what, macs)
 
 
 @contextmanager
 def counted() -> Iterator[Costs]:
-    """Count what is spent inside, in this thread; whoever counts around it counts that too."""
+    """Yield a counter of the MACs spent in this context, in this thread; an outer counter includes them."""
     costs = Costs()
     token = _counter.set(costs)
     try:
@@ -67,44 +67,45 @@ def counted() -> Iterator[Costs]:
 
 
 def gram_macs(rows: int, columns: int) -> float:
-    """Of a matrix (rows × columns) times its own transpose: BLAS computes one half and mirrors it."""
+    """Return the MACs of a matrix (rows × columns) times its transpose: BLAS computes one half and mirrors it."""
     return rows * (rows + 1) / 2.0 * columns
 
 
 def cholesky_macs(size: int) -> float:
-    """Of the root of a positive definite matrix; its triangle's inverse costs the same again."""
+    """Return the MACs of a Cholesky factorisation; inverting the triangular factor costs the same again."""
     return size**3 / 6.0
 
 
 def em_macs(images: int, dim: int, clusters: int, rounds: int) -> float:
-    """Of a mixture with diagonal covariances: two products per round, responsibilities and moments."""
+    """Return the MACs of EM for a mixture with diagonal covariances: two products each per round, for the
+    responsibilities and for the moments."""
     return 4.0 * images * dim * clusters * rounds
 
 
 def head_macs(images: int, dim: int, classes: int, evaluations: int) -> float:
-    """Of a head by gradient descent or L-BFGS: logits and their gradient in each evaluation."""
+    """Return the MACs of fitting a head by gradient descent or L-BFGS: logits and gradient in each evaluation."""
     return 2.0 * images * dim * classes * evaluations
 
 
-# Arrays as modules store them: what shape a tensor must have, and how floats become int8 and back.
+# Arrays as modules store them: the shapes that tensors must have, and conversion of floats to int8 and back.
 #
-# Parts of a module (head, anchors) say with `Spec` which tensors they store; the reader of `.skill` files checks
-# a file against these before any number is used.
+# Parts of a module (head, anchors) declare with `Spec` which tensors they store; the reader of `.skill` files
+# checks a file against these before any number is used.
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 Tensors = dict[str, Array]
 
 DTYPES = {"I8": np.dtype("<i1"), "U8": np.dtype("<u1"), "F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
-"""The safetensors dtypes that a module may use. Little-endian, as safetensors stores them."""
+"""Safetensors dtypes that a module may use, little-endian as in safetensors."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a stored tensor must look like.
+    """The required dtype, shape and range of a stored tensor.
 
-    A size may be a number, or a letter that stands for the same number wherever it occurs in one module (the
-    `k` clusters of a mixture, say). `low` and `high` bound the values.
+    A size may be a number, or a letter that stands for the same number wherever it occurs in one module (for
+    example the `k` clusters of a mixture). `low` and `high` are bounds of the values.
     """
 
     dtype: str
@@ -114,7 +115,7 @@ class Spec:
 
 
 def quantise_rows(values: Array) -> tuple[NDArray[np.int8], Floats]:
-    """Store each row as int8 with one scale: the largest magnitude becomes ±127.
+    """Return each row as int8 with one scale: the largest magnitude becomes ±127.
 
     >>> q, scale = quantise_rows(np.array([[0.5, -1.0], [0.0, 0.0]]))
     >>> q.tolist(), scale.tolist()[1]
@@ -123,22 +124,22 @@ def quantise_rows(values: Array) -> tuple[NDArray[np.int8], Floats]:
     values = np.asarray(values, dtype=np.float64)
     scale = (np.abs(values).max(axis=1, initial=0.0) / 127).astype(np.float32)
     safe = np.where(scale > 0, scale, 1).astype(np.float64)
-    # The float32 scale may be a hair under the exact one: clip, so that 127.0000001 does not wrap.
+    # The float32 scale may be slightly below the exact one: clip, so that 127.0000001 does not overflow.
     quantised = np.clip(np.rint(values / safe[:, None]), -127, 127).astype(np.int8)
     return quantised, scale
 
 
 def dequantise_rows(quantised: NDArray[np.int8], scale: Floats) -> Floats:
-    """Undo `quantise_rows`, up to half a step."""
+    """Return the values of quantised rows, accurate to half a step."""
     return quantised.astype(np.float32) * scale[:, None]
 
 
 LOG_LOW, LOG_HIGH = 1e-6, 1e3
-"""Variances of standardised numbers lie between; one step of 254 is 8.5 %."""
+"""Range of variances of standardised numbers; one of the 254 steps is 8.5 %."""
 
 
 def quantise_log(values: Array) -> NDArray[np.uint8]:
-    """Store variances as uint8 on a logarithmic scale; zero stays zero.
+    """Return variances as uint8 on a logarithmic scale; zero stays zero.
 
     >>> quantise_log(np.array([0.0, 1e-4, 1.0, 1e2, 1e9])).tolist()
     [0, 57, 170, 227, 255]
@@ -148,17 +149,17 @@ def quantise_log(values: Array) -> NDArray[np.uint8]:
 
 
 def log_steps(values: Array) -> NDArray[np.float64]:
-    """Where positive values stand on that scale, before rounding."""
+    """Return positive values on the scale of `quantise_log`, before rounding."""
     return np.asarray(1 + 254 * np.log(values / LOG_LOW) / np.log(LOG_HIGH / LOG_LOW))
 
 
 def dequantise_log(codes: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Undo `quantise_log`, up to half a step."""
+    """Return the variances of `quantise_log`, accurate to half a step."""
     values = LOG_LOW * np.exp((codes.astype(np.float64) - 1) / 254 * np.log(LOG_HIGH / LOG_LOW))
     return np.where(codes > 0, values, 0.0)
 
 
-# Covariances as a diagonal plus a thin factor: small to send, exact to add, cheap to invert.
+# Covariances as a diagonal plus a low-rank factor: small to send, exact to add, cheap to invert.
 #
 # The within-class scatter of a task is D + FᵀF with F of a few rows. A weighted sum of such scatters is again a
 # diagonal plus a factor (the rows of all of them), and Woodbury's identity inverts it without ever forming the
@@ -167,10 +168,11 @@ def dequantise_log(codes: NDArray[np.uint8]) -> NDArray[np.float64]:
 Doubles = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Factor = NDArray[np.floating]
-"""In double or single precision. A bank's is large and single: products of it then take half the time and room."""
+"""A factor in double or single precision. A bank's factor is large, so it is in single precision: products then
+take half the time and memory."""
 
 COLUMNS = 256
-"""So many columns of a matrix are worked on at a time, where all of them in float64 would be too much."""
+"""Number of columns of a matrix processed at a time, if all of them in float64 would take too much memory."""
 
 
 @dataclass(frozen=True)
@@ -194,9 +196,9 @@ class LowRank:
         return LowRank(self.diagonal * weight, self.factor * np.sqrt(weight))
 
     def inverse(self, out: Factor | None = None) -> Precision:
-        """Invert; the diagonal must be positive. What is small and delicate is done in double precision.
+        """Return the inverse; the diagonal must be positive. The small core matrix is in double precision.
 
-        `out` takes the inverse's factor. It may be this one's own, which is then used up.
+        `out` receives the inverse's factor. It may be this matrix's own factor, which is then overwritten.
         """
         root = np.sqrt(self.diagonal).astype(self.factor.dtype)
         scaled = np.divide(self.factor, root, out=out)
@@ -217,20 +219,20 @@ class Precision:
     factor: Factor
 
     def along(self, rows: Factor) -> Factor:
-        """Return the coordinates of each row along the factor's."""
+        """Return the products of each row with the factor's rows."""
         product: Factor = rows @ self.factor.T
         return product
 
     def apply(self, rows: Factor, along: Factor) -> Factor:
-        """Multiply each row by the matrix; `along` are the rows' own."""
+        """Return each row times the matrix; `along` is the result of `along(rows)`."""
         product: Factor = rows * self.diagonal.astype(rows.dtype) - along @ self.factor
         return product
 
 
 def total(parts: Iterable[LowRank], factor: Factor) -> LowRank:
-    """Sum matrices, in the order given. A factor of more rows than columns is replaced by its triangle.
+    """Return the sum of matrices, in the given order. QR reduces a factor with more rows than columns.
 
-    `factor` has room for the rows of all of them: each part is copied into its place and need not be kept.
+    `factor` is a buffer for the rows of all parts: each part is copied into it and need not be kept.
     """
     diagonal, filled = np.zeros(factor.shape[1]), 0
     for part in parts:
@@ -243,15 +245,15 @@ def total(parts: Iterable[LowRank], factor: Factor) -> LowRank:
 
 
 def column_parts(dim: int) -> list[slice]:
-    """Cut `dim` columns into parts of at most `COLUMNS`."""
+    """Return slices that divide `dim` columns into parts of at most `COLUMNS`."""
     return [slice(start, min(start + COLUMNS, dim)) for start in range(0, dim, COLUMNS)]
 
 
 def cholesky(matrix: Doubles) -> Factor:
-    """Return the lower root of a matrix that is positive definite but for the rounding of what it was made from.
+    """Return the lower Cholesky factor of a matrix that is positive definite except for rounding errors.
 
-    Where classes are far apart for how little they scatter, rounding may exceed what is small in it; as much as
-    is needed is then added to the diagonal, in place.
+    If classes are far apart compared with their scatter, rounding errors may exceed the smallest eigenvalues. As
+    much as needed is then added to the diagonal, in place.
     """
     with contextlib.suppress(np.linalg.LinAlgError):
         return np.linalg.cholesky(matrix)
@@ -264,7 +266,7 @@ def cholesky(matrix: Doubles) -> Factor:
 
 
 def lower_inverse(root: NDArray[np.floating]) -> Doubles:
-    """Invert a lower triangular matrix by halves. Nearly all of it is products, so NumPy alone is fast enough."""
+    """Return the inverse of a lower triangular matrix, by halves: mostly products, so NumPy is fast enough."""
     if len(root) <= 64:
         return np.tril(np.linalg.inv(root)).astype(np.float64, copy=False)
     half = len(root) // 2
@@ -276,7 +278,7 @@ def lower_inverse(root: NDArray[np.floating]) -> Doubles:
 
 
 def invert_in_place(matrix: Doubles) -> None:
-    """Replace a positive definite matrix by the inverse of its lower root, in no more room than it has."""
+    """Replace a positive definite matrix by the inverse of its lower Cholesky factor, using no extra matrix."""
     for start in range(0, len(matrix), COLUMNS):
         here, below = slice(start, start + COLUMNS), slice(start + COLUMNS, len(matrix))
         matrix[here, here] -= matrix[here, :start] @ matrix[here, :start].T
@@ -295,30 +297,30 @@ def _invert_lower(root: Doubles) -> None:
     _invert_lower(root[:half, :half])
     _invert_lower(root[half:, half:])
     for part in column_parts(half):
-        # A triangle's columns are empty above their diagonal: what was overwritten before is not asked for.
+        # A lower triangle's columns are zero above the diagonal, so columns overwritten earlier are not needed.
         across = root[half:, part.start : half] @ root[part.start : half, part]
         root[half:, part] = -(root[half:, half:] @ across)
 
 
 def both_in_single(used_up: Doubles, other: Doubles) -> tuple[Singles, Singles]:
-    """Round two square matrices to single precision. Both then lie in the memory of the first, with no more."""
+    """Return two square matrices in single precision. Both results are in the memory of the first matrix."""
     room = used_up.reshape(-1).view(np.float32)
     first, second = (half.reshape(used_up.shape) for half in np.split(room, 2))
     for part in column_parts(len(used_up)):
-        first[part] = used_up[part]  # half as long, so it lies over rows that are done with
+        first[part] = used_up[part]  # half as long, so it overwrites only rows that are already converted
     second[:] = other
     return first, second
 
 
 ROUNDS = 4
-"""Of subspace iteration, after the first."""
+"""Rounds of subspace iteration after the first."""
 
 
 def principal(rows: NDArray[np.floating], rank: int, seed: int = 0) -> Doubles:
-    """Return the `rank` directions that carry most of rowsᵀ·rows, each scaled by its singular value.
+    """Return the `rank` principal directions of rowsᵀ·rows, each scaled by its singular value.
 
-    Subspace iteration from a seeded start: at these ranks as good as a full decomposition, at the cost of a
-    few products with `rows`.
+    They come from subspace iteration with a seeded start: at these ranks as good as a full decomposition, at the
+    cost of a few products with `rows`.
     """
     n, dim = rows.shape
     rank = min(rank, n, dim)
@@ -333,7 +335,7 @@ def principal(rows: NDArray[np.floating], rank: int, seed: int = 0) -> Doubles:
 
 
 def thinned(scatters: Sequence[LowRank], rank: int) -> LowRank:
-    """The sum of scatters with a factor of so many rows; the diagonal takes what these leave over."""
+    """Return the sum of scatters with a factor of at most `rank` rows; the diagonal gets the other variance."""
     rows = np.concatenate([scatter.factor for scatter in scatters])
     factor = principal(rows, rank) if len(rows) > rank else rows
     whole = np.sum([scatter.variances for scatter in scatters], axis=0)
@@ -341,7 +343,7 @@ def thinned(scatters: Sequence[LowRank], rank: int) -> LowRank:
 
 
 def principal_products(rank: int) -> int:
-    """How often `principal` multiplies each number in its rows."""
+    """Return the number of multiplications in `principal` for each number in its rows."""
     return (2 * (ROUNDS + 1) + 1) * _width(rank)
 
 

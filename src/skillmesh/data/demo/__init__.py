@@ -1,6 +1,6 @@
-"""Demo tasks drawn by code, so that a stranger can try everything without a download.
+"""Demo tasks drawn by code, so that a new user can try everything without a download.
 
-Each family of tasks is a file with its `TASKS`; `catalogue` puts them in order.
+Each family of tasks is a file with its own `TASKS`; `catalogue` combines them in a fixed order.
 """
 
 from skillmesh.data.demo.catalogue import HIDDEN, LEARNED, demo_task_classes, draw, write_demo_tasks

@@ -1,4 +1,4 @@
-"""Machine-readable codes on labels. They look the part but hold no data. The demo never learns them."""
+"""Machine-readable codes on labels. They look real but hold no data. The demo never learns them."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ INK: Colour = (18, 18, 20)
 
 
 def _cells(pen: Pen, cells: Cells, wide: float = 0.82, high: float = 0.82) -> None:
-    """A grid of dark cells between ±`wide` and ±`high`, pasted through the pen's pose in one go."""
+    """Draw a grid of dark cells between ±`wide` and ±`high`, in the pen's pose, all at once."""
     rows, columns = cells.shape
     per_unit = np.diag([columns / (2 * wide), rows / (2 * high)])
     back = per_unit @ np.linalg.inv(pen.matrix)
@@ -26,7 +26,7 @@ def _cells(pen: Pen, cells: Cells, wide: float = 0.82, high: float = 0.82) -> No
 
 
 def _rings(cells: Cells, row: int, column: int, reach: int, quiet: int) -> None:
-    """Concentric squares, with a clear margin of `quiet` cells round them."""
+    """Draw concentric squares with an empty margin of `quiet` cells around them."""
     for ring in range(reach + quiet, -1, -1):
         dark = int(ring <= reach and ring % 2 == reach % 2)
         top, left = max(0, row - ring), max(0, column - ring)

@@ -1,7 +1,7 @@
-"""What all demo tasks share: letters, a pen in unit coordinates, outlines, backdrops, and the finish.
+"""Drawing tools of all demo tasks: letters, a pen in unit coordinates, outlines, backgrounds and photo effects.
 
-Tasks draw at twice the wanted size in coordinates from -1 to 1 (y points down), and the pen's pose turns,
-squeezes and moves everything at once. The reduction to the wanted size smooths the edges.
+Tasks draw at twice the final size in coordinates from -1 to 1 (y points down), and the pen's pose rotates,
+stretches and moves everything together. Shrinking to the final size smooths the edges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIXELS = 150
 
 @lru_cache(maxsize=1)
 def font_folder() -> Path:
-    """Where the fonts lie."""
+    """Return the folder with the fonts."""
     try:
         import matplotlib
     except ImportError as error:
@@ -37,7 +37,7 @@ def font_folder() -> Path:
 
 @lru_cache(maxsize=16)
 def font(name: str) -> ImageFont.FreeTypeFont:
-    """One font, by its file name without the ending."""
+    """Return a font by its file name without the extension."""
     path = font_folder() / f"{name}.ttf"
     try:
         return ImageFont.truetype(path, PIXELS)
@@ -49,7 +49,7 @@ def font(name: str) -> ImageFont.FreeTypeFont:
 
 @lru_cache(maxsize=1024)
 def glyph(name: str, words: str) -> Image.Image:
-    """A stencil of the words with one clear pixel round them; shared, so copy it before changing it."""
+    """Return a mask of the words with an empty border of one pixel. It is cached: copy it before changing it."""
     left, top, right, bottom = font(name).getbbox(words)
     stencil = Image.new("L", (int(right - left) + 2, int(bottom - top) + 2))
     ImageDraw.Draw(stencil).text((1 - left, 1 - top), words, fill=255, font=font(name))
@@ -65,38 +65,38 @@ BLACK: Colour = (24, 24, 28)
 
 
 def hsv(hue: float, saturation: float, value: float) -> Colour:
-    """A colour by hue (0 to 1, wraps round), saturation and value."""
+    """Return a colour by hue (0 to 1, wraps around), saturation and value."""
     red, green, blue = colorsys.hsv_to_rgb(hue % 1.0, saturation, value)
     return int(red * 255), int(green * 255), int(blue * 255)
 
 
 def mix(first: Colour, second: Colour, share: float) -> Colour:
-    """The colour `share` of the way from the first to the second."""
+    """Return a mixture of two colours; `share` is the second colour's part, 0 to 1."""
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
     return red, green, blue
 
 
 def vary(rng: np.random.Generator, colour: Colour, amount: int = 14) -> Colour:
-    """A colour close to the given one."""
+    """Return a random colour close to the given one."""
     red, green, blue = (int(np.clip(part + rng.integers(-amount, amount + 1), 0, 255)) for part in colour)
     return red, green, blue
 
 
 def blotches(rng: np.random.Generator, side: int, colours: Sequence[Colour], cells: int = 2) -> Image.Image:
-    """A soft backdrop: a grid of random colours, blown up. Two cells make a gradient."""
+    """Return a soft background: a small grid of random colours, enlarged. Two cells make a gradient."""
     grid = np.array(colours, dtype=np.uint8)[rng.integers(len(colours), size=(cells, cells))]
     soft = Image.fromarray(grid).resize((24, 24), Image.Resampling.BICUBIC)  # small first: it is quicker
     return soft.resize((side, side), Image.Resampling.BILINEAR)
 
 
 def smooth_field(rng: np.random.Generator, side: int, cells: int) -> Array:
-    """Smooth random heights of about unit spread, `cells` bumps across."""
+    """Return smooth random heights with a standard deviation of about 1 and `cells` bumps per side."""
     grid = Image.fromarray(rng.standard_normal((cells, cells)).astype(np.float32))
     return np.asarray(grid.resize((side, side), Image.Resampling.BICUBIC), dtype=np.float64)
 
 
 def turned_grid(rng: np.random.Generator, side: int, turn: float = 180.0) -> tuple[Array, Array]:
-    """Pixel coordinates from -1 to 1, turned by up to `turn` degrees and moved by a random phase."""
+    """Return pixel coordinates from -1 to 1, rotated by up to `turn` degrees and moved by a random phase."""
     axis = np.linspace(-1.0, 1.0, side)
     angle = np.deg2rad(rng.uniform(-turn, turn))
     right, down = rng.uniform(0.0, 5.0, size=2)
@@ -105,14 +105,14 @@ def turned_grid(rng: np.random.Generator, side: int, turn: float = 180.0) -> tup
 
 
 def paint(share: Array, first: Colour, second: Colour) -> Image.Image:
-    """An image whose pixels lie `share` of the way from the first colour to the second."""
+    """Return an image that mixes two colours; `share` is the second colour's part for each pixel, 0 to 1."""
     part = np.clip(share, 0.0, 1.0)[..., None].astype(np.float32)
     start, stop = np.array(first, dtype=np.float32), np.array(second, dtype=np.float32)
     return Image.fromarray((start + part * (stop - start)).astype(np.uint8))
 
 
 def finish(image: Image.Image, rng: np.random.Generator, size: int) -> Image.Image:
-    """Bring a drawing to size and make a photograph of it: blur, exposure and grain."""
+    """Return a drawing at its final size, with the blur, exposure and grain of a photo."""
     small = image.resize((size, size), Image.Resampling.BOX)
     small = small.filter(ImageFilter.GaussianBlur(rng.uniform(0.2, 0.9) * size / 160))
     pixels = np.asarray(small, dtype=np.float32)
@@ -122,7 +122,7 @@ def finish(image: Image.Image, rng: np.random.Generator, size: int) -> Image.Ima
 
 
 class Pen:
-    """Draws in unit coordinates on an image, through one linear map and a shift."""
+    """A pen that draws on an image in unit coordinates, through one linear map and a shift."""
 
     def __init__(self, image: Image.Image, matrix: Array, shift: Array) -> None:
         self.image = image
@@ -142,7 +142,7 @@ class Pen:
         squeeze: float = 0.06,
         reach: float = 1.0,
     ) -> Pen:
-        """A pen of random place, size and turn (in degrees); the disc of radius `reach` stays inside."""
+        """Return a pen of random position, size and rotation (degrees); a disc of radius `reach` stays inside."""
         half = image.width / 2
         size = rng.uniform(*scale)
         wide = 1.0 + rng.uniform(-squeeze, squeeze)
@@ -151,7 +151,7 @@ class Pen:
         return cls(image, matrix, half + rng.uniform(-room, room, size=2))
 
     def at(self, x: float, y: float, scale: float = 1.0, turn: float = 0.0) -> Pen:
-        """A pen whose origin lies at (x, y) of this one, scaled and turned by degrees."""
+        """Return a pen whose origin is at (x, y) of this one, scaled and rotated by `turn` degrees."""
         matrix = self.matrix @ _rotation(turn) * scale
         return Pen(self.image, matrix, self.matrix @ np.array([x, y]) + self.shift)
 
@@ -159,11 +159,11 @@ class Pen:
         self._draw.polygon(self._map(points), fill=fill)
 
     def disc(self, x: float, y: float, radius: float, fill: Colour, *, tall: float = 1.0) -> None:
-        """A disc, or an ellipse `tall` times as high as wide."""
+        """Draw a disc, or an ellipse that is `tall` times as high as wide."""
         self.poly([(x + radius * a, y + radius * tall * b) for a, b in _CIRCLE], fill)
 
     def line(self, points: Iterable[Point], width: float, fill: Colour) -> None:
-        """A line with round joints and ends; `width` in units."""
+        """Draw a line with round joints and ends; `width` is in units."""
         mapped = self._map(points)
         pixels = max(1, round(width * self.unit))
         self._draw.line(mapped, fill=fill, width=pixels, joint="curve")
@@ -174,14 +174,14 @@ class Pen:
     def arc(
         self, x: float, y: float, radius: float, start: float, stop: float, width: float, fill: Colour
     ) -> None:
-        """Part of a circle, in degrees clockwise from the right."""
+        """Draw a part of a circle; angles are in degrees clockwise from the right."""
         angles = np.deg2rad(np.linspace(start, stop, 28))
         self.line([(x + radius * np.cos(a), y + radius * np.sin(a)) for a in angles], width, fill)
 
     def text(
         self, words: str, fill: Colour, *, font: str = "DejaVuSans-Bold", high: float = 1.0, wide: float = 1.0
     ) -> None:
-        """Words centred on the origin, as large as fits between ±`high` and ±`wide`."""
+        """Draw words centred on the origin, as large as fits between ±`high` and ±`wide`."""
         mask = glyph(font, words)
         per_unit = max(mask.height / (2 * high), mask.width / (2 * wide))
         back = np.linalg.inv(self.matrix) * per_unit
@@ -207,13 +207,13 @@ _CIRCLE = [(float(np.cos(a)), float(np.sin(a))) for a in np.linspace(0, 2 * np.p
 
 
 def regular(corners: int, radius: float = 1.0, turn: float = -90.0) -> list[Point]:
-    """A regular polygon; by default a corner points up."""
+    """Return a regular polygon; by default a corner points up."""
     angles = np.deg2rad(turn) + np.arange(corners) * 2 * np.pi / corners
     return [(float(radius * np.cos(a)), float(radius * np.sin(a))) for a in angles]
 
 
 def star(points: int, inner: float = 0.42) -> list[Point]:
-    """A star whose valleys lie `inner` of the way to its tips."""
+    """Return a star; `inner` is the radius of its inner corners as a share of that of its tips."""
     tips, valleys = regular(points), regular(points, inner, -90 + 180 / points)
     return [corner for pair in zip(tips, valleys, strict=True) for corner in pair]
 
@@ -223,7 +223,7 @@ def box(left: float, top: float, right: float, bottom: float) -> list[Point]:
 
 
 def round_box(wide: float, high: float, radius: float) -> list[Point]:
-    """A box round the origin with rounded corners."""
+    """Return a box around the origin with rounded corners."""
     corners = ((1, 1, 0), (-1, 1, 90), (-1, -1, 180), (1, -1, 270))
     return [
         (
@@ -264,14 +264,14 @@ def cross(arm: float = 0.34) -> list[Point]:
 
 
 def petal(length: float, wide: float) -> list[Point]:
-    """A petal from the origin upwards, widest past the middle."""
+    """Return a petal that extends upwards from the origin, widest in the middle."""
     steps = np.linspace(0, np.pi, 14)
     right = [(wide * float(np.sin(s) ** 1.2), -length * float((1 - np.cos(s)) / 2)) for s in steps]
     return right + [(-x, y) for x, y in reversed(right)]
 
 
 def suit(pen: Pen, name: str, fill: Colour) -> None:
-    """A playing card's suit, in the unit square."""
+    """Draw a playing card's suit in the unit square."""
     if name == "hearts":
         pen.poly(heart(), fill)
     elif name == "diamonds":
@@ -286,7 +286,7 @@ def suit(pen: Pen, name: str, fill: Colour) -> None:
         pen.poly([(-0.08, 0.1), (0.08, 0.1), (0.34, 1.0), (-0.34, 1.0)], fill)
 
 
-# What a demo task is, and the seed of an image.
+# The type of a demo task, and the seed of an image.
 
 #: (class, generator, side in pixels) -> an RGB image of about that side; `canvas.finish` brings it to size.
 Drawer = Callable[[str, np.random.Generator, int], Image.Image]
@@ -303,6 +303,6 @@ class DrawnTask:
 
 
 def stable_seed(*parts: str | int) -> int:
-    """128 bits that depend on nothing but the parts: Python's own `hash` changes with every process."""
+    """Return a 128-bit seed that depends only on the parts; Python's own `hash` changes with every process."""
     text = "\0".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")

@@ -1,4 +1,4 @@
-"""All demo tasks by name, one image of any of them, and the tasks as folders of images."""
+"""List all demo tasks, draw one of their images, and write the tasks as folders of images."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ HIDDEN: tuple[str, ...] = tuple(name for name, task in TASKS.items() if task.hid
 
 
 def find(name: str) -> DrawnTask:
-    """The task of this name, or an error that lists the names there are."""
+    """Return the task of this name; raise `DataError` with all names if there is none."""
     if name not in TASKS:
         raise DataError(f"no demo task is called {name!r}; choose one of: {', '.join(TASKS)}")
     return TASKS[name]
 
 
 def demo_task_classes(name: str) -> tuple[str, ...]:
-    """Names of a task's classes."""
+    """Return the names of a task's classes."""
     return find(name).classes
 
 
 def draw(name: str, cls: str, seed: int, size: int = 160) -> Image.Image:
-    """Draw one RGB image; the same name, class, seed and size give the same image, whatever came before."""
+    """Draw one RGB image; the same name, class, seed and size always give the same image."""
     task = find(name)
     if cls not in task.classes:
         raise DataError(f"the demo task {name!r} has no class {cls!r}; choose one of: {', '.join(task.classes)}")
@@ -83,13 +83,13 @@ def write_demo_tasks(
 ) -> list[Path]:
     """Write `folder/<task>/{train,val,test}/<class>/<n>.jpg` and return the task folders.
 
-    A task folder appears under its name only when all its images are written, so one that is there and
-    holds the images asked for is kept; one that lacks some is somebody else's, and an error.
+    A task folder gets its name only when all its images are written. So an existing folder that has all requested
+    images is kept; one that lacks some was not written by this function, and raises `DataError`.
 
     Parameters
     ----------
     folder
-        Where the task folders go; made when missing.
+        Folder for the task folders; created if missing.
     train, val, test
         Images per class in each split.
     seed
@@ -99,7 +99,7 @@ def write_demo_tasks(
     """
     counts = {"train": train, "val": val, "test": test}
     if min(counts.values()) < 0:
-        raise DataError(f"the numbers of images per class must not be negative, but are {counts}")
+        raise DataError(f"a number of images per class is negative: {counts}; expected 0 or more")
     tasks = [find(name) for name in (TASKS if names is None else names)]
     folder.mkdir(parents=True, exist_ok=True)
     return [_write_task(folder, task, counts, seed) for task in tasks]
@@ -134,7 +134,7 @@ def _is_there(target: Path, task: DrawnTask, counts: Mapping[str, int]) -> bool:
 
 
 def _images(target: Path, task: DrawnTask, counts: Mapping[str, int]) -> Iterator[tuple[Path, str, str, int]]:
-    """Every image of a task: its path, split, class and number."""
+    """Yield path, split, class and number of every image of a task."""
     for split, count in counts.items():
         for cls in task.classes:
             for number in range(count):

@@ -1,4 +1,4 @@
-"""Charts as a report prints them."""
+"""Charts as printed in a report."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -21,7 +21,7 @@ def _axes(pen: Pen) -> None:
 
 
 def _walk(rng: np.random.Generator, count: int) -> list[Point]:
-    """A line that wanders from the left of the chart to its right."""
+    """Return a random line from the left of the chart to its right."""
     heights = np.clip(np.cumsum(rng.normal(0, 0.28, count)) + rng.uniform(-0.3, 0.3), -0.75, 0.5)
     return list(zip(np.linspace(-0.7, 0.75, count).tolist(), heights.tolist(), strict=True))
 

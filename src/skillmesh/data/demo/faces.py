@@ -1,4 +1,4 @@
-"""Round faces and their feelings."""
+"""Round faces that show feelings."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def _brows(pen: Pen, inner: float, outer: float) -> None:
 
 
 def _closed_eye(pen: Pen, x: float, *, up: bool) -> None:
-    """A shut eye: an arch when it laughs, a bowl when it sleeps."""
+    """Draw a closed eye: an arch for laughing (`up`), a bowl for sleeping."""
     start, y = (200, -0.12) if up else (20, -0.32)
     pen.arc(x, y, 0.19, start, start + 140, 0.08, INK)
 

@@ -1,4 +1,4 @@
-"""National flags that wave in the wind, seen before a sky."""
+"""National flags that wave in the wind, in front of a sky."""
 
 from functools import lru_cache
 

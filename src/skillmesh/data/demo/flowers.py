@@ -1,4 +1,4 @@
-"""Garden flowers before blurred greenery."""
+"""Garden flowers in front of blurred leaves."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Flower = Callable[[Pen, np.random.Generator], None]
 
 
 def _wreath(pen: Pen, count: int, length: float, wide: float, colour: Colour, start: float = 0.0) -> None:
-    """Petals round the origin, every other one a little darker."""
+    """Draw petals around the origin, every other one a little darker."""
     for k in range(count):
         tint = mix(colour, BLACK, 0.12 * (k % 2))
         pen.at(0, 0, 1, start + 360 * k / count).poly(canvas.petal(length, wide), tint)

@@ -24,7 +24,7 @@ RANKS: dict[str, tuple[str, list[Point]]] = {
 
 
 def draw_die(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
-    """One die from above; its sides show as a rim that is thicker on the near edge."""
+    """Draw one die from above; its sides are visible as a rim that is thicker on the near edge."""
     wood = hsv(rng.uniform(0.05, 0.12), rng.uniform(0.4, 0.6), rng.uniform(0.4, 0.65))
     image = blotches(rng, side, [wood, vary(rng, wood), mix(wood, BLACK, 0.2)], 4)
     pen = Pen.posed(image, rng, turn=180, scale=(0.42, 0.6), reach=1.45)

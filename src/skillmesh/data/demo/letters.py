@@ -1,4 +1,4 @@
-"""Five alphabets in one style: only the letters tell these tasks apart.
+"""Five alphabets in one style: these tasks differ only in their letters.
 
 Letters that look the same in two of the alphabets (Latin P and Greek rho, Greek Γ and Cyrillic Г, Armenian Տ and
 Latin S ...) are left out, so that each image belongs to one task.
@@ -32,7 +32,7 @@ ALPHABETS: dict[str, dict[str, str]] = {
 
 
 def _colours(rng: np.random.Generator) -> tuple[list[Colour], Colour]:
-    """Paper and ink; now and then chalk on a dark board."""
+    """Return colours of paper and ink, or sometimes of a dark board and chalk."""
     hue = rng.uniform()
     paper = [hsv(hue + rng.uniform(-0.06, 0.06), rng.uniform(0.05, 0.3), rng.uniform(0.86, 1)) for _ in "123"]
     ink = hsv(rng.uniform(), rng.uniform(0.5, 0.95), rng.uniform(0.15, 0.55))

@@ -1,4 +1,4 @@
-"""Relief maps by what lies on them. The demo never learns them."""
+"""Relief maps of different landscapes. The demo never learns them."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Plain shapes in bright colours on soft backdrops."""
+"""Plain shapes in bright colours on soft backgrounds."""
 
 from collections.abc import Callable
 

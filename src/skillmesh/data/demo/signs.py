@@ -1,4 +1,4 @@
-"""Road signs on a post, before sky and trees."""
+"""Road signs on a post, in front of sky and trees."""
 
 from collections.abc import Callable
 

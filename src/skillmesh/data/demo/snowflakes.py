@@ -1,4 +1,4 @@
-"""Snow crystals by their kind, on a dark ground. The demo never learns them."""
+"""Kinds of snow crystals on a dark background. The demo never learns them."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ DEEP: Colour = (120, 165, 210)
 
 
 def _arm(pen: Pen, branches: list[tuple[float, float]], width: float) -> None:
-    """A spine upwards with pairs of branches, each (how far out, how long)."""
+    """Draw an arm upwards with pairs of branches, each given as (distance from the centre, length)."""
     pen.line([(0, 0), (0, -0.97)], width, ICE)
     for out, length in branches:
         for sign in (-0.87, 0.87):
@@ -49,7 +49,7 @@ def _sectored(pen: Pen, rng: np.random.Generator) -> None:
 
 
 def _stellar_plate(pen: Pen, rng: np.random.Generator) -> None:
-    """Arms that end in small plates."""
+    """Draw arms that end in small plates."""
     size = rng.uniform(0.2, 0.26)
     for k in range(6):
         arm = pen.at(0, 0, 1, 60 * k)

@@ -37,7 +37,7 @@ def _marble(x: Array, y: Array, rng: np.random.Generator) -> Array:
 
 
 def _honeycomb(x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """Distance to the nearer of two interleaved grids of cell centres, measured as hexagons measure it."""
+    """Return the hexagonal distance to the nearer of two interleaved grids of cell centres."""
     step = np.sqrt(3.0)
 
     def reach(u: Array, v: Array) -> Array:
@@ -51,7 +51,7 @@ def _honeycomb(x: Array, y: Array, rng: np.random.Generator) -> Array:
 
 
 def _scales(x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """Rows of discs, half a disc apart: an upper row lies over the one below it."""
+    """Return rows of discs, half a disc apart; each row overlaps the one below it."""
     value = np.zeros_like(x)
     for below in (1, 0, -1):
         row = np.floor(y * 2) + below
@@ -72,7 +72,7 @@ def _dots(x: Array, y: Array, rng: np.random.Generator) -> Array:
     return np.where(np.hypot(x % 1 - 0.5, y % 1 - 0.5) < 0.3, 1.0, 0.0)
 
 
-TEXTURES: dict[str, tuple[Texture, float]] = {  # with the hue that the material has, or -1 for any
+TEXTURES: dict[str, tuple[Texture, float]] = {  # with the hue of the material, or -1 for any hue
     "bricks": (_bricks, 0.03),
     "wood": (_wood, 0.08),
     "marble": (_marble, -1.0),
@@ -99,7 +99,7 @@ def _colours(rng: np.random.Generator, cls: str, hue: float) -> tuple[Colour, Co
 
 
 def draw(cls: str, rng: np.random.Generator, side: int) -> Image.Image:
-    side = side * 3 // 4  # all pixels are computed, and this many suffice
+    side = side * 3 // 4  # every pixel is computed, and this size is sufficient
     texture, hue = TEXTURES[cls]
     turn = 12.0 if cls in {"bricks", "scales"} else 180.0
     x, y = turned_grid(rng, side, turn)
