@@ -1,4 +1,4 @@
-"""An answer: what the image shows, which task that belongs to, who taught it, and how sure that is."""
+"""An answer: the class of an image, its task, who taught the task, and the confidence."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class Guess:
     label: str
     task: str
     teacher: str
-    """How the agent calls the teacher; one that its user has not named has the beginning of its key, too."""
+    """The agent's name for the teacher; if the user has not named the teacher, its key's beginning is added."""
     confidence: float
     teacher_key: str = ""
     supported_by: tuple[Guess, ...] = ()
-    """What other tasks that know the same thing would say alone; `confidence` counts them in."""
+    """Guesses of other tasks with an equivalent class; `confidence` above includes theirs."""
     odd_letters: tuple[str, ...] = ()
-    """Letters by which the task's name looks like another, in words; nearly always none."""
+    """Descriptions of letters that make the task's name look like another one; nearly always empty."""
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Guess:
-        """Read what `as_dict` wrote; older releases knew no support."""
-        support = tuple(map(cls.from_dict, found.get("supported_by", ())))
-        return cls(**found | {"supported_by": support, "odd_letters": tuple(found.get("odd_letters", ()))})
+    def from_dict(cls, plain: dict[str, Any]) -> Guess:
+        """Read what `as_dict` wrote; older releases wrote no support."""
+        support = tuple(map(cls.from_dict, plain.get("supported_by", ())))
+        return cls(**plain | {"supported_by": support, "odd_letters": tuple(plain.get("odd_letters", ()))})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON would have it; support is told where there is some."""
+        """Return the guess as a JSON-compatible dict; `supported_by` is left out where it is empty."""
         plain: dict[str, Any] = {
             "label": self.label,
             "task": self.task,
@@ -62,7 +62,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an agent says of one image.
+    """An agent's answer to one image.
 
     Examples
     --------
@@ -72,13 +72,13 @@ class Answer:
     """
 
     image: str
-    """The image's name, as it was handed in."""
+    """The image's name, as the caller gave it."""
     unknown: bool
-    """Nothing that the agent knows fits; `label`, `task` and `teacher` are then `None`."""
+    """True if the image fits no task of the agent; `label`, `task` and `teacher` are then `None`."""
     guesses: tuple[Guess, ...]
-    """The best first. Kept for unknown images too: what the agent would say if it had to."""
+    """The guesses, best first. Kept for unknown images too: the agent's answer if it had to give one."""
     novelty: float
-    """How little the image fits what the agent knows, relative to its threshold: over 1 is unknown."""
+    """How little the image fits the agent's tasks, relative to the threshold: above 1 is unknown."""
     error: str | None = None
     """Why the image could not be read; there is then no guess, and `label` is `None`."""
 
@@ -89,7 +89,7 @@ class Answer:
 
     @property
     def best(self) -> Guess:
-        """The answer if one must be given."""
+        """The best guess, also for an unknown image. Raises `DataError` if the image could not be read."""
         if self.error is not None:
             raise DataError(f"{self.image} has no answer: {self.error}")
         return self.guesses[0]
@@ -108,37 +108,37 @@ class Answer:
 
     @property
     def odd_letters(self) -> tuple[str, ...]:
-        """Letters by which the task's name looks like another, in words."""
+        """Descriptions of letters that make the task's name look like another one."""
         return () if self._given is None else self._given.odd_letters
 
     @property
     def teacher(self) -> str | None:
-        """Who taught the task: the name that the agent's user gave, or what it calls itself and a key."""
+        """Who taught the task: the name given by the agent's user, or the teacher's own name and a key."""
         return None if self._given is None else self._given.teacher
 
     @property
     def confidence(self) -> float:
-        """How probable the best guess is, given that the image is of a known task; 0 where there is none."""
+        """Probability of the best guess, given that the image is of a known task; 0 without a guess."""
         return self.guesses[0].confidence if self.guesses else 0.0
 
     @property
     def supported_by(self) -> tuple[Guess, ...]:
-        """Other tasks that know what the best guess names, with their own confidence."""
+        """Guesses of other tasks that have the best guess's class too, with their own confidence."""
         return self.guesses[0].supported_by if self.guesses else ()
 
     @property
     def alternatives(self) -> tuple[Guess, ...]:
-        """The other guesses, the more probable first."""
+        """The other guesses, most probable first."""
         return self.guesses[1:]
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Answer:
+    def from_dict(cls, plain: dict[str, Any]) -> Answer:
         """Read what `as_dict` wrote."""
-        guesses = tuple(Guess.from_dict(guess) for guess in found["guesses"])
-        return cls(found["image"], found["unknown"], guesses, found["novelty"], found.get("error"))
+        guesses = tuple(Guess.from_dict(guess) for guess in plain["guesses"])
+        return cls(plain["image"], plain["unknown"], guesses, plain["novelty"], plain.get("error"))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON would have it."""
+        """Return the answer as a JSON-compatible dict."""
         facts = {
             "image": self.image,
             "label": self.label,
@@ -152,7 +152,7 @@ class Answer:
         return facts | ({} if self.error is None else {"error": self.error})
 
     def shared(self) -> dict[str, Any]:
-        """Return all of it but who taught what: equal for agents that know the same, whatever they call others."""
+        """Return `as_dict` without teachers: equal for agents with equal banks, however they name others."""
         return replace(self, guesses=tuple(map(_unnamed, self.guesses))).as_dict()
 
 
@@ -162,34 +162,34 @@ def _unnamed(guess: Guess) -> Guess:
 
 # Equivalent classes of several tasks support one another in an answer, instead of competing for it.
 #
-# Where one thing was taught in several tasks, the mapper shares an image between them, and none alone would be
-# sure. Classes that are one by their names pool what they are given; the surest of them speaks for all.
+# Where one class was taught in several tasks, the mapper divides its probability between them, and none alone is
+# sure. Classes whose names mean the same add up their confidences; the most confident one stands for all of them.
 
 log = logging.getLogger(__name__)
 
 Same = Callable[[str, str], bool]
-"""Whether two class names mean one thing."""
+"""A function that returns True if two class names mean the same."""
 LEAST = 0.01
-"""Guesses below this neither give nor get support: of so little confidence the name would be the only evidence."""
+"""Confidence below which a guess neither gives nor gets support: its name would be the only evidence."""
 REMEMBERED = 4096
-"""So many class names stay encoded: six megabytes."""
+"""Number of encoded class names kept in memory: six megabytes."""
 
 
 class Heard(NamedTuple):
-    """A guess, which module made it, and whose that is."""
+    """A guess, with its module and the module's teacher."""
 
     module: int
     key: str
-    """The teacher's: a name is no proof of who speaks."""
+    """The teacher's public key: a teacher's name proves nothing."""
     guess: Guess
 
 
 def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
-    """Pool the guesses of one image that mean one thing; the first is the answer so far, the surer come first.
+    """Pool the guesses for one image whose labels mean the same. The first guess is the answer so far.
 
-    A thing's confidence is that of all tasks that name it, whoever taught them. A surer one takes the answer's
-    place, but against other teachers a teacher has one voice, its surest guess: nobody overrules others by
-    teaching one thing many times. Where no two guesses mean one thing, all of them stay as they are.
+    The confidence of a pooled guess is the sum over all tasks that name it, of any teacher. A more confident group
+    replaces the answer, but against other teachers only each teacher's most confident guess counts: no teacher can
+    overrule others by teaching one class many times. Where no two labels mean the same, all guesses are unchanged.
     """
     groups = _groups(heard, same)
     if len(groups) == len(heard):
@@ -202,19 +202,19 @@ def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
 
 
 def _overrules(rival: list[Heard], answer: list[Heard]) -> bool:
-    """Whether several teachers together are surer of another thing, or the answer's only teacher itself is."""
+    """Return True if several teachers together are surer of another class, or the answer's only teacher is."""
     if len({each.key for each in (*rival, *answer)}) == 1:
         return len(rival) > 1 and _total(rival) > _total(answer)
     return len({each.key for each in rival}) > 1 and _weight(rival) > _weight(answer)
 
 
 def _weight(group: list[Heard]) -> float:
-    """Return what counts of a thing against others: one voice of each teacher."""
+    """Return a group's confidence in a comparison with other groups: one guess per teacher counts."""
     return _total(_voices(group))
 
 
 def _groups(heard: Sequence[Heard], same: Same) -> list[list[Heard]]:
-    """A guess joins the first before it that means the same; no task twice, its teacher told its classes apart."""
+    """Group guesses of the same meaning; no task is in a group twice, since its teacher separated its classes."""
     groups: list[list[Heard]] = []
     for each in heard:
         group = None
@@ -234,7 +234,7 @@ def _joins(each: Heard, group: list[Heard], same: Same) -> bool:
 
 
 def _voices(group: list[Heard]) -> list[Heard]:
-    """Return one guess of each teacher, its surest; of equals the first."""
+    """Return the most confident guess of each teacher; the first one if several are equal."""
     voices: dict[str, Heard] = {}
     for each in group:
         if each.key not in voices or each.guess.confidence > voices[each.key].guess.confidence:
@@ -247,7 +247,7 @@ def _total(group: list[Heard]) -> float:
 
 
 def _pooled(group: list[Heard]) -> Guess:
-    """Let the surest speak, of equals the first; it names the others, each with what it would have said alone."""
+    """Return the most confident guess, the first of equals, with the summed confidence; the others support it."""
     if len(group) == 1:
         return group[0].guess
     best, *others = sorted((each.guess for each in group), key=lambda guess: -guess.confidence)
@@ -255,12 +255,12 @@ def _pooled(group: list[Heard]) -> Guess:
 
 
 def equal_forms(one: str, other: str) -> bool:
-    """Whether two names have one plain form: the same everywhere, whatever is installed."""
+    """Return True if two names have the same plain form. The result does not depend on what is installed."""
     return joined(one) == joined(other)
 
 
 class ByEncoder:
-    """Whether two names are as similar as an encoder's threshold; names stay encoded for the next answer."""
+    """Test if two names are at least as similar as an encoder's threshold; encoded names are cached."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._threshold = encoder.threshold
@@ -281,7 +281,7 @@ def _encoded(name: str, encoder: Encoder) -> Encoded:
 
 
 def sameness(support: Support) -> Same | None:
-    """What an agent's setting asks for; where the encoder's weights are not installed, plain forms must do."""
+    """Return the comparison for an agent's setting; plain forms if the encoder's weights are not installed."""
     if support == "never":
         return None
     if support == "plain":

@@ -1,7 +1,7 @@
-"""How an agent answers: the mapper names the likeliest tasks, and their heads the classes.
+"""How an agent answers: the mapper names the most probable tasks, and their heads name the classes.
 
-What an answer needs (the mapper, heads, biases) is made when it is first needed, and kept. What is kept is
-replaced, never changed under an answer: a node puts a new mapper in place while others answer.
+The mapper, heads and biases are built when they are first needed, and then kept. They are replaced as a whole and
+never modified: a node may install a new mapper while other threads are answering.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from skillmesh.module.teachers import Teachers
 from skillmesh.numerics.arrays import Floats, spend
 from skillmesh.numerics.process import one_thread
 
-# Is a task composed of what it says? Its card is a claim; where a named module is here, the claim can be checked.
+# Checks that a task is composed of the modules that its card names: the bank may hold these modules.
 #
-# A task that was composed without images has its sources' class means, and these are copied: only rounding may
-# tell them apart. With images of its own it has means of its own, and nothing can be said: its counts then tell of
-# more images than its sources have.
+# A task that was composed without images has copies of its sources' class means, which differ by rounding only.
+# A task with images of its own has means of its own, and cannot be checked: its counts are then larger than its
+# sources' counts.
 
 
 def parts_here(tasks: Iterable[Module]) -> dict[str, Module]:
-    """All modules that tasks consist of, by their ids."""
+    """Return all modules that the tasks consist of, by id."""
     return {part.id: part for task in tasks for part in parts_of(task)}
 
 
 def is_copy(module: Module, here: Mapping[str, Module], kind: str) -> bool | None:
-    """Whether a composed task has its sources' means; None where that cannot be seen, or not of all of them."""
+    """Return True if a composed task has its sources' class means, None if not all of them can be checked."""
     rows = [(row, here[source], name) for row, (source, name) in enumerate(module.card.origins) if source in here]
     if not rows or (own := _means(module, kind)) is None:
         return None
@@ -61,7 +61,7 @@ def is_copy(module: Module, here: Mapping[str, Module], kind: str) -> bool | Non
         if (others := known[source.id]) is None:
             return None
         ours, theirs = own[row], others[source.card.classes.index(name)]
-        if np.abs(ours - theirs).max() > np.abs(theirs).max() / 127:  # a step of its rounding
+        if np.abs(ours - theirs).max() > np.abs(theirs).max() / 127:  # one int8 rounding step
             return False
     return True if len(rows) == len(module.card.origins) else None
 
@@ -70,48 +70,48 @@ def _means(module: Module, kind: str) -> Floats | None:
     return KINDS[kind].read(module.tensors).class_means()
 
 
-# The mapper: which task is this image of, how sure is that, and is it of any task at all?
+# The mapper: which task an image belongs to, with which probability, and if it belongs to any task at all.
 #
-# It is built from the anchors in a bank and from nothing else, so that equal banks have equal mappers. The scale
-# of its confidence and its threshold for "unknown" are found on the probes that the modules carry.
+# It is built from the modules in a bank and from nothing else, so that equal banks have equal mappers. Its
+# temperature and its threshold for "unknown" are computed from the probes that the modules carry.
 
 KNOWN = 0.975
-"""Share of validation images that the threshold lets pass; of test images it is about 0.96."""
+"""Share of validation images below the threshold; for test images it is about 0.96."""
 USUAL_SPREAD = 0.25
-"""From the middle of novelty to the threshold, relative to the middle, as most banks have it."""
+"""Distance from the median novelty to the threshold, relative to the median, in most banks."""
 PSEUDO_PROBES = 4
-"""So many probes' worth the usual spread weighs: a bank of one small task has little else."""
+"""Prior weight of the usual spread, in probes: a bank of one small task has little other evidence."""
 ASKED_MODULES = 512
-"""About so many modules' probes set temperature and threshold, or all: more would tell nothing new."""
+"""Approximate limit on modules whose probes set temperature and threshold: more would change little."""
 PROBES_AT_ONCE = 512
 YIELD = 0.1
-"""By so much, in log-odds, a composed task steps back: an image of a class that it shares with a source fits both
-equally, and is the source's wherever that is. To compose a task changes nobody's answers."""
+"""Penalty of a composed task, in log-odds. An image of a class that it shares with a source fits both equally, and
+goes to the source if the bank holds it. So composing a task changes no answers of other tasks."""
 YIELD_TO_ALL = 3.0
-"""The same where all its sources are here and it is seen to be a copy of them: it then knows nothing that they do
-not, and should not halve their confidence either."""
+"""The same penalty if all sources are in the bank and the task is verified to be a copy of them: it then knows
+nothing that they do not know, and should not halve their confidence either."""
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """What the mapper says of n images and T tasks."""
+    """The mapper's result for n images and T tasks."""
 
     posterior: NDArray[np.floating]
-    """(n, T): how probable each task is, given that the image is of one of them."""
+    """(n, T): probability of each task, given that the image belongs to one of them."""
     novelty: Floats
     """(n,): the larger, the less the image fits any task."""
     unknown: NDArray[np.bool_]
 
     @property
     def task(self) -> NDArray[np.int64]:
-        """The most probable task's index, whether or not the image is unknown."""
+        """Index of the most probable task, also for unknown images."""
         best: NDArray[np.int64] = self.posterior.argmax(axis=1)
         return best
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The short form of what the mapper says: no probabilities, of which there are images × tasks."""
+    """The mapper's result without the images × tasks matrix of probabilities."""
 
     task: NDArray[np.int64]
     novelty: Floats
@@ -119,10 +119,10 @@ class Judged:
 
 
 class Mapper:
-    """The pooled anchors of some modules, in the order given, with what their probes say."""
+    """The pooled anchors of modules, in the order given, with the temperature and threshold from their probes."""
 
     def __init__(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
-        # One BLAS thread: several may round otherwise, and agents with equal banks must have equal mappers.
+        # One BLAS thread: more may round differently, and agents with equal banks must have equal mappers.
         with one_thread():
             self._build(modules, kind, prior)
 
@@ -132,7 +132,7 @@ class Mapper:
         self._yields = _steps_back(modules, kind)
         self._scorer = scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in modules), prior)
         telling = [m for m, step in zip(modules, self._yields, strict=True) if step < YIELD_TO_ALL]
-        if len(telling) < len(modules):  # copies of what is here must not change how sure the others are
+        if len(telling) < len(modules):  # copies of tasks in the bank must not change the others' confidence
             scorer = anchor_type.pool((anchor_type.read(m.tensors) for m in telling), prior)
         asked = range(0, len(telling), -(-len(telling) // ASKED_MODULES))
         voices = [_voices(telling[i]) for i in asked]
@@ -145,12 +145,12 @@ class Mapper:
 
     @property
     def steps_back(self) -> NDArray[np.bool_]:
-        """Which tasks stay behind what their anchors say: those composed of others, as far as can be seen."""
+        """Mask of the tasks with a penalty: those that are composed of others, as far as can be checked."""
         return self._yields > 0
 
     @cached_property
     def probed(self) -> Judged:
-        """What it makes of the probes of all modules, in their order."""
+        """The results for the probes of all modules, in the modules' order."""
         if self._asked is not None:
             return self._asked
         parts = [self._judged(self._scorer.score(x)) for x in _some_probes(self._modules)]
@@ -161,7 +161,7 @@ class Mapper:
         return Judged(mapped.task, mapped.novelty, mapped.unknown)
 
     def on_trial(self) -> Mapper:
-        """The same where no task stands back behind its sources: these may be withdrawn once it is let in."""
+        """Return this mapper with penalties of at most `YIELD`: a task's sources may be withdrawn after import."""
         if self._yields.max() <= YIELD:
             return self
         bold = copy(self)
@@ -173,7 +173,7 @@ class Mapper:
         return self._mapped(self._scorer.score(x))
 
     def shortlist_agreement(self, x: Floats) -> float:
-        """How often it finds the task that looking closely at all tasks would; 1 where it does look at all."""
+        """Return the share of images whose task is the one that scoring all tasks gives; 1 if all are scored."""
         return self._scorer.agreement(x)
 
     def _mapped(self, scores: Scores) -> Mapped:
@@ -182,7 +182,7 @@ class Mapper:
 
 
 def _steps_back(modules: Sequence[Module], kind: str) -> Floats:
-    """How far each task stays behind what its anchor says; one that lies about its origins, not at all."""
+    """Return each task's penalty in log-odds; a task whose card gives false origins has none."""
     here = parts_here(modules)
     steps = {None: YIELD, True: YIELD_TO_ALL, False: 0.0}
     return np.array(
@@ -191,34 +191,34 @@ def _steps_back(modules: Sequence[Module], kind: str) -> Floats:
 
 
 def _voices(module: Module) -> NDArray[np.float64]:
-    """What each of a task's probes stands for: one task one voice, of however many parts."""
+    """Return the weight of each of a task's probes; they sum to 1 per task, however many parts it has."""
     parts = parts_of(module)
     return np.concatenate([probe_weights(part.card.validation_images) for part in parts]) / len(parts)
 
 
 def _some_probes(modules: Sequence[Module]) -> Iterator[Floats]:
-    """The probes of all modules, as many at once as there is room for."""
+    """Yield the probes of all modules in batches of about `PROBES_AT_ONCE`, which bounds memory."""
     step = max(1, PROBES_AT_ONCE // len(SHARES))
     for start in range(0, len(modules), step):
-        some = modules[start : start + step]
-        yield np.concatenate([read_probes(m.tensors, m.card.dim) for m in some])
+        batch = modules[start : start + step]
+        yield np.concatenate([read_probes(m.tensors, m.card.dim) for m in batch])
 
 
 def _threshold(novelty: Floats, weights: NDArray[np.float64], default: float) -> float:
-    """Where "unknown" begins: the novelty under which nearly all validation images of the bank's tasks lie."""
+    """Return the threshold for "unknown": nearly all validation images of the bank's tasks have less novelty."""
     if not len(novelty):
         return default
     order = np.argsort(novelty, kind="stable")
     heights = np.cumsum(weights[order]) - weights[order] / 2
     middle, measured = np.interp([0.5, KNOWN], heights / weights.sum(), novelty[order])
     usual = middle + USUAL_SPREAD * abs(middle)
-    measured = min(measured, middle + 4 * USUAL_SPREAD * abs(middle))  # one odd teacher must not switch it off
+    measured = min(measured, middle + 4 * USUAL_SPREAD * abs(middle))  # one odd teacher must not disable it
     return float((len(novelty) * measured + PSEUDO_PROBES * usual) / (len(novelty) + PSEUDO_PROBES))
 
 
 GUESSES = 5
 RIVAL_TASKS = 4
-"""Tasks beside the best whose classes are always among the guesses; further ones as far as they are probable."""
+"""Number of tasks, besides the best, whose classes are always candidates; others must be probable enough."""
 
 
 class Answering:
@@ -232,7 +232,7 @@ class Answering:
         backbone: Callable[[], Backbone],
         teachers: Callable[[], Teachers],
     ) -> None:
-        """All are asked for when they are needed: tasks and names change, and loading a backbone takes time."""
+        """Take functions that are called when needed: tasks and names change, and a backbone loads slowly."""
         self._teachers = teachers
         self.rebuilds_itself = True
         self._tasks, self._config, self._prior, self._backbone = tasks, config, prior, backbone
@@ -249,10 +249,10 @@ class Answering:
         mapped = mapper.map(x)
         heard = self._heard(x, mapped, modules, images)
         same = self._same(support or self._config.support)
-        guesses = [[each.guess for each in some] if same is None else supported(some, same) for some in heard]
+        guesses = [[each.guess for each in row] if same is None else supported(row, same) for row in heard]
         return [
-            Answer(image.name, bool(unknown), tuple(found[:GUESSES]), _relative(float(novelty), mapper.threshold))
-            for image, unknown, found, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
+            Answer(image.name, bool(unknown), tuple(best[:GUESSES]), _relative(float(novelty), mapper.threshold))
+            for image, unknown, best, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
         ]
 
     def mapper(self) -> tuple[list[Module], Mapper]:
@@ -268,9 +268,9 @@ class Answering:
             return current
 
     def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
-        """Answer from the tasks as they are now; `made` may know their mapper already.
+        """Rebuild the mapper from the current tasks; `made`, if given, returns a mapper that exists already.
 
-        By one thread at a time: no mapper of what was there before takes the place of a newer one.
+        One thread rebuilds at a time, so that a mapper of older tasks never replaces a newer one.
         """
         with self._building:
             modules = self._tasks()
@@ -310,12 +310,12 @@ class Answering:
         if not module.card.adapted:
             return x
         card, as_is, backbone = module.card, (self._config.representation, self._config.compact), self._backbone()
-        if not _fits(card, backbone):  # signed, but for no network that there is: its own task answers nonsense
+        if not _fits(card, backbone):  # signed, but made for another network: only its own task gets wrong answers
             return np.zeros((len(images), card.head_dim), dtype=np.float32)
         if card.pattern is not None:
             return backbone.changed([Patterned(i, module.tensors["pattern"]) for i in images], *as_is)
         assert card.biases is not None
-        known = self._biases  # a node may put another in its place meanwhile
+        known = self._biases  # a node may replace the attribute meanwhile
         if module.id not in known:
             known[module.id] = Biases.read(module.tensors, card.biases[0]).added
         added = known[module.id]
@@ -331,20 +331,20 @@ class Answering:
     def _heard(
         self, x: Floats, mapped: Mapped, modules: list[Module], images: Sequence[AnyImage]
     ) -> list[list[Heard]]:
-        """For each image the classes of its likeliest tasks, by p(task)·p(class given task).
+        """Return for each image the classes of its most probable tasks, sorted by p(task)·p(class given task).
 
-        The first is the best class of the best task; heads run once per task on all images that want them. A task
-        that adapts the backbone has a second pass over those images alone that are most probably its own; among
-        the rivals of other images it is not heard.
+        The first is the best class of the best task. Each head runs once, on all images that need it. A task that
+        adapts the backbone needs a second forward pass, which it gets only for images whose most probable task it
+        is; for other images it gives no guess.
         """
         likely = _likely_tasks(mapped.posterior)
-        found: list[list[tuple[bool, Heard]]] = [[] for _ in range(len(x))]
+        candidates: list[list[tuple[bool, Heard]]] = [[] for _ in range(len(x))]
         teachers, names = self._teachers(), Lookalikes(module.card.task for module in modules)
         for index in np.unique(likely[likely >= 0]):
             module = modules[index]
             teacher, key = teachers.of(module), module.card.teacher_key
             odd = tuple(names.letters(module.card.task))
-            signer = "" if isinstance(module, MergedTask) else key  # of a merged task there is no one teacher
+            signer = "" if isinstance(module, MergedTask) else key  # a merged task has several teachers
             rows = np.flatnonzero((likely == index).any(axis=1))
             if module.card.adapted:
                 rows = np.flatnonzero(likely[:, 0] == index)
@@ -358,17 +358,17 @@ class Answering:
                     chosen = rank == 0 and likely[row, 0] == index
                     confidence = float(mapped.posterior[row, index] * p[c])
                     guess = Guess(module.card.classes[c], module.card.task, teacher, confidence, signer, (), odd)
-                    found[row].append((chosen, Heard(int(index), key, guess)))
-        for candidates in found:
-            candidates.sort(key=lambda pair: (not pair[0], -pair[1].guess.confidence))
-        return [[heard for _, heard in candidates] for candidates in found]
+                    candidates[row].append((chosen, Heard(int(index), key, guess)))
+        for pairs in candidates:
+            pairs.sort(key=lambda pair: (not pair[0], -pair[1].guess.confidence))
+        return [[heard for _, heard in pairs] for pairs in candidates]
 
 
 def _likely_tasks(posterior: Floats) -> NDArray[np.int64]:
-    """Return the tasks that may have a say in each image, the best first; -1 stands for none.
+    """Return the indices of the tasks that give guesses for each image, best first; -1 stands for none.
 
-    One class taught in many tasks is shared between all of them, so every task counts whose share is large enough
-    to support another.
+    A class taught in many tasks has its probability divided between them, so every task counts whose share is
+    large enough to support another.
     """
     order = np.argsort(-posterior, axis=1, kind="stable")
     probable = int((posterior >= LEAST).sum(axis=1).max(initial=0))
@@ -379,7 +379,7 @@ def _likely_tasks(posterior: Floats) -> NDArray[np.int64]:
 
 
 def longest(modules: Sequence[Module], teachers: Teachers) -> dict[str, int]:
-    """Return how many characters a label, a task and a teacher's name can have; 0 where there is one teacher."""
+    """Return the lengths of the longest label, task and teacher names; the last is 0 if there is one teacher."""
     called = {teachers.of(module) for module in modules}
     names = Lookalikes(module.card.task for module in modules)
     return {
@@ -394,19 +394,19 @@ def refuse_empty(tasks: Sized) -> None:
         learn = option("agent.learn", "`skillmesh learn FOLDER`")
         take = option("agent.import_file", "`skillmesh import FILE`")
         raise UnknownTaskError(
-            f"this agent knows no task yet; teach it one with {learn}, or take one in with {take}"
+            f"this agent knows no task yet; teach it one with {learn}, or import one with {take}"
         )
 
 
 def _relative(novelty: float, threshold: float) -> float:
-    """Scale novelty so that the threshold is 1, below zero too: gmmc's novelty is a log-likelihood."""
+    """Scale novelty so that the threshold is 1, also if it is negative: gmmc's novelty is a log-likelihood."""
     if math.isinf(threshold):
         return 0.0
     return 1 + (novelty - threshold) / max(abs(threshold), 1e-9)
 
 
 def _fits(card: Card, backbone: Backbone) -> bool:
-    """Whether what a module adapts is there in the network."""
+    """Return True if the network has the parts that a module adapts."""
     network = backbone.network
     channels = card.biases is None or card.biases[0] == len(network.base)
     pattern = card.pattern is None or card.pattern == network.size

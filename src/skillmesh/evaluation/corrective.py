@@ -1,7 +1,7 @@
 """Corrective evaluation: an answer from the wrong task whose class is equivalent by name counts as right.
 
-As in the paper's section "Corrective approach to task overlap/synergy", with and without it, and with a list of
-everything that was corrected: a name that says the same is no proof that it shows the same.
+This follows the paper's section "Corrective approach to task overlap/synergy". Results are given with and without
+it, and with a list of all corrections: equal names do not prove that the images show the same thing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from skillmesh.learning.class_names.encoders import Encoder
 from skillmesh.learning.class_names.pairs import Encoded, similarity
 
 THRESHOLDS = (0.9, 0.95)
-"""The paper's; the encoder's own is added to them."""
+"""The paper's similarity thresholds; the encoder's own is added to them."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """Images of a class that another task's head gave an equivalent one."""
+    """Images of one class that were answered with an equivalent class of another task."""
 
     task: str
     label: str
@@ -36,7 +36,7 @@ class Correction:
 
 
 class Corrector:
-    """Accuracy over an evaluation's images for which what was said was kept."""
+    """Corrected and plain accuracy over the images whose answers an evaluation kept."""
 
     def __init__(self, said: Sequence[ForcedAnswers], encoder: Encoder) -> None:
         self.encoder = encoder
@@ -45,7 +45,7 @@ class Corrector:
         self._score = lru_cache(maxsize=None)(lambda a, b: float(similarity(ready(a), ready(b))[0, 0]))
 
     def corrections(self, least: float, together: bool = False) -> list[Correction]:
-        """All that count as right from this similarity on, the surest first."""
+        """Return all corrections at a similarity of `least` or more, most similar first."""
         found = Counter(
             (said.task, label, guess.task, guess.label)
             for said in self.said
@@ -56,7 +56,7 @@ class Corrector:
         return sorted(listed, key=lambda c: (-c.score, c.task, c.label, c.said_task, c.said))
 
     def accuracy(self, least: float | None = None, together: bool = False) -> dict[str, float]:
-        """The share of right answers by task; `None` corrects nothing."""
+        """Return the share of right answers by task; with `least=None` nothing is corrected."""
         return {said.task: round(float(np.mean(self.right(said, least, together))), 6) for said in self.said}
 
     def right(self, said: ForcedAnswers, least: float | None, together: bool) -> list[bool]:
@@ -68,7 +68,7 @@ class Corrector:
         ]
 
     def confidence_error(self, least: float | None, together: bool) -> float | None:
-        """How far stated confidence is from accuracy, equivalent classes counting as right."""
+        """Return the expected calibration error, with equivalent classes counted as right."""
         stated = [
             (
                 np.array([guess.confidence for guess in _guesses(said, together)], dtype=np.float32),
@@ -86,7 +86,7 @@ def _guesses(said: ForcedAnswers, together: bool) -> tuple[Guess, ...]:
 def corrective(
     said: Sequence[ForcedAnswers], encoder: Encoder, thresholds: Sequence[float] = THRESHOLDS
 ) -> dict[str, Any]:
-    """Return accuracy with and without correction by threshold, what support adds, and every correction."""
+    """Return accuracy with and without correction by threshold, the effect of support, and every correction."""
     corrector = Corrector(said, encoder)
     levels = sorted({encoder.threshold, *thresholds})
     before = corrector.accuracy()
@@ -102,7 +102,7 @@ def corrective(
 
 
 def _average(shares: dict[str, float]) -> float | None:
-    """Over tasks; none where no task that was tested is known."""
+    """Return the mean over tasks; `None` if the agent knows none of the tested tasks."""
     return macro_average(list(shares.values())) if shares else None
 
 
@@ -116,7 +116,7 @@ def _at(corrector: Corrector, least: float, before: dict[str, float]) -> dict[st
 
 
 def _support(corrector: Corrector, least: float) -> dict[str, Any]:
-    """Every task on its own against equivalent classes together: plain and corrected accuracy, calibration."""
+    """Return plain and corrected accuracy and calibration, without and with support between equivalent classes."""
     guesses = [guess for said in corrector.said for guess in said.together]
     figures: dict[str, Any] = {
         name: {

@@ -67,20 +67,20 @@ class HiddenResult:
 
 @dataclass(frozen=True)
 class ForcedAnswers:
-    """What an agent says of a learned task's test images when an answer is forced."""
+    """An agent's answers to a learned task's test images when an answer is forced."""
 
     task: str
     labels: tuple[str, ...]
     """The right class of each image."""
     alone: tuple[Guess, ...]
-    """The best guess for each, every task on its own."""
+    """The best guess for each image, without support from other tasks."""
     together: tuple[Guess, ...]
-    """The same where equivalent classes of several tasks support one another."""
+    """The best guess for each image if equivalent classes of several tasks support one another."""
 
 
 @dataclass(frozen=True)
 class TaskAnswers:
-    """What was said of a learned task's test images, class by class."""
+    """The answers to a learned task's test images, class by class."""
 
     task: str
     given: Outcome
@@ -89,14 +89,14 @@ class TaskAnswers:
     """The answers where it is not, an answer forced."""
 
     def class_facts(self) -> list[dict[str, Any]]:
-        """Return recall with and without the task given, and what was said instead, as JSON has it."""
+        """Return recall with and without the task given, and the wrong answers, as JSON-compatible dicts."""
         pairs = zip(self.final.class_facts(), self.given.class_facts(), strict=True)
         return [{**final, "recall_task_given": given["recall"]} for final, given in pairs]
 
 
 @dataclass(repr=False)
 class Evaluation:
-    """Results per task, and what they are on average over tasks.
+    """Results per task, and their averages over tasks.
 
     Examples
     --------
@@ -111,10 +111,10 @@ class Evaluation:
     novelty_hidden: list[Floats] = field(default_factory=list)
     confidence: list[tuple[Floats, NDArray[np.bool_]]] = field(default_factory=list)
     said: list[ForcedAnswers] = field(default_factory=list)
-    """What was said image by image; kept where it is asked for."""
+    """The answers image by image; empty unless `keep_said` was set."""
     answers: list[TaskAnswers] = field(default_factory=list)
     checks: list[tuple[str, Finding]] = field(default_factory=list)
-    """What the checks found, with the name of the task."""
+    """Findings of the checks, each with the name of its task."""
 
     def __repr__(self) -> str:
         parts = []
@@ -158,7 +158,7 @@ class Evaluation:
         return (found[0].given if task_given else found[0].final).matrix()
 
     def summary(self) -> dict[str, Any]:
-        """Return the macro averages and the tasks, as JSON would have it."""
+        """Return the macro averages and the tasks as a JSON-compatible dict."""
         averaged = (
             "task_given_accuracy",
             "task_found_accuracy",
@@ -183,7 +183,7 @@ class Evaluation:
         return summary
 
     def unknown_auroc(self) -> float | None:
-        """How well novelty tells images of hidden tasks from images of known ones, over all images."""
+        """Return the AUROC of novelty in separating images of hidden tasks from those of known ones."""
         from sklearn.metrics import roc_auc_score
 
         if not self.novelty_known or not self.novelty_hidden:
@@ -193,7 +193,7 @@ class Evaluation:
         return round(float(roc_auc_score(truth, np.concatenate([known, hidden]))), 6)
 
     def confidence_error(self, bins: int = 15) -> float | None:
-        """Expected calibration error: how far stated confidence is from accuracy, over equal-width bins."""
+        """Return the expected calibration error: gap of confidence and accuracy, over equal-width bins."""
         if not self.confidence:
             return None
         stated = np.concatenate([c for c, _ in self.confidence])
@@ -211,7 +211,7 @@ def _percent(share: float | None) -> str:
 
 
 def macro_average(figures: Sequence[float]) -> float:
-    """The mean over tasks, every task with one voice, to six digits."""
+    """Return the mean over tasks, each with equal weight, rounded to six digits."""
     return round(fmean(figures), 6)
 
 
@@ -225,17 +225,17 @@ def evaluate(
     keep_said: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Learn the tasks at `paths` one after the other (or take the agent as it is), then test on all of them.
+    """Learn the tasks at `paths` one after the other (or use the agent as it is), then test on all of them.
 
     Parameters
     ----------
     paths
-        Where the tasks lie, or the tasks themselves where they are opened already, with their test images.
+        Paths of the tasks, or tasks that are opened already, with their test images.
     hide
-        Names of tasks that are tested on but never learned. With `learn` off, whatever the agent does not know
-        is hidden.
+        Names of tasks that are tested on but never learned. With `learn` off, every task that the agent does not
+        know is hidden.
     keep_said
-        Keep what was said of each image, as corrective evaluation needs it.
+        Keep the answer to each image, which corrective evaluation needs.
     """
     folders = [open_measured(path, agent.config.seed, learn) for path in paths]
     seconds = dict.fromkeys((f.name for f in folders), 0.0)
@@ -267,7 +267,7 @@ def evaluate(
 
 
 def _index_of(agent: MeasurableAgent, name: str, modules: Sequence[Module]) -> int | None:
-    """Return which module a name or `name@teacher` means, of equal names the agent's own; None where none does."""
+    """Return the index of the module that a name or `name@teacher` means, own modules first; None if unknown."""
     found = agent.bank.held(name, agent.identity.public_key)
     try:
         found = found or agent.find(name)
@@ -283,9 +283,9 @@ def _index_of(agent: MeasurableAgent, name: str, modules: Sequence[Module]) -> i
 def open_measured(
     path: str | Path | TaskImages, seed: int = 0, learn: bool = True, name: str | None = None
 ) -> TaskImages:
-    """Open with test images: the folder's own, or cut from it.
+    """Open a task with test images: the folder's own, or images held out from it.
 
-    Where nothing is to be learned and there are none, its validation images are taken, or all without splits.
+    If nothing is to be learned and there are none, its validation images are used, or all images without splits.
     """
     if isinstance(path, TaskImages):
         folder = path
@@ -346,7 +346,7 @@ def _test_known(
 
 
 def _names(agent: MeasurableAgent, modules: Sequence[Module]) -> list[str]:
-    """Return the modules' tasks by name, those that share one with the teacher."""
+    """Return the names of the modules' tasks; tasks that share a name are named with their teacher."""
     count = Counter(module.card.task for module in modules)
     alike = [module for module in modules if count[module.card.task] > 1]
     selector: dict[str, str] = {}
@@ -394,12 +394,12 @@ def _test_hidden(
 def said_right(
     agent: MeasurableAgent, module: Module, folder: TaskImages, shown: Shown, seen: Floats
 ) -> NDArray[np.bool_]:
-    """Whether the task's own module names the right class; `seen` is what its head looks at."""
+    """Return which images the task's own module classifies correctly; `seen` is the input of its head."""
     return is_right(agent.head(module).logits(seen).argmax(axis=1), module, folder, shown)
 
 
 def is_right(answers: NDArray[np.int64], module: Module, folder: TaskImages, shown: Shown) -> NDArray[np.bool_]:
-    """Whether these classes of the task's own module are the right ones."""
+    """Return which of these answers, class indices of the task's own module, are correct."""
     right: NDArray[np.bool_] = answers == _in_order_of(module, folder)[shown.labels]
     return right
 
@@ -416,7 +416,7 @@ class Marks:
 
     @classmethod
     def of(cls, right_class: NDArray[np.bool_], mapped: Mapped, index: int) -> Marks:
-        """`index` is the task's among those of the mapper."""
+        """Compute the shares; `index` is the task's position among the mapper's tasks."""
         right_task = mapped.task == index
         final = right_task & right_class
         return cls(
@@ -463,6 +463,6 @@ def _said(agent: MeasurableAgent, module: Module, folder: TaskImages, shown: Sho
 
 
 def anchor_bytes(module: Module) -> int:
-    """Bytes of the tensors that belong to anchors."""
+    """Return the size in bytes of the module's anchor tensors."""
     kinds = module.card.anchors
     return sum(tensor.nbytes for name, tensor in module.tensors.items() if name.partition(".")[0] in kinds)

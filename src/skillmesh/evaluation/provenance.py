@@ -1,4 +1,4 @@
-"""Where a number comes from: kept beside every result, so that anyone can make it again."""
+"""The origin of a measured number, stored with every result so that anyone can reproduce it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def provenance(command: str, paths: Sequence[Path], seed: int) -> dict[str, Any]
 
 
 def data_hash(paths: Sequence[Path]) -> str:
-    """Hash names and contents of all images of the tasks, whether they lie in folders or zips."""
+    """Return a hash of the names and contents of all images of the tasks, in folders or zips."""
     digest = hashlib.sha256()
     for path in sorted(paths, key=task_name):
         source = open_source(path)
@@ -48,7 +48,7 @@ def _content(source: Source, name: str) -> bytes:
 
 
 def _commit() -> str | None:
-    """The commit of the source that runs, where it is a git checkout; a + marks uncommitted changes."""
+    """Return the commit of the running source if it is a git checkout; a + marks uncommitted changes."""
     folder = Path(__file__).parents[2]  # both packages
 
     def git(*arguments: str) -> str:

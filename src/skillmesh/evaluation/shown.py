@@ -27,7 +27,7 @@ from skillmesh.synergy.holder import Holder
 
 
 class MeasurableAgent(Holder, Protocol):
-    """An agent that can be measured: it learns tasks, and answers images that are described already."""
+    """An agent that can be measured: it learns tasks, and answers images whose descriptors are computed."""
 
     def learn(
         self, task: TaskImages, *, warm_start: WarmStart | None = None, progress: Progress | None = None
@@ -44,16 +44,16 @@ Change = Callable[[AnyImage], AnyImage]
 
 @dataclass(frozen=True)
 class Shown:
-    """A task's test images that can be read, described."""
+    """A task's readable test images, with their descriptors."""
 
     x: Floats
     labels: NDArray[np.int64]
     """Indices into the folder's classes."""
     images: list[AnyImage]
     seconds: float = 0.0
-    """Time that it took to describe them."""
+    """Seconds spent on computing their descriptors."""
     left_out: int = 0
-    """Number of images that would falsify a measurement, and are not among these."""
+    """Number of images left out because they would falsify a measurement."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -73,8 +73,8 @@ def show_sound(
 ) -> tuple[Shown, tuple[Finding, ...]]:
     """Describe a task's test images and leave out those that would falsify a measurement.
 
-    Training images that were just learned are compared by their descriptors. Of others only equal files are looked
-    for: a check should not cost a forward pass over images that nobody asked about.
+    Training images that were just learned are compared by their descriptors. For others only equal files are
+    searched: a check should not cost a forward pass over images that the user did not ask about.
     """
     started = time.perf_counter()
     tests, findings = _described(agent, folder, None, progress)
