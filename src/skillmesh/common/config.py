@@ -30,19 +30,29 @@ class AgentConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, max_length=64)
+    """Name with which the agent signs its modules."""
     backbone: str = "lite0"
+    """Frozen network: lite0, xception or any timm name."""
     weights: Path | None = None
+    """Weights file of the backbone; `None`: from the installed package or timm's hub."""
     calibration: Path | None = None
     """Calibration file, relative to the home; `None`: the one shipped for the backbone."""
     representation: Representation = "descriptor"
+    """Numbers of an image that heads and anchors work on."""
     compact: bool = False
+    """Whether modules are stored in the calibration's basis, at about a third of the bytes."""
     anchor: AnchorKind = Field("sketch", validation_alias=AliasChoices("anchor", "mapper"))
     """Kind of anchor; older homes call the setting `mapper`."""
     rank: int = Field(8, ge=1, le=256)
+    """sketch: rank of a task's scatter."""
     clusters: int = Field(25, ge=1, le=4096)
+    """gmmc: number of Gaussians per task."""
     variance_floor: float = Field(1e-6, ge=1e-9, le=1e3)
+    """gmmc: number added to every variance."""
     images_per_class: int = Field(5, ge=1, le=255)
+    """maha: number of sample descriptors per class."""
     seed: int = Field(0, ge=0)
+    """Seed of every random choice in learning."""
     support: Support = "plain"
     """How names of classes in different tasks are matched, so that they support each other in answers. No module
     depends on it."""
@@ -120,21 +130,29 @@ class MeshSettings(BaseModel):
     """machine: agents on this machine, with no network at all; lan: every agent that answers on the local network;
     fixed: the peers in `connect` and those that they know; client: a gateway in `connect`, from behind a NAT."""
     listen: tuple[str, ...] = ()
+    """Addresses to listen on, as host:port."""
     connect: tuple[str, ...] = ()
+    """Addresses of peers or of a gateway to connect to, as host:port."""
     interface: str | None = Field(None, min_length=1, max_length=64)
     """Network interface on which the network lan looks for agents; `None`: all of them."""
     discovery_port: int = Field(DISCOVERY_PORT, ge=1, le=65535)
     """Port for discovery. Agents with different ports do not find each other: two meshes on one network."""
     tls: TlsFiles | None = None
+    """Files for mutual TLS; `None`: connections are not encrypted."""
     trust: Trust = "listed"
+    """listed: accept modules of teachers added with `skillmesh trust add`; open: of every teacher."""
     interests: tuple[Interest, ...] = ()
     """Tasks to fetch: patterns of task names with `*`, or `tag:NAME`; empty: all tasks."""
     quota_bytes: int = Field(1_000_000_000, ge=0)
+    """Size of the bank, in bytes, from which nothing more is fetched."""
     max_module_bytes: int = Field(8_000_000, ge=1)
+    """Largest size of one received module, in bytes."""
     modules_per_teacher: int = Field(1_000, ge=1)
+    """Largest number of modules kept from one teacher."""
     modules_per_hour: int = Field(1_200, ge=1)
     """Largest number of modules fetched from one teacher in an hour."""
     sync_seconds: float = Field(10.0, ge=0.1, le=86_400)
+    """Longest time between two exchanges with peers, in seconds; after a change it is shorter."""
 
     @model_validator(mode="before")
     @classmethod

@@ -58,7 +58,8 @@ def run(
         typer.Option("--reuse", metavar="DIR", show_default=False, help="Reuse tasks learned by an equal run."),
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option("--backbone", metavar="NAME", show_default=False, help="Default: the method's own.")
+        str | None,
+        typer.Option("--backbone", metavar="NAME", show_default=False, help="Default: the method's own."),
     ] = None,
     weights: options.Weights = None,
     calibration: options.CalibrationFile = None,

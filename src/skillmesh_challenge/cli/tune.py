@@ -27,7 +27,8 @@ def tune_(
     ],
     first: Annotated[int, typer.Option("--first", min=1, help="Number of tasks to tune on.")] = 4,
     backbone: Annotated[
-        str | None, typer.Option("--backbone", metavar="NAME", show_default=False, help="Default: the method's own.")
+        str | None,
+        typer.Option("--backbone", metavar="NAME", show_default=False, help="Default: the method's own."),
     ] = None,
     weights: options.Weights = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of settings tried in parallel.")] = 1,
