@@ -36,7 +36,8 @@ def main() -> int:
             if vanished := [number for number in numbers(line) if number not in kept]:
                 lost += 1
                 print(f"{name}: {', '.join(vanished)}: {line.strip()[:200]}")
-    print(f"{lost} lines with numbers that {'their file' if arguments.moved else 'no file'} states any more")
+    where = "in their file" if arguments.moved else "anywhere"
+    print(f"{lost} lines with numbers that are no longer stated {where}")
     return 0
 
 
