@@ -41,19 +41,19 @@ Done = TypeVar("Done")
 
 
 class Agent:
-    """An agent that learns tasks from images, shares them, and says what any image shows.
+    """An agent that learns tasks from images, shares them with other agents, and classifies any image.
 
     Parameters
     ----------
     home
-        Folder of the agent. It is made, with the usual settings, where there is none; `skillmesh init` makes one
-        with others. Without it: `SKILLMESH_HOME`, or the user's own agent.
+        Folder of the agent. If it does not exist, it is created with default settings; `skillmesh init` creates
+        one with other settings. Default: the folder that `SKILLMESH_HOME` names, or else the user's own agent.
     device
-        Where the backbone runs, as PyTorch names it; by default a GPU if there is one.
+        Device that runs the backbone, as PyTorch names it ("cpu", "cuda"); by default a GPU if there is one.
     cache_folder
-        Where descriptors of images are kept; by default `SKILLMESH_CACHE`, or the user's cache.
+        Folder that caches the descriptors of images; by default `SKILLMESH_CACHE`, or else the user's cache.
     backbone
-        That of another agent in this process, to load it once only.
+        Backbone of another agent in this process, so that it is loaded only once.
 
     Examples
     --------
@@ -87,22 +87,22 @@ class Agent:
         return f"Agent({str(self.home)!r}): {self.name}, {tasks} task{'' if tasks == 1 else 's'}"
 
     def close(self) -> None:
-        """Close the agent's files. What it has learned is kept already."""
+        """Close the agent's files. Everything that it has learned is already saved."""
         self._core.close()
 
     @property
     def home(self) -> Path:
-        """Folder of the agent."""
+        """Folder in which the agent is stored."""
         return self._core.home
 
     @property
     def name(self) -> str:
-        """Name that the agent signs its modules with."""
+        """Name under which the agent signs its modules."""
         return self._core.name
 
     @property
     def backbone(self) -> Backbone:
-        """The frozen network; it is loaded when it is first needed."""
+        """The frozen network, loaded when it is first needed."""
         return self._core.backbone
 
     # Learn.
@@ -124,28 +124,30 @@ class Agent:
         warm_start: WarmStart | None = None,
         progress: Progress | None = None,
     ) -> LearnResult:
-        """Learn a task and keep it as a small signed module.
+        """Learn a task and store it in the bank as a small signed module.
 
         Parameters
         ----------
         images, labels
             A folder or zip with `class/image.jpg` or `train|val|test/class/image.jpg` inside; or images (paths,
-            Pillow images, arrays) with a label for each; or a dataset of torch, torchvision or Hugging Face; or
-            any iterable of (image, label). Datasets are read lazily.
+            Pillow images, arrays) with one label each; or a dataset of torch, torchvision or Hugging Face; or
+            any iterable of (image, label) pairs. Datasets are read lazily.
         name
-            The task's name; a folder's own by default.
+            Name of the task. It may be left out for a folder or zip, which has a name of its own.
         classes
-            Names of the classes where labels are integers.
+            Names of the classes, if the labels are integers.
         replace
-            Learn a task of this name again; the new version takes the old one's place.
+            Allow a task of this name to be learned again; the new version replaces the old one.
         one_task
-            Take a folder for one task that looks like a folder of tasks, and is refused as such otherwise.
+            Learn a folder that looks like a folder of several tasks as one task; without this it is refused.
         licence, note, tags
-            What the module's card says of the images; by tags other agents can choose what to take.
+            Information about the images for the module's card. Other agents can choose modules by their tags.
         adaptation
-            Train what adapts the backbone to this task, too; `None`: don't.
+            Also train an adaptation of the backbone to this task; `None` trains no adaptation.
         warm_start
-            How the head may start from classes that the agent knows; `None`: where that pays.
+            How the head may start from classes that the agent knows; `None` does so where it improves the head.
+        progress
+            Object whose `start` and `advance` are called as images are processed.
 
         Examples
         --------
@@ -154,13 +156,13 @@ class Agent:
         >>> agent.learn(["a.png", "b.png", "c.png", "d.png"], ["dark", "dark", "light", "light"], name="light")
         LearnResult: 'light', 2 classes, 4 images, ... KB
         """
-        told: dict[str, Any] = {"replace": replace, "licence": licence, "note": note, "tags": tags}
-        told |= {"adaptation": adaptation}
-        options: dict[str, Any] = told | {"warm_start": warm_start, "progress": progress}
+        fields: dict[str, Any] = {"replace": replace, "licence": licence, "note": note, "tags": tags}
+        fields |= {"adaptation": adaptation}
+        options: dict[str, Any] = fields | {"warm_start": warm_start, "progress": progress}
         if _is_folder(images, labels, classes, one_task):
             return self._learned(*self._core.learn(images, name=name, one_task=one_task, **options))
         name = _named(name)
-        self._core.refuse_to_learn(name, **told)  # before a dataset is read, which may be long
+        self._core.refuse_to_learn(name, **fields)  # checked first, since reading a dataset may take long
         with task_of(images, labels, name=name, classes=classes, seed=self._core.config.seed) as task:
             module, lesson = self._core.learn(task, **options)
         return self._learned(module, lesson.without_images())
@@ -179,9 +181,10 @@ class Agent:
         tags: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> LearnResult:
-        """Add images or classes to a task of the agent's own, without the images that it was learned from.
+        """Add images or classes to one of the agent's own tasks. The images it was learned from are not needed.
 
-        The new version takes the old one's place, here and with everyone who hears of it.
+        Takes images and labels as `learn` does. The new version replaces the old one, in this agent and in every
+        agent that receives the announcement.
 
         Examples
         --------
@@ -212,18 +215,19 @@ class Agent:
         tags: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> LearnResult:
-        """Make a task of classes that the agent knows, own or received, without an image.
+        """Make a new task from classes that the agent knows, its own or received ones. No image is needed.
 
         Parameters
         ----------
         classes
-            Each as `task:class`, `task:*` for all of a task, or `task:class=new name`.
+            Each as `task:class`, `task:*` for all classes of a task, or `task:class=new name`; or a `Pick`.
         images
-            A folder or zip of images of these classes, by their new names, to refine the task with. They must be
-            new to whoever taught the classes.
+            A folder or zip of images of these classes, under their new names, to refine the task. The teachers of
+            the classes must not have trained on these images.
         form, epochs
-            How to refine it, and for how long: by its `prior` as far as it pays, or in the paper's way with rows
-            of one `two` or `infinity` norm.
+            How to refine the head with the images, and for how many epochs: "prior" keeps it near the composed
+            head and stops where that no longer helps; "two" and "infinity" follow the paper, with rows scaled to
+            the same two or infinity norm.
 
         Examples
         --------
@@ -246,11 +250,11 @@ class Agent:
     def predict(self, images: Any) -> Answer | list[Answer]: ...
 
     def predict(self, images: Any) -> Answer | list[Answer]:
-        """Say what images show, with nobody telling which task they are of.
+        """Return an answer for each image, without being given the task that it belongs to.
 
-        An image is a path, encoded bytes, a Pillow image, an array or a tensor; a list of them, or an array of
-        several, may mix tasks. One image that cannot be read raises; among several it gets an answer whose `error`
-        says why.
+        An image is a path, encoded bytes, a Pillow image, an array or a tensor. A list of images, or an array of
+        several, may mix tasks. A single image that cannot be read raises a `DataError`; in a list it gets an
+        answer whose `error` gives the reason.
 
         Examples
         --------
@@ -263,14 +267,14 @@ class Agent:
     def predict_each(
         self, images: Iterable[Any], progress: Progress | None = None, total: int | None = None
     ) -> Iterator[Answer]:
-        """Yield an answer for every image as they come: memory stays flat, however many there are.
+        """Yield one answer per image, reading a few at a time, so that memory does not grow with their number.
 
-        `progress` wants to know how many there are in `total`.
+        `progress` is used only if `total`, the number of images, is given.
         """
         return self._core.answer_each(images, progress, total)
 
     def describe(self, images: Any) -> NDArray[np.float32]:
-        """Return the descriptors of images, as the agent's heads see them: one row each.
+        """Return the descriptors of images in the agent's representation, one row per image.
 
         Examples
         --------
@@ -294,12 +298,11 @@ class Agent:
         classes: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> Evaluation:
-        """Measure the agent on images whose classes are known.
+        """Measure the agent's accuracy on labelled images.
 
-        Of a folder these are its test images, or else its validation images, or else all.
-
-        Takes what `learn` takes. A task that the agent does not know counts as hidden: its images should be
-        answered "unknown".
+        Takes images and labels as `learn` does. Of a folder it uses the test images; if there are none, the
+        validation images; if there are none either, all images. A task that the agent does not know counts as
+        hidden: the right answer to its images is "unknown".
 
         Examples
         --------
@@ -322,11 +325,11 @@ class Agent:
     # Share.
 
     def share(self, **settings: Any) -> AbstractContextManager[Node]:
-        """Share over the mesh while the context lasts: what is learned goes out, what others teach comes in.
+        """Run a mesh node while the context lasts: send this agent's modules, receive those of other agents.
 
         Settings are those of `skillmesh config` (docs/mesh.md): `network` ("machine", "lan", "fixed" or "client"),
-        `listen`, `connect`, `trust` ("listed" or "open"), `interests` and so on. What is not given is as the
-        agent's home has it.
+        `listen`, `connect`, `trust` ("listed" or "open"), `interests` and so on. Settings that are not given are
+        read from the agent's home.
 
         Examples
         --------
@@ -339,7 +342,7 @@ class Agent:
         return sharing(self._core, **settings)
 
     def export(self, task: str, path: str | Path) -> Path:
-        """Write a task's module to a file that any agent with this backbone can import, and return its path.
+        """Write a task's module to a file that any agent with the same backbone can import; return its path.
 
         Examples
         --------
@@ -349,7 +352,7 @@ class Agent:
         return self._core.export(task, path)
 
     def import_file(self, path: str | Path) -> Module:
-        """Check a module's file and take it into the bank; nothing is stored unless all of it is sound.
+        """Check a module file and import it into the bank; a file that fails any check is not stored.
 
         Examples
         --------
@@ -359,7 +362,7 @@ class Agent:
         return self._counted(self._core.import_file(path))
 
     def tasks(self) -> list[Module]:
-        """Return what the agent knows, by name.
+        """Return the modules in the agent's bank, sorted by task name.
 
         Examples
         --------
@@ -369,31 +372,31 @@ class Agent:
         return self._core.tasks()
 
     def forget(self, task: str) -> Module:
-        """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
+        """Remove a task from this agent. It leaves no trace in the answers, and it is not fetched again."""
         return self._counted(self._core.forget(task))
 
     def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
-        """Take back a task of the agent's own, everywhere: who hears of it stops using its module."""
+        """Withdraw one of the agent's own tasks: every agent that receives the notice stops using its module."""
         return self._counted(self._core.withdraw(task, reason))
 
     def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
-        """Tell everyone that tasks of several teachers are parts of one; they answer as one from now on."""
+        """Merge tasks of several teachers into one task, and announce that to other agents with a signed link."""
         return self._counted(self._core.merge(tasks, name))
 
     def unmerge(self, name: str, reason: str | None = None) -> Link:
-        """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
+        """Undo a merge: in every agent if this agent published the link, otherwise in this agent only."""
         return self._counted(self._core.unmerge(name, reason))
 
     def _learned(self, module: Module, lesson: Lesson) -> LearnResult:
         return self._counted(LearnResult(module, lesson))
 
     def _counted(self, done: Done) -> Done:
-        """Return what was done, once it counts in the next answer, also while the agent shares."""
+        """Return `done` after making the change count in the next answer, also while the agent shares."""
         self._core.count_own_change()
         return done
 
     def _classes(self, task: str) -> tuple[str, ...]:
-        """Return the classes of a task that the agent knows; none where it does not."""
+        """Return the classes of a task, or an empty tuple if the agent does not know the task."""
         own = self._core.bank.held(task, self._core.identity.public_key)
         try:
             return (own or self._core.find(task)).card.classes
@@ -402,7 +405,7 @@ class Agent:
 
 
 def _is_folder(images: Any, labels: Any, classes: Any, one_task: bool = False) -> bool:
-    """Whether a folder or zip was given, which says itself what is of which class."""
+    """Return whether `images` is a folder or zip, whose own folders give the class of each image."""
     if not isinstance(images, str | os.PathLike) or labels is not None:
         if one_task:
             raise ArgumentError("one_task: found True, expected False: it is for folders of folders; leave it out")
@@ -424,7 +427,7 @@ def _named(name: str | None) -> str:
 
 
 def _refuse_numbers(task: TaskImages, classes: Any, known: Sequence[str]) -> None:
-    """Refuse integers that nothing names where the agent knows the task's classes by names."""
+    """Refuse integer labels without `classes` if the agent knows the task's classes by names."""
     numbers = [name for name in task.classes if name.isdecimal()]
     if classes is None and numbers and known and not any(name.isdecimal() for name in known):
         raise ArgumentError(
