@@ -1,6 +1,6 @@
-"""The core of an agent: its parts, and what they do together in its four roles: learn, share, receive, answer.
+"""The core of an agent: its parts, and its four roles: learn, share, import, answer.
 
-The public face (`agent.py`), the mesh and the commands work on it.
+The public API (`agent.py`), the mesh and the commands are built on it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 class Core:
-    """What an agent is made of: a home folder with settings, a key, a bank of modules and a ledger.
+    """An agent: a home folder with settings, a key, a bank of modules and a ledger.
 
     The backbone is loaded when it is first needed; listing, exporting and importing modules never need it.
     """
@@ -82,7 +82,7 @@ class Core:
         cache_folder: str | Path | None = None,
         backbone: Backbone | None = None,
     ) -> None:
-        """Open the agent at `home`; agents of one process may share a backbone that is loaded already."""
+        """Open the agent at `home`. Agents in one process may share a `backbone` that is already loaded."""
         self.home = home = Path(home)
         self.config = AgentConfig.load(home)
         self.identity = Identity.load(home / KEY_FILE)
@@ -102,7 +102,7 @@ class Core:
         self._backbone = backbone
         self._teachers: tuple[object, Teachers] | None = None
 
-    # Parts that many commands have no use for are made when they are first needed.
+    # Many commands do not need these parts, so each is created on first use.
 
     @cached_property
     def _matches(self) -> BankMatches:
@@ -110,7 +110,7 @@ class Core:
 
     @cached_property
     def merger(self) -> TaskMerger:
-        """What makes merged tasks of modules that links join."""
+        """Object that builds merged tasks from the modules that links join."""
         key = self.identity.public_key
         return TaskMerger(self.home, key, lambda: self.prior, lambda signed: self.teachers.name(signed))
 
@@ -123,14 +123,14 @@ class Core:
     @classmethod
     @checked()
     def open(cls, home: str | Path | None = None, **options: Any) -> Core:
-        """Open the agent at `home`, or make one there with default settings."""
+        """Open the agent at `home`; if there is none, create one with default settings."""
         folder = home_folder(home)
         if not (folder / CONFIG_FILE).exists():
             create_home(folder)
         return cls(folder, **options)
 
     def close(self) -> None:
-        """Close the ledger. The backbone and its cache may be in use by other agents of this process."""
+        """Close the ledger. The backbone and its cache stay open: other agents in this process may use them."""
         self.ledger.close()
 
     @property
@@ -139,7 +139,7 @@ class Core:
 
     @property
     def teachers(self) -> Teachers:
-        """How this agent calls teachers: by the names that its user gave them, or by what they claim and a key."""
+        """Display names of teachers: the name that the user gave, or else the name they claim plus their key."""
         trusted = self.ledger.view().trusted
         if self._teachers is None or self._teachers[0] is not trusted:
             self._teachers = trusted, Teachers({**trusted, self.identity.public_key: self.name})
@@ -147,12 +147,12 @@ class Core:
 
     @property
     def _calibration_file(self) -> Path | None:
-        """The home's own calibration; its path is kept relative, so that a home may move."""
+        """Path of the home's own calibration file. The settings keep it relative, so that a home can be moved."""
         return None if self.config.calibration is None else self.home / self.config.calibration
 
     @property
     def backbone(self) -> Backbone:
-        """The frozen network. Loading takes some seconds, once."""
+        """The frozen network. The first use loads it, which takes some seconds."""
         if self._backbone is None:
             self._backbone = Backbone.load(
                 self.config.backbone,
@@ -180,20 +180,20 @@ class Core:
         warm_start: WarmStart | None = None,
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
-        """Learn a task from a folder or zip of images, or from images opened already, and keep it in the bank.
+        """Learn a task from a folder or zip of images, or from images already opened, and store it in the bank.
 
         Parameters
         ----------
         replace
-            Learn a task of this name again; the new version takes the old one's place.
+            Allow a task of this name to be learned again; the new version replaces the old one.
         one_task
-            Take a folder for one task that looks like a folder of tasks, and is refused as such otherwise.
+            Learn a folder that looks like a folder of several tasks as one task; without this it is refused.
         tags
-            Words by which other agents can choose what to take.
+            Words by which other agents can choose which modules to fetch.
         adaptation
-            Train what adapts the backbone to this task, too; `None`: don't. Killed training resumes where it was.
+            Also train an adaptation of the backbone; `None` trains none. Interrupted training resumes.
         warm_start
-            How the head may start from classes that the bank knows; `None`: where that pays.
+            How the head may start from classes that the bank knows; `None` does so where it improves the head.
         """
         adaptation, warm_start = adaptation or NO_ADAPTATION, warm_start or WarmStart()
         said = told(licence, note, tags)
@@ -232,9 +232,9 @@ class Core:
         tags: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
-        """Go on with a task of one's own: more images, more classes, without those that it was learned from.
+        """Add images or classes to one of the agent's own tasks. The images it was learned from are not needed.
 
-        The new version takes the old one's place, here and with everyone who hears of it.
+        The new version replaces the old one, in this agent and in every agent that receives the announcement.
         """
         from skillmesh.synergy.continuing import more_of, own_task, study_on, told_before
 
@@ -261,18 +261,18 @@ class Core:
         tags: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
-        """Make a task of classes that the bank knows, own or received, without an image, and keep it as a module.
+        """Make a task from classes that the bank knows, own or received, and store it. No image is needed.
 
         Parameters
         ----------
         classes
-            Each as `task:class`, `task:*` for all of a task, or `task:class=new name`; or a `Pick`.
+            Each as `task:class`, `task:*` for all classes of a task, or `task:class=new name`; or a `Pick`.
         images
-            A folder or zip of images of these classes, by their new names, to go on with. They must be new to
-            whoever taught the classes.
+            A folder or zip of images of these classes, under their new names, to refine the task. The teachers of
+            the classes must not have trained on these images.
         form, epochs
-            How to go on, and for how long: `prior` as far as it pays, the paper's `two` and `infinity` for 10
-            epochs, where nothing is said.
+            How to refine the head with the images, and for how many epochs. Without `epochs`, `prior` stops where
+            training no longer helps; the paper's `two` and `infinity` train for 10 epochs.
         """
         from skillmesh.synergy.composed_lesson import Further, lesson_of, lesson_with_images
         from skillmesh.synergy.composition import composed_task, pick
@@ -312,27 +312,27 @@ class Core:
         tags: Sequence[str] = (),
         adaptation: Adaptation | None = None,
     ) -> None:
-        """Say before a task's images are read that it cannot be learned so."""
+        """Raise an error if the task cannot be learned with these options, before its images are read."""
         self._signing.refuse_to_learn(name, told(licence, note, tags), replace)
         if adaptation is not None and adaptation.mode != "none":
             refuse_impossible(adaptation, self.backbone.network)
 
     def own_classes(self, task: str) -> tuple[str, ...]:
-        """Return the classes of a task of the agent's own that can be extended; say why where it cannot be."""
+        """Return the classes of one of the agent's own tasks. Raise an error if the task cannot be extended."""
         from skillmesh.synergy.continuing import own_task
 
         self.ledger.refuse_unchangeable()
         return own_task(self, task).card.classes
 
     def _known(self, task: str) -> tuple[Module, ...]:
-        """Whose rows may help with a task: not those of its older version, which has seen its images."""
+        """Return the modules that may warm-start `task`: not its older version, which was trained on its images."""
         older = self.bank.held(task, self.identity.public_key)
         return tuple(module for module in self.bank if module is not older)
 
     def sign(self, lesson: Lesson, **said: Any) -> tuple[Module, bytes]:
-        """Make a module of a lesson that was studied with this agent's settings, wherever that was.
+        """Return a signed module, and its bytes, for a lesson studied anywhere with this agent's settings.
 
-        What the agent keeps for itself of it, the validation images, is stored; the module is not in the bank yet.
+        The task's validation descriptors are stored in the home; the module is not added to the bank.
         """
         return self._signing.sign(lesson, said)
 
@@ -342,7 +342,7 @@ class Core:
     def export(self, task: str, path: str | Path) -> Path:
         """Write a task's module to a file that any agent with this backbone can import, and return its path.
 
-        In a folder the file is named after the task. A link that lies there is replaced, never followed.
+        If `path` is a folder, the file is named after the task. A symbolic link there is replaced, not followed.
         """
         module = self.bank.find(task)
         target = Path(path)
@@ -361,7 +361,7 @@ class Core:
 
     @checked()
     def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
-        """Take back a task of one's own, everywhere: whoever hears of it stops using and passing on the module."""
+        """Withdraw one of the agent's own tasks: agents that get the notice stop using and sharing its module."""
         self.ledger.refuse_unchangeable()
         known = {slot.task for slot in self.ledger.view().known if slot.teacher_key == self.identity.public_key}
         own = self.identity.public_key
@@ -385,14 +385,14 @@ class Core:
 
     @checked()
     def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
-        """Say to everyone that tasks of several teachers are parts of one; they answer as one from now on."""
+        """Announce that tasks of several teachers are parts of one task. From now on they answer as one."""
         from skillmesh.synergy.links import make_link
 
         return make_link(self, tasks, name)
 
     @checked(name=text)
     def unmerge(self, name: str, reason: str | None = None) -> Link:
-        """Take a merged task apart again: everywhere if this agent's link made it, else here alone."""
+        """Split a merged task again: in all agents if this agent made its link, otherwise in this agent only."""
         from skillmesh.synergy.links import unmake_link
 
         return unmake_link(self, name, reason)
@@ -401,12 +401,12 @@ class Core:
 
     @checked()
     def import_file(self, path: str | Path) -> Module:
-        """Check a module file and take it into the bank; nothing is stored unless all of it is sound."""
+        """Check a module file and add it to the bank. Nothing is stored unless the whole file is valid."""
         return self.import_bytes(read_file(path))
 
     @checked()
     def import_bytes(self, data: bytes) -> Module:
-        """Check a module and take it into the bank, unless its teacher has withdrawn it."""
+        """Check a module and add it to the bank. Raise a `WithdrawnError` if its teacher has withdrawn it."""
         self.ledger.refuse_unchangeable()
         module = self.bank.check(data)
         if self.ledger.withdrawn(slot_of(module), module.card.version):
@@ -420,7 +420,7 @@ class Core:
 
     @checked()
     def forget(self, task: str) -> Module:
-        """Remove a task; the agent is then as if it had never had it, and does not fetch it again."""
+        """Remove a task. The agent is then as if it had never held it, and does not fetch it again."""
         self.ledger.refuse_unchangeable()
         module = self.bank.find(task)
         self.ledger.forget(slot_of(module))
@@ -429,15 +429,15 @@ class Core:
         return module
 
     def _remove(self, module: Module) -> None:
-        # The images first: behind a module that is gone nobody would look for them after a kill.
+        # Remove the images first: if the process is killed in between, no module would point to them any more.
         remove_validation(self.home / VALIDATION, module.id)
         self.bank.remove(module)
 
     @checked()
     def find(self, task: str) -> Module:
-        """What answers under this name: a merged task, or else a module, as `Bank.find` does.
+        """Return the merged task of this name, or else the module that `Bank.find` returns.
 
-        Where `task@teacher` names a module to the letter, it is that, whatever merged tasks are called.
+        A `task@teacher` that names exactly one module comes first, even if a merged task has the same name.
         """
         taught = self.bank.taught(task)
         if len(taught) == 1:
@@ -445,13 +445,13 @@ class Core:
         return next((merged for merged in self.merged() if merged.card.task == task), None) or self.bank.find(task)
 
     def merged(self) -> list[MergedTask]:
-        """Return the tasks of several parts, by name."""
+        """Return the merged tasks, sorted by name."""
         return sorted(
             (m for m in self.answering_tasks() if isinstance(m, MergedTask)), key=lambda m: (m.card.task, m.id)
         )
 
     def tasks(self) -> list[Module]:
-        """Return what the agent knows, by name."""
+        """Return the modules in the bank, sorted by task name."""
         return sorted(self.bank, key=lambda m: (m.card.task, self.teachers.name(m.card)))
 
     # 4. Answer.
@@ -466,11 +466,11 @@ class Core:
     def answer(self, images: Any) -> Answer | list[Answer]: ...
 
     def answer(self, images: Any) -> Answer | list[Answer]:
-        """Say what images show, with nobody telling which task they are of.
+        """Return an answer for each image, without being given the task that it belongs to.
 
-        An image is a path, encoded bytes, a Pillow image, an array or a tensor; a list of them or an array of
-        several may mix tasks. One image that cannot be read raises; among several it gets an answer whose `error`
-        says why.
+        An image is a path, encoded bytes, a Pillow image, an array or a tensor. A list of images, or an array of
+        several, may mix tasks. A single image that cannot be read raises a `DataError`; in a list it gets an
+        answer whose `error` gives the reason.
         """
         inputs, single = as_images(images)
         answers = list(self.answer_each(inputs))
@@ -485,9 +485,9 @@ class Core:
     def answer_each(
         self, images: Iterable[Any], progress: Progress | None = None, total: int | None = None
     ) -> Iterator[Answer]:
-        """Yield an answer for every image, in order and as they come: a few are taken at a time.
+        """Yield one answer per image, in order, reading a few images at a time.
 
-        `progress` wants to know how many there are in `total`.
+        `progress` is used only if `total`, the number of images, is given.
         """
         if holds_values(images) or not is_collection(images):
             images, _ = as_images(images)
@@ -506,15 +506,15 @@ class Core:
     def answer_described(
         self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
     ) -> list[Answer]:
-        """Answer images that are described already; `support` is the agent's setting unless it is given."""
+        """Return answers for images from their descriptors `x`. `support` defaults to the agent's setting."""
         return self._answering.answer_described(x, images, support)
 
     def mapper(self) -> tuple[list[Module], Mapper]:
-        """The modules in use, in their order, and the mapper over them; built anew when the bank has changed."""
+        """Return the modules in use, in order, and their mapper, which is rebuilt when the bank has changed."""
         return self._answering.mapper()
 
     def answering_tasks(self) -> list[Module]:
-        """The bank's tasks in their order: modules that a link joins are one task."""
+        """Return the bank's tasks in order. Modules that a link joins count as one task."""
         modules = list(self.bank)
         if not self.ledger.view().links:
             return modules
@@ -525,23 +525,23 @@ class Core:
         return self.merger.tasks(modules, links)
 
     def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
-        """Answer from the bank as it is now; answers under way end with what they began with.
+        """Answer from the bank as it is now. Answers in progress finish with the modules they started with.
 
-        `made` returns the mapper of modules for which a caller may have one already.
+        `made` returns the mapper of a list of modules, for callers that may already have built one.
         """
         self._answering.rebuild(made)
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
-        """Answer from these modules from now on; answers under way end with those that they began with."""
+        """Answer from these modules from now on. Answers in progress finish with the modules they started with."""
         return self._answering.use(modules, mapper)
 
     def use_nothing(self) -> None:
-        """Answer from no module for now: the bank is empty, or nobody asks and the mapper would only take room."""
+        """Drop the mapper for now: the bank is empty, or there are no requests and it would only use memory."""
         self._answering.use_nothing()
 
     @property
     def rebuilds_itself(self) -> bool:
-        """Whether an answer waits for the mapper of a changed bank; a node builds it in the background instead."""
+        """Whether an answer waits for a changed bank's mapper. A node rebuilds it in the background instead."""
         return self._answering.rebuilds_itself
 
     @rebuilds_itself.setter
@@ -550,32 +550,32 @@ class Core:
 
     @property
     def outdated(self) -> bool:
-        """Whether answers come from other modules than the bank holds now."""
+        """Whether answers come from modules other than those that the bank holds now."""
         return self._answering.outdated
 
     def count_own_change(self) -> None:
-        """Let what this program has just changed count in its next answer, also where a node builds the mapper
-        of what arrives in the background."""
+        """Make this program's own change count in its next answer, even while a node rebuilds the mapper in the
+        background."""
         if not self.rebuilds_itself and self.outdated:
             self.rebuild()
 
     @property
     def live(self) -> int:
-        """From how many tasks the next answer chooses; of modules, where nobody has asked yet what links make of
-        them."""
+        """Number of tasks that the next answer chooses from; before the first answer, the number of modules,
+        because links have not been applied yet."""
         return self._answering.live if self._answering.in_use() else len(self.bank)
 
     @property
     def was_asked(self) -> bool:
-        """Whether the backbone is loaded: someone has asked or taught this agent something since it was opened."""
+        """Whether the backbone is loaded: the agent has answered or learned something since it was opened."""
         return self._backbone is not None
 
     def class_matches(self) -> ClassMatches:
-        """Which classes in the bank are one thing by their names, as of now; tasks go by their modules' ids."""
+        """Return which classes in the bank have matching names at the moment. Tasks are named by module id."""
         return self._matches.now()
 
     def in_use(self) -> list[Module]:
-        """The modules that answers come from; a bank that has just changed may hold others."""
+        """Return the modules that answers come from. A bank that has just changed may hold others."""
         return self._answering.in_use()
 
     @property
@@ -583,18 +583,18 @@ class Core:
         return self.calibration.prior(self.config.representation, self.config.compact)
 
     def represent(self, raw: Raw) -> Floats:
-        """Return descriptors as this agent's heads and anchors see them."""
+        """Return descriptors in the representation that this agent's heads and anchors use."""
         return self.backbone.represent(raw, self.config.representation, self.config.compact)
 
     def head(self, module: Module) -> Head:
         return self._answering.head(module)
 
     def seen_by(self, module: Module, x: Floats, images: Sequence[AnyImage]) -> Floats:
-        """What a module's head looks at: the images as described already, or a second pass as it adapts them."""
+        """Return the input of a module's head: `x`, or a second pass over `images` if the module adapts them."""
         return self._answering.seen_by(module, x, images)
 
     def _refuse_unusable(self, module: Module) -> None:
-        """Let nothing into the bank that the mapper could not pool with the rest."""
+        """Raise a `ModuleError` for a module that the mapper could not combine with the others in the bank."""
         card, config = module.card, self.config
         theirs = (card.representation, card.compact, config.anchor in card.anchors)
         if theirs != (config.representation, config.compact, True):
@@ -624,7 +624,7 @@ def slot_of(module: Module) -> Slot:
 
 
 def _trusts_everyone(home: Path) -> bool:
-    """What the home's settings say; a node may be told otherwise, and then sets its ledger so."""
+    """Return whether the home's settings trust every teacher. A node's own option overrides this in its ledger."""
     return MeshSettings.load(home).trust == "open"
 
 
