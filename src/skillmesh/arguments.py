@@ -1,4 +1,4 @@
-"""Check the arguments of the public functions, each by its name, before anything is done with them."""
+"""Checks of the arguments of public functions, chosen by argument name, before any work is done."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from skillmesh.errors import ArgumentError
 P = ParamSpec("P")
 R = TypeVar("R")
 Check = Callable[[str, Any], Any]
-"""Takes an argument's name and value; returns the value to go on with, or raises an `ArgumentError`."""
+"""Function of an argument's name and value that returns the value to use, or raises an `ArgumentError`."""
 
 
 def checked(**special: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check all arguments of a function as `ARGUMENTS` says by their names, or as `special` does."""
+    """Return a decorator that checks each argument with its entry in `special`, or else in `ARGUMENTS`."""
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -49,7 +49,7 @@ def checked(**special: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def wrong(name: str, value: Any, expected: str) -> ArgumentError:
-    """Say what was found and what was expected instead."""
+    """Return the error that names the argument, the value found and the value expected."""
     shown = repr(value) if isinstance(value, str | int | float | None) else ""
     shown = f"{shown[:57]}…" if len(shown) > 60 else shown
     found = shown if value is None else f"{shown} ({type(value).__name__})" if shown else type(value).__name__
@@ -73,7 +73,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def count(name: str, value: Any) -> int:
-    """A whole number from 1 on, of any library's integers."""
+    """Return a whole number, 1 or more, from an integer type of any library."""
     try:
         number = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -84,12 +84,12 @@ def count(name: str, value: Any) -> int:
 
 
 def anything(name: str, value: Any) -> Any:
-    """What is looked at elsewhere, image by image."""
+    """Return the value unchecked: images are checked one by one where they are read."""
     return value
 
 
 def path(name: str, value: Any) -> Any:
-    """A path, handed on as it is."""
+    """Return a path unchanged, or raise an error if it cannot name a file."""
     if not isinstance(value, str | os.PathLike):
         raise wrong(name, value, "a path: a string or a pathlib.Path")
     if not os.fspath(value):  # pathlib would take it for the current folder
@@ -104,7 +104,7 @@ def path(name: str, value: Any) -> Any:
 
 
 def task_images(name: str, value: Any) -> Any:
-    """Where the images of a task are: a path, or a folder that is opened already."""
+    """Return the source of a task's images: a path, or `TaskImages` that are already open."""
     from skillmesh.data.folder import TaskImages
 
     if isinstance(value, TaskImages):
@@ -129,7 +129,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def picks(name: str, value: Any) -> tuple[Any, ...]:
-    """Classes to compose a task of."""
+    """Return the classes from which a task is composed, each a string or a `Pick`."""
     from skillmesh.synergy.composition import Pick
 
     items = _several(name, value, "classes, each as 'task:class' or a Pick")
@@ -168,7 +168,7 @@ def optional(check: Check) -> Check:
 
 
 def having(*methods: str) -> Check:
-    """Something with these methods, whatever its class."""
+    """Return a check that accepts objects of any class that have these methods."""
 
     def check(name: str, value: Any) -> Any:
         if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
@@ -181,7 +181,7 @@ def having(*methods: str) -> Check:
 
 
 def group(kind: type, fields: dict[str, Check]) -> Check:
-    """A group of options, each of which is checked."""
+    """Return a check for a group of options that checks every field."""
 
     def check_all(name: str, value: Any) -> Any:
         if not isinstance(value, kind):
@@ -226,4 +226,4 @@ ARGUMENTS: dict[str, Check] = {
     "warm_start": optional(group(names.WarmStart, WARM_START)),
     "form": one_of(names.Refining),
 }
-"""How the arguments of the public functions are checked, by their names."""
+"""Checks of the public functions' arguments, by argument name."""

@@ -325,7 +325,7 @@ class Core:
         return own_task(self, task).card.classes
 
     def _known(self, task: str) -> tuple[Module, ...]:
-        """Return the modules that may warm-start `task`: not its older version, which was trained on its images."""
+        """Return the modules that may warm-start `task`. Its older version, trained on its images, is left out."""
         older = self.bank.held(task, self.identity.public_key)
         return tuple(module for module in self.bank if module is not older)
 

@@ -1,1 +1,1 @@
-"""What an agent keeps in its home: bank, ledger, validation images."""
+"""An agent's stored state: home folder, bank of modules, ledger, validation images."""

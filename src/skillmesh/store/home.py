@@ -1,4 +1,4 @@
-"""Where an agent lives: a folder with its settings, its key, its bank and its own validation images."""
+"""An agent's home: a folder with its settings, its key, its bank and its own validation images."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ log = logging.getLogger(__name__)
 KEY_FILE = "key.pem"
 CALIBRATION_FILE = "calibration.safetensors"
 FOLDERS = ("bank", "validation", "quarantine", "partial", "tls")
-"""Folders of a home."""
+"""Names of the folders in a home."""
 _OWN = re.compile(
     rf"{CONFIG_FILE}|mesh\.json|{KEY_FILE}|{CALIBRATION_FILE}|ledger\..*|node\.(lock|socket)|serve\.log"
     rf"|training-.*|\.skillmesh-.*|{'|'.join(FOLDERS)}"
 )
-"""Names of what an agent keeps in its home."""
+"""Pattern of the names of all files and folders that an agent keeps in its home."""
 OTHERS = 0o077
-"""Permissions of everyone but the owner."""
+"""Permission bits of all users except the owner."""
 
 
 def home_folder(home: str | Path | None = None) -> Path:
-    """`home`, or `SKILLMESH_HOME`, or the user's data folder."""
+    """Return `home`, or else the folder that `SKILLMESH_HOME` names, or else the user's data folder."""
     folder = Path(home or os.environ.get("SKILLMESH_HOME") or _usual_home())
     if too_long(folder):
         raise AgentError(f"{str(folder)[:80]}… is too long for a home; expected parts of at most 255 bytes each")
@@ -57,9 +57,9 @@ def _usual_home() -> Path:
 
 
 def create_home(home: Path, **settings: Any) -> None:
-    """Set up an agent: settings, a key of its own, an empty bank.
+    """Create an agent's home: settings, a new key, an empty bank.
 
-    A calibration file is copied into the home: without it the agent's modules are worth nothing.
+    A calibration file is copied into the home, because the agent's modules cannot be used without it.
     """
     if (home / CONFIG_FILE).exists():
         raise AgentError(f"there is an agent at {home} already; open it, or name another home")
@@ -83,10 +83,10 @@ def create_home(home: Path, **settings: Any) -> None:
 
 
 def put_in_order(home: Path) -> None:
-    """Bring a home to the state in which this release keeps it, where it may be changed at all.
+    """Clean up a home and close it to other users. A home without write permission is left as it is.
 
-    What killed processes left half written goes, and other users may not look in: releases before this one left
-    homes readable.
+    Half-written files of killed processes are removed. Permissions of other users are removed, because earlier
+    releases left homes readable.
     """
     if not os.access(home, os.W_OK):
         return
@@ -97,10 +97,10 @@ def put_in_order(home: Path) -> None:
 
 
 def close_to_others(home: Path) -> bool:
-    """Take every permission from other users; return whether that makes a difference to them.
+    """Remove all permissions of other users; return whether that takes any access away from them.
 
-    A folder that holds more than an agent (a user named one that is in use) stays open as it is: only what is the
-    agent's in it is closed.
+    If the folder also holds files that are not the agent's (the user chose a folder already in use), the folder
+    keeps its permissions and only the agent's own files in it are closed.
     """
     open_before = bool(home.stat().st_mode & OTHERS)
     entries = list(home.iterdir())
@@ -123,9 +123,9 @@ def _close(path: Path) -> bool:
 
 
 def default_name(home: Path) -> str:
-    """Return a name that tells agents apart: a home of its own names its agent, the usual home its user.
+    """Return a name that distinguishes agents: the folder's name, or for the default home the user and machine.
 
-    The machine's name alone would be that of every agent on it.
+    The machine's name alone would be the same for every agent on it.
     """
     folder = unicodedata.normalize("NFC", home.resolve().name)
     if home != _usual_home() and fits(folder) and not folder.startswith("."):
@@ -139,31 +139,31 @@ def default_name(home: Path) -> str:
     return name if fits(name) else "agent"
 
 
-# An agent's own validation images, as descriptors: kept at home beside its bank, never shared.
+# An agent's own validation images, stored as descriptors in its home beside the bank, and never shared.
 #
-# They are what the agent knows for certain. Modules that arrive are tried on them before they may answer
-# (`vetting/quarantine.py`): 200 images of a task fill half a megabyte, and no image has to be looked at again.
+# Their labels are certain, so received modules are tested on them before they may answer
+# (`vetting/quarantine.py`). 200 images of a task take half a megabyte, and no image has to be read again.
 
 Labels = NDArray[np.int64]
 
 VALIDATION = "validation"
-"""Its name in an agent's home."""
+"""Name of their folder in an agent's home."""
 MAX_IMAGES = 200
-"""So many images of a task are kept, or all."""
+"""Largest number of images kept per task; a task with fewer keeps all."""
 
 
 @dataclass(frozen=True)
 class OwnValidation:
-    """What an agent kept of one of its own tasks."""
+    """Validation descriptors that an agent kept of one of its own tasks."""
 
     module: Module
     x: Floats
     labels: Labels | None
-    """Indices into the card's classes; `None` where only the module's probes are left, which have none."""
+    """Indices into the card's classes; `None` if only the module's probes are left, which have no labels."""
 
 
 def save_validation(folder: Path, module_id: str, x: Floats, labels: Labels) -> None:
-    """Keep a task's validation descriptors. Where that fails the task is learned all the same: probes stand in."""
+    """Store a task's validation descriptors. A failure is only logged: the module's probes replace them later."""
     from safetensors.numpy import save as serialise
 
     rows = _evenly(len(x))
@@ -177,17 +177,17 @@ def save_validation(folder: Path, module_id: str, x: Floats, labels: Labels) -> 
 
 
 def load_validation(folder: Path, modules: Iterable[Module]) -> list[OwnValidation]:
-    """Return what was kept of these modules; of one whose file is missing or damaged, its probes."""
+    """Return the validation descriptors of these modules, or a module's probes if its file cannot be used."""
     return [_read(folder, module) for module in modules]
 
 
 def remove_validation(folder: Path, module_id: str) -> None:
-    """Keep nothing of a task that is forgotten."""
+    """Remove the validation descriptors of one module."""
     files.remove(_path(folder, module_id))
 
 
 def remove_other_validation(folder: Path, held: Container[str]) -> None:
-    """Remove what belongs to no module held: a kill may have come before a module got into the bank."""
+    """Remove files of modules that are not held, left by a process killed before it stored its module."""
     for path in list(folder.glob("*.safetensors")):
         if path.stem not in held:
             files.remove(path)
@@ -198,7 +198,7 @@ def _path(folder: Path, module_id: str) -> Path:
 
 
 def _evenly(count: int) -> NDArray[np.int64]:
-    """Choose at most `MAX_IMAGES` of so many rows: they come class by class, so every class keeps its share."""
+    """Return at most `MAX_IMAGES` evenly spaced rows. Rows are sorted by class, so every class keeps its share."""
     kept = min(count, MAX_IMAGES)
     return np.arange(kept) * count // max(kept, 1)
 
