@@ -1,7 +1,7 @@
-"""The bank: the modules that an agent holds, one file each, named by its id; and how its own come into it.
+"""The bank: the modules that an agent holds, one file each, named by module id; and the signing of its own.
 
-The files are the truth; there is no index that could disagree with them. A module is written beside its place and
-renamed into it, so a bank holds a module whole or not at all, whenever the process ends.
+There is no index that could disagree with the files. A module is written to a temporary file and then renamed, so
+a bank holds a module completely or not at all, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ log = logging.getLogger(__name__)
 
 SUFFIX = ".skill"
 TICK_NS = 100_000_000
-"""Longer than any file system's tick."""
+"""Time in nanoseconds that is longer than the timestamp resolution of any file system."""
 
 
 @dataclass(frozen=True)
 class Damaged:
-    """A file in the bank that cannot be used, and why."""
+    """A file in the bank that cannot be used, and the reason."""
 
     path: Path
     error: ModuleError
@@ -74,8 +74,8 @@ class Damaged:
 class Bank:
     """Modules of one backbone and representation, on disk and in memory.
 
-    The order is that of the content ids: two agents with the same modules hold them in the same order, whatever
-    the order in which they came.
+    Modules are ordered by content id, so two agents with the same modules hold them in the same order, however
+    they arrived.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class Bank:
         Parameters
         ----------
         refuse
-            Raises a `ModuleError` for modules that the bank's owner cannot use.
+            Function that raises a `ModuleError` for modules that the bank's owner cannot use.
         teachers
-            Tells how the owner calls teachers; without it they have only the names that they claim.
+            Function that returns the owner's names for teachers. By default they have only the names they claim.
         """
         self.folder = folder
         self.backbone = backbone
         self._refuse, self._teachers = refuse, teachers
         self.damaged: list[Damaged] = []
-        # Replaced, never changed: a thread that answers goes on with the modules that it began with.
+        # This dict is replaced, never changed, so a thread that is answering keeps the modules it started with.
         self._modules: dict[str, Module] = {}
         self._seen: object = None
         self._lock = FileLock(folder / ".lock", timeout=60, mode=PRIVATE)
@@ -111,7 +111,7 @@ class Bank:
             self._drop_superseded()
 
     def refresh(self) -> bool:
-        """Take notice of what other processes have stored or removed; say whether anything was."""
+        """Read what other processes have stored or removed; return whether the modules changed."""
         if self._changed() == self._seen:
             return False
         before = self._modules
@@ -121,7 +121,7 @@ class Bank:
 
     @property
     def size(self) -> int:
-        """What the modules take on disk."""
+        """Total size of the modules on disk, in bytes."""
         return sum(module.size for module in self._modules.values())
 
     def __len__(self) -> int:
@@ -131,9 +131,9 @@ class Bank:
         return iter(in_order(self._modules.values()))
 
     def find(self, task: str) -> Module:
-        """Return the module of a task by its name, or by `name@teacher` where two teachers taught one name.
+        """Return the module of a task by its name, or by `name@teacher` if several teachers use that name.
 
-        `name@teacher` comes first: a task that is called like this cannot stand in another's place.
+        `name@teacher` is tried first, so a task whose own name looks like that cannot replace another.
         """
         _, at, teacher = task.rpartition("@")
         literal = not at or not self._teachers().names_someone(teacher)
@@ -148,7 +148,7 @@ class Bank:
         raise UnknownTaskError(f"there is no task {task!r} here; known tasks: {known}")
 
     def taught(self, task: str) -> list[Module]:
-        """Return the modules that `name@teacher` means, teachers as this bank's owner calls them."""
+        """Return the modules that `name@teacher` refers to, with the owner's names for teachers."""
         name, at, teacher = task.rpartition("@")
         same = [m for m in self if at and m.card.task == name]
         if not same:
@@ -157,7 +157,7 @@ class Bank:
         return [m for m in same if m.card.teacher_key in keys]
 
     def selectors(self, modules: Sequence[Module]) -> list[str]:
-        """Return how each of these can be named so that nothing else is meant."""
+        """Return an unambiguous `name@teacher` for each of these modules."""
         names = [self._teachers().of(m) for m in modules]
         return [
             f"{m.card.task}@{name if names.count(name) == 1 else m.card.teacher_key}"
@@ -165,16 +165,16 @@ class Bank:
         ]
 
     def held(self, task: str, teacher_key: str) -> Module | None:
-        """Return what the bank holds of this teacher's task."""
+        """Return the bank's module for this teacher's task, or `None`."""
         same = [m for m in self if (m.card.task, m.card.teacher_key) == (task, teacher_key)]
         return same[0] if same else None
 
     def check(self, data: bytes) -> Module:
-        """Validate a file's bytes and that they fit this bank, without storing anything."""
+        """Return the module in a file's bytes, without storing it. Raise a `ModuleError` if it cannot be used."""
         return self.check_module(Module.from_bytes(data, specs_for))
 
     def check_module(self, module: Module) -> Module:
-        """Check that a module fits this bank."""
+        """Return the module. Raise a `ModuleError` if it does not fit this bank."""
         refuse_odd_names(self._fitting(module).card)  # not when a bank is opened: what it has from before stays
         return module
 
@@ -192,10 +192,10 @@ class Bank:
         return self._modules.get(module_id)
 
     def add(self, data: bytes, checked: Module | None = None) -> Module:
-        """Store a module; a newer version replaces the same teacher's older one, an equal one changes nothing.
+        """Store a module. A newer version replaces the same teacher's older one; an equal one changes nothing.
 
-        A teacher that signs two modules as one version has them ordered by id, so that all agents keep the same.
-        `checked` is what `check` returned for these bytes, so that they are read once.
+        If a teacher signs two modules with the same version, the larger id wins, so that all agents keep the same.
+        `checked` is the result of `check` for these bytes; passing it avoids reading them twice.
         """
         module = checked or self.check(data)
         with self.locked():
@@ -219,7 +219,7 @@ class Bank:
             sync_folder(self.folder)
 
     def file_of(self, module: Module) -> bytes:
-        """Return the module's file as it lies in the bank."""
+        """Return the bytes of the module's file in the bank."""
         return self._path(module.id).read_bytes()
 
     def _path(self, module_id: str) -> Path:
@@ -227,7 +227,7 @@ class Bank:
 
     @contextmanager
     def locked(self, refresh: bool = True) -> Iterator[None]:
-        """Be the only process that changes this bank, and know what it holds; may be used within itself."""
+        """Lock the bank against changes by other processes and read its current state. The lock is reentrant."""
         try:
             make_folder(self.folder)
             self._lock.acquire()
@@ -245,17 +245,17 @@ class Bank:
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """Read while nobody writes; a bank that can only be read is read without a lock."""
+        """Lock out writers while reading. A read-only bank is read without a lock."""
         with nullcontext() if self.read_only else self.locked(refresh=False):
             yield
 
     def _changed(self) -> int:
-        """Return when the folder was last changed; 0 where a home that can only be read has none."""
+        """Return the folder's modification time in ns, or 0 if a read-only home has no such folder."""
         return 0 if self.read_only and not self.folder.exists() else self.folder.stat().st_mtime_ns
 
     def _refresh(self) -> None:
         changed = self._changed()
-        # File systems tell time in ticks: of two changes in one tick the second would never be noticed.
+        # File timestamps have a limited resolution: a second change within one step would go unnoticed.
         self._seen = changed if abs(time.time_ns() - changed) > TICK_NS else None
         on_disk = {path.stem: path for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
         modules = {stem: module for stem, module in self._modules.items() if stem in on_disk}
@@ -277,7 +277,7 @@ class Bank:
         self._modules = modules
 
     def _drop_superseded(self) -> None:
-        """Keep the newest version of each teacher's task: a kill may have come between writing and removing."""
+        """Keep only the newest version of each teacher's task. A killed process may have left two of them."""
         newest: dict[tuple[str, str], Module] = {}
         for module in sorted(self._modules.values(), key=lambda m: (m.card.version, m.id)):
             key = (module.card.task, module.card.teacher_key)
@@ -300,7 +300,7 @@ class Bank:
             ) from error
 
 
-# From a lesson to a module of one's own: card, version, signature, its place in the bank, the news of it.
+# Turning a lesson into one of the agent's own modules: card, version, signature, storage, announcement.
 
 CHOSEN = {
     "task": ("the task's name", "give it another name"),
@@ -310,24 +310,24 @@ CHOSEN = {
     "licence": ("the licence", "choose another"),
     "note": ("the note", "choose another"),
 }
-"""The card's fields that a user chooses: what they are called, and what to do about one that does not fit."""
+"""Card fields that the user chooses, each with its name in messages and the advice if its value is refused."""
 
 
 class Signing:
-    """What an agent's name and key stand for."""
+    """Makes, signs and stores an agent's own modules, in its name and with its key."""
 
     def __init__(self, home: Path, config: AgentConfig, identity: Identity, bank: Bank, ledger: Ledger) -> None:
         self._config, self._identity, self._bank, self._ledger = config, identity, bank, ledger
         self._validation = home / VALIDATION
 
     def own(self, task: str) -> Module | None:
-        """The module of a task of one's own, if the bank holds it."""
+        """Return the module of one of the agent's own tasks, or `None` if the bank does not hold it."""
         return self._bank.held(task, self._identity.public_key)
 
     def refuse_to_learn(
         self, task: str, told: dict[str, Any], replace: bool, classes: tuple[str, ...] = ("one", "two")
     ) -> None:
-        """Say before long work that a task cannot be stored: its name is taken, or its card would be refused."""
+        """Raise an error before long work if the task's name is taken or its card would be refused."""
         self._ledger.refuse_unchangeable()
         task = unicodedata.normalize("NFC", task)
         if not replace and self.own(task) is not None:
@@ -355,8 +355,8 @@ class Signing:
     ) -> Module:
         """Sign a lesson, put it into the bank in place of the older version, and announce it.
 
-        Other commands may have learned the same task while this lesson was studied. What stands in the bank then
-        is replaced only by those who said so (`replace`), or who went on with exactly that version (`older`).
+        Other commands may have learned the same task in the meantime. Their module is replaced only if the caller
+        asks for it (`replace`), or if this lesson extends exactly that version (`older`).
         """
         task = lesson.facts["task"]
         with self._bank.locked():
@@ -377,7 +377,7 @@ class Signing:
             except BaseException:
                 remove_validation(self._validation, made.id)
                 raise
-            # A file that cannot be used now may be again: with other settings, or put back from a copy.
+            # An unusable file may become usable again, with other settings or restored from a copy.
             unusable = {damaged.path.stem for damaged in self._bank.damaged}
             remove_other_validation(self._validation, {held.id for held in self._bank} | unusable)
             self._tell_ledger(module, data)
@@ -395,14 +395,14 @@ class Signing:
             ) from error
 
     def sign(self, lesson: Lesson, told: dict[str, Any]) -> tuple[Module, bytes]:
-        """Make a module, and store what the agent keeps for itself of it, the validation images."""
+        """Return a signed module and its bytes. Its validation descriptors are stored in the agent's home."""
         card = self.card(lesson.facts | told, version=self._next_version(lesson.facts["task"]))
         made, data = Module.create(card, lesson.tensors, self._identity, specs_for)
         save_validation(self._validation, made.id, lesson.validation, lesson.validation_labels)
         return made, data
 
     def card(self, facts: dict[str, Any], **rest: Any) -> Card:
-        """Make the card of a module of one's own; what the user chose badly is said in the user's words."""
+        """Return the card of an own module. Errors in fields that the user chose use the names in `CHOSEN`."""
         try:
             card = self._card(facts, **rest)
             refuse_odd_names(card)
@@ -427,12 +427,12 @@ class Signing:
         )
 
     def _next_version(self, task: str) -> int:
-        """Versions count on even after the task was forgotten or withdrawn: elsewhere the older one is known."""
+        """Return the next version, also counting forgotten and withdrawn ones: other agents still know those."""
         older = self.own(task)
         slot = Slot(self._identity.public_key, task)
         return max(older.card.version if older else 0, self._ledger.latest_version(slot)) + 1
 
 
 def told(licence: str | None, note: str | None, tags: Sequence[str]) -> dict[str, Any]:
-    """The card's fields that the user gives."""
+    """Return the card fields that the user gives."""
     return {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}
