@@ -1,12 +1,12 @@
-"""The ledger: what an agent has heard of and what it decided, in one SQLite file beside its bank.
+"""The ledger: the notices that an agent has received and its decisions, in one SQLite file beside its bank.
 
-The bank's files say what the agent can use now; the ledger says what there is in the world (signed notices), whom
-the agent believes (trust), and what it will not fetch again (forgotten, refused, held back) and why. Several
-processes may use one ledger at once: a node that runs, and commands beside it.
+The bank's files hold the modules that the agent can use now. The ledger holds the signed notices of all modules it
+has heard of, the teachers it trusts, and the modules it will not fetch again (forgotten, refused, held in
+quarantine) with the reasons. Several processes may use one ledger at once: a running node and other commands.
 
-*Known* are the standing notices of trusted teachers. The root hash is over them and nothing else, so two agents
-that trust the same teachers and have heard the same notices have the same root, whatever each of them decided.
-Links have a table and a root of their own: older releases know nothing of them, and their roots stay comparable.
+*Known* notices are the current notices of trusted teachers. The root hash covers only these, so two agents that
+trust the same teachers and have received the same notices have the same root, whatever each of them decided.
+Links have their own table and root, because older releases do not know them; so the other root stays comparable.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ log = logging.getLogger(__name__)
 FILE = "ledger.sqlite"
 MAGIC = b"SQLite format 3\0"
 BESIDE = ("", "-wal", "-shm")
-"""Endings of the files that SQLite keeps of one ledger."""
+"""Suffixes of the files that SQLite keeps for one ledger."""
 WAIT = 60.0
 """Seconds to wait for other processes that change the ledger."""
 MAX_SEEN = 1_000
-"""Notices of untrusted teachers that are kept: enough to show them, too few to fill a disk with."""
+"""Largest number of untrusted teachers' notices kept: enough to list them, too few to fill a disk."""
 MAX_KNOWN = 50_000
-"""Where everyone is trusted, notices that are kept in all: keys cost nothing to make up, and each is a teacher."""
+"""Largest number of notices kept if everyone is trusted: keys are free to create, and each one is a teacher."""
 MAX_BANS = 10_000
-"""Bans that are kept of agents that the user did not list: keys that lie once and are thrown away cost nothing."""
+"""Largest number of bans kept for agents that the user did not list: new keys to misbehave with are free."""
 MAX_REFUSED = 10_000
-"""Refused modules that are remembered of which no notice stands any more, besides those that the user dropped."""
+"""Largest number of refused modules remembered without a current notice, not counting those the user dropped."""
 BY_USER = "dropped by the user"
-"""How the reason begins where the user decided."""
+"""Beginning of the reason if the user decided."""
 
 NAMES_ARE_GIVEN = 1
-"""Version of the file from which on a trusted teacher's name is one that the user gave."""
+"""First version of the file in which a trusted teacher's name is always one that the user gave."""
 
 Choice = Literal["refused", "held", "released"]
-"""What was decided of one module: refused for good, held in quarantine, or released from it by the user."""
+"""Decision about one module: refused permanently, held in quarantine, or released from it by the user."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS notices (
@@ -86,13 +86,13 @@ _DAMAGE = (
     sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_CONSTRAINT,
 )
-"""What SQLite says of a file that will not be better the next time."""
+"""SQLite error codes of a damaged file, for which trying again does not help."""
 _IOERR_CORRUPTFS = 8458
-"""SQLite's code; Python names it only where SQLite is 3.34 or newer."""
+"""SQLite's code for a damaged file system; Python has a name for it only with SQLite 3.34 or newer."""
 _UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, _IOERR_CORRUPTFS)
-"""The same, of a disk that gives it back no more. Other errors of the disk come from writing, and pass."""
+"""SQLite error codes of a disk that cannot read the file. Other disk errors come from writing, and may pass."""
 _NO_WRITING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-"""What SQLite says where it cannot make its files beside the ledger; reading may be possible all the same."""
+"""SQLite error codes if it cannot create its files beside the ledger. Reading may still be possible."""
 
 
 class Chosen(NamedTuple):
@@ -105,64 +105,64 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class LedgerView:
-    """The ledger at one moment; it never changes, so threads may read it without a lock."""
+    """An immutable snapshot of the ledger, so threads may read it without a lock."""
 
     known: Mapping[Slot, Notice]
     seen: Mapping[Slot, Notice]
     """Notices of teachers that are not trusted."""
     root: str
     trusted: Mapping[str, str]
-    """Names that the user gave, by key; empty where none was given. The agent's own key is left out."""
+    """Names that the user gave, by trusted key; empty strings if none was given. Without the agent's own key."""
     forgotten: frozenset[Slot]
     choices: Mapping[str, Chosen]
     bans: Mapping[str, str]
-    """Reasons by agent."""
+    """Reason for each ban, by the agent's key."""
     links: Mapping[Slot, Link] = field(default_factory=dict)
-    """Of makers that are trusted, withdrawn ones too."""
+    """Links of trusted makers, including withdrawn links."""
     seen_links: Mapping[Slot, Link] = field(default_factory=dict)
     links_root: str = ""
 
     def at(self, slot: Slot) -> Notice | None:
-        """What stands in a slot, whether or not its teacher is trusted."""
+        """Return the current notice in a slot, of a trusted teacher or not, or `None`."""
         return self.known.get(slot) or self.seen.get(slot) or self.links.get(slot) or self.seen_links.get(slot)
 
     @property
     def believed(self) -> list[Notice]:
-        """All that is passed on: modules' notices first, then links."""
+        """All notices that are passed on to other agents: first those of modules, then links."""
         return [*self.known.values(), *self.links.values()]
 
     @property
     def heard(self) -> list[Notice]:
-        """All that is kept, of strangers too."""
+        """All notices in the ledger, including those of untrusted teachers."""
         return [*self.believed, *self.seen.values(), *self.seen_links.values()]
 
 
 NOTHING = LedgerView(
     {}, {}, hashlib.sha256().hexdigest(), {}, frozenset(), {}, {}, links_root=hashlib.sha256().hexdigest()
 )
-"""What is known without a ledger."""
+"""Empty view, used if the ledger cannot be read."""
 
 
 class Ledger:
     """An agent's ledger on disk.
 
-    A file that is damaged stops nobody who only looks: a warning says so, and the view holds what was last read,
-    or nothing. Whoever wants to change it is refused, and told of `skillmesh repair`. A ledger that can only be
-    read (a home without write permission, a full disk) is read as it is at that moment.
+    A damaged file does not prevent reading: a warning is logged, and the view holds what was last read, or
+    nothing. Changes raise a `LedgerDamagedError` that names `skillmesh repair`. A read-only ledger (a home without
+    write permission, a full disk) is read once, as it is when it is opened.
 
     Parameters
     ----------
     own_key
-        The agent's public key: it always believes itself.
+        The agent's public key. An agent always trusts itself.
     open_trust
-        Whether every teacher is believed.
+        Whether every teacher is trusted.
     per_teacher
-        So many slots of one teacher are kept (a node has such a limit, commands beside it have none), those whose
-        hashes are least: which ones does not depend on the order of arrival, so agents agree even about a teacher
-        who announces a million.
+        Largest number of slots kept per teacher; a node has this limit, other commands have none. The slots with
+        the smallest hashes are kept. That does not depend on the order of arrival, so agents agree even about a
+        teacher who announces a million.
     expected
-        Whether there must be a ledger, since the bank holds modules: one that is missing or empty is damage then,
-        as it is where a repair was stopped before its last step.
+        Whether there must be a ledger, because the bank holds modules. A missing or empty file then counts as
+        damage, as it does after a repair that was stopped before its last step.
     """
 
     def __init__(
@@ -182,13 +182,13 @@ class Ledger:
         self._view: tuple[object, LedgerView] | None = None
         self._changes = 0
         self._unlisted = 0
-        """Notices of teachers that the user did not list, while some are being merged."""
+        """Number of notices of teachers that the user did not list; used only during a merge."""
         self.damage: str | None = None
-        """What is wrong with the file, as a sentence."""
+        """Description of the damage to the file, or `None`."""
         self._warned = False
         self._closed = False
         self._unwritable: str | None = None
-        """Why nothing can be changed, although the file is sound."""
+        """Reason why an undamaged ledger cannot be changed, or `None`."""
         self._database = _memory()
         try:
             if not _size(path) and (expected or new_beside(path)):
@@ -211,7 +211,7 @@ class Ledger:
             raise AgentError(f"the agent at {home} is closed; open it again with Agent({home!r})")
 
     def refuse_unchangeable(self) -> None:
-        """Say before long work, not after, that nothing can be written into the ledger."""
+        """Raise an `AgentError` if the ledger cannot be changed. Called before long work, not after it."""
         self._refuse_closed()
         if self._view is None:
             self.view()  # damage may lie in the middle of the file
@@ -227,10 +227,10 @@ class Ledger:
         with self._guard, self._explained():
             return self._database.serialize()
 
-    # What is known.
+    # Notices.
 
     def view(self) -> LedgerView:
-        """The ledger as it is now, other processes' changes included; cheap when nothing has changed."""
+        """Return the ledger as it is now, including other processes' changes. Fast if nothing has changed."""
         with self._guard:
             self._refuse_closed()
             if self.damage is None:
@@ -253,7 +253,7 @@ class Ledger:
             return self._view[1]
 
     def merge(self, notices: Iterable[Notice], heard_from: str) -> list[Notice]:
-        """Take in notices whose signatures were checked; return those that stand now and did not before."""
+        """Store notices whose signatures were checked; return the trusted ones that are new and were kept."""
         with self._changing():
             self._unlisted = self._count_unlisted()  # once: counting for each would take most of the time
             news = [notice for notice in notices if self._merge_one(notice, heard_from)]
@@ -263,22 +263,22 @@ class Ledger:
         return [notice for notice in news if notice.digest in standing]
 
     def latest_version(self, slot: Slot) -> int:
-        """The highest version that was ever heard of in this slot; 0 where there was none."""
+        """Return the highest version ever received for this slot, or 0 if there is none."""
         notice = self._known_at(slot)
         return notice.version if notice else 0
 
     def withdrawn(self, slot: Slot, version: int) -> bool:
-        """Whether the teacher has withdrawn this version."""
+        """Return whether the teacher has withdrawn this version."""
         notice = self._known_at(slot)
         return notice is not None and not isinstance(notice, Announcement) and notice.version >= version
 
-    # Whom the agent believes.
+    # Trust.
 
     def trusts(self, key: str) -> bool:
         return self.open_trust or key == self.own_key or key in self.view().trusted
 
     def trust(self, key: str, name: str = "") -> None:
-        """Believe a teacher; without a name it keeps the one that it was given before, if any."""
+        """Trust a teacher. Without `name`, a name that the user gave before is kept."""
         if key == self.own_key:
             return
         with self._changing():
@@ -293,7 +293,7 @@ class Ledger:
         with self._changing():
             self._database.execute("DELETE FROM trusted WHERE key = ?", (key,))
 
-    # What the agent decided.
+    # Decisions.
 
     def forget(self, slot: Slot) -> None:
         with self._changing():
@@ -316,12 +316,12 @@ class Ledger:
                 )
 
     def unchoose(self, module_id: str, choice: Choice = "held") -> None:
-        """Take a decision back, if it is still this one: another process may have decided otherwise."""
+        """Remove a decision if it is still `choice`: another process may have changed it."""
         with self._changing():
             self._database.execute("DELETE FROM choices WHERE id = ? AND choice = ?", (module_id, choice))
 
     def reconsider_formats(self) -> None:
-        """Try modules of newer formats again: this release may be newer too."""
+        """Allow modules refused for a newer format to be tried again: this release may be able to read them."""
         with self._changing():
             newer = f"{FormatVersionError.__name__}:%"
             self._database.execute("DELETE FROM choices WHERE choice = 'refused' AND reason LIKE ?", (newer,))
@@ -339,7 +339,7 @@ class Ledger:
         with self._changing():
             self._database.execute("DELETE FROM bans WHERE agent = ?", (agent,))
 
-    # Where others were found.
+    # Addresses of other agents.
 
     def addresses(self) -> dict[str, list[str]]:
         with self._guard, self._explained():
@@ -350,20 +350,20 @@ class Ledger:
             return found
 
     def note_addresses(self, agent: str, locators: Iterable[str]) -> None:
-        """Keep where an agent says that it listens; what it said before is replaced."""
+        """Store the addresses at which an agent says it listens, in place of its earlier ones."""
         with self._changing():
             self._database.execute("DELETE FROM addresses WHERE agent = ?", (agent,))
             rows = [(agent, locator, now()) for locator in locators]
             self._database.executemany("INSERT OR REPLACE INTO addresses VALUES (?, ?, ?)", rows)
 
     def restore(self, table: str, rows: Iterable[tuple[str, ...]]) -> None:
-        """Put back decisions as they lay in a damaged ledger; see `mesh/repair.py`."""
+        """Write rows recovered from a damaged ledger into a table; see `mesh/repair.py`."""
         with self._changing():
             for row in rows:
                 marks = ", ".join("?" * len(row))
                 self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", row)
 
-    # How it is kept.
+    # Storage.
 
     def _open(self) -> None:
         with self._explained():
@@ -383,7 +383,7 @@ class Ledger:
 
     def _open_to_write(self) -> None:
         if not self.path.exists():
-            # SQLite would make it readable by others, and in steps between which it would be an empty file.
+            # SQLite would create a file that others can read, and that is empty for a moment.
             with suppress(FileExistsError):
                 write_whole(self.path, _memory().serialize(), mode=PRIVATE, new=True)
         self._database.close()
@@ -396,7 +396,7 @@ class Ledger:
         self._forget_claims()
 
     def _copy(self) -> sqlite3.Connection:
-        """Return the ledger as it is now, in memory, with the tables that an older release may not have made."""
+        """Return an in-memory copy of the ledger, with any tables that an older release did not create."""
         memory = _connect(":memory:")
         if _size(self.path):
             try:
@@ -408,7 +408,7 @@ class Ledger:
         return memory
 
     def _log_ahead(self) -> None:
-        """Let readers and a writer work at once; of two that open a new ledger together SQLite refuses one."""
+        """Let readers and a writer work at once. Retry, as SQLite refuses one of two that open a new ledger."""
         deadline = time.monotonic() + WAIT
         while True:
             try:
@@ -420,7 +420,7 @@ class Ledger:
                 time.sleep(0.01)
 
     def _forget_claims(self) -> None:
-        """Drop names that no user gave: the first release kept a teacher's own claim, or its key, instead."""
+        """Clear names that no user gave: the first release stored a teacher's claimed name or key instead."""
         if self._database.execute("PRAGMA user_version").fetchone()[0] >= NAMES_ARE_GIVEN:
             return
         with self._transaction():
@@ -459,7 +459,7 @@ class Ledger:
         return {digest for (digest,) in self._database.execute(both)}
 
     def _known_at(self, slot: Slot) -> Notice | None:
-        """Return what stands in a slot, for whoever decides by it: without a ledger nothing is decided."""
+        """Return a slot's current notice for a decision. Raise an error if the ledger is damaged."""
         with self._guard:
             self._refuse_damaged()
             with self._explained():
@@ -477,7 +477,7 @@ class Ledger:
         return self._database.execute("SELECT 1 FROM trusted WHERE key = ?", (key,)).fetchone() is not None
 
     def _is_full(self, key: str, trusted: bool) -> bool:
-        """Whether there is no room for one more slot of this teacher; for those that the user listed there is."""
+        """Return whether the limit leaves no room for this teacher's new slot. Listed teachers have no limit."""
         if key == self.own_key or self._listed(key):
             return False
         return self._unlisted >= (MAX_KNOWN if trusted else MAX_SEEN)
@@ -512,7 +512,7 @@ class Ledger:
         )
 
     def _texts(self, query: str) -> list[tuple[str, str]]:
-        """Return rows of two texts each; a damaged file may hold anything in their place."""
+        """Return rows of two strings. Raise an error for other types, which a damaged file may hold."""
         rows: list[tuple[str, str]] = self._database.execute(query).fetchall()
         if not all(isinstance(value, str) for row in rows for value in row):
             raise self._damaged("is damaged: it holds bytes or numbers in the place of text")
@@ -521,7 +521,7 @@ class Ledger:
     def _sorted(
         self, table: str, trusted: Mapping[str, str], decoded: dict[str, Notice]
     ) -> tuple[dict[Slot, Notice], dict[Slot, Notice]]:
-        """A table's notices: those of the believed, and the rest."""
+        """Return a table's notices of trusted teachers, and those of all others."""
         known: dict[Slot, Notice] = {}
         seen: dict[Slot, Notice] = {}
         for digest, data in self._database.execute(f"SELECT digest, data FROM {table} ORDER BY teacher_key, task"):
@@ -531,18 +531,18 @@ class Ledger:
         return known, seen
 
     def _decode(self, digest: str, data: bytes) -> Notice:
-        """Notices are checked once more as they are read, but only the first time: a signature takes 0.1 ms."""
+        """Return a notice, with its signature checked on the first read only: a check takes 0.1 ms."""
         if digest not in self._decoded:
             try:
                 self._decoded[digest] = decode(data)
             except ModuleError as error:
-                # The reason has advice for whoever got this notice from somebody: it stays in the cause.
+                # The error's own advice is for receiving a notice from a peer, so it is kept only as the cause.
                 raise self._damaged("is damaged: a notice in it is not as its teacher signed it") from error
         return self._decoded[digest]
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """One transaction: all of it or nothing, whenever the process ends."""
+        """Run one transaction: all of it is stored or nothing, even if the process is killed."""
         with self._guard:
             self.refuse_unchangeable()
             with self._transaction():
@@ -581,14 +581,14 @@ class Ledger:
             raise self._damaged("is damaged: a row of it cannot be read") from error
 
     def _is_sound(self) -> bool:
-        """Whether SQLite finds nothing wrong; of some damaged rows it says that it has no memory for them."""
+        """Return whether SQLite's check passes. For some damaged rows SQLite only reports a lack of memory."""
         try:
             return bool(self._database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
         except sqlite3.Error:
             return False
 
     def _damaged(self, how: str) -> LedgerDamagedError:
-        """Take note of damage; return the error for whoever cannot go on without a ledger."""
+        """Record the damage, and return the error for callers that cannot continue without a ledger."""
         self.damage = self.damage or f"the ledger {self.path} {how}"
         return LedgerDamagedError(
             f"{self.damage}; nothing in it was changed; `skillmesh repair` builds a new one from what is left, or "
@@ -600,7 +600,7 @@ class Ledger:
             raise self._damaged("")
 
     def _warn(self) -> None:
-        """Say once that there is no ledger to go by."""
+        """Log a warning, once, that the agent continues without a ledger."""
         if not self._warned:
             self._warned = True
             command = f"`skillmesh --home {shlex.quote(str(self.path.parent))} repair`"
@@ -613,7 +613,7 @@ class Ledger:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a ledger's file such that nothing is changed beside it or in it, even where that is not allowed."""
+    """Open a ledger's file without changing it or creating files beside it. Needs no write permission."""
     wal, shm = (path.with_name(path.name + ending) for ending in BESIDE[1:])
     if _size(wal) and not shm.exists():  # it was copied or moved without: SQLite has to read all of it anew
         with TemporaryDirectory(prefix="skillmesh-ledger-") as folder:
@@ -633,7 +633,7 @@ def _connect(name: str) -> sqlite3.Connection:
 
 
 def _memory() -> sqlite3.Connection:
-    """Return a new ledger that is nowhere yet."""
+    """Return a new, empty ledger in memory."""
     database = _connect(":memory:")
     database.executescript(_SCHEMA)
     database.execute(f"PRAGMA user_version = {NAMES_ARE_GIVEN}")
@@ -656,7 +656,7 @@ def _is_something_else(path: Path) -> bool:
 
 
 def is_damage(error: sqlite3.Error, path: Path) -> bool:
-    """Whether the file itself is at fault, such that only a repair helps."""
+    """Return whether the error means that the file itself is damaged, so that only a repair helps."""
     if _cannot_open(error):
         return path.exists() and not path.is_file()
     code = _code(error)
@@ -664,12 +664,12 @@ def is_damage(error: sqlite3.Error, path: Path) -> bool:
 
 
 def _cannot_open(error: sqlite3.Error) -> bool:
-    """Whether the system gave SQLite no file to read: no permission, or too many files are open."""
+    """Return whether SQLite could not open a file: no permission, or too many open files."""
     return _code(error) & 0xFF == sqlite3.SQLITE_CANTOPEN
 
 
 def unreadable(path: Path, error: Exception) -> AgentError:
-    """Return the error for a ledger that may be sound and cannot be looked at."""
+    """Return the error for a ledger that cannot be read, although it may be undamaged."""
     why = str(error)
     try:
         path.open("rb").close()  # SQLite does not say why
@@ -686,13 +686,13 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def new_beside(path: Path) -> Path | None:
-    """Return the ledger that a repair has written and not yet put into its place; see `mesh/repair.py`."""
+    """Return the new ledger of a repair that was not finished, or `None`; see `mesh/repair.py`."""
     return max(path.parent.glob(f"{path.stem}.new-*{path.suffix}"), default=None)
 
 
 @contextmanager
 def _errors_as_text() -> Iterator[None]:
-    """SQLite quotes what is damaged; where that is no text, Python raises another error than SQLite's."""
+    """Raise SQLite's error for damage if its message quotes damaged bytes that Python cannot decode as text."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -702,7 +702,7 @@ def _errors_as_text() -> Iterator[None]:
 
 
 def root_of(notices: Iterable[Notice]) -> str:
-    """One hash over a set of notices, whatever their order."""
+    """Return one hash over a set of notices, independent of their order."""
     digests = sorted(notice.digest for notice in notices)
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
