@@ -429,7 +429,7 @@ class Core:
         return module
 
     def _remove(self, module: Module) -> None:
-        # Remove the images first: if the process is killed in between, no module would point to them any more.
+        # The images go first: if the module went first and the process were killed, they would be left behind.
         remove_validation(self.home / VALIDATION, module.id)
         self.bank.remove(module)
 
