@@ -1,1 +1,1 @@
-"""What one agent knows helps another learn: classes that recur, rows of heads that move, tasks that grow."""
+"""Synergy: reuse of known classes and tasks by matching, composing, merging and extending them."""

@@ -1,4 +1,4 @@
-"""What an agent makes of known classes: a lesson like that of a learned task, with or without images."""
+"""Lessons of composed tasks, with or without images, in the same form as those of learned tasks."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from skillmesh.numerics.arrays import Floats
 from skillmesh.numerics.process import Progress, begin, one_thread
 from skillmesh.synergy.composition import Composed, ComposedTask, refine
 
-# A composed task goes on with images: the head as far as they pay, the anchor by what they add.
+# Refining a composed task with images: the head where they improve it, the anchor by adding their statistics.
 #
-# The images must be new to the sources' teachers: they judge the composed head, and what it was made from would
-# praise it.
+# The images must be new to the sources' teachers, since they judge the composed head: images that it was made from
+# would favour it.
 
 EPOCHS = 10
-"""Of the paper's forms, where nobody says how many."""
+"""Default number of epochs of the paper's forms."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Described images of the composed classes, labelled as the new task counts them."""
+    """Descriptors of images of the composed classes; labels are class indices of the new task."""
 
     x: Floats
     labels: Labels
@@ -45,23 +45,23 @@ class Images:
         return (self.val_x, self.val_labels) if len(self.val_x) else (self.x, self.labels)
 
     def can_judge(self, form: Refining) -> bool:
-        """Whether images can be held back: without validation images `prior` does it in turn, others do not."""
+        """Return whether images can judge the head; without validation images, only `prior` cross-validates."""
         return bool(len(self.val_x)) or (form == "prior" and int(np.bincount(self.labels).min()) > 1)
 
 
 @dataclass(frozen=True)
 class Refined:
-    """What became of the head."""
+    """The result of refining a composed head."""
 
     composed: Composed
     accuracy: float | None
-    """On the validation images."""
+    """Accuracy on the validation images, 0 to 1; None if there are none."""
     words: str
-    """What was tried and whether it was kept, for the card."""
+    """What was tried and whether it was kept, as text for the card."""
 
 
 def go_on(composed: Composed, images: Images, form: Refining, epochs: int | None) -> Refined:
-    """Go on for so many epochs; the composed head stays where the images that judge find it as good."""
+    """Refine the composed head for `epochs`; it stays unless the refined one is better on `images.judges`."""
     temperature, old = calibrate(composed.head.logits(images.judges[0]), images.judges[1])
     stays = Composed(composed.head, temperature), _accuracy(composed.head, images)
     words = f"{form} form on {len(images.x)} images" + (f", {epochs} epochs" if epochs else "")
@@ -88,7 +88,7 @@ def _by_prior(composed: Composed, images: Images, epochs: int | None) -> _Better
 
 
 def _by_rows(composed: Composed, images: Images, norm: Norm, epochs: int | None) -> _Better:
-    """The paper's way, as in a warm start: all rows are known, and validation images judge what comes of them."""
+    """Refine by the paper's method, as in a warm start with all rows known; validation images judge the result."""
     rows = dict(enumerate(composed.head.weight))
     train, val = (images.x, images.labels), (images.val_x, images.val_labels)
     fit = fit_epochs(train, val, len(rows), rows, norm, epochs or EPOCHS)
@@ -102,12 +102,12 @@ def _accuracy(head: Head, images: Images) -> float | None:
     return float(np.mean(head.logits(images.val_x).argmax(axis=1) == images.val_labels))
 
 
-# What an agent makes of known classes: a lesson like that of a learned task, to be signed and shared as one.
+# The lesson of a composed task, to be signed and shared like that of a learned task.
 
 
 @dataclass(frozen=True)
 class Further:
-    """With which images a composed task goes on, and how."""
+    """The images that refine a composed task, and the method."""
 
     folder: TaskImages
     form: Refining = "prior"
@@ -128,7 +128,7 @@ class Further:
 
 
 def lesson_of(name: str, task: ComposedTask, kind: str) -> Lesson:
-    """A composed task as it is, without an image."""
+    """Return the lesson of a composed task without images."""
     dim = task.composed.head.weight.shape[1]
     facts = {
         "task": name,
@@ -150,7 +150,7 @@ def lesson_with_images(
     config: AgentConfig,
     progress: Progress | None,
 ) -> Lesson:
-    """A composed task that went on with images of its classes."""
+    """Return the lesson of a composed task, refined with images of its classes."""
     folder, settings = further.folder, anchor_settings(config)
     advance = begin(progress, name, len(folder.splits["train"]) + len(folder.splits["val"]))
     read = read_images(folder, backbone, advance)
@@ -189,7 +189,7 @@ def _images(
     backbone: Backbone,
     config: AgentConfig,
 ) -> Images:
-    """Described images with the new task's labels; each class must have one to train on that can be read."""
+    """Return descriptors and new labels; raise `DataError` if a class has no readable training image."""
     places = np.array([classes.index(label) for label in folder.classes])
 
     def described(part: Part) -> tuple[Floats, Any]:

@@ -1,4 +1,4 @@
-"""A task made only of known classes, without an image: which classes, their head, the whole module."""
+"""Composed tasks, made only of known classes without images: choosing classes, the head, the whole task."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from skillmesh.store.bank import Bank
 
 # Which classes a composed task is made of: `task:class`, `task:*`, `task:class=new name`.
 #
-# Names of tasks and classes may hold these signs themselves. A word is read in every way that names a task and a
-# class that are there; where more than one is left, the user is asked to mark the signs that belong to a name with
-# a backslash, and nothing is guessed.
+# Names of tasks and classes may contain these signs themselves. A word is read in every way that names a task and
+# a class in the bank. If more than one reading is left, nothing is guessed: the user is asked to put a backslash
+# before the signs that belong to a name.
 
 SIGNS = ":=*"
 ALL = "*"
@@ -43,7 +43,7 @@ ALL = "*"
 
 @dataclass(frozen=True)
 class Pick:
-    """A class, as a program names it; `name` is what it is to be called in the new task."""
+    """A class chosen from Python code; `name` is its name in the new task, by default `label`."""
 
     task: str
     label: str
@@ -60,12 +60,12 @@ class Picked:
 
     @property
     def origin(self) -> str:
-        """As the new task's card records it."""
+        """The class's origin as the new task's card records it: module id and class name."""
         return f"{self.module.id}:{self.module.card.classes[self.index]}"
 
 
 def pick(bank: Bank, wanted: Sequence[str | Pick]) -> list[Picked]:
-    """Find the classes, in the order in which they were named."""
+    """Return the chosen classes in the order in which they were named; raise `AgentError` for fewer than two."""
     picked = [found for each in wanted for found in _found(bank, each)]
     _refuse_twice(picked)
     if len(picked) < 2:
@@ -89,7 +89,7 @@ def _one(module: Module, label: str, name: str) -> Picked:
 
 
 def _read(bank: Bank, word: str) -> list[Picked]:
-    """All ways to read a word; exactly one must be left."""
+    """Return the classes that a word names; raise an error unless exactly one reading fits the bank."""
     readings, tasks, errors = [], [], []
     for task, rest in _splits(word, ":"):
         try:
@@ -124,14 +124,14 @@ def _readings(module: Module, rest: str) -> list[list[Picked]]:
 
 
 def _splits(word: str, sign: str) -> Iterator[tuple[str, str]]:
-    """Both sides of each such sign that has no backslash before it."""
+    """Yield the text before and after each `sign` that has no backslash before it."""
     for place, letter in enumerate(word):
         if letter == sign and word[place - 1 : place] != "\\":
             yield word[:place], word[place + 1 :]
 
 
 def _plain(text: str) -> str:
-    """Without the backslashes that mark signs; any other stays."""
+    """Return the text in NFC without the backslashes that mark signs; other backslashes stay."""
     for sign in SIGNS:
         text = text.replace(f"\\{sign}", sign)
     return unicodedata.normalize("NFC", text)
@@ -170,25 +170,25 @@ def _refuse_twice(picked: Sequence[Picked]) -> None:
 
 # Composition: a task made only of known classes needs no image.
 #
-# Rows of several heads cannot simply stand beside each other. Each head was taught to tell its own classes apart:
-# what it says of another task's images is chance, and how loud it says it depends on how it was trained. The
-# tasks' anchors were made to be compared: their means and pooled scatter give a closed-form head over all chosen
-# classes. It knows which task an image is of, and each head knows its own classes better; `blend` takes from both:
+# Rows of several heads cannot simply be concatenated. Each head was trained to distinguish its own classes: its
+# logits for another task's images are arbitrary, and their scale depends on its training. The tasks' anchors were
+# made to be compared: their means and pooled scatter give a closed-form head over all chosen classes. It knows
+# which task an image belongs to, and each head knows its own classes better; `blend` combines both:
 #
 #     logit of class c of task t = mean of t's closed logits + ½ (closed + κ · head), both less their mean over t,
 #
-# where κ brings t's head to the scale of the closed form, read off t's own class means. All of it is linear in the
-# image: the result is a plain head.
+# where κ brings t's head to the scale of the closed form, measured at t's own class means. All of it is linear in
+# the image, so the result is a plain head.
 
 Form = Literal["blend", "stitch", "closed", "rows"]
 FORMS: tuple[Form, ...] = ("blend", "stitch", "closed", "rows")
 HEADS_SHARE: dict[Form, float] = {"blend": 0.5, "stitch": 1.0, "closed": 0.0}
-"""What part of telling a task's own classes apart is its head's."""
+"""Weight of a task's head in distinguishing the task's own classes, 0 to 1, by form."""
 
 
 @dataclass(frozen=True)
 class ComposedSource:
-    """A task from which classes are taken: what its module carries, and which of its classes."""
+    """A task from which classes are taken: its head, temperature and anchor, and the chosen classes."""
 
     head: Head
     temperature: float
@@ -206,11 +206,11 @@ class Composed:
 
     head: Head
     temperature: float = 1.0
-    """Divides the logits. Without an image to find it on it is 1: they are as sure as the sources' were right."""
+    """Divisor of the logits: 1 without images to fit it on, since they have the sources' calibrated confidence."""
 
 
 def compose(sources: Sequence[ComposedSource], prior: Prior, form: Form = "blend") -> Composed:
-    """Put a head together from classes of any number of tasks, without an image."""
+    """Compose a head from classes of any number of tasks, without images."""
     if form == "rows":
         return compose_rows(sources)
     precision = pooled_precision([source.anchor for source in sources], prior)
@@ -231,11 +231,11 @@ def refine(
     val_labels: Labels,
     rounds: int = ROUNDS,
 ) -> tuple[Composed, WarmFit | None]:
-    """Go on with images, as far as they pay: the composed head is the centre of the next one's prior.
+    """Train the composed head on images as far as they improve it: it is the centre of the new head's prior.
 
-    The images must be new to the sources: they judge the composed head, and what it was made from would praise it.
-    It stays as it is where the images that others are judged on say so, and where a class has but one image, which
-    is too little to better it; the fit is `None` then.
+    The images must be new to the sources, since they judge the composed head: images that it was made from would
+    favour it. The composed head stays, and the fit is `None`, where the new head is no better on the images that
+    judge, and where a class has only one image, which is too few to improve on it.
     """
     judges = (val_x, val_labels) if len(val_x) else (x, labels)
     warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight, composed.head.bias, rounds, margin=0)
@@ -246,7 +246,7 @@ def refine(
 
 
 def compose_rows(sources: Sequence[ComposedSource]) -> Composed:
-    """Rows and biases as they are, only each head as sure as it was on its own: the plain way, to compare with."""
+    """Concatenate rows and biases, each head divided by its own temperature: a simple baseline to compare with."""
     parts = [
         Head(
             source.head.weight[source.rows] / np.float32(source.temperature),
@@ -258,16 +258,16 @@ def compose_rows(sources: Sequence[ComposedSource]) -> Composed:
 
 
 def _scale(source: ComposedSource, closed: Head) -> float:
-    """κ: by how much the head must be multiplied to be nearest to the closed form at the task's class means."""
+    """Return κ, the factor that brings the head nearest to the closed form at the task's class means."""
     ours, theirs = (_centred(head.logits(source.anchor.means)) for head in (source.head, closed))
     loud = float(np.vdot(ours, ours))
     agreed = float(np.vdot(ours, theirs))
-    # A head that contradicts its own anchor has nothing to add; a trace of it keeps the temperature defined.
+    # A head that contradicts its own anchor adds nothing; a tiny positive scale keeps the temperature defined.
     return max(agreed / loud, 1e-6) if loud else 1.0
 
 
 def _mixed(source: ComposedSource, closed: Head, scale: float, share: float) -> Head:
-    """The closed form's mean over the chosen classes, and around it what both say about one against another."""
+    """Return the closed form's mean over the chosen classes, plus both heads' differences between the classes."""
     rows = source.rows
     weight, bias = closed.weight[rows], closed.bias[rows]
     own_weight = scale * (source.head.weight[rows] - source.head.weight[rows].mean(axis=0))
@@ -287,16 +287,16 @@ def _joined(parts: Sequence[Head], scale: np.float32 | float = 1.0) -> Head:
     return Head(weight * np.float32(scale), bias * np.float32(scale))
 
 
-# A whole module from classes of others, without an image: head, anchor, probes, counts and facts.
+# A whole task from classes of other modules, without images: head, anchor, probes, counts and facts.
 #
-# The head is `composition.py`'s. The anchor keeps the chosen classes' means as they are. How images scatter around
-# them is known by task only, so the new task's scatter is the average of its sources', each weighed by how many of
-# its images were of the chosen classes. Probes are those of the sources that show a chosen class.
+# The head is that of `compose`. The anchor keeps the means of the chosen classes unchanged. Scatter is known for
+# whole tasks only, so the new task's scatter is the average of its sources', each weighted by its number of images
+# of the chosen classes. The probes are those of the sources' probes that show a chosen class.
 
 
 @dataclass(frozen=True)
 class ComposedPart:
-    """A module from which classes are taken, and where they stand in the new task."""
+    """A module from which classes are taken, and the places of these classes in the new task."""
 
     module: Module
     chosen: tuple[int, ...]
@@ -304,12 +304,12 @@ class ComposedPart:
 
     @property
     def images(self) -> int:
-        """Training images of the chosen classes."""
+        """Number of training images of the chosen classes."""
         return sum(self.module.card.counts[index] for index in self.chosen)
 
     @property
     def share(self) -> float:
-        """What part of the task's images that is."""
+        """Share of the task's training images that show a chosen class, 0 to 1."""
         return self.images / sum(self.module.card.counts)
 
 
@@ -321,13 +321,13 @@ class ComposedTask:
     anchor: Anchor
     probes: Floats
     validation_images: int
-    """Those of the sources, of the chosen classes as far as counts can tell, that the probes stand for."""
+    """Number of the sources' validation images that the probes represent, estimated from the class counts."""
     facts: dict[str, Any]
-    """The card's fields that come from the sources."""
+    """Fields of the card that come from the sources."""
 
 
 def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: AnchorSettings) -> ComposedTask:
-    """Make a task of the classes, which come in the order given."""
+    """Return a task made of the chosen classes, in the order given."""
     parts = _parts(picked)
     refuse_strangers([part.module.card for part in parts])
     if not KINDS[kind].divisible:
@@ -353,7 +353,7 @@ def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: A
 
 
 def _parts(picked: Sequence[Picked]) -> list[ComposedPart]:
-    """By module, in the bank's order: in whatever order classes are named, sums are the same."""
+    """Group classes by module in the bank's order, so that sums do not depend on the order of naming."""
     modules = in_order({each.module.id: each.module for each in picked}.values())
     places = {
         m.id: sorted((each.index, i) for i, each in enumerate(picked) if each.module.id == m.id) for m in modules
@@ -366,10 +366,10 @@ def _source(part: ComposedPart, known: Gaussians) -> ComposedSource:
 
 
 def _probes(parts: Sequence[ComposedPart], kind: str, anchor: Anchor, prior: Prior) -> tuple[Floats, int]:
-    """Of the sources' probes that show a chosen class, the most usual to the oddest, as a task's own are chosen.
+    """Choose from the sources' probes that show a chosen class, from typical to novel, as for a learned task.
 
-    Each stands for a part of its task's images. Where there are too few to stand for so many, they stand for
-    themselves.
+    Also return the number of validation images that they represent. Each probe represents a part of its task's
+    images; where there are too few probes or images for that, each represents itself only.
     """
     found, weights = [], []
     for part in parts:
@@ -386,7 +386,7 @@ def _probes(parts: Sequence[ComposedPart], kind: str, anchor: Anchor, prior: Pri
 
 
 def _layers(novelty: Floats, weights: NDArray[np.float64]) -> list[int]:
-    """Of weighed images the middle ones of the layers that probes stand for, each another."""
+    """Return the weighted images in the middle of each layer of novelty that a probe represents, none twice."""
     order = np.argsort(novelty, kind="stable")
     heights = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
     chosen: list[int] = []
@@ -397,7 +397,7 @@ def _layers(novelty: Floats, weights: NDArray[np.float64]) -> list[int]:
 
 
 def _licence(parts: Sequence[ComposedPart]) -> str | None:
-    """What the sources' images may be used for; all of it, where it can be said in a line."""
+    """Return the licences of the sources' images: all of them if they fit in 200 characters, None if none."""
     known = " / ".join(dict.fromkeys(part.module.card.licence for part in parts if part.module.card.licence))
     if not known:
         return None

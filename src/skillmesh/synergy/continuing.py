@@ -1,4 +1,4 @@
-"""A task of one's own goes on: more images or classes make a new version, without the old images."""
+"""Extending an own task: more images or classes make a new version, without the old images."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from skillmesh.module import Module
     from skillmesh.synergy.holder import Holder
 
-# Going on with a task: more images, more classes, and the old images are gone.
+# Extending a task with more images or more classes when the old images are gone.
 #
-# What the old module says of its classes is added to what the new images say (`anchors/gaussians.py`), so the
-# anchor loses nothing but what rounding had taken. A head cannot be added to: trained on new images alone it would
-# forget. So the prior lies around what the old head, a head of the new images and the merged anchor say together
-# (`synergy/merging.py`), and old classes are played by images drawn from the old anchor, beside the real
-# ones that their teacher has kept for validation. Those cannot choose between heads: the old head was trained on
-# them in the end, and they would have it stay as it is. `docs/synergy-merge.md` has figures.
+# The old anchor's statistics and those of the new images are added (`anchors/gaussians.py`), so the anchor loses
+# only what rounding had removed. Heads cannot be added, and one trained on new images alone would forget. So the
+# prior is centred on a combination of the old head, a head of the new images and the merged anchor
+# (`synergy/merging.py`). Images sampled from the old anchor stand in for the old classes, beside the real ones
+# that their teacher has kept for validation. Those cannot choose between heads: the old head was in the end
+# trained on them too, so they would favour it. `docs/synergy-merge.md` has figures.
 
 STRENGTH = 0.1
-"""How strongly the head is held to what is known before."""
+"""Regularisation strength that holds the head to its prior."""
 MOST_DRAWN = 2_000
-"""Images that are drawn in the place of old ones, in all: each costs as much as a real one."""
+"""Largest total number of images sampled in place of old ones: each costs as much as a real one."""
 
 Images = tuple[Floats, Labels]
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is left of a task: its module's parts, and the validation images that its teacher has kept."""
+    """What is left of an old task: parts of its module, and the validation images that its teacher has kept."""
 
     head: Head
     temperature: float
     gaussians: Gaussians
     counts: NDArray[np.float64]
     kept: Images
-    """Labels count the old classes."""
+    """Kept validation images; labels are indices of the old classes."""
 
 
 @dataclass(frozen=True)
 class Continued:
-    """The task as it is now."""
+    """The extended task."""
 
     fit: Fit
     gaussians: Gaussians
@@ -68,7 +68,7 @@ class Continued:
 def go_on(
     old: Known, places: Places, train: Images, val: Images, classes: int, prior: Prior, rank: int, seed: int
 ) -> Continued:
-    """Add new images to a task; `places` says where its old classes stand among all, labels count all."""
+    """Extend a task with new images; `places` has the old classes' indices among all, which the labels use."""
     statistics = merged(_statistics(old, places, train), classes)
     centre = _together(old, places, train, val, statistics, prior).weight
     known = joined(train, _drawn(old, places, seed))
@@ -92,7 +92,7 @@ def _statistics(old: Known, places: Places, train: Images) -> list[tuple[Statist
 def _together(
     old: Known, places: Places, train: Images, val: Images, statistics: Statistics, prior: Prior
 ) -> Head:
-    """What the old head and one of the new images alone say together, as sure as it should be."""
+    """Return the old head combined with a head of the new images alone, divided by its temperature."""
     parts = [HeadPart(old.head, old.temperature, places, old.counts)]
     seen = np.unique(train[1])
     if len(seen) > 1:
@@ -110,7 +110,7 @@ def _together(
 
 
 def _drawn(old: Known, places: Places, seed: int) -> Images:
-    """Images as the old anchor says they lie: as many of each class as there were, as far as there is room."""
+    """Sample images from the old anchor: the old number of each class, scaled down to `MOST_DRAWN` in all."""
     rng = np.random.default_rng(seed)
     share = min(1.0, MOST_DRAWN / float(old.counts.sum()))
     counts = np.maximum(np.rint(old.counts * share), 1).astype(np.int64)
@@ -122,11 +122,11 @@ def _drawn(old: Known, places: Places, seed: int) -> Images:
 
 
 def joined(some: Images, others: Images) -> Images:
-    """The images of both."""
+    """Concatenate two sets of images and their labels."""
     return np.concatenate([some[0], others[0]]), np.concatenate([some[1], others[1]])
 
 
-# A new version of one's own task from more images: of its classes, of new ones, or both.
+# A new version of an own task from more images: of its classes, of new classes, or both.
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ class _Classes:
 
     names: tuple[str, ...]
     places: Places
-    """Of the folder's classes."""
+    """Index in `names` of each class of the folder."""
 
 
 def own_task(agent: Holder, task: str) -> Module:
-    """The module that can be gone on with: the agent's own, of a kind that adds up."""
+    """Return the agent's own module for `task`; raise an error if there is none or it cannot be extended."""
     older = agent.bank.held(task, agent.identity.public_key)
     if older is None:
         own = sorted(m.card.task for m in agent.bank if m.card.teacher_key == agent.identity.public_key)
@@ -159,7 +159,7 @@ def own_task(agent: Holder, task: str) -> Module:
 
 
 def more_of(more: str | Path | TaskImages, task: str, seed: int, one_task: bool = False) -> TaskImages:
-    """The new images; a single class is enough, since there are others already."""
+    """Open the new images; a single class is enough, since the task has others already."""
     if isinstance(more, TaskImages):
         folder, where = more, more.name
     else:
@@ -172,7 +172,7 @@ def more_of(more: str | Path | TaskImages, task: str, seed: int, one_task: bool 
 
 
 def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progress | None = None) -> Lesson:
-    """Learn the task anew from what the old module says and the images in `folder`, without the old ones."""
+    """Return the lesson of a new version, learned from the old module and `folder` without the old images."""
     classes = _classes(older, folder)
     _refuse_grown_composition(older, classes)
     images = len(folder.splits["train"]) + len(folder.splits["val"])
@@ -226,7 +226,7 @@ def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progres
 
 
 def told_before(older: Module, **told: Any) -> dict[str, Any]:
-    """Licence, note and tags stay what they were where nothing new is said."""
+    """Return licence, note and tags, with the old card's values where no new value is given."""
     return {name: value or getattr(older.card, name) for name, value in told.items()}
 
 
@@ -243,7 +243,7 @@ def _described(agent: Holder, part: Part, classes: _Classes) -> Images:
 
 
 def _refuse_grown_composition(older: Module, classes: _Classes) -> None:
-    """A composed task says of each class where it is from, to step back behind that; a new one is from nowhere."""
+    """Refuse new classes in a composed task: its card must name a source, to give way to, for each class."""
     if older.card.composed is not None and len(classes.names) > len(older.card.classes):
         added = ", ".join(map(repr, classes.names[len(older.card.classes) :][:5]))
         raise DataError(
@@ -261,7 +261,7 @@ def _refuse_nothing_new(older: Module, classes: _Classes, counts: Places) -> Non
 
 
 def _kept(agent: Holder, older: Module) -> Images:
-    """The validation images of the old task that are still here, with labels that are certain."""
+    """Return the old task's validation images that the agent still has, with certain labels."""
     (own,) = load_validation(agent.home / VALIDATION, [older])
     if own.labels is None:
         return np.empty((0, older.card.dim), dtype=np.float32), np.empty(0, dtype=np.int64)
@@ -269,15 +269,15 @@ def _kept(agent: Holder, older: Module) -> Images:
 
 
 def _by_class(images: Images) -> Images:
-    """Class by class, as validation images are kept."""
+    """Sort images by class, as validation images are stored."""
     order = np.argsort(images[1], kind="stable")
     return images[0][order], images[1][order]
 
 
 def _accuracy(older: Module, found: Continued, val: Images, kept: Images) -> float | None:
-    """On validation images, before they joined the training.
+    """Return the accuracy on validation images, before they joined the training; None without images.
 
-    The old head has seen the old ones: of these it is not believed to know more than its card says.
+    The old head was trained on the old ones, so their accuracy is limited to that on the old card.
     """
     new, old = (_right(found.fit.before, *images) for images in (val, kept))
     if older.card.validation_accuracy is not None:

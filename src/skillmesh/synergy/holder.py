@@ -1,4 +1,4 @@
-"""What synergy and evaluation need of an agent, so that neither has to know the agent itself."""
+"""The part of an agent's interface that synergy and evaluation use, so that neither imports the agent itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillmesh.synergy.links import TaskMerger
 
 
 class Holder(Protocol):
-    """Whoever holds modules and answers from them."""
+    """An object that holds modules and answers from them, such as an agent."""
 
     home: Path
     config: AgentConfig

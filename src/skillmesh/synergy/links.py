@@ -1,4 +1,4 @@
-"""Links: who may say that modules are parts of one task, and the tasks that an agent's links make."""
+"""Links, which declare modules to be parts of one task: making and ending them, and the tasks they merge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def acting_links(agent: Holder) -> list[Link]:
-    """The links that may act here: of makers that the agent trusts, neither withdrawn nor put away by its user."""
+    """Return the links in force: by trusted makers, neither withdrawn nor put away by the agent's user."""
     view = agent.ledger.view()
     return [
         made
@@ -35,7 +35,7 @@ def acting_links(agent: Holder) -> list[Link]:
 
 
 def make_link(agent: Holder, tasks: Sequence[str], name: str | None = None) -> Link:
-    """Link tasks that the agent holds; a task that is merged already brings all its parts."""
+    """Link tasks in the agent's bank and return the link; a task that is merged already brings all its parts."""
     from skillmesh.synergy.merging import misfit
 
     parts = {part.id: part for task in tasks for part in parts_of(agent.find(task))}
@@ -69,7 +69,7 @@ def make_link(agent: Holder, tasks: Sequence[str], name: str | None = None) -> L
 
 
 def _refuse_idle(agent: Holder, made: Link) -> None:
-    """Publish no link that would do nothing here."""
+    """Raise `SettingsMismatchError` if the link would merge nothing in this agent's bank."""
     others = [link for link in acting_links(agent) if link.slot != made.slot]
     tasks = [m for m in agent.merger.if_linked(list(agent.bank), [*others, made]) if isinstance(m, MergedTask)]
     if any(merged.link.digest == made.digest for merged in tasks):
@@ -91,7 +91,7 @@ def _refuse_idle(agent: Holder, made: Link) -> None:
 
 
 def unmake_link(agent: Holder, name: str, reason: str | None = None) -> Link:
-    """End a link of one's own for everyone; another's is only put away here."""
+    """End the agent's own link for all agents; a link by another maker is put away for this agent only."""
     merged = [merged for merged in agent.merged() if merged.card.task == name]
     own = agent.ledger.view().links.get(Slot(agent.identity.public_key, LINK + name))
     if own is not None and not own.withdrawn:
@@ -105,20 +105,20 @@ def unmake_link(agent: Holder, name: str, reason: str | None = None) -> Link:
     return merged[0].link
 
 
-# Trying: a merged task must not harm what the agent knows for certain, its own validation images.
+# The trial of a merged task: it must not harm the answers to the agent's own validation images.
 #
-# Parts passed quarantine each by itself; what a link makes of them is one more thing to answer from. Where a part
-# is the agent's own, its images are answered by its own tasks alone, and with the merged task in its place. The
-# bounds are those of quarantine (`vetting/bank_trial.py`), for each task and for each class. Two names that were
-# exchanged would drown among many that were not, and classes have few images: so of classes of which anchors say
-# that other parts have another idea, less is allowed.
+# Each part passed quarantine by itself, but the merged task is something new that answers. If a part is the
+# agent's own, its images are answered twice: by its own tasks alone, and with the merged task in its place.
+# The bounds are those of quarantine (`vetting/bank_trial.py`), for each task and for each class. Two swapped names
+# would go unnoticed among many correct ones, and classes have few images. So the bounds are tighter for disputed
+# classes: those that, by the anchors, lie elsewhere in other parts.
 
 DISPUTED_IMAGES, DISPUTED_SHARE = 2, 0.5
-"""Of classes of which parts have different ideas so many right answers may be lost, or such a share of them."""
+"""Number, or share if that is more, of right answers that may be lost on disputed classes."""
 
 
 def harm_of(merged: MergedTask, own: Sequence[OwnValidation], prior: Prior) -> str | None:
-    """Say how an agent that kept these images is worse for a merged task, if it is; `own` has its parts too."""
+    """Return how a merged task worsens answers to an agent's own images, or None; `own` includes own parts."""
     nothing = np.empty((0, merged.card.dim), dtype=np.float32)
     parts = {part.id: index for index, part in enumerate(merged.parts)}
     tasks = [kept.module for kept in own]
@@ -133,7 +133,7 @@ def harm_of(merged: MergedTask, own: Sequence[OwnValidation], prior: Prior) -> s
 
 
 def _complaint(module: Module, before: list[Result], after: list[Result]) -> str | None:
-    """Compare one task's results: in all and by class, and last those of disputed classes."""
+    """Return a complaint if one task's results got worse: overall, for a class, or for its disputed classes."""
     what = f"{OWN_IMAGES} of {module.card.task!r}"
     *pairs, (old, new) = zip(before, after, strict=True)
     for earlier, later in pairs:
@@ -148,13 +148,13 @@ def _complaint(module: Module, before: list[Result], after: list[Result]) -> str
     return None
 
 
-# TaskMerger: the tasks that an agent's bank and links make, found once for each change.
+# TaskMerger: the tasks that result from an agent's bank and links, computed once for each change.
 
 log = logging.getLogger(__name__)
 
 
 class TaskMerger:
-    """What an agent's links make of its modules. Several threads may ask at once."""
+    """Applies an agent's links to its modules. Several threads may use it at once."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class TaskMerger:
         self._remembered: dict[tuple[str, ...], MergedTask | str] = {}
 
     def tasks(self, modules: Sequence[Module], links: Sequence[Link]) -> list[Module]:
-        """The bank's tasks in their order."""
+        """Return the bank's tasks in the bank's order, with linked modules merged."""
         state = [module.id for module in modules], [link.digest for link in links]
         last = self._last
         if last[0] == state:
@@ -181,14 +181,14 @@ class TaskMerger:
             return self._last[1]
 
     def if_linked(self, modules: Sequence[Module], links: Sequence[Link]) -> list[Module]:
-        """What they would be with other links; `why_not` then speaks of these, until the bank or links change."""
+        """Return the tasks with other links; `why_not` then refers to these, until the bank or links change."""
         with one_thread():
             tasks = self._merged(modules, links)
             self._last = (None, [])
             return tasks
 
     def why_not(self, link: Link) -> str | None:
-        """Why a link that was looked at joins nothing here."""
+        """Return why a link that was tried merges nothing in this bank, or None."""
         reasons = [made for key, made in self._remembered.items() if key[0] == link.digest]
         return next((reason for reason in reasons if isinstance(reason, str)), None)
 
@@ -203,7 +203,7 @@ class TaskMerger:
         )
 
     def _harm(self, merged: MergedTask, own: Sequence[Module]) -> str | None:
-        """Why a merged task with a part of the agent's own does not act here, if it does not."""
+        """Return why a merged task with an own part must not be used, and log it; None if it may be used."""
         if all(part.card.teacher_key != self._own_key for part in merged.parts):
             return None
 

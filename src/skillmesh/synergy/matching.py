@@ -1,4 +1,4 @@
-"""Which classes of different tasks are one thing: by name over a whole bank, and by sight."""
+"""Matching classes of different tasks: by name over a whole bank, and by sight, from a few images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from skillmesh.synergy.holder import Holder
 
 AT_ONCE = 1024
-"""So many forms are compared with as many others in one product."""
+"""Number of forms in a block; one matrix product compares two blocks."""
 Named = tuple[str, str]
 """A class: its task and its name."""
 
@@ -44,9 +44,9 @@ Named = tuple[str, str]
 class ClassMatches:
     """All matches between classes of different tasks, kept up to date as tasks come and go.
 
-    What is compared and kept are plain forms, each once: a thousand teachers of one class cost what one does.
-    Forms that come are compared with those that are there, a form that nobody has any more goes with its pairs.
-    What is held depends on the tasks alone, not on the order of their coming.
+    Plain forms of names are compared and kept, each once: a thousand teachers of one class cost as much as one.
+    New forms are compared with the existing ones. A form that no task uses any more is removed with its pairs.
+    The matches depend on the tasks alone, not on the order in which they were added.
     """
 
     def __init__(self, encoder: Encoder, threshold: float | None = None) -> None:
@@ -63,15 +63,15 @@ class ClassMatches:
 
     @property
     def forms(self) -> int:
-        """How many different plain forms the classes have."""
+        """Number of different plain forms of the class names."""
         return len(self._named)
 
     def add(self, task: str, classes: Sequence[str]) -> None:
-        """Compare a task's classes with those of all tasks here; a task of this name is replaced."""
+        """Add a task and compare its classes with those of all other tasks; a task of this name is replaced."""
         self.add_all({task: classes})
 
     def add_all(self, tasks: Mapping[str, Sequence[str]]) -> None:
-        """Compare the classes of several tasks with those of all tasks here and with each other's."""
+        """Add several tasks and compare their classes with those of all tasks and with each other's."""
         self.remove_all(tasks)
         came: dict[str, set[Named]] = {}
         for task, classes in tasks.items():
@@ -85,7 +85,7 @@ class ClassMatches:
         self._compare(new, here)
 
     def _compare(self, new: Sequence[str], here: Sequence[str]) -> None:
-        """Find all similar forms of which one is new."""
+        """Store all pairs of similar forms in which at least one form is new."""
         blocks = [self._encoded(new[start : start + AT_ONCE]) for start in range(0, len(new), AT_ONCE)]
         for start in range(0, len(here), AT_ONCE):
             others = self._encoded(here[start : start + AT_ONCE])
@@ -107,7 +107,7 @@ class ClassMatches:
                 self._similar.setdefault(other, {})[one] = score
 
     def remove(self, task: str) -> None:
-        """Forget a task and its pairs; one that is not here is no fault."""
+        """Remove a task and its pairs; do nothing if there is no such task."""
         self.remove_all((task,))
 
     def remove_all(self, tasks: Collection[str]) -> None:
@@ -124,20 +124,20 @@ class ClassMatches:
             del self._similar[other][form]
 
     def follow(self, modules: Iterable[Module]) -> None:
-        """Take in what a bank holds now: modules that came are added by their id, those that went are removed."""
+        """Update to a bank's current modules: add new ones by their id, and remove those that are gone."""
         held = {module.id: module.card.classes for module in modules}
         self.remove_all(self._tasks.keys() - held.keys())
         self.add_all({new: held[new] for new in sorted(held.keys() - self._tasks.keys())})
 
     def copy(self) -> ClassMatches:
-        """The same matches in an object of its own; names stay encoded once."""
+        """Return an independent copy of the matches; names are not encoded again."""
         made = ClassMatches(self.encoder, self.threshold)
         made._tasks, made._named, made._rows = dict(self._tasks), dict(self._named), dict(self._rows)
         made._similar = {form: dict(others) for form, others in self._similar.items()}
         return made
 
     def __iter__(self) -> Iterator[Match]:
-        """All matches, the surest first."""
+        """Iterate over all matches, the surest first."""
         found = []
         for form, named in self._named.items():
             similar = [(form, 1.0), *((other, s) for other, s in self._similar.get(form, {}).items())]
@@ -151,7 +151,7 @@ class ClassMatches:
         return iter(sorted(found, key=surest_first))
 
     def of(self, task: str, name: str) -> list[tuple[str, str, float]]:
-        """Return the classes of other tasks that match one: task, class and score, the surest first."""
+        """Return the classes of other tasks that match a class: task, class and score, the surest first."""
         form = plain(name)
         if (task, name) not in self._named.get(form, ()):
             return []
@@ -177,9 +177,9 @@ class ClassMatches:
 
 
 class BankMatches:
-    """The matches of an agent's bank: made when they are first asked for, and in step with it whenever they are.
+    """The matches of an agent's bank, computed at the first call of `now` and updated at each later one.
 
-    What was handed out is never changed: a thread that reads goes on with the matches that it was given.
+    A returned object is never changed afterwards, so a thread can keep reading the matches that it was given.
     """
 
     def __init__(self, modules: Callable[[], Iterable[Module]], encoder: Callable[[], Encoder]) -> None:
@@ -198,23 +198,23 @@ class BankMatches:
             return current
 
 
-# Which known class is a new one, by looking at a few of its images.
+# Matching a new class to a known one by sight, from a few of its images.
 #
-# They go through the mapper and the winning task's head; if most land on one known class, that is the match. Names
-# and sight also go together: a name that matches stays a match unless the images speak against it, in the eyes of
-# the very task that has the name.
+# The images go through the mapper and the winning task's head. If most land on one known class, that is the match.
+# Names and sight can also be combined: a match by name stays a match unless the head of the task that has the name
+# contradicts it on the images.
 
 IMAGES = 10
-"""So many of a class's images are looked at."""
+"""Number of images of each new class to check."""
 FEWEST = 3
-"""With fewer images of a class nothing is said of it by sight: one or two land somewhere by chance."""
+"""Fewest images for a match by sight: one or two land on some class by chance."""
 MOST = 0.5
-"""More than this share of the images must land on one known class."""
+"""Share of the images, 0 to 1; more than this must land on one known class."""
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """A known class and the new class that it is like."""
+    """A match of a known class with a new class, with the evidence from images."""
 
     learned: str
     learned_task: str
@@ -223,20 +223,20 @@ class Sighting:
     target_task: str
     images: int
     share: float
-    """Of the images, how many the bank took for the known class; those that it does not know count for none."""
+    """Share of the images that the bank took for the known class, 0 to 1; unknown images count for no class."""
     agreement: float
-    """The mean probability that the known task's head gives the known class, no mapper asked."""
+    """Mean probability that the known task's head gives the known class, without the mapper."""
     even: float
-    """What an even share of that would be: one by the known task's classes."""
+    """Probability of one class if all were equal: 1 divided by the known task's number of classes."""
     name: float | None = None
-    """The similarity of the names, where they were compared."""
+    """Similarity of the names; None if they were not compared."""
     module: str = ""
-    """The known task's id: names of tasks and teachers may be anybody's."""
+    """Id of the known task's module: names of tasks and teachers are not unique."""
 
 
 @dataclass(frozen=True)
 class BankView:
-    """A few images of new classes, as an agent's bank sees them."""
+    """A few images of new classes, and how an agent's bank maps them."""
 
     agent: Holder
     task: str
@@ -249,7 +249,7 @@ class BankView:
 
     @classmethod
     def of(cls, agent: Holder, folder: TaskImages, each: int = IMAGES) -> BankView:
-        """Look at some training images of every class of a task."""
+        """Describe and map up to `each` training images of every class of a task."""
         split = folder.splits["train"]
         rows = _some(split.labels, each, agent.config.seed)
         described = agent.backbone.describe([split.files[row] for row in rows])
@@ -264,7 +264,7 @@ class BankView:
 
     @cached_property
     def said(self) -> Labels:
-        """The class that the winning task's head names, image by image."""
+        """Class index that the winning task's head gives each image."""
         said = np.empty(len(self.x), dtype=np.int64)
         for index in np.unique(self.mapped.task):
             rows = np.flatnonzero(self.mapped.task == index)
@@ -272,12 +272,12 @@ class BankView:
         return said
 
     def landed(self, target: int) -> Counter[tuple[int, int]]:
-        """How many images of a new class were taken for which known one, as places of module and class."""
+        """Count the images of a new class by the known class they land on, as indices of module and class."""
         rows = np.flatnonzero((self.labels == target) & ~self.mapped.unknown)
         return Counter((int(self.mapped.task[row]), int(self.said[row])) for row in rows)
 
     def agreement(self, module: Module, target: int) -> Floats:
-        """The mean probability of each of a module's classes over the images of a new class."""
+        """Return the mean probability of each of a module's classes over the images of a new class."""
         mean: Floats = self._given(module, np.flatnonzero(self.labels == target)).mean(axis=0)
         return mean
 
@@ -311,10 +311,10 @@ def by_sight(view: BankView, least: float = MOST, fewest: int = FEWEST) -> list[
 def by_both(
     view: BankView, encoder: Encoder, threshold: float | None = None, fewest: int = FEWEST
 ) -> list[Sighting]:
-    """Return the matches by name that the images do not speak against, the surest first.
+    """Return the matches by name that the images do not contradict, the surest first.
 
-    They speak against a match where the known task's own head gives the class less than an even share: a signed
-    digit is no written one, whatever it is called. Too few images say nothing, and the name decides.
+    They contradict a match if the known task's own head gives the class less than an even share: a signed digit is
+    not a written one, whatever its name. With fewer than `fewest` images the name alone decides.
     """
     new, least = Encoded.of(view.classes, encoder), checked(encoder, threshold)
     found = []
@@ -329,7 +329,7 @@ def by_both(
 
 
 def _some(labels: Labels, each: int, seed: int) -> Labels:
-    """Rows of so many images of each class, at random."""
+    """Return the sorted rows of up to `each` random images of each class."""
     if each < 1:
         raise DataError(f"{each} images of each class are to be looked at; expected one or more")
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Several teachers of one task: which modules can be parts of one, and what a link makes of them."""
+"""Merged tasks: which modules of several teachers can be parts of one task, and how a link merges them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from skillmesh.numerics.arrays import Floats, Tensors
 from skillmesh.numerics.process import one_thread
 from skillmesh.vetting.quarantine import disagreement, gaussians_of, shared_kinds
 
-# Fitting: which modules can be parts of one task.
+# Which modules can be parts of one task.
 #
-# Heads and anchors look at the same numbers, each part is of another teacher, every part shares a class name with
-# another, and of any two parts the classes of one name lie in one place. Any two: many who agree with each other
-# must not outvote the one whom they contradict.
+# Their heads and anchors use the same representation, each part has a different teacher, and every part shares a
+# class name with another. In every pair of parts, classes of the same name lie in the same place. Every pair is
+# checked, so that many teachers who agree cannot outvote the one whom they contradict.
 
 ASTRAY = 0.25
-"""So many shared classes may lie nearer to another class of the other part than to their own."""
+"""Largest share of shared classes that may lie nearer to another class of the other part than to their own."""
 
 
 def misfit(parts: Sequence[Module], prior: Prior, name_of: Callable[[Signed], str] = claimed) -> str | None:
-    """Say why modules cannot be parts of one task, or nothing."""
+    """Return the reason why modules cannot be parts of one task, or None if they can."""
     try:
         refuse_strangers([part.card for part in parts])
     except SettingsMismatchError as error:
@@ -68,7 +68,7 @@ def misfit(parts: Sequence[Module], prior: Prior, name_of: Callable[[Signed], st
 
 
 def _unconnected(classes: Union) -> int | None:
-    """The index of a part that no chain of shared classes leads to from the first."""
+    """Return the index of a part that no chain of shared classes connects to the first part, or None."""
     reached, known = {0}, set(classes.places[0].tolist())
     while True:
         near = [i for i, places in enumerate(classes.places) if i not in reached and known & set(places.tolist())]
@@ -78,39 +78,39 @@ def _unconnected(classes: Union) -> int | None:
         known |= {number for i in near for number in classes.places[i].tolist()}
 
 
-# Heads of several teachers as one: each class is judged by all who know it, as much as they have seen of it.
+# One head from those of several teachers: all heads that know a class judge it, weighted by images.
 #
-# A head tells its own classes apart, and how loud it is depends on how it was trained; of classes that it never
-# saw it says nothing. The merged anchor gives a closed-form head over all classes, whose levels can be compared.
-# So each head is first brought to its scale and level over the head's own classes; then, for every class c,
+# A head distinguishes its own classes, and the scale of its logits depends on its training. It has no logits for
+# other classes. The merged anchor gives a closed-form head over all classes, whose logits can be compared.
+# So each head is first brought to its scale and mean over the head's own classes. Then, for every class c,
 #
 #     logit = ½ closed + ½ Σ wₚ (κₚ · headₚ less its mean over p's classes + mean of closed over p's classes),
 #
-# with wₚ the part's share of the images of c. All of it is linear in the image: the result is a plain head. Why
-# half: `docs/synergy-merge.md`.
+# with wₚ the part's share of the images of c. All of it is linear in the image, so the result is a plain head.
+# `docs/synergy-merge.md` explains why half.
 
 HEADS_SHARE = 0.5
-"""What part of a logit is the heads'; the rest is the closed form's."""
+"""Weight of the teachers' heads in a logit, 0 to 1; the closed form has the rest."""
 SILENT = 0.0
-"""How loud a head is that contradicts the anchors of all teachers: it has nothing to add."""
+"""Scale of a head that contradicts the anchors of all teachers: it contributes nothing."""
 
 
 @dataclass(frozen=True)
 class HeadPart:
-    """A teacher's head, and how much it rests on."""
+    """A teacher's head, and the number of images behind it."""
 
     head: Head
     temperature: float
     places: NDArray[np.int64]
-    """Where its classes stand among all."""
+    """Indices of its classes among all classes."""
     evidence: NDArray[np.float64]
-    """Images of each of its classes."""
+    """Number of images of each of its classes."""
 
 
 def combined(
     parts: Sequence[HeadPart], closed: Head, means: Floats, share: float = HEADS_SHARE
 ) -> tuple[Head, float]:
-    """The head over all classes, and its temperature: it is as sure as the heads were on average."""
+    """Return the head over all classes, and the temperature that makes it as confident as the heads on average."""
     seen = np.zeros(len(means))
     for part in parts:
         seen[part.places] += part.evidence
@@ -129,20 +129,20 @@ def combined(
 
 
 def together(parts: Sequence[HeadPart], known: Gaussians, prior: Prior) -> Head:
-    """`combined` around the closed form of what is known, already divided by its temperature."""
+    """Return the `combined` head with the closed form of `known`, already divided by its temperature."""
     closed = closed_form(known.means, pooled_precision([known], prior))
     head, temperature = combined(parts, closed, known.means)
     return Head(head.weight / np.float32(temperature), head.bias / np.float32(temperature))
 
 
 def _levelled(own: Floats, closed: Floats, scale: float) -> NDArray[np.float64]:
-    """A head's rows or biases, as loud as the closed form's and around the same middle."""
+    """Return a head's rows or biases with the closed form's scale and mean."""
     ours, theirs = own.astype(np.float64), closed.astype(np.float64)
     return np.asarray(scale * (ours - ours.mean(axis=0)) + theirs.mean(axis=0))
 
 
 def _scale(part: HeadPart, closed: Head, means: Floats) -> float:
-    """κ: by how much the head must be multiplied to be nearest to the closed form at its own classes' means."""
+    """Return κ, the factor that brings the head nearest to the closed form at the means of its own classes."""
     ours, theirs = (_centred(head.logits(means)) for head in (part.head, closed))
     loud = float(np.vdot(ours, ours))
     return max(float(np.vdot(ours, theirs)) / loud, SILENT) if loud else SILENT
@@ -153,20 +153,20 @@ def _centred(logits: Floats) -> NDArray[np.float64]:
     return np.asarray(found - found.mean(axis=1, keepdims=True))
 
 
-# Joining: which links act in an agent's bank, and what each makes of its parts.
+# Merging: which links take effect in an agent's bank, and what each makes of its parts.
 #
-# A link acts where its maker is trusted, two or more of its parts are in the bank, and these fit.
-# That depends on the link and the parts alone: agents that hold the same join the same, bit by bit, whatever the
-# order in which things came. So nobody can join what does not belong together, least of all a stranger. Only a
-# merged task that harms an agent's own images (`links.py`) is left out, by that agent alone.
+# A link takes effect if its maker is trusted, two or more of its parts are in the bank, and these fit.
+# That depends on the link and the parts alone: agents that hold the same modules get bit-identical merged tasks,
+# in whatever order things arrived. So no one, least of all a stranger, can merge what does not belong together.
+# Only a merged task that harms an agent's own images (`links.py`) is left out, by that agent alone.
 
 MOST_EVIDENCE = 4.0
-"""Counts are what teachers say they are: none has more than so many times the say of the middle one of them."""
+"""Largest image count that is believed, as a multiple of the teachers' median: counts are not verified."""
 MISFITS = 64
-"""After so many links that join nothing a maker has lost its say: each costs some milliseconds to look at."""
+"""Number of links that merge nothing after which a maker is ignored: each takes some milliseconds to check."""
 
 Remembered = dict[tuple[str, ...], MergedTask | str]
-"""What came of links, by their digest and the ids of their parts here: a merged task, or why there is none."""
+"""Results of links, by digest and ids of the parts in the bank: a merged task, or why there is none."""
 
 
 def with_merged_tasks(
@@ -176,17 +176,17 @@ def with_merged_tasks(
     complaint: Callable[[MergedTask], str | None] = lambda merged: None,
     remembered: Remembered | None = None,
 ) -> list[Module]:
-    """A bank's tasks in its order: the modules, those that a link joins as one.
+    """Return a bank's tasks in the bank's order, with linked modules merged into one task.
 
-    A module is part of one task only. Of links that want the same the one stands whose maker taught a part of it,
-    then the one with more parts here, then the one of lower digest.
+    A module is part of one task only. If links compete for a module, the one whose maker taught a part of it wins,
+    then the one with more parts in the bank, then the one with the lower digest.
 
     Parameters
     ----------
     complaint
-        Why a merged task does not act here though its parts fit, if it does not.
+        Returns why a merged task must not be used although its parts fit, or None.
     remembered
-        What came of links before; it is brought up to date.
+        Results of links from earlier calls; updated in place.
     """
     before, found = dict(remembered or {}), Remembered()
     merged_tasks: list[Module] = []
@@ -215,7 +215,7 @@ def with_merged_tasks(
 def _made(
     link: Link, parts: Sequence[Module], prior: Prior, complaint: Callable[[MergedTask], str | None]
 ) -> MergedTask | str:
-    """What a link makes of its parts, or why it makes nothing."""
+    """Return the merged task of a link, or the reason why there is none."""
     reason = misfit(parts, prior)
     if reason is not None:
         return reason
@@ -224,11 +224,11 @@ def _made(
 
 
 def merged_task(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask:
-    """One task of parts that fit, in the order of the bank."""
+    """Return one task made of parts that fit, taken in the bank's order."""
     ordered = in_order(parts)
     classes = union([part.card.classes for part in ordered])
     evidence = _evidence(ordered, classes)
-    # All that the parts share: an agent's mapper may be of any of these kinds.
+    # All kinds that the parts share: an agent's mapper may use any of them.
     known = {kind: _added(ordered, kind, evidence, classes) for kind in shared_kinds(ordered)}
     heads = [
         HeadPart(Head.read(part.tensors), part.card.temperature, places, seen)
@@ -237,7 +237,7 @@ def merged_task(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask
     tensors = _unrounded(together(heads, next(iter(known.values())), prior)) | _probes(ordered)
     for kind, whole in known.items():
         tensors |= KINDS[kind].of_gaussians(whole).exact_tensors()
-    # These two words are format: by the hashes tasks are ordered, in agents of every release alike.
+    # These two words are part of the format: tasks are ordered by the hashes, in every release alike.
     content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
     identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
     card = _card(link, ordered, classes, tuple(known))
@@ -245,13 +245,13 @@ def merged_task(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask
 
 
 def _added(parts: Sequence[Module], kind: str, evidence: Sequence[np.ndarray], classes: Union) -> Gaussians:
-    """Add up what the parts' anchors of a kind say."""
+    """Add up the statistics of the parts' anchors of one kind."""
     statistics = map(Statistics.of_gaussians, gaussians_of(parts, kind), evidence)
     return merged(list(zip(statistics, classes.places, strict=True)), len(classes.classes)).gaussians()
 
 
 def _card(link: Link, parts: Sequence[Module], classes: Union, kinds: tuple[str, ...]) -> Card:
-    """What there is to say of the whole; what only one teacher said of its part is left out."""
+    """Return the card of the merged task, without the fields that describe a single part."""
     nothing = dict.fromkeys(("validation_accuracy", "trial", "composed", "warm_start", "licence", "tags", "note"))
     told: dict[str, object] = {
         "task": link.task,
@@ -280,7 +280,7 @@ def _precedence(candidate: tuple[Link, list[Module]]) -> tuple[bool, int, str]:
 
 
 def _counts(parts: Sequence[Module], classes: Union) -> np.ndarray:
-    """Images of each class in all parts, as their teachers say."""
+    """Return the number of images of each class in all parts, as stated by their teachers."""
     counts = np.zeros(len(classes.classes))
     for part, places in zip(parts, classes.places, strict=True):
         counts[places] += part.card.counts
@@ -288,11 +288,11 @@ def _counts(parts: Sequence[Module], classes: Union) -> np.ndarray:
 
 
 def _evidence(parts: Sequence[Module], classes: Union) -> list[np.ndarray]:
-    """Images of each part's classes, as far as they are believed.
+    """Return the believed number of images of each part's classes, limited by `MOST_EVIDENCE`.
 
-    A shared class is measured by the middle one of its teachers (of two the lesser), whom neither a boaster nor
-    one who claims a single image can move. Of a class that it alone has, a part is believed to have seen not many
-    more images than of those.
+    For a shared class the limit is a multiple of its teachers' median count (of two, the lower), which neither an
+    exaggerated count nor a claim of a single image can move. For a class that only this part has, it is the same
+    multiple of the part's largest believed count of a shared class.
     """
     counts = [np.asarray(part.card.counts, dtype=np.float64) for part in parts]
     middle = _middle_counts(counts, classes)
@@ -305,7 +305,7 @@ def _evidence(parts: Sequence[Module], classes: Union) -> list[np.ndarray]:
 
 
 def _middle_counts(counts: Sequence[np.ndarray], classes: Union) -> np.ndarray:
-    """For each class the median of what its teachers say, the lower one where there are two."""
+    """Return the median of the teachers' counts for each class, the lower one if there are two."""
     stands, said = np.concatenate(classes.places), np.concatenate(counts)
     order = np.lexsort((said, stands))
     teachers = np.bincount(stands, minlength=len(classes.classes))
@@ -315,7 +315,7 @@ def _middle_counts(counts: Sequence[np.ndarray], classes: Union) -> np.ndarray:
 
 
 def _unrounded(head: Head) -> Tensors:
-    """Tensors that read like a module's and are exact: rows in single precision with a scale of one."""
+    """Return exact head tensors in a module's layout: rows in single precision with a scale of one."""
     return {
         "head.weight": head.weight.astype(np.float32),
         "head.scale": np.ones(len(head.weight), dtype=np.float32),
@@ -324,7 +324,7 @@ def _unrounded(head: Head) -> Tensors:
 
 
 def _probes(parts: Sequence[Module]) -> Tensors:
-    """They were rounded so before: nothing is lost."""
+    """Return the probes of all parts; they were rounded the same way before, so nothing is lost."""
     return probe_tensors(np.concatenate([read_probes(part.tensors, part.card.dim) for part in parts]))
 
 

@@ -1,1 +1,1 @@
-"""The trial of a received module: may it answer here?"""
+"""Vetting: the trial that decides whether a received module may answer in an agent's bank."""

@@ -1,7 +1,7 @@
-"""The trial of a bank: how well a bank answers what its agent can check, and whether newcomers make it worse.
+"""The trial of a bank: how well it answers the images that its agent can check, and whether newcomers harm it.
 
-Every module brings a case: of the agent's own tasks their validation images, whose labels are certain; of other
-tasks their probes, whose labels are what the teacher's head says. The calibration's background sample comes last.
+Every module brings a case: an own task its validation images, whose labels are certain; any other task its probes,
+labelled by the teacher's head. The calibration's background sample comes last.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ Indices = NDArray[np.int64]
 
 
 class CaseAnswers(NamedTuple):
-    """What a module calls the images of a case."""
+    """Counts of a module's answers to the images of a case."""
 
     right: int
-    """By the right name; where labels are unknown, by one of the task's names at all."""
+    """Number of images with the right class name; where labels are unknown, with any class name of the task."""
     names: int
-    """By one of the task's names, right or wrong."""
+    """Number of images with any class name of the task, right or wrong."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Images of one task, and which of its classes they show."""
+    """Images of one task and their labels."""
 
     module: Module
     own: bool
     x: Floats
     labels: Indices | None
-    """None where nobody knows them: an adapted head's probes, which are no images."""
+    """None if they are unknown: the probes of an adapted head are not images."""
 
     def only(self, rows: Flags) -> Case:
         return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
 
     def said_by(self, winner: Module) -> CaseAnswers:
-        """What a module calls the images by their descriptors, and how many of that is right.
+        """Count the answers that a module's head gives from the descriptors, and how many of them are right.
 
-        A second teacher of `Spring_Rolls` may call them `spring roll`; where one of the two tells `A` and `A-`
-        apart, so must the other. A head that looks at an adapted pass cannot be tried on descriptors: what it
-        would say of plain ones may be right and prove nothing.
+        A second teacher of `Spring_Rolls` may call the class `spring roll`. If one of the two teachers
+        distinguishes `A` from `A-`, the other must too. A head for adapted features cannot be tried on plain
+        descriptors: even right answers would prove nothing, so both counts are 0.
         """
         if winner.card.adapted:
             return CaseAnswers(0, 0)
@@ -64,26 +64,26 @@ class Case:
 
     @property
     def error(self) -> float:
-        """How often the task's own head is wrong on images that it has not seen; it has seen those of the case."""
+        """Error rate of the task's own head, 0 to 1, from its card: it was trained on the case's images."""
         accuracy = self.module.card.validation_accuracy
         return 0.0 if accuracy is None else 1 - accuracy
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a bank made of a case."""
+    """A bank's results on one case."""
 
     images: int
     right: int
-    """Called by the right name, whoever taught it, if an answer must be given."""
+    """Number of images with the right class name from any teacher's module, with `unknown` not allowed."""
     known: int
     excused: float
-    """Errors to expect where another teacher of the same classes answers, as good as the first on new images."""
+    """Expected errors where another teacher of the same classes answers, with the first one's error rate."""
 
 
 @dataclass
 class Taken:
-    """Images of others that a teacher's modules answer wrongly, and how many such errors are excused."""
+    """Number of other teachers' images that a teacher's modules answer wrongly, and of errors excused."""
 
     wrong: int = 0
     excused: float = 0.0
@@ -91,25 +91,25 @@ class Taken:
 
 @dataclass(frozen=True)
 class Tried:
-    """How a bank did in all its cases."""
+    """A bank's results on all its cases."""
 
     modules: list[Module]
     mapper: Mapper | None
     own: dict[str, Result]
-    """By module id: the agent's own images."""
+    """Results on the agent's own images, by module id."""
     others: dict[str, Result]
-    """By module id: the probes of other teachers."""
+    """Results on the probes of other teachers, by module id."""
     taken: dict[tuple[str, bool], Taken]
-    """By a teacher's key, and whether it is taken from the agent's own images."""
+    """Wrong answers by the teacher's key, and by whether the images are the agent's own."""
     claims: Indices
-    """For each background image the index of the module that claims it, −1 where it is unknown."""
+    """Index of the module that claims each background image; −1 where the image is unknown."""
     met: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By a module's id and that of one of the agent's own tasks: images of the task that the other module answers
-    with one of the task's names, right or wrong."""
+    """Number of images of one of the agent's own tasks that another teacher's module answers with one of the
+    task's class names, right or wrong; by the module's id and the own task's id."""
 
 
 class BankTrial:
-    """Has one agent's bank answer its cases, and marks the answers."""
+    """Runs one agent's bank on its cases and marks the answers."""
 
     def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
         self.prior = prior
@@ -118,7 +118,7 @@ class BankTrial:
         self._own = {kept.module.id: kept for kept in own if len(kept.x)}
 
     def run(self, modules: list[Module], mapper: Mapper | None = None) -> Tried:
-        """Let a bank answer all its cases in one go; `mapper` is the bank's, if it is built already."""
+        """Return a bank's results on all its cases; `mapper` is the bank's mapper, if it has been built."""
         if not modules:
             return Tried([], None, {}, {}, {}, np.full(len(self.background), -1))
         mapper = mapper or Mapper(modules, self.kind, self.prior)
@@ -141,7 +141,7 @@ class BankTrial:
         return Tried(modules, mapper, results[True], results[False], dict(taken), claims, met)
 
     def own_results(self, modules: list[Module], together: Mapping[str, Indices]) -> dict[str, list[Result]]:
-        """How a bank answers the agent's own images: a task's all, each class's, some classes' together."""
+        """Return results on the agent's own images by module id: whole task, each class, `together` classes."""
         mapper = Mapper(modules, self.kind, self.prior)
         found: dict[str, list[Result]] = {}
         for module_id, kept in self._own.items():
@@ -165,7 +165,7 @@ class BankTrial:
 
 
 def _split(mapped: Mapped | Judged, counts: Sequence[int]) -> list[tuple[Indices, Flags]]:
-    """Winners and unknowns of as many images each, and of the rest."""
+    """Split winners and unknown flags into consecutive groups of `counts` images; the rest is the last group."""
     ends = np.cumsum(counts)
     return list(zip(np.split(mapped.task, ends), np.split(mapped.unknown, ends), strict=True))
 
@@ -182,7 +182,7 @@ def _marked(
     taken: dict[tuple[str, bool], Taken],
     met: dict[tuple[str, str], int],
 ) -> Result:
-    """Mark one case, and put wrong answers down to the other teachers who gave them."""
+    """Mark one case, and add its wrong answers to the accounts in `taken` of the teachers who gave them."""
     right, excused = 0, 0.0
     for index in np.unique(winners):
         rows, winner = winners == index, modules[index]
@@ -207,29 +207,29 @@ def _said(module: Module, x: Floats) -> Indices:
     return found
 
 
-# Is a bank worse for its newcomers? The rules, each with a tolerance that few images demand.
+# The rules for whether newcomers make a bank worse. Each has a tolerance, because there are few images.
 #
-# Thirty validation images cannot tell a loss of one point from none: a single image is three. So an image count is
-# compared with what a binomial of the allowed rate hardly ever exceeds, and honest modules pass whatever their
-# luck.
+# Thirty validation images cannot distinguish a loss of one percentage point from none: a single image is three
+# points. So the number of lost images is compared with a bound that a binomial with the allowed rate hardly ever
+# exceeds. Honest modules then pass even with bad luck.
 
 LOSS = 0.01
-"""A newcomer may cost so much accuracy over all of an agent's own images, and over all probes of others."""
+"""Accuracy that a newcomer may cost over all of an agent's own images, and over all probes of others, 0 to 1."""
 TASK_LOSS = 0.05
-"""So much on any one task, and so much by all of a teacher's modules: tasks that look alike do take images."""
+"""Accuracy that may be lost on one task, or to all of a teacher's modules: similar tasks do take images."""
 UNKNOWN = 0.05
-"""So many more may become unknown: the threshold is every module's, and moves a little with each."""
+"""Share of images that may become unknown: all modules set the threshold, and each moves it a little."""
 RISK = 1e-4
-"""How probable it may be that a newcomer which costs exactly that much is held back by bad luck."""
+"""Probability of holding back, by bad luck, a newcomer that costs exactly the allowed accuracy."""
 
 OWN_IMAGES = "the agent's own validation images"
 PROBES = "the probes of other modules"
 
 
 def tolerance(images: int, rate: float, excused: float = 0.0) -> int:
-    """How many of so many images may be lost: more are improbable (`RISK`) where the true loss is `rate`.
+    """Return how many of `images` may be lost: at a true loss of `rate`, more has probability `RISK` at most.
 
-    `excused` are errors to expect besides.
+    `excused` is the number of further errors to expect.
 
     >>> tolerance(30, 0.01), tolerance(200, 0.01), tolerance(4, 0.05), tolerance(200, 0.01, excused=20)
     (4, 9, 3, 40)
@@ -241,7 +241,7 @@ def tolerance(images: int, rate: float, excused: float = 0.0) -> int:
 
 
 def _more_than_each(images: int, rate: float) -> NDArray[np.float64]:
-    """The probabilities that a binomial exceeds 0, 1, … up to all images; scipy's would cost a node 16 MB."""
+    """Return the probabilities that a binomial exceeds 0, 1, … `images`; scipy would cost a node 16 MB."""
     steps = np.arange(1, images + 1)
     ratios = np.log((images - steps + 1) / steps * rate / (1 - rate))
     exactly = np.exp(images * np.log1p(-rate) + np.concatenate([[0.0], np.cumsum(ratios)]))
@@ -250,7 +250,7 @@ def _more_than_each(images: int, rate: float) -> NDArray[np.float64]:
 
 
 def harm(before: Tried, after: Tried, newcomers: list[Module], max_claim: float) -> str | None:
-    """Say how a bank is worse for its newcomers, in a sentence with figures, or nothing."""
+    """Return a sentence with figures on how newcomers make a bank worse, or None if they do not."""
     known = dict(before.others)
     if len(newcomers) > 1:  # nor may one of them take what another brings
         known |= {m.id: _undisturbed(after.others[m.id]) for m in newcomers if m.id in after.others}
@@ -263,17 +263,17 @@ def harm(before: Tried, after: Tried, newcomers: list[Module], max_claim: float)
 
 
 def own_loss(before: Tried, after: Tried) -> str | None:
-    """Say how the agent's own images suffer, or nothing."""
+    """Return a sentence on how the results on the agent's own images got worse, or None."""
     return _loss(before.own, after, OWN_IMAGES)
 
 
 def _undisturbed(result: Result) -> Result:
-    """What a newcomer's case would be if no other module answered it."""
+    """Return the result of a newcomer's case as it would be if no other module answered its images."""
     return replace(result, right=result.images, excused=0.0)
 
 
 def _loss(before: dict[str, Result], after: Tried, what: str) -> str | None:
-    """Compare the results of cases, over all tasks and for each."""
+    """Return a complaint if results got worse, over all tasks together or for any one task."""
     later = after.own | after.others
     examined = [m for m in after.modules if m.id in before and m.id in later]
     if not examined:
@@ -291,7 +291,7 @@ def _summed(results: Iterable[Result]) -> Result:
 
 
 def worse(before: Result, after: Result, rate: float, what: str) -> str | None:
-    """Compare the results of one case."""
+    """Return a complaint if too many answers to one case became wrong or unknown; `rate` is the allowed loss."""
     images = after.images
     allowed = tolerance(images, rate, after.excused - before.excused)
     if before.right - after.right > allowed:
@@ -309,7 +309,7 @@ def worse(before: Result, after: Result, rate: float, what: str) -> str | None:
 
 
 def _claim(before: Tried, after: Tried, newcomers: list[Module], max_claim: float) -> str | None:
-    """Look at the background: what newcomers claim, and what older modules know only since they came."""
+    """Check the background images that newcomers claim, and those that older modules claim only since then."""
     images, places = len(after.claims), [after.modules.index(m) for m in newcomers]
     most = max(int(np.sum(after.claims == place)) for place in places)
     opened = int(np.sum((before.claims < 0) & (after.claims >= 0) & ~np.isin(after.claims, places)))
@@ -325,7 +325,7 @@ def _claim(before: Tried, after: Tried, newcomers: list[Module], max_claim: floa
 
 
 def _greed(before: Tried, after: Tried, newcomers: list[Module]) -> str | None:
-    """Look at all that a teacher sent: many modules must not take bit by bit what one may not."""
+    """Check all modules of a teacher together: many must not take bit by bit what a single one may not."""
     for teacher in sorted({m.card.teacher_key for m in newcomers}):
         count = sum(m.card.teacher_key == teacher for m in after.modules)
         for own, what in ((True, OWN_IMAGES), (False, PROBES)):
@@ -341,6 +341,6 @@ def _greed(before: Tried, after: Tried, newcomers: list[Module]) -> str | None:
 
 
 def _images_of_others(tried: Tried, teacher: str, own: bool) -> int:
-    """Count the images that a teacher's modules could take."""
+    """Count the images of other teachers' tasks, which a teacher's modules could take."""
     results = tried.own if own else tried.others
     return sum(results[m.id].images for m in tried.modules if m.id in results and m.card.teacher_key != teacher)

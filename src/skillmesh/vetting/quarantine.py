@@ -1,10 +1,10 @@
-"""Quarantine: a module that arrives is tried before it may answer.
+"""Quarantine: the trial that a received module must pass before it may answer.
 
-By itself it must look like a task. Then it joins the agent's bank on trial (`bank_trial.py`): if the agent
-does worse on what it knows for certain, on what other teachers sent along, or on images that no single task should
-claim, the newcomer is held back, with figures that say why (`bank_trial.py`).
+First the module is measured by itself: it must look like a task. Then it joins the agent's bank on trial
+(`bank_trial.py`). It is held back, with figures that give the reason, if the agent does worse on its own
+validation images, on other teachers' probes, or on background images that no single task should claim.
 
-Newcomers are tried together, in one mapper that the agent then goes on with. Only a batch that fails is halved,
+Newcomers are tried together, in one mapper that the agent then keeps using. Only a batch that fails is halved,
 until the modules to blame are found.
 """
 
@@ -31,7 +31,7 @@ from skillmesh.store.home import OwnValidation
 from skillmesh.vetting.bank_trial import BankTrial, Tried, harm, own_loss
 
 COMPARED = 64
-"""Of so many classes of two parts it is seen whether they agree, or all: tasks of thousands would take minutes."""
+"""Largest number of shared classes compared between two parts: all of thousands would take minutes."""
 
 
 def shared_kinds(parts: Sequence[Module]) -> list[str]:
@@ -41,14 +41,14 @@ def shared_kinds(parts: Sequence[Module]) -> list[str]:
 
 
 def gaussians_of(parts: Sequence[Module], kind: str) -> list[Gaussians]:
-    """Read anchors without an agent's settings: whoever holds the same parts makes the same of them."""
+    """Read the parts' anchors with default settings, so that all agents get the same from the same parts."""
     return [KINDS[kind].read(part.tensors).gaussians(AnchorSettings()) for part in parts]
 
 
 def disagreement(parts: Sequence[Module], prior: Prior) -> tuple[int, int]:
-    """Of classes of one name in two parts, how many there are, and how many lie nearer to a class of another.
+    """Return how many classes of one name in two parts were compared, and how many lie nearer to another class.
 
-    Of several parts, those two count that agree the least.
+    Both directions of comparison count. With more than two parts, the pair that agrees the least counts.
     """
     worst = (0, 0)
     for seen in _compared(parts, prior).values():
@@ -59,7 +59,7 @@ def disagreement(parts: Sequence[Module], prior: Prior) -> tuple[int, int]:
 
 
 def disputed(parts: Sequence[Module], index: int, prior: Prior) -> Places:
-    """Which classes of one part lie nearer to a class of another name in any other, or others' nearer to its."""
+    """Return the classes of part `index` that, in either direction, lie nearer to a class of another name."""
     found = np.zeros(len(parts[index].card.classes), dtype=np.bool_)
     places = union([part.card.classes for part in parts]).places
     for (i, j), seen in _compared(parts, prior).items():
@@ -69,7 +69,7 @@ def disputed(parts: Sequence[Module], index: int, prior: Prior) -> Places:
 
 
 class _Compared(NamedTuple):
-    """Classes that two parts share, and which of them the second takes for another, or the first does."""
+    """Classes that two parts share; `there`: those the second part takes for another class, `back`: the first."""
 
     places: Places
     there: NDArray[np.bool_]
@@ -77,7 +77,7 @@ class _Compared(NamedTuple):
 
 
 def _compared(parts: Sequence[Module], prior: Prior) -> dict[tuple[int, int], _Compared]:
-    """Compare all pairs; each part's closed form is made once."""
+    """Compare all pairs of parts; each part's closed-form head is computed once."""
     places = union([part.card.classes for part in parts]).places
     known = gaussians_of(parts, shared_kinds(parts)[0])
     precision = pooled_precision(known, prior)
@@ -96,41 +96,41 @@ def _compared(parts: Sequence[Module], prior: Prior) -> dict[tuple[int, int], _C
     return found
 
 
-# What a module shows by itself, before it meets a bank: a few bounds that no honest teacher comes near.
+# Checks of a module by itself, before it joins a bank: a few bounds that no honest teacher comes near.
 #
-# A bank pools what its modules say of themselves, so one absurd number could move all of its answers. Each check
-# compares with the calibration, which every agent of a backbone has; `benchmarks/quarantine.py` measures how far
-# real tasks stay below the bounds.
+# A bank pools the numbers in its modules, so one absurd number could change all of its answers. Each check
+# compares with the calibration, which all agents with the same backbone have. `benchmarks/quarantine.py` measures
+# by how much real tasks stay below the bounds.
 
 MAX_DISTANCE = 8.0
-"""Squared distance of a mean or probe from the calibration's centre, in units of that of images on average."""
+"""Largest squared distance of a mean or probe from the calibration's centre, in units of the images' average."""
 MAX_CERTAINTY = 50.0
-"""Log-odds of a head's best class over its second on images that are not of its task, in the middle."""
+"""Largest median log-odds of a head's best class over its second, on images that are not of its task."""
 MAX_IMAGES = 10_000_000
-"""Training images of a task. Counts weigh little here (a task has one voice at most), but a lie is a lie."""
+"""Largest number of training images. Counts weigh little (one vote per task at most) but must be plausible."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of a module by itself."""
+    """Measurements of a module by itself."""
 
     kind: str
     claim: float
-    """Share of the background that it says it knows, in a bank of its own."""
+    """Share of the background images that it claims in a bank of its own, 0 to 1."""
     distance: float
     spread: float
-    """Scatter within its classes, in units of the calibration's."""
+    """Scatter within its classes, in units of the calibration's scatter."""
     certainty: float
     oddity: float | None
-    """Novelty of its middle probe; none where it has no probes."""
+    """Median novelty of its probes; None if it has no probes."""
     images: int
-    """What it says it was learned from."""
+    """Number of training images according to its card."""
     freedom: int | None
-    """Images less classes, as its anchor has it; none where the kind stores none."""
+    """Number of images minus number of classes, as stored in its anchor; None if this kind stores none."""
 
     @property
     def complaint(self) -> str | None:
-        """What is wrong with it, as a sentence, or nothing."""
+        """A sentence that names the first bound exceeded, or None."""
         if self.distance > MAX_DISTANCE:
             return (
                 f"a mean or probe lies {self.distance:.3g} times as far out as images usually do, "
@@ -162,7 +162,7 @@ class Figures:
 
 
 def figures_of(module: Module, kind: str, prior: Prior, background: Floats) -> Figures:
-    """Measure a module in a bank of its own. Nothing of other modules takes part: they cannot cover for it."""
+    """Measure a module in a bank of its own, where no other module can hide its faults."""
     anchor = KINDS[kind].read(module.tensors)
     whole = prior.within.variances.sum() + prior.between.variances.sum()
     probes = read_probes(module.tensors, module.card.dim)
@@ -188,14 +188,14 @@ def _certainty(module: Module, background: Floats) -> float:
 
 
 MET_IMAGES, MET_SHARE = 3, 0.1
-"""A second teacher of a task takes so many of its images at least, and such a share of them."""
+"""Fewest images, and smallest share, of an own task that a newcomer answers to count as its second teacher."""
 MISNAMED = 0.5
-"""So many of the names that it shares with the first may be nearer to other classes of the first."""
+"""Largest share of the names both teach that may lie nearer to a class of another name, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A module that is not let in, and why."""
+    """A module that is held back, and the reason."""
 
     module: Module
     reason: str
@@ -203,36 +203,36 @@ class Held:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of some newcomers."""
+    """The outcome of a trial of newcomers."""
 
     accepted: tuple[Module, ...]
     held: tuple[Held, ...]
     modules: list[Module]
     """The live modules and the accepted ones, in the bank's order."""
     mapper: Mapper | None
-    """Over `modules`, where one was built."""
+    """The mapper of `modules`, if one was built."""
 
 
 class Quarantine:
     """Tries newcomers for one agent."""
 
     def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
-        """Take what the agent tries modules on; `background` as `background_of` brings it into its space."""
+        """Keep what the trials need; `background` is the output of `background_of`."""
         self._trial = BankTrial(prior, kind, background, own)
         self._max_claim = KINDS[kind].most_claimed
         self._last: Tried | None = None
-        """The last bank's results; without its mapper, which is large."""
+        """Results of the last bank tried, without its mapper, which is large."""
 
     def judge(self, live: Sequence[Module], newcomers: Sequence[Module], mapper: Mapper | None = None) -> Verdict:
-        """Say which newcomers may join the live modules.
+        """Decide which newcomers may join the live modules.
 
-        What is live already, or older than what is live, is neither accepted nor held. A newer version is compared
-        with the bank without the older one, which stays if its successor is held.
+        A newcomer that is live already, or older than the live version, is neither accepted nor held. A newer
+        version is compared with the bank without the older one, which stays if the newer one is held.
 
         Parameters
         ----------
         mapper
-            That over the live modules in the bank's order, if it is built already.
+            The mapper of the live modules in the bank's order, if it has been built.
         """
         candidates, held = self._inspected(_newest(live, newcomers))
         base = _without_replaced(live, candidates)
@@ -246,15 +246,15 @@ class Quarantine:
         return Verdict(tuple(in_order(accepted)), tuple(everyone), modules, after.mapper)
 
     def _before(self, base: list[Module], mapper: Mapper | None) -> Tried:
-        """How the bank did without the newcomers: as it did with the last ones, where nothing else has changed."""
+        """Return the bank's results without the newcomers: the last results if they are of the same modules."""
         if self._last is not None and self._last.modules == base:
             return self._last
         return self._trial.run(base, mapper)
 
     def _inspected(self, newcomers: list[Module]) -> tuple[list[Module], list[Held]]:
-        """Hold back what is absurd by itself; order the others, those that claim least of the background first.
+        """Hold back modules that fail by themselves; sort the others by their background claim, smallest first.
 
-        Whoever comes first in a batch has it easier, and that should not be the greedy.
+        Modules that come first in a batch pass more easily, so those that claim much must not be first.
         """
         held, fine = [], []
         for module in newcomers:
@@ -266,7 +266,7 @@ class Quarantine:
         return [module for *_, module in sorted(fine, key=lambda ranked: ranked[:3])], held
 
     def _admit(self, before: Tried, newcomers: list[Module]) -> tuple[list[Module], list[Held], Tried]:
-        """Let all in if together they do no harm; else try the halves, the second after the first."""
+        """Accept all newcomers if together they do no harm; else try the halves, the second after the first."""
         if not newcomers:
             return [], [], before
         after = self._trial.run(in_order(before.modules + newcomers))
@@ -285,9 +285,9 @@ class Quarantine:
         return first + second, first_held + second_held, last
 
     def _uncovered(self, before: Tried, newcomers: list[Module]) -> str | None:
-        """Say how composed newcomers would harm the agent's own images if the sources before them were gone.
+        """Return how composed newcomers would harm the agent's own images without their sources, or None.
 
-        A source may be withdrawn at any time, and what stood back behind it then answers untried.
+        A source may be withdrawn at any time. The composed task that gave way to it then answers without a trial.
         """
         sources = {source for module in newcomers for source, _ in module.card.origins} - before.own.keys()
         rest = [module for module in before.modules if module.id not in sources]
@@ -298,11 +298,11 @@ class Quarantine:
         return None if reason is None else f"were it not for the tasks that it is composed of: {reason}"
 
     def _misnamed(self, after: Tried, newcomers: list[Module]) -> str | None:
-        """Say which of the agent's own tasks a newcomer teaches under the same names, put to other classes.
+        """Return a complaint if a newcomer uses the class names of one of the agent's own tasks for other classes.
 
-        Where an agent has few images, or knows few of them itself, wrong answers could be bad luck; that classes
-        lie in each other's places cannot. A task whose names are the same and that looks another way (written and
-        signed digits) takes no images and is not meant.
+        If an agent has few images, or knows few of them itself, wrong answers could be bad luck. Classes that lie
+        in each other's places cannot. A task with the same names but a different look (written and signed digits)
+        takes no images and is not affected.
         """
         if not KINDS[self._trial.kind].adds_up:
             return None
@@ -322,9 +322,9 @@ class Quarantine:
 
 
 def background_of(calibration: Calibration, representation: Representation, compact: bool) -> Floats:
-    """Bring the calibration's background sample into an agent's representation.
+    """Convert the calibration's background sample to an agent's representation.
 
-    It is stored as standardised descriptors. Undoing that gives the features again, but for what was clipped.
+    It is stored as standardised descriptors. Undoing that restores the features, except for clipped values.
     """
     if compact:
         return calibration.background @ calibration.basis.T
@@ -337,7 +337,7 @@ def background_of(calibration: Calibration, representation: Representation, comp
 
 
 def _lineage(module: Module) -> tuple[str, str]:
-    """What the versions of one teacher's task have in common."""
+    """Return the key that all versions of one teacher's task share."""
     return module.card.teacher_key, module.card.task
 
 
@@ -347,7 +347,7 @@ def _without_replaced(live: Sequence[Module], newcomers: list[Module]) -> list[M
 
 
 def _newest(live: Sequence[Module], newcomers: Sequence[Module]) -> list[Module]:
-    """Leave out what is live already and what a newer version replaces: the bank would not take it."""
+    """Leave out modules that are live or that a newer version replaces: the bank would not import them."""
     newest = {_lineage(m): m for m in live}
     for module in sorted(newcomers, key=lambda m: (m.card.version, m.id)):
         known = newest.get(_lineage(module))
