@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -203,7 +204,8 @@ class Meter:
 
     def row(self, case: str, verb: str, do: Callable[[], str]) -> Row:
         for process in ("self", *_children()):
-            Path(f"/proc/{process}/clear_refs").write_text("5")
+            with suppress(FileNotFoundError, ProcessLookupError):  # a helper that ended has no peak to clear
+                Path(f"/proc/{process}/clear_refs").write_text("5")
         self._helper = 0.0
         began = time.perf_counter()
         outcome = do()

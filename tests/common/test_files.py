@@ -256,7 +256,7 @@ class TestExport:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(AgentError, match="No space left on device; free some space"):
+        with pytest.raises(AgentError, match="No space left on device; make room"):
             tiny_taught.export("dice", tmp_path / "dice.skill")
         assert names(tmp_path) == set()
 

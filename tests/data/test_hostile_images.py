@@ -589,7 +589,7 @@ PLACES = (
 def test_only_regular_files_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     path = cases.PLACES[name](Path())  # a socket's path must be short
-    with pytest.raises(UnreadableImageError, match=r"(device|pipe|socket|folder), not|empty|more than the"):
+    with pytest.raises(UnreadableImageError, match=r"(device|pipe|socket|folder), not|empty|expected at most"):
         read_pixels(as_image(path), SIZE)
 
 

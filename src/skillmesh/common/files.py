@@ -44,8 +44,8 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NOT_SUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 """Error numbers of file systems that cannot lock a file or sync a folder."""
 _REMEDIES = {
-    errno.ENOSPC: "free some space, then try again",
-    errno.EDQUOT: "free some space, then try again",
+    errno.ENOSPC: "make room, then try again",
+    errno.EDQUOT: "make room, then try again",
     errno.ENOENT: "name a file in a folder that exists",
     errno.ENOTDIR: "name a file in a folder that exists",
     errno.EISDIR: "name a file, not a folder",
