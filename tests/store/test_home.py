@@ -229,7 +229,7 @@ class TestRepair:
     def test_says_what_is_lost_with_the_whole_file(self, home, command):
         garbage(home / "ledger.sqlite")
         said = command("repair", "--home", home).out
-        for text in ("kept as", "skillmesh trust add", "may come back", "are banned", "merged", "sync"):
+        for text in ("kept as", "names that you gave them", "may come back", "are banned", "merged", "sync"):
             assert text in said
         view = Core(home).ledger.view()
         assert (view.trusted, view.bans, view.seen) == ({}, {}, {})
