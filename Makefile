@@ -13,7 +13,7 @@ NO_LOCK := "requirements-dev.lock is for Linux, Python 3.11 and the CPU build of
 # Two workers with one thread each: two with two would wait for each other.
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-ci test-product test-all lint types docs-check docs bench bench-mesh campaign mutants lock audit sbom clean
+.PHONY: demo test test-ci test-product test-all lint types docs-check docs site bench bench-mesh campaign mutants lock audit sbom clean
 
 demo: $(READY)
 	$(BIN)/skillmesh demo --out demo-out
@@ -51,6 +51,10 @@ docs: $(READY)
 	$(BIN)/python benchmarks/render_docs.py
 	$(BIN)/python tools/reference.py
 
+# The docs as a site in site/, with navigation and search; needs no network.
+site: $(READY)
+	$(BIN)/zensical build --clean --strict
+
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
 
@@ -59,7 +63,8 @@ bench-mesh: $(READY)
 	$(BIN)/python benchmarks/mesh.py
 	$(BIN)/python benchmarks/mesh_answers.py
 
-# Looks for faults for an hour and a half, and goes on where the last call stopped; docs/security.md has what it found.
+# Looks for faults for an hour and a half, and resumes where the last call stopped; docs/appendix/security-campaign.md has
+# what it found.
 campaign: $(READY)
 	$(BIN)/python benchmarks/campaign.py --seconds 5400 --kept campaign-out
 
@@ -68,7 +73,7 @@ mutants: $(READY)
 	$(BIN)/python benchmarks/mutants.py --kept mutants-out
 
 # The locks: every package's version from constraints.txt, with the hashes of its files.
-COMPILE = $(TOOLS)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11 \
+COMPILE = $(TOOLS)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11.5 \
           -c constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 lock: $(AUDIT)
 	printf 'hatchling\neditables\n' | $(COMPILE) pyproject.toml - -o requirements.lock
@@ -108,4 +113,4 @@ $(AUDIT): pyproject.toml
 	touch $(AUDIT)
 
 clean:
-	rm -rf $(VENV) .venv-audit demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) .venv-audit demo-out site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -1,4 +1,4 @@
-"""Measure accuracy over a folder of tasks; each row of the tables in docs/results.md is one `skillmesh eval`.
+"""Measure accuracy over a folder of tasks: each row of docs/appendix/accuracy.md is one `skillmesh eval`.
 
     python benchmarks/accuracy.py ../shared/tasks
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import skillmesh_challenge.baselines.methods  # noqa: F401  (they have names now)
+import skillmesh_challenge.baselines.methods  # noqa: F401  (registers the methods)
 from skillmesh.data.folder import find_tasks
 from skillmesh_challenge.baselines.settings import Baseline
 from skillmesh_challenge.baselines.trials import run_jobs
@@ -35,7 +35,7 @@ TUNED = Path(__file__).parent / "tuned"
 
 @dataclass(frozen=True)
 class Job:
-    """One method with one seed; small, and can be sent to another process."""
+    """A run of one method with one seed; small enough to send to another process."""
 
     method: str
     seed: int
@@ -43,7 +43,7 @@ class Job:
     out: Path
     device: str | None
     settings: Path
-    """Folder of methods' files."""
+    """Folder of the tuned methods' files."""
 
     def make(self) -> Record:
         method, name = self._method()
@@ -63,7 +63,7 @@ class Job:
         return run(plan)
 
     def _method(self) -> tuple[Method, str]:
-        """As its file says, where it has one; and how a command names it."""
+        """Return the method, from its file if it has one, and its name in a command."""
         file = self.settings / f"{self.method}.toml"
         if file.exists():
             return find_method(str(file)), f"benchmarks/{file.parent.name}/{file.name}"
@@ -105,10 +105,11 @@ def main() -> None:
         print(f"{job.method} {job.seed}: {100 * found['final_accuracy']:.1f} %", flush=True)
 
 
-# What the docs show.
+# Gather the results that the docs show.
 
 
 def gathered(folder: Path, settings: Path, remark: str | None, before: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the results of all runs in a folder, with the results `before` that the runs do not contain."""
     comparison = collect([folder])
     first = comparison.groups[0].first
     if others := {r.settings.data_hash for r in comparison.records} - {first.settings.data_hash}:
@@ -137,6 +138,7 @@ def gathered(folder: Path, settings: Path, remark: str | None, before: dict[str,
 
 
 def row(group: Group) -> dict[str, Any]:
+    """Return the results of one method over its seeds."""
     figures = {
         "after_learning": group.over_seeds(lambda record: after_learning(record.matrix("given"))),
         "task_given": group.figure("task_given_accuracy"),
@@ -148,7 +150,7 @@ def row(group: Group) -> dict[str, Any]:
         "seconds": group.figure("wall_seconds", "teachers_seconds"),
     }
     return {name: as_json(value) for name, value in figures.items()} | {
-        "told": group.told,
+        "told": group.has_task_label,
         "settings": group.method,
         "runs": [
             {"seed": r.settings.seed, "forgetting": forgetting(r.matrix("final")), "tasks": by_task(r)}
@@ -160,7 +162,7 @@ def row(group: Group) -> dict[str, Any]:
 
 
 def together(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
-    """A row of all seeds; the new one alone where it has all seeds of the old."""
+    """Return a method's results over old and new seeds; the new ones alone if they include all old seeds."""
     if before is None:
         return now
     name, old, new = now["settings"]["name"], *({run["seed"] for run in row["runs"]} for row in (before, now))
@@ -181,12 +183,12 @@ def together(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, An
 
 
 def first_task(record: Record) -> float:
-    """Of the first task, at the end."""
+    """Return the accuracy on the first task at the end of the stream."""
     return record.steps[-1].tasks[0].final
 
 
 def by_task(record: Record) -> dict[str, dict[str, float]]:
-    """Of each task, in the order in which they were learned: when it had just been, and at the end."""
+    """Return each task's accuracy just after it was learned and at the end, in the order of learning."""
     learned, final = record.matrix("given").diagonal(), record.matrix("final")[-1]
     return {
         name: {"after_learning": round(float(then), 6), "final": round(float(now), 6)}
@@ -195,6 +197,7 @@ def by_task(record: Record) -> dict[str, dict[str, float]]:
 
 
 def as_json(value: Interval | None) -> dict[str, Any] | None:
+    """Return an interval as a JSON-compatible dict."""
     return None if value is None else asdict(value)
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/baselines_figure.py
 
-Reads docs/results/baselines.json and writes docs/images/baselines.png. Frozen peers except the best, and networks
-that start from random weights, appear only in the table in the docs.
+Reads docs/results/baselines.json and writes docs/images/baselines.png. It leaves out the methods on a frozen
+backbone except the best one, and the networks that start from random weights: docs/appendix/baselines.md has them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from skillmesh_challenge.report.dots import DotRow, best_first, draw
 from skillmesh_challenge.report.style import drawing
 
 DOCS = Path(__file__).parent.parent / "docs"
-SPRINGS = ("ewc", "ewc-online", "si", "mas")
+REGULARISED = ("ewc", "ewc-online", "si", "mas")
+"""Methods with a quadratic penalty on important weights."""
 SHOWN = {
     *("sketch-auto", "sketch", "slda-descriptor"),
     *("naive", "joint", "lwf", "er", "psp", "supsup"),
-    *SPRINGS,
-    *(f"{name}-steady" for name in SPRINGS),
+    *REGULARISED,
+    *(f"{name}-steady" for name in REGULARISED),
 }
+"""Methods in the figure."""
 
 
 def row(name: str, method: dict[str, Any]) -> DotRow:
+    """Return the figure's row of one method."""
     learned, forgotten, final = (Interval(**method[key]) for key in ("after_learning", "forgetting", "final"))
     return DotRow(name, method["told"], learned, forgotten, final)
 

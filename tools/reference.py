@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -51,15 +52,40 @@ def written(page: Path, text: str, check: bool) -> bool:
 # Commands.
 
 
-def commands_page() -> str:
-    for name in COMMANDS:
-        import_module(f"skillmesh.cli.{name}")
-    parts = [command_section(path, command) for path, command in all_commands()]
+COMMAND_PAGES = {
+    "commands.md": ("Commands: learn and ask", ["init", "learn", "samples", "ask", "eval", "demo"]),
+    "commands-tasks.md": (
+        "Commands: tasks and backbones",
+        ["tasks", "show", "export", "import", "forget", "compose", "merge", "classes", "calibrate", "backbone"],
+    ),
+    "commands-mesh.md": (
+        "Commands: sharing",
+        [
+            *("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config", "repair"),
+            *("trust", "quarantine", "certs"),
+        ],
+    ),
+    "commands-challenge.md": ("Commands: the SKILL challenge", ["challenge"]),
+}
+
+
+def commands_page(name: str) -> str:
+    for module in COMMANDS:
+        import_module(f"skillmesh.cli.{module}")
+    title, first_words = COMMAND_PAGES[name]
+    sections = [
+        command_section(path, command) for path, command in all_commands() if path.split()[1] in first_words
+    ]
+    others = [
+        f"[{title.partition(': ')[2]}]({page})" for page, (title, _) in COMMAND_PAGES.items() if page != name
+    ]
     intro = (
         "Every command takes `--home DIR`, before or after its name, and `--help`. Those that a program would "
-        "read take `--json`. Exit status: 0 done, 1 an error that the message explains, 2 a wrong call."
+        "read take `--json` ([keys](json.md)). Exit status: 0 done, 1 an error that the message explains, 2 a "
+        "wrong call. "
+        f"More commands: {', '.join(others)}."
     )
-    return page("Commands", intro, *parts)
+    return page(title, intro, *sections)
 
 
 def all_commands() -> Iterator[tuple[str, Any]]:
@@ -103,12 +129,24 @@ def parameter_row(parameter: Any, context: Any) -> str:
 # The Python API.
 
 
-def python_page() -> str:
-    names = [
-        name for name in skillmesh.__all__ if name != "__version__" and not is_error(getattr(skillmesh, name))
-    ]
-    intro = "What `import skillmesh` offers. Everything else is private. Errors: [errors](errors.md)."
-    return page("Python API", intro, *(class_section(name, getattr(skillmesh, name)) for name in names))
+PYTHON_PAGES = {
+    "python.md": ("Python API: Agent", ["Agent"]),
+    "python-results.md": ("Python API: results", ["LearnResult", "Answer", "Guess", "Evaluation"]),
+    "python-types.md": (
+        "Python API: other types",
+        ["Adaptation", "WarmStart", "Module", "Card", "Backbone", "Node"],
+    ),
+}
+
+
+def python_page(name: str) -> str:
+    title, names = PYTHON_PAGES[name]
+    others = [f"[{title.partition(': ')[2]}]({page})" for page, (title, _) in PYTHON_PAGES.items() if page != name]
+    intro = (
+        "`import skillmesh` offers the types on these pages and the [errors](errors.md); everything else is "
+        f"private. More: {', '.join(others)}."
+    )
+    return page(title, intro, *(class_section(name, getattr(skillmesh, name)) for name in names))
 
 
 def class_section(name: str, cls: type) -> str:
@@ -195,21 +233,20 @@ def errors_page() -> str:
     intro = (
         "Every error that a user can act on is a `SkillmeshError`. Its message says what was found, what "
         "was expected and what to do. A command prints it and ends with status 1; with `--json` it prints "
-        '`{"error": "…"}` as well.'
+        '`{"error": "…"}` as well. Dots show the hierarchy: catching an error '
+        "also catches those below it with more dots."
     )
-    return page("Errors", intro, "\n".join(error_rows(SkillmeshError, 0)))
+    head = ["| error | cause | what to do |", "|---|---|---|"]
+    return page("Errors", intro, "\n".join([*head, *error_rows(SkillmeshError, 0)]))
 
 
 def error_rows(cls: type, depth: int) -> Iterator[str]:
-    text = docstring(cls).partition("**Examples**")[0]
-    yield f"{'  ' * depth}- `{cls.__name__}`: {' '.join(text.split())}"
+    cause, _, remedy = docstring(cls).partition("**Examples**")[0].partition("What to do: ")
+    remedy = remedy[:1].upper() + remedy[1:]
+    yield f"| {'· ' * depth}`{cls.__name__}` | {cell(cause)} | {cell(remedy)} |"
     for inner in sorted(cls.__subclasses__(), key=lambda error: error.__name__):
         if inner.__module__ == "skillmesh.errors":
             yield from error_rows(inner, depth + 1)
-
-
-def is_error(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, BaseException)
 
 
 # Docstrings as Markdown.
@@ -266,9 +303,9 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-PAGES = {
-    "commands.md": commands_page,
-    "python.md": python_page,
+PAGES: dict[str, Callable[[], str]] = {
+    **{name: partial(commands_page, name) for name in COMMAND_PAGES},
+    **{name: partial(python_page, name) for name in PYTHON_PAGES},
     "settings.md": settings_page,
     "errors.md": errors_page,
 }

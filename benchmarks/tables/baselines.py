@@ -1,4 +1,4 @@
-"""What baselines tried when they were tuned, and how they did beside ours."""
+"""Tables of the baselines: tuning, results, and comparison with our methods and with the paper."""
 
 from __future__ import annotations
 
@@ -8,31 +8,72 @@ from typing import Any
 
 from skillmesh_challenge.paper.single import single_cells
 from skillmesh_challenge.report.paper_tables import row_of
-from tables import percent, read, source, table
+from tables import measured_by, percent, read, source, table
 
 OURS = ("sketch-auto", "sketch")
 COLUMNS = ("training MACs", "CPU usage", "average accuracy")
+GIVEN = "task given, % | task given, just after learning, % | forgetting, points"
+"""Heads of the three columns that `_given` fills."""
+HEADLINE = {
+    "joint": "joint training",
+    "sketch-auto": "skillmesh + biases",
+    "sketch": "skillmesh",
+    "supsup": "SupSup",
+    "er": "replay",
+    "psp": "PSP",
+    "mas": "MAS",
+    "lwf": "LwF",
+    "ewc": "EWC",
+    "si": "SI",
+    "ewc-online": "Online EWC",
+    "naive": "fine-tuning",
+}
+"""Methods of the short table, with the names that the field uses."""
+
+
+def headline() -> str:
+    """Return a short table of our methods, the paper's eight baselines and both bounds, best first."""
+    methods = {name: method for name, method in read("baselines")["methods"].items() if name in HEADLINE}
+    best_first = sorted(methods, key=lambda name: -methods[name]["final"]["mean"])
+    rows = [
+        [
+            HEADLINE[name],
+            "given" if methods[name]["told"] else "none",
+            *(_with_interval(methods[name][figure]) for figure in ("final", "forgetting")),
+            f"{methods[name]['macs']['mean']:.1e}",
+        ]
+        for name in best_first
+    ]
+    head = "method | task label | accuracy, % | forgetting, points | MACs"
+    origin = read("baselines")["provenance"] | {
+        "command": f"python benchmarks/baselines.py TASKS --methods {' '.join(methods)} --out runs",
+        "commit": ", ".join(sorted({commit for method in methods.values() for commit in method["commits"]})),
+    }
+    origin["remark"] = origin["remark"].partition(";")[0]  # the rest is about methods and columns not shown here
+    return f"{table(head, rows)}\n\n{measured_by([origin])}"
 
 
 def runs() -> str:
-    """Best first, of those that are told nothing and of those that are told the task."""
-    found = read("baselines")
-    methods = sorted(found["methods"].items(), key=lambda item: (item[1]["told"], -item[1]["final"]["mean"]))
+    """Return the table of all methods: first those without the task label, then those with it, each best first."""
+    results = read("baselines")
+    methods = sorted(results["methods"].items(), key=lambda item: (item[1]["told"], -item[1]["final"]["mean"]))
     rows = [
         [
             f"`{name}`",
             "–" if method["told"] else _with_interval(method["final"]),
-            *(_with_interval(method[figure]) for figure in ("task_given", "after_learning", "forgetting")),
+            *_given(method),
             f"{method['macs']['mean']:.2e}",
             f"{method['bytes_kept']['mean'] / 1e6:.1f}",
         ]
         for name, method in methods
     ]
-    head = (
-        "method | nothing told, % | task told, % | task told, just after learning, % | forgotten, points | MACs | "
-        "kept, MB"
-    )
-    return f"{table(head, rows)}\n\nTasks: {', '.join(found['tasks'])}. {source('baselines')}"
+    head = f"method | no task label, % | {GIVEN} | training MACs | stored, MB"
+    return f"{table(head, rows)}\n\nTasks: {', '.join(results['tasks'])}. {source('baselines')}"
+
+
+def _given(method: dict[str, Any]) -> list[str]:
+    """Return the cells of the columns `GIVEN`."""
+    return [_with_interval(method[figure]) for figure in ("task_given", "after_learning", "forgetting")]
 
 
 def _with_interval(figure: dict[str, Any]) -> str:
@@ -41,7 +82,7 @@ def _with_interval(figure: dict[str, Any]) -> str:
 
 
 def by_task() -> str:
-    """At the end of the stream: ours, and the best of the others on each task, whoever that is."""
+    """Return the table of accuracies at the end of the stream: ours, and the best other method on each task."""
     methods = read("baselines")["methods"]
     others = {name: method for name, method in methods.items() if method["settings"]["kind"] != "skill"}
     untold = {name: method for name, method in others.items() if not method["told"]}
@@ -56,51 +97,48 @@ def by_task() -> str:
         for task in read("baselines")["tasks"]
     ]
     ours = " | ".join(f"`{name}`, %" for name in OURS)
-    head = f"task | {ours} | best other, nothing told, % | which | best other, task told, % | which"
+    head = f"task | {ours} | best other without task label, % | method | best other with task given, % | method"
     return f"{table(head, rows)}\n\n{source('baselines')}"
 
 
 def _best(methods: dict[str, Any], task: str) -> list[str]:
-    found = {name: _final(method, task) for name, method in methods.items()}
-    best = max(found.values())
-    return [percent(best), ", ".join(f"`{name}`" for name, value in found.items() if value == best)]
+    """Return the best accuracy on a task, and the names of the methods that reach it."""
+    accuracies = {name: _final(method, task) for name, method in methods.items()}
+    best = max(accuracies.values())
+    return [percent(best), ", ".join(f"`{name}`" for name, value in accuracies.items() if value == best)]
 
 
 def _final(method: dict[str, Any], task: str) -> float:
-    """Over seeds."""
+    """Return the mean over seeds of the accuracy on a task at the end of the stream."""
     return fmean(run["tasks"][task]["final"] for run in method["runs"])
 
 
 def orders() -> str:
-    """Replay, and the only one of the papers' methods that forgot less than it in three orders: in six."""
+    """Return the table of three and six orders of tasks, for replay and for MAS, which forgets less in three."""
     three, more = read("baselines")["methods"], read("baselines-orders")["methods"]
-    figures = ("task_given", "after_learning", "forgetting")
     rows = [
-        [f"`{name}`", str(len(method["runs"])), *(_with_interval(method[figure]) for figure in figures)]
+        [f"`{name}`", str(len(method["runs"])), *_given(method)]
         for name in more
         for method in (three[name], more[name])
     ]
-    head = "method | orders of tasks | task told, % | task told, just after learning, % | forgotten, points"
-    return f"{table(head, rows)}\n\n{source('baselines-orders')}"
+    return f"{table(f'method | orders of tasks | {GIVEN}', rows)}\n\n{source('baselines-orders')}"
 
 
 def first_grid() -> str:
-    """Plain springs that were tuned with strengths beyond what one task bears."""
-    figures = ("task_given", "after_learning", "forgetting")
+    """Return the table of EWC, Online EWC, SI and MAS tuned with the first grid, whose strengths were too high."""
     rows = [
         [
             f"`{name}`",
             *(f"{method['settings'][setting]:g}" for setting in ("rate", "strength")),
-            *(_with_interval(method[figure]) for figure in figures),
+            *_given(method),
         ]
         for name, method in read("baselines-first-grid")["methods"].items()
     ]
-    head = "method | rate | strength | task told, % | task told, just after learning, % | forgotten, points"
-    return f"{table(head, rows)}\n\n{source('baselines-first-grid')}"
+    return f"{table(f'method | learning rate | strength | {GIVEN}', rows)}\n\n{source('baselines-first-grid')}"
 
 
 def beside_the_paper() -> str:
-    """The paper's table 1, each of its rows with our runs of its kind; then what the paper does not have."""
+    """Return the paper's table 1 with our runs of the same kind beside each row, then our other methods."""
     methods = dict(sorted(read("baselines")["methods"].items()))
     reference = methods["maha"]["macs"]["mean"]
     printed = _paper_rows()
@@ -111,27 +149,30 @@ def beside_the_paper() -> str:
         rows += [[row, *figures, *ours[0]], *(["", "", "", "", *more] for more in ours[1:])]
     best_first = sorted(left, key=lambda name: -left[name]["final"]["mean"])
     rows += [["–"] * 4 + _beside(name, left[name], reference) for name in best_first]
-    head = "paper | MACs | CPU usage | accuracy, % | ours | MACs | CPU usage | accuracy, %"
+    head = "paper's method | MACs | CPU usage | accuracy, % | our run | MACs | CPU usage | accuracy, %"
     return f"{table(head, rows)}\n\n{source('baselines')}"
 
 
 def _paper_rows() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    """Return the printed figures of each row of the paper's table 1."""
+    rows: dict[str, list[str]] = {}
     for cell in single_cells():
         if cell.printed.place.startswith("table") and cell.printed.column in COLUMNS:
-            found.setdefault(cell.printed.row, []).append(cell.printed.figure.text.removesuffix("%"))
-    return found
+            rows.setdefault(cell.printed.row, []).append(cell.printed.figure.text.removesuffix("%"))
+    return rows
 
 
 def _beside(name: str, method: dict[str, Any], reference: float) -> list[str]:
+    """Return our half of a row beside the paper's; CPU usage is in multiples of the reference's MACs."""
     macs = method["macs"]["mean"]
     return [f"`{name}`", f"{macs:.2E}", f"{macs / reference:.3g}x", _with_interval(method["final"])]
 
 
 def tuning(name: str) -> str:
-    found = read(name)
+    """Return the table of the settings that were tried for each method; the chosen one's accuracy is bold."""
+    results = read(name)
     rows = []
-    for label, method in found["methods"].items():
+    for label, method in results["methods"].items():
         best = method["tried"][method["chosen"]]
         tries = [percent(tried["final_accuracy"]) for tried in method["tried"]]
         tries[method["chosen"]] = f"**{tries[method['chosen']]}**"
@@ -139,13 +180,13 @@ def tuning(name: str) -> str:
         rows.append(
             [f"`{label}`", ranges, " / ".join(tries), _words(best["changes"]), percent(best["after_learning"])]
         )
-    head = "method | tried | validation, % | chosen | just after learning, %"
-    tasks = ", ".join(found["tasks"])
+    head = "method | settings tried | validation accuracy at the end, % | chosen | the same just after learning, %"
+    tasks = ", ".join(results["tasks"])
     return f"{table(head, rows)}\n\nTasks: {tasks}. {source(name)}"
 
 
 def _tried(changes: list[dict[str, Any]]) -> str:
-    """Each value of each setting once, in order, where each was tried with each of the others; else try by try."""
+    """Return the values of each setting if all combinations were tried; otherwise list the trials one by one."""
     if len({tuple(change) for change in changes}) > 1 or len(changes) < _combinations(changes):
         return " / ".join(map(_words, changes))
     return "; ".join(f"{key} {_range([change[key] for change in changes])}" for key in changes[0])

@@ -9,11 +9,11 @@ from tables import read, source, table
 NAME = "composition"
 BESIDE = "composed-beside"
 FORMS = {
-    "given": "each image by its own task's head (the task is told)",
-    "blend": "**blend** (ours)",
-    "stitch": "stitch: closed form between tasks, heads within",
+    "given": "each task's own head, task given",
+    "blend": "**blend** (used): closed form between tasks, half closed form and half heads within",
+    "stitch": "closed form between tasks, heads alone within",
     "closed": "closed form alone",
-    "rows": "rows of our heads as they are",
+    "rows": "rows of our heads, put side by side",
 }
 CURVES = {
     "ours, from blend": "**ours, from blend**",
@@ -26,24 +26,42 @@ CURVES = {
 
 
 def without_images() -> str:
+    """Return accuracy and log-loss of heads composed without images."""
     told = read(NAME)["summary"]["without images"]
     rows = [
         [words, _interval(told[form]), f"{told[f'{form}, log-loss']['mean']:.2f}" if form != "given" else "–"]
         for form, words in FORMS.items()
     ]
-    rows += [[f"{words}, no image yet", _interval(_start(name)), "–"] for name, words in _the_papers().items()]
-    return f"{table('made without an image | accuracy % | log-loss', rows)}\n\n{source(NAME)}"
+    rows += [
+        [f"the paper's {words}, epoch 0", _interval(_start(name)), "–"] for name, words in _the_papers().items()
+    ]
+    return f"{table('composed without images | accuracy % (interval) | log-loss', rows)}\n\n{source(NAME)}"
+
+
+def short() -> str:
+    """Return the headline: composed without images, and trained with images for 30 epochs."""
+    summary = read(NAME)["summary"]
+    told, trained = summary["without images"], summary["epochs"]
+    rows = [
+        ["own heads, task given", _mean(told["given"])],
+        ["composed without images", _mean(told["blend"])],
+        ["rows side by side", _mean(told["rows"])],
+        ["composed, then 30 epochs", _mean(trained["ours, from blend"]["30"])],
+        ["paper's 2-norm, 30 epochs", _mean(trained["two, from rows"]["30"])],
+    ]
+    return f"{table('190 pairs of tasks | accuracy %', rows)}\n\n{source(NAME)}"
 
 
 def epochs() -> str:
+    """Return accuracy by epochs of training with images."""
     told = read(NAME)["summary"]["epochs"]
     at = sorted({int(epoch) for curve in told.values() for epoch in curve})
     rows = [[words, *(_mean(told[name].get(str(epoch))) for epoch in at)] for name, words in CURVES.items()]
     less = read(NAME)["summary"]["ours less"]
     end = str(at[-1])
     notes = "; ".join(f"{CURVES[name]} {_interval(curve[end], signed=True)}" for name, curve in less.items())
-    head = " | ".join(["accuracy % after epochs", *map(str, at)])
-    line = f"Ours from blend after {end} epochs, less each other way: {notes}."
+    head = " | ".join(["accuracy % by epochs of training", *map(str, at)])
+    line = f"After {end} epochs, ours from blend differs in points from: {notes}."
     return f"{table(head, rows)}\n\n{line}\n\n{source(NAME)}"
 
 
@@ -66,9 +84,9 @@ def _interval(found: dict[str, Any], signed: bool = False) -> str:
 
 
 def beside() -> str:
-    """What a composed task does to the answers of a bank that holds its sources."""
+    """Return how composed tasks change the answers of a bank that holds their sources."""
     rows = []
-    for renamed, words in ((False, "by their names"), (True, "by new names")):
+    for renamed, words in ((False, "with their old names"), (True, "with new names")):
         told = [trial for trial in read(BESIDE)["trials"] if trial["renamed"] == renamed]
         answers = sum(trial["answers"] for trial in told)
         right = [sum(trial[f"label right {when}"] for trial in told) / answers for when in ("before", "after")]
@@ -84,8 +102,8 @@ def beside() -> str:
             ]
         )
     head = (
-        "composed | classes each | answers changed % | right class % without it | with it | "
-        "held: after / together with / before its sources"
+        "composed tasks | classes each | answers changed % | right class % without | with | "
+        "held if imported after / with / before their sources"
     )
     wide = sorted(
         {

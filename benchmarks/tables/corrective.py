@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tables import read, source, table
+from tables.synergy import VERDICTS
 
 NAME, SIGHT = "corrective", "sight"
-WAYS = {"name": "by name", "sight": "by sight", "both": "by both"}
+WAYS = {"name": "name", "sight": "images", "both": "name, checked by images"}
+TEACHERS = {"banks": "one", "twice": "two"}
+"""Number of teachers of each task, by the part of the results."""
 
 
 def percent(share: float, digits: int = 2) -> str:
@@ -15,22 +18,24 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def accuracy() -> str:
-    """Final accuracy without correction and with it, by threshold, for both kinds of bank."""
+    """Return the final accuracy without and with correction, by threshold, for both kinds of bank."""
     r = read(NAME)
-    rows = [_levels(kind, bank, "once") for kind, bank in r["banks"].items()]
-    rows += [_levels(kind, bank, "twice") for kind, bank in r["twice"].items()]
-    head = "mapper | tasks taught | final | corrected from 0.95 | from 0.90 | from 0.85 | images from 0.85"
+    rows = [_levels(kind, bank, count) for part, count in TEACHERS.items() for kind, bank in r[part].items()]
+    head = (
+        "anchor | teachers per task | final accuracy % | corrected at 0.95 | at 0.90 | at 0.85 | "
+        "images corrected at 0.85"
+    )
     return f"{table(head, rows)}\n\n{source(NAME)}"
 
 
-def _levels(kind: str, bank: dict[str, Any], taught: str) -> list[str]:
+def _levels(kind: str, bank: dict[str, Any], teachers: str) -> list[str]:
     levels = [bank["thresholds"][least] for least in ("0.95", "0.9", "0.85")]
     shares = [percent(bank["final_accuracy"]), *(percent(level["final_accuracy"]) for level in levels)]
-    return [kind, taught, *shares, str(levels[-1]["images"])]
+    return [kind, teachers, *shares, str(levels[-1]["images"])]
 
 
 def corrections() -> str:
-    """Everything that was corrected between different tasks, with its verdict."""
+    """Return all corrections between different tasks, with their verdicts."""
     r = read(NAME)
     rows = [
         [
@@ -38,46 +43,50 @@ def corrections() -> str:
             f"{c['said_task']}: {c['said']}",
             f"{c['score']:.3f}",
             ", ".join(f"{kind} {n}" for kind, n in c["images"].items()),
-            c["verdict"],
+            VERDICTS[c["verdict"]],
             c["why"],
         ]
         for c in r["judged"]
     ]
     twice, inside = _verdicts(r["judged_twice"]), r["within_twice"]
     lines = [
-        f"Where every task is taught twice, corrections between different tasks are {twice} (listed in the JSON); "
-        "between the two halves of a task, images of the same class and of another: "
+        f"Where every task has two teachers, the verdicts on corrections between different tasks are: {twice} "
+        "(listed in the JSON file). Between the two teachers of a task, images corrected to the same class and to "
+        "another one: "
         + "; ".join(f"{kind} {n['same class']:,} and {n['another class']:,}" for kind, n in inside.items())
         + "."
     ]
-    head = "class | answered as | score | images | verdict | why"
+    head = "class | answer | score | images by anchor | verdict | reason"
     return f"{table(head, rows)}\n\n{lines[0]}\n\n{source(NAME)}"
 
 
 def _verdicts(rows: list[dict[str, Any]]) -> str:
-    counts = {v: sum(row["verdict"] == v for row in rows) for v in ("true", "other sight", "false")}
-    return ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    counts = {words: sum(row["verdict"] == verdict for row in rows) for verdict, words in VERDICTS.items()}
+    return "; ".join(f"{words}, {n}" for words, n in counts.items())
 
 
 def support() -> str:
-    """Every task on its own against equivalent classes together."""
+    """Return accuracy and calibration without and with support between equivalent classes."""
     r = read(NAME)
     rows = []
-    for taught, banks in (("once", r["banks"]), ("twice", r["twice"])):
-        for kind, bank in banks.items():
-            for how, label in (("alone", "alone"), ("together", "plain"), ("by encoder", "encoder")):
+    for part, teachers in TEACHERS.items():
+        for kind, bank in r[part].items():
+            for how, label in (("alone", "never"), ("together", "plain"), ("by encoder", "encoder")):
                 if how not in bank["support"]:
                     continue
                 s = bank["support"][how]
                 figures = (percent(s["corrected_accuracy"]), percent(s["confidence_error"], 1))
                 helped = f"{bank['support']['supported']:,}" if how == "together" else ""
-                rows.append([kind, taught, label, percent(s["final_accuracy"]), *figures, helped])
-    head = "mapper | tasks taught | support | final | with equivalents | confidence off by | supported answers"
+                rows.append([kind, teachers, label, percent(s["final_accuracy"]), *figures, helped])
+    head = (
+        "anchor | teachers per task | support | final accuracy % | with equivalents % | calibration error | "
+        "supported answers"
+    )
     return f"{table(head, rows)}\n\n{source(NAME)}"
 
 
 def constructed() -> str:
-    """Sight by the number of images and the share that must agree."""
+    """Return matches by images alone, by the number of images and the share that must agree."""
     r = read(SIGHT)["constructed"]
     rows = [
         [
@@ -91,13 +100,13 @@ def constructed() -> str:
         for row in r["by_share"]
         if row["images"] > 1 or row["share"] == 0.5
     ]
-    head = "images of a class | more than | matches | precision | recall | classes never learned that match"
-    line = f"{r['known']} classes are known, {r['kept']} of them stay matched where names are checked by sight."
+    head = "images per class | agreeing share, more than | matches | precision % | recall % | new classes matched"
+    line = f"Of {r['known']} known classes, {r['kept']} stay matched by name when images check the names."
     return f"{table(head, rows)}\n\n{line}\n\n{source(SIGHT)}"
 
 
 def wild() -> str:
-    """What each task's classes match in a bank of all others."""
+    """Return what each task's classes match in a bank of all other tasks."""
     r = read(SIGHT)
     found = r["wild"]
     rows = []
@@ -105,19 +114,42 @@ def wild() -> str:
         w = found[how]
         counts = [str(w[key]) for key in ("found", "true", "other sight", "alike", "false")]
         rows.append([label, *counts, *(percent(w[key], 1) for key in ("precision", "recall", "f1"))])
-    head = "matched | found | true | same word, other look | same look | false | precision | recall | F1"
-    line = f"{found['truths']} matches are true, each pair counted from both sides."
+    head = (
+        "matched by | matches | correct | same word, looks different | looks alike, other thing | wrong | "
+        "precision % | recall % | F1 %"
+    )
+    line = f"{found['truths']} correct matches exist; each pair counts in both directions."
     return f"{table(head, rows)}\n\n{line}\n\n{source(SIGHT)}"
 
 
+def wild_short() -> str:
+    """Return the headline of `wild`."""
+    found = read(SIGHT)["wild"]
+    rows = [
+        [label, str(found[how]["found"]), *(percent(found[how][key], 1) for key in ("precision", "recall"))]
+        for how, label in WAYS.items()
+    ]
+    return f"{table('matched by | matches | precision % | recall %', rows)}\n\n{source(SIGHT)}"
+
+
+def support_short() -> str:
+    """Return the headline of `support`: two teachers per task, sketch anchors, without and with support."""
+    found = read(NAME)["twice"]["sketch"]["support"]
+    rows = [
+        [words, percent(found[how]["corrected_accuracy"], 1), percent(found[how]["confidence_error"], 1)]
+        for how, words in (("alone", "without support"), ("together", "with support"))
+    ]
+    return f"{table('two teachers per task | accuracy % | calibration error', rows)}\n\n{source(NAME)}"
+
+
 def costs() -> str:
-    """What support costs an answer, and following a large bank."""
+    """Return the cost of support for an answer, and of the matches of a large bank."""
     r = read(SIGHT)
     a, s = r["answering"], r["scale"]
     return (
-        f"An answer takes {a['never']:.2f} ms without support once the image is described, {a['plain']:.2f} ms "
-        f"with plain forms, {a['encoder']:.2f} ms with the encoder, whatever the size of the bank: at most 25 "
-        f"guesses are compared. Matches of {s['tasks']:,} tasks × {s['classes']} classes, all names different and "
-        f"encoded, take {s['whole_s']:.0f} s when they are first asked for and {s['megabytes']:.0f} MB, one more "
-        f"task {s['one_more_s']:.2f} s.\n\n{source(SIGHT)}"
+        f"After the forward pass, an answer takes {a['never']:.2f} ms without support, {a['plain']:.2f} ms with "
+        f"plain forms and {a['encoder']:.2f} ms with the encoder (at most 25 guesses compared). In a bank of "
+        f"{s['tasks']:,} tasks × {s['classes']} classes, with all names different and already encoded, the first "
+        f"request for all matches takes {s['whole_s']:.0f} s and {s['megabytes']:.0f} MB; one more task takes "
+        f"{s['one_more_s']:.2f} s.\n\n{source(SIGHT)}"
     )

@@ -1,4 +1,4 @@
-"""How the source is built, and what learning from datasets takes."""
+"""Tables about the source tree, and about the memory that learning from datasets takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from tables import measured_by, read, source, table
 
 def walks() -> str:
     r = read("walks")
-    rows = [[name, str(len(r["before"][name])), str(len(files))] for name, files in r["now"].items()]
-    head = f"walk | files, commit {r['before_commit']} | files now"
+    names = {
+        "learn": "`skillmesh learn`",
+        "ask": "`skillmesh ask`",
+        "arrival": "arrival of a module",
+        "challenge run": "`skillmesh challenge run`",
+    }
+    rows = [[names[walk], str(len(r["before"][walk])), str(len(files))] for walk, files in r["now"].items()]
+    head = f"command | files at commit {r['before_commit']} | files now"
     return f"{table(head, rows)}\n\n{source('walks')}"
 
 
@@ -16,12 +22,12 @@ def dataset_memory() -> str:
     runs = read("dataset-memory")["runs"]
     rows = [
         [
-            "read in place (`--lazy`)" if run["lazy"] else "put aside on disk",
+            "read in place" if run["lazy"] else "stored in a temporary file",
             f"{run['images']:,}",
             f"{run['agent_mb']:.0f}",
             f"{run['learning_mb']:.0f}",
         ]
         for run in runs
     ]
-    head = "dataset | images | agent before, MB | peak above it, MB"
+    head = "images are | number | agent before, MB | peak above it while learning, MB"
     return f"{table(head, rows)}\n\n{measured_by([run['provenance'] for run in runs])}"

@@ -1,7 +1,8 @@
-"""What learning finds wrong with images, and what more of them are worth."""
+"""Tables on learning: near-duplicate images that the checks find, and the gain from more training images."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from statistics import fmean
 from typing import Any
 
@@ -18,17 +19,26 @@ SMALL = {
 
 
 def learning_curve() -> str:
-    tasks = read("learning-curve")["tasks"]
-    rows = []
-    for low, high in (*LIMITS, (30, 10_000)):
-        mine = [task for task in tasks if low < task["images_per_class"] <= high]
-        words = f"up to {high}" if not low else f"over {low}" + (f", up to {high}" if high < 10_000 else "")
-        rows.append([words, str(len(mine)), *_means(mine)])
+    rows = [[words, str(len(tasks)), *_means(tasks)] for words, tasks in _by_images((*LIMITS, (30, 10_000)))]
     head = (
-        "training images per class | tasks | training, % | validation, % | test, half of the images, % "
-        "| test, all, % | gain, points | worst and best task"
+        "training images per class | tasks | training accuracy, % | validation accuracy, % | test accuracy with "
+        "half of the images, % | with all images, % | gain, points | smallest and largest gain"
     )
     return f"{table(head, rows)}\n\n{source('learning-curve')}"
+
+
+def learning_curve_headline() -> str:
+    rows = [[words, str(len(tasks)), *_means(tasks)[2:5]] for words, tasks in _by_images(LIMITS)]
+    head = "training images per class | tasks | test accuracy with half of them, % | with all, % | gain, points"
+    return f"{table(head, rows)}\n\n{source('learning-curve')}"
+
+
+def _by_images(limits: Iterable[tuple[int, int]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield for each range of images per class the range in words, and its tasks."""
+    tasks = read("learning-curve")["tasks"]
+    for low, high in limits:
+        words = f"up to {high}" if not low else f"over {low}" + (f", up to {high}" if high < 10_000 else "")
+        yield words, [task for task in tasks if low < task["images_per_class"] <= high]
 
 
 def _means(tasks: list[dict[str, Any]]) -> list[str]:
@@ -48,8 +58,8 @@ def near_twins() -> str:
         for way, share in result["found"].items()
     ]
     head = (
-        f"image saved again | found, % | in {len(large)} tasks of images over 64 pixels "
-        f"| in {len(small)} tasks of smaller ones"
+        f"how the copy was saved | found in all tasks, % | in {len(large)} tasks with images over 64 pixels, % "
+        f"| in {len(small)} tasks with smaller images, %"
     )
     return f"{table(head, rows)}\n\n{source('near-twins')}"
 
@@ -67,6 +77,7 @@ def twins_in_tasks() -> str:
         for task in tasks
     ]
     head = (
-        "task | images | twins | in two classes | left out of training | left out of validation | left out of test"
+        "task | images | pairs of near-duplicates | pairs in two classes | images left out of training "
+        "| left out of validation | left out of test"
     )
     return f"{table(head, rows)}\n\n{source('near-twins')}"

@@ -1,4 +1,4 @@
-"""Warm start: what the bank knows, against beginning cold."""
+"""Warm start against cold start."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tables import read, source, table
 NAME = "warm-start"
 SORTS = {
     "same names": "same names",
-    "same names, two or more": "… that share two or more",
+    "same names, two or more": "same names, two or more",
     "whole bank": "several tasks of a bank",
     "cut in two": "cut in two",
     "all pairs": "all pairs",
-    "exp": "EXP",
+    "exp": "similar names (EXP)",
 }
 FORMS = {"plain": "Wx", "two": "W′x, 2-norm", "infinity": "W′x, infinity norm"}
 
@@ -29,7 +29,7 @@ def _of(way: str) -> list[dict[str, Any]]:
 
 
 def _worst(pairs: str, shots: Any) -> str:
-    """The pair that loses most, or gains least, on average over seeds."""
+    """Return the smallest gain of a pair, averaged over seeds."""
     sorts = ("same names", "cut in two") if pairs == "all pairs" else (pairs.partition(",")[0],)
     least = 2 if "two or more" in pairs else 1
     gains = [
@@ -40,8 +40,19 @@ def _worst(pairs: str, shots: Any) -> str:
     return f"{min(gains):+.1f}"
 
 
+def short() -> str:
+    """Return the headline of `shots`: warm accuracy, and the gain."""
+    found = {(r["pairs"], r["shots"]): r for r in _of("head")}
+    rows = []
+    for pairs in ("same names", "whole bank", "cut in two"):
+        by_shots = [found[pairs, shots] for shots in (1, 10, "all")]
+        cells = [f"{r['warm']['mean']:.1f} ({r['gain']['mean']:+.1f})" for r in by_shots]
+        rows.append([f"{SORTS[pairs]} ({by_shots[0]['count']})", *cells])
+    return f"{table('warm accuracy % (gain) | 1 image per class | 10 | all', rows)}\n\n{source(NAME)}"
+
+
 def shots() -> str:
-    """Accuracy by images per class."""
+    """Return accuracy by images per class."""
     rows = [
         [
             f"{SORTS[r['pairs']]} ({r['count']})",
@@ -54,12 +65,15 @@ def shots() -> str:
         ]
         for r in _of("head")
     ]
-    head = "pairs | images per class | cold | warm | gain, 95 % interval | worst pair | rows taken"
+    head = (
+        "pairs (number) | images per class | cold % | warm % | gain (95 % interval) | worst pair | "
+        "runs with rows used"
+    )
     return f"{table(head, rows)}\n\n{source(NAME)}"
 
 
 def pairs() -> str:
-    """Every pair with classes of the same name, and every bank: what is gained by images per class."""
+    """Return the gain of every pair with classes of the same name, and of every bank."""
     found: dict[tuple[Any, ...], dict[Any, dict[str, Any]]] = {}
     for r in read(NAME)["pairs"]:
         if r["way"] == "head" and r["sort"] in ("same names", "whole bank"):
@@ -70,12 +84,15 @@ def pairs() -> str:
         gains = [f"{by_shots[s]['gain']['mean']:+.1f}" for s in (1, 3, 5, 10, "all")]
         colds = [f"{by_shots[s]['cold']['mean']:.1f}" for s in (1, "all")]
         rows.append([f"{old} → {new}", f"{matched} of {classes}", *colds, *gains])
-    head = "pair | classes matched | cold, 1 image | cold, all | gain, 1 | 3 | 5 | 10 | all"
+    head = (
+        "known task → new task | classes matched | cold %, 1 image | cold %, all | "
+        "gain, 1 image | 3 | 5 | 10 | all"
+    )
     return f"{table(head, rows)}\n\n{source(NAME)}"
 
 
 def epochs() -> str:
-    """The paper's epochs from old rows and from random ones."""
+    """Return the paper's training from known rows and from random ones."""
     rows = []
     for way, form in FORMS.items():
         for r in (r for r in _of(way) if r["pairs"] != "same names, two or more"):  # all of them are that
@@ -85,14 +102,14 @@ def epochs() -> str:
             about = [f"{SORTS[r['pairs']]} ({r['count']})", form]
             rows.append([*about, *first, *counts, *last, _ranged(r["gain"], sign=True)])
     head = (
-        "pairs | form | epoch 0: cold | warm | epochs to 95 %: cold | warm | last epoch: cold | warm | "
-        "gain, 95 % interval"
+        "pairs (number) | forward pass | epoch 0: cold % | warm % | epochs to 95 %: cold | warm | "
+        "last epoch: cold % | warm % | gain (95 % interval)"
     )
     return f"{table(head, rows)}\n\n{source(NAME)}"
 
 
 def exp() -> str:
-    """The paper's EXP-1 and EXP-2: five classes, each from another old task."""
+    """Return the paper's EXP-1 and EXP-2: five classes, each from a different known task."""
     found: dict[tuple[str, str], dict[Any, dict[str, Any]]] = {}
     for r in read(NAME)["pairs"]:
         if r["sort"] == "exp":
@@ -108,7 +125,7 @@ def exp() -> str:
         ]
         rows.append([f"{new}: {old}", counts, last, *ours])
     head = (
-        "new task: its classes ← old task: class (similarity) | infinity norm, 10 images: epochs to 95 % | "
-        "last epoch | our prior: 1 image | 10 | all"
+        "new task: class ← known task: class (similarity) | infinity norm, 10 images: epochs to 95 % | "
+        "last epoch % | our prior: 1 image % | 10 | all"
     )
     return f"{table(head, rows)}\n\n{source(NAME)}"

@@ -236,13 +236,13 @@ class Core:
 
         The new version replaces the old one, in this agent and in every agent that receives the announcement.
         """
-        from skillmesh.synergy.continuing import more_of, own_task, study_on, told_before
+        from skillmesh.synergy.continuing import filled_from, more_of, own_task, study_extension
 
         self.ledger.refuse_unchangeable()
         older = own_task(self, task)
-        said = told_before(older, **told(licence, note, tags))
+        said = filled_from(older, **told(licence, note, tags))
         with counted() as costs:
-            lesson = study_on(self, older, more_of(more, task, self.config.seed, one_task), progress)
+            lesson = study_extension(self, older, more_of(more, task, self.config.seed, one_task), progress)
         lesson = dataclasses.replace(lesson, costs=costs)
         return self._signing.keep(lesson, said, older=older), lesson
 

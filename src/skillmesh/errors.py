@@ -34,6 +34,8 @@ def option(python: str, command: str) -> str:
 class SkillmeshError(ValueError):
     """A problem that the user can fix: a wrong path, a damaged file, a setting that does not fit.
 
+    What to do: read the message; it names the file, option or setting at fault.
+
     Examples
     --------
     >>> try:
@@ -57,6 +59,9 @@ class SkillmeshError(ValueError):
 class DataError(SkillmeshError):
     """A folder or zip that cannot be read as a task.
 
+    What to do: give a folder or zip with one folder of images for each class, or check the path and the files
+    that the message names.
+
     Examples
     --------
     >>> agent.learn("nowhere")
@@ -67,7 +72,11 @@ class DataError(SkillmeshError):
 
 
 class FolderOfTasksError(DataError):
-    """A folder or zip that looks like several tasks, where one was expected."""
+    """A folder or zip that looks like several tasks, where one was expected.
+
+    What to do: learn the tasks one by one, or all with `--each-folder`; if it is one task,
+    `--one-task` (`one_task=True`).
+    """
 
     def __init__(self, message: str, tasks: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -77,6 +86,8 @@ class FolderOfTasksError(DataError):
 
 class ArgumentError(SkillmeshError):
     """An argument of a function that has the wrong type or a value that is not allowed.
+
+    What to do: pass a value of the type that the message names.
 
     Examples
     --------
@@ -90,6 +101,9 @@ class ArgumentError(SkillmeshError):
 class BackboneError(SkillmeshError):
     """A backbone that cannot be built, or weights that do not fit it.
 
+    What to do: check the name of the backbone, its weights file, or install the package that the message
+    names.
+
     Examples
     --------
     >>> Backbone.load("no such network")
@@ -100,11 +114,17 @@ class BackboneError(SkillmeshError):
 
 
 class CalibrationError(BackboneError):
-    """A calibration that is missing, damaged, or made for other weights."""
+    """A calibration that is missing, damaged, or made for other weights.
+
+    What to do: make a calibration with `skillmesh calibrate`, or name the one that belongs to these weights.
+    """
 
 
 class AgentError(SkillmeshError):
     """An agent's home that is missing, damaged, or asked for something that it does not have.
+
+    What to do: check the folder given by `--home` or `SKILLMESH_HOME`; `skillmesh repair` mends a damaged
+    ledger.
 
     Examples
     --------
@@ -116,7 +136,10 @@ class AgentError(SkillmeshError):
 
 
 class WriteError(AgentError, OSError):
-    """A file that cannot be written: no room, no permission, a folder or a device in its place."""
+    """A file that cannot be written: no room, no permission, a folder or a device in its place.
+
+    What to do: make room, change the permissions, or choose another place.
+    """
 
     def __init__(self, message: str, number: int | None = None, strerror: str | None = None) -> None:
         super().__init__(message)
@@ -127,11 +150,16 @@ class WriteError(AgentError, OSError):
 
 
 class LedgerDamagedError(AgentError):
-    """A ledger that is damaged or missing when something has to be written to it."""
+    """A ledger that is damaged or missing when something has to be written to it.
+
+    What to do: run `skillmesh repair`, which keeps what can be read and says what is lost.
+    """
 
 
 class UnknownTaskError(AgentError):
     """A task name that is not in the bank.
+
+    What to do: choose one of the names that `skillmesh tasks` lists.
 
     Examples
     --------
@@ -143,11 +171,16 @@ class UnknownTaskError(AgentError):
 
 
 class AmbiguousTaskError(UnknownTaskError):
-    """A task name that modules of several teachers in the bank share."""
+    """A task name that modules of several teachers in the bank share.
+
+    What to do: name the teacher too: `TASK@TEACHER`.
+    """
 
 
 class TaskExistsError(AgentError):
     """A task name that is already in the bank.
+
+    What to do: choose another name (`--name`), replace the task (`--replace`) or extend it (`--continue`).
 
     Examples
     --------
@@ -161,6 +194,8 @@ class TaskExistsError(AgentError):
 class MeshError(SkillmeshError):
     """A mesh that cannot be joined: an address, a port or a certificate that does not work.
 
+    What to do: check the address, port and certificates; stop the other node of this home.
+
     Examples
     --------
     >>> with agent.share(network="machine"), agent.share():
@@ -172,11 +207,16 @@ class MeshError(SkillmeshError):
 
 
 class EncoderError(SkillmeshError):
-    """An encoder of class names that is not installed, or whose weights are not available."""
+    """An encoder of class names that is not installed, or whose weights are not available.
+
+    What to do: install the extra that the message names, or match classes by their plain names.
+    """
 
 
 class ModuleError(SkillmeshError):
     """A `.skill` file that must not be used. Each kind of fault is a subclass below.
+
+    What to do: ask the teacher for the file again; a file that still fails must not be used.
 
     Examples
     --------
@@ -188,31 +228,52 @@ class ModuleError(SkillmeshError):
 
 
 class TruncatedError(ModuleError):
-    """The file is shorter than its header states."""
+    """The file is shorter than its header states.
+
+    What to do: copy or download the file again.
+    """
 
 
 class HeaderTooLargeError(ModuleError):
-    """The header is larger than a module's header may be."""
+    """The header is larger than a module's header may be.
+
+    What to do: ask the teacher for the file again.
+    """
 
 
 class FileTooLargeError(ModuleError):
-    """The file is larger than a module may be."""
+    """The file is larger than a module may be.
+
+    What to do: ask the teacher for the file again, or for a task with fewer classes.
+    """
 
 
 class NotASkillFileError(ModuleError):
-    """The file is not a module: a pickle, text, an image, or empty."""
+    """The file is not a module: a pickle, text, an image, or empty.
+
+    What to do: name a file that `skillmesh export` wrote.
+    """
 
 
 class NotCanonicalError(ModuleError):
-    """The content is readable but not encoded in the one byte form that is allowed for it."""
+    """The content is readable but not encoded in the one byte form that is allowed for it.
+
+    What to do: ask the teacher to export the task again with a current release.
+    """
 
 
 class FormatVersionError(ModuleError):
-    """The file has a version of the format that this release does not read."""
+    """The file has a version of the format that this release does not read.
+
+    What to do: update skillmesh, or ask the teacher for a file of this version.
+    """
 
 
 class CardError(ModuleError):
-    """The card lacks a field, or a field is out of bounds. If one field is at fault, `field` names it."""
+    """The card lacks a field, or a field is out of bounds. If one field is at fault, `field` names it.
+
+    What to do: ask the teacher to export the task again.
+    """
 
     def __init__(self, message: str, field: str = "", found: str = "", expected: str = "") -> None:
         super().__init__(message)
@@ -220,32 +281,56 @@ class CardError(ModuleError):
 
 
 class OddNameError(CardError):
-    """The name of a task, class or teacher looks like a key or a selector, or has invisible characters."""
+    """The name of a task, class or teacher looks like a key or a selector, or has invisible characters.
+
+    What to do: choose another name for the task, class or teacher.
+    """
 
 
 class TensorError(ModuleError):
-    """A tensor is missing, unexpected, or has another dtype or shape than the card requires."""
+    """A tensor is missing, unexpected, or has another dtype or shape than the card requires.
+
+    What to do: ask the teacher to export the task again.
+    """
 
 
 class NotFiniteError(ModuleError):
-    """A tensor holds NaN or infinity."""
+    """A tensor holds NaN or infinity.
+
+    What to do: ask the teacher to learn the task again.
+    """
 
 
 class SignatureError(ModuleError):
-    """The signature was not made with the teacher's key."""
+    """The signature was not made with the teacher's key.
+
+    What to do: get the file from its teacher; it was changed or signed with another key.
+    """
 
 
 class BackboneMismatchError(ModuleError):
-    """The module was made for a different backbone than this agent uses."""
+    """The module was made for a different backbone than this agent uses.
+
+    What to do: use an agent with the same backbone, or ask for a module made with this one.
+    """
 
 
 class SettingsMismatchError(ModuleError):
-    """The module has a different representation or kind of anchor than this agent uses."""
+    """The module has a different representation or kind of anchor than this agent uses.
+
+    What to do: use an agent with the same settings, or ask for a module made with these.
+    """
 
 
 class NoticeError(ModuleError):
-    """An announcement or withdrawal that is malformed, or not signed by the teacher that it names."""
+    """An announcement or withdrawal that is malformed, or not signed by the teacher that it names.
+
+    What to do: nothing; the agent ignores such a notice.
+    """
 
 
 class WithdrawnError(ModuleError):
-    """The module's teacher has withdrawn it."""
+    """The module's teacher has withdrawn it.
+
+    What to do: ask the teacher for a newer module.
+    """

@@ -46,7 +46,7 @@ def fitted(kind: str, seeds: range, **changes: object):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_images_are_recognised_as_of_their_task(kind: str) -> None:
+def test_images_are_assigned_to_their_own_task(kind: str) -> None:
     tasks, anchors = fitted(kind, range(5))
     scorer = KINDS[kind].pool(anchors, prior())
     for index, (x, _) in enumerate(tasks):
@@ -90,7 +90,7 @@ def dense(matrix: LowRank) -> np.ndarray:
     return np.diag(matrix.diagonal) + matrix.factor.T @ matrix.factor
 
 
-def test_sketch_scores_are_the_discriminant_of_a_dense_computation() -> None:
+def test_sketch_scores_match_a_dense_linear_discriminant() -> None:
     from skillmesh.anchors import gaussians, sketch
 
     tasks, anchors = fitted("sketch", range(3), rank=5)
@@ -189,12 +189,12 @@ def test_maha_sends_up_to_five_descriptors_per_class() -> None:
 
 @pytest.mark.parametrize("name", ["sketch.mean.scale", "sketch.factor.scale"])
 @pytest.mark.parametrize(("value", "good"), [(0.0, True), (-1e-3, False), (10.0, True), (10.001, False)])
-def test_scales_of_a_sketch_have_bounds(name: str, value: float, good: bool) -> None:
+def test_scales_of_a_sketch_out_of_bounds_are_refused(name: str, value: float, good: bool) -> None:
     held_to_bounds("sketch", name, value, good)
 
 
 @pytest.mark.parametrize(("value", "good"), [(0.0, True), (-1.0, False), (1e9, True), (1.01e9, False)])
-def test_the_freedom_of_a_sketch_has_bounds(value: float, good: bool) -> None:
+def test_a_sketchs_degrees_of_freedom_out_of_bounds_are_refused(value: float, good: bool) -> None:
     held_to_bounds("sketch", "sketch.freedom", value, good)
 
 
@@ -206,7 +206,9 @@ def test_the_freedom_of_a_sketch_has_bounds(value: float, good: bool) -> None:
         ("variance", (1.001e-12, 0.999e12), (0.999e-12, 1.001e12)),
     ],
 )
-def test_the_numbers_of_a_mixture_have_bounds(name: str, good: tuple[float, ...], bad: tuple[float, ...]) -> None:
+def test_numbers_of_a_mixture_out_of_bounds_are_refused(
+    name: str, good: tuple[float, ...], bad: tuple[float, ...]
+) -> None:
     for value in (*good, *bad):
         held_to_bounds("gmmc", f"gmmc.{name}", value, value in good)
 

@@ -145,7 +145,7 @@ def right(agent: Core, demo_tasks: Path, task: str) -> float:
     return float(np.mean([a.best.label == path.parent.name for a, path in zip(answers, images, strict=True)]))
 
 
-def test_a_kind_that_adds_up_can_add_images_without_own_code() -> None:
+def test_an_additive_kind_can_add_images_without_code_of_its_own() -> None:
     rng, labels, settings = np.random.default_rng(0), np.repeat([0, 1], 10), AnchorSettings(rank=3)
     x, more = (rng.standard_normal((20, 8)).astype(np.float32) for _ in range(2))
     grown = [
@@ -160,7 +160,7 @@ def test_a_kind_that_adds_up_can_add_images_without_own_code() -> None:
 
 
 @pytest.mark.long
-def test_a_kind_that_adds_up_can_learn_extend_compose_and_merge(
+def test_an_additive_kind_can_learn_extend_compose_and_merge(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, tmp_path: Path
 ) -> None:
     """The wrapped sketch learns and extends to the same numbers as a plain one, under the new kind's names."""
@@ -203,7 +203,7 @@ def test_a_received_module_of_a_new_kind_is_vetted(new_agent: NewAgent, demo_tas
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["plain", "divisible"])
-def test_what_a_kind_cannot_do_is_refused_with_a_reason(
+def test_an_operation_that_a_kind_does_not_support_is_refused_with_a_reason(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, tmp_path: Path, kind: str
 ) -> None:
     parts = dealt(shapes, 2)
@@ -212,9 +212,9 @@ def test_what_a_kind_cannot_do_is_refused_with_a_reason(
     share(bob, "shapes", ann, tmp_path)
     assert right(ann, demo_tasks, "dice") > 0.5
     both = [f"shapes@{ann.teachers.name(m.card)}" for m in ann.bank if m.card.task == "shapes"]
-    with pytest.raises(SettingsMismatchError, match="expected sketch or adding: only these can be added to"):
+    with pytest.raises(SettingsMismatchError, match="expected sketch or adding: only these can be extended"):
         ann.continue_task("shapes", parts[1])
-    with pytest.raises(SettingsMismatchError, match="expected sketch or adding: only these add up"):
+    with pytest.raises(SettingsMismatchError, match="expected sketch or adding: only these can be merged"):
         ann.merge(both)
     picks = [f"{both[0]}:{name}" for name in shapes.classes]
     if kind == "divisible":

@@ -84,7 +84,7 @@ def test_the_number_of_classes_chooses_the_scorer_and_equal_banks_are_equal(bank
     assert first.score(x).task.tobytes() == again.score(x).task.tobytes()
 
 
-def test_means_are_kept_as_the_module_holds_them_and_never_stale(bank):
+def test_means_are_stored_as_in_the_module_and_never_stale(bank):
     made = bank[0][0]
     tensors = made.tensors()
     assert SketchAnchor.read(tensors).packed()[0] is tensors["sketch.mean"]
@@ -93,7 +93,7 @@ def test_means_are_kept_as_the_module_holds_them_and_never_stale(bank):
     np.testing.assert_allclose(values * scale[:, None], moved.means, atol=scale.max())
 
 
-def test_the_threshold_uses_some_of_many_modules_and_all_can_be_probed(tiny_taught: Core, monkeypatch):
+def test_the_threshold_uses_a_sample_of_many_modules_and_all_can_be_probed(tiny_taught: Core, monkeypatch):
     modules, whole = tiny_taught.mapper()
     monkeypatch.setattr("skillmesh.answering.answering.ASKED_MODULES", 2)
     monkeypatch.setattr("skillmesh.answering.answering.PROBES_AT_ONCE", 4)
@@ -103,7 +103,7 @@ def test_the_threshold_uses_some_of_many_modules_and_all_can_be_probed(tiny_taug
     np.testing.assert_allclose(some.probed.novelty, whole.probed.novelty, rtol=1e-4)
 
 
-def test_one_thread_decomposes_even_where_scipy_is_loaded_late(bank, monkeypatch):
+def test_decomposition_uses_one_thread_even_if_scipy_is_loaded_late(bank, monkeypatch):
     """Several threads round differently, and agents with equal banks must have equal mappers."""
     real, seen = scipy.linalg.eigh, []
 
@@ -163,7 +163,7 @@ print(*build(1600, 90, 50))
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell the peak")
-def test_a_build_takes_little_more_than_its_two_matrices_and_scoring_takes_less():
+def test_building_needs_little_more_memory_than_its_two_matrices_and_scoring_needs_less():
     ran = subprocess.run([sys.executable, "-c", BUILD], capture_output=True, text=True, check=True)
     built, scored = map(int, ran.stdout.split())
     matrices = 2 * 8 * 1600**2
@@ -187,7 +187,7 @@ def many() -> tuple[list[SketchAnchor], Prior, np.ndarray]:
     return anchors, Prior(within, between, rng.standard_normal(dim)), x
 
 
-def test_of_hundreds_of_tasks_the_best_is_found(many, monkeypatch):
+def test_the_best_of_hundreds_of_tasks_is_found(many, monkeypatch):
     monkeypatch.setattr("skillmesh.anchors.shortlist.QUICK", 16)
     anchors, known, x = many
     small, large = SketchScorer(list(anchors), known).score(x), ShortlistScorer(iter(anchors), known).score(x)

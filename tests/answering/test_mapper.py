@@ -39,7 +39,7 @@ def changed(module: Module, **tensors: np.ndarray) -> Module:
 
 
 @pytest.mark.parametrize("kind", ["sketch", "gmmc", "maha"])
-def test_posteriors_are_shares_and_unknown_is_novelty_over_the_threshold(
+def test_posteriors_sum_to_one_and_unknown_means_novelty_above_the_threshold(
     new_agent: NewAgent, tiny_tasks: Path, mixed, strange, kind
 ):
     agent = new_agent(anchor=kind, representation="sqrt-features", variance_floor=0.01)
@@ -58,7 +58,9 @@ def test_posteriors_are_shares_and_unknown_is_novelty_over_the_threshold(
 
 
 @pytest.mark.parametrize("threshold", [-5.0, 0.0, 1.2, float("inf")])
-def test_an_answers_novelty_is_over_one_where_it_is_unknown(tiny_taught: Core, mixed, monkeypatch, threshold):
+def test_novelty_of_an_answer_is_above_one_exactly_if_it_is_unknown(
+    tiny_taught: Core, mixed, monkeypatch, threshold
+):
     """Below zero too: gmmc's novelty is a log-likelihood."""
     monkeypatch.setattr(tiny_taught.mapper()[1], "threshold", threshold)
     answers = tiny_taught.answer(mixed)
@@ -78,7 +80,9 @@ def test_threshold_and_temperature_come_from_probes_and_anchors_alone(taught: Co
     assert same.map(described).posterior.tobytes() == mapper.map(described).posterior.tobytes()
 
 
-def test_far_probes_raise_the_threshold_and_foreign_ones_the_doubt(taught: Core, described: np.ndarray):
+def test_distant_probes_raise_the_threshold_and_probes_of_other_tasks_the_temperature(
+    taught: Core, described: np.ndarray
+):
     modules, mapper = taught.mapper()
     first, second, *rest = modules
     far = changed(first, probe_scale=first.tensors["probe.scale"] * 5)
@@ -93,7 +97,7 @@ def test_far_probes_raise_the_threshold_and_foreign_ones_the_doubt(taught: Core,
 
 
 @pytest.mark.parametrize("kind", ["sketch", "gmmc", "maha"])
-def test_a_bank_without_probes_takes_the_usual_threshold(
+def test_a_bank_without_probes_uses_the_default_threshold(
     new_agent: NewAgent, tiny_tasks, tmp_path, mixed, strange, kind
 ):
     agent = new_agent(anchor=kind, representation="sqrt-features")
@@ -113,7 +117,9 @@ def test_a_bank_without_probes_takes_the_usual_threshold(
     assert not any(a.unknown for a in agent.answer(sorted(tmp_path.glob("*/*/0.jpg"))))
 
 
-def test_most_probes_are_known_and_strange_images_lie_beyond(taught: Core, described: np.ndarray, strange):
+def test_most_probes_are_known_and_images_of_other_tasks_have_higher_novelty(
+    taught: Core, described: np.ndarray, strange
+):
     modules, mapper = taught.mapper()
     probes = np.concatenate([read_probes(m.tensors, m.card.dim) for m in modules])
     assert mapper.map(probes).unknown.mean() < 0.1
@@ -122,7 +128,7 @@ def test_most_probes_are_known_and_strange_images_lie_beyond(taught: Core, descr
     assert np.median(hidden) > np.quantile(known, 0.9)
 
 
-def test_each_change_of_the_bank_builds_it_anew(new_agent: NewAgent, tiny_tasks: Path, skill_files):
+def test_each_change_of_the_bank_rebuilds_the_mapper(new_agent: NewAgent, tiny_tasks: Path, skill_files):
     agent = new_agent()
     seen = []
 
@@ -186,19 +192,19 @@ def threshold(novelty: list[float], default: float = 1.0) -> float:
     return _threshold(np.array(novelty, dtype=np.float32), np.full(len(novelty), 0.25), default)
 
 
-def test_the_threshold_is_between_what_is_usual_and_what_is_measured():
+def test_the_threshold_is_a_weighted_mean_of_the_usual_and_the_measured_one():
     """By hand: the middle is 1, measured is 1.1, the usual 1.25; ten probes weigh ten, the usual weighs four."""
     novelty = [0.9, *[1.0] * 8, 1.1]
     assert threshold(novelty) == pytest.approx((10 * 1.1 + 4 * 1.25) / 14, abs=2e-3)
     assert threshold([], default=7.0) == 7.0
 
 
-def test_one_odd_probe_does_not_switch_the_threshold_off():
+def test_one_outlying_probe_does_not_disable_the_threshold():
     novelty = [*[1.0] * 9, 1e9]
     assert threshold(novelty) == pytest.approx((10 * 2.0 + 4 * 1.25) / 14, rel=1e-6)
 
 
-def test_negative_novelties_have_a_threshold_above_their_middle():
+def test_the_threshold_of_negative_novelties_is_above_their_median():
     """gmmc's novelty is a log-likelihood's, and may be below zero: the spread still points upwards."""
     assert threshold([-100.0]) == pytest.approx((-100 + 4 * -75) / 5)
     assert threshold([*[-100.0] * 9, 1e9]) == pytest.approx((10 * 0.0 + 4 * -75) / 14, abs=1e-4)
@@ -209,27 +215,27 @@ def test_negative_novelties_have_a_threshold_above_their_middle():
     ("novelty", "threshold", "relative"),
     [(1.3, 1.3, 1.0), (2.6, 1.3, 2.0), (0.0, 1.3, 0.0), (-80, -100, 1.2), (-120, -100, 0.8), (5.0, np.inf, 0.0)],
 )
-def test_novelty_is_told_in_units_of_the_threshold(novelty: float, threshold: float, relative: float):
+def test_novelty_is_reported_relative_to_the_threshold(novelty: float, threshold: float, relative: float):
     """The larger, the stranger, below zero too."""
     assert _relative(novelty, threshold) == pytest.approx(relative)
 
 
-def test_a_threshold_of_zero_still_parts_known_from_unknown():
+def test_a_threshold_of_zero_still_separates_known_from_unknown():
     assert _relative(1e-3, 0.0) > 1 > _relative(-1e-3, 0.0)
 
 
-def test_where_no_task_stands_back_it_is_the_same_on_trial(tiny_taught: Core):
+def test_the_mapper_on_trial_is_the_same_object_if_no_task_steps_back(tiny_taught: Core):
     mapper = tiny_taught.mapper()[1]
     assert not mapper.steps_back.any()
     assert mapper.on_trial() is mapper
 
 
-def test_a_small_bank_looks_closely_at_all_tasks(tiny_taught: Core):
+def test_a_small_bank_scores_all_tasks_exactly(tiny_taught: Core):
     modules, mapper = tiny_taught.mapper()
     assert mapper.shortlist_agreement(read_probes(modules[0].tensors, modules[0].card.dim)) == 1.0
 
 
-def test_a_slow_build_never_takes_the_place_of_a_newer_one(monkeypatch: pytest.MonkeyPatch):
+def test_a_slow_build_never_replaces_a_newer_mapper(monkeypatch: pytest.MonkeyPatch):
     """A first question builds a mapper while the bank grows, and another thread builds that one."""
     tasks = ["one"]
     began, may_end = threading.Event(), threading.Event()

@@ -30,7 +30,7 @@ def heard(*said: tuple[int, str, float], keys: str | None = None) -> list[Heard]
 
 
 class TestGuesses:
-    def test_of_one_thing_pool_their_confidence_and_the_surest_speaks(self):
+    def test_for_equivalent_classes_add_up_and_the_most_confident_one_is_shown(self):
         first, *rest = supported(
             heard((0, "Spring_Rolls", 0.3), (1, "spring roll", 0.4), (2, "pizza", 0.2)), equal_forms
         )
@@ -39,15 +39,15 @@ class TestGuesses:
         assert [(g.label, g.confidence) for g in first.supported_by] == [("Spring_Rolls", 0.3)]
         assert [g.label for g in rest] == ["pizza"]
 
-    def test_together_overrule_one_that_is_surer_than_each(self):
+    def test_together_overrule_one_that_is_more_confident_than_each(self):
         found = supported(heard((0, "pizza", 0.36), (1, "roll", 0.3), (2, "rolls", 0.28)), equal_forms)
         assert [(g.label, round(g.confidence, 2)) for g in found] == [("roll", 0.58), ("pizza", 0.36)]
 
-    def test_do_not_overrule_what_they_are_not_surer_of(self):
+    def test_do_not_overrule_one_that_is_more_confident_than_their_sum(self):
         found = supported(heard((0, "pizza", 0.6), (1, "roll", 0.2), (2, "rolls", 0.2)), equal_forms)
         assert [g.label for g in found] == ["pizza", "roll"]
 
-    def test_that_stand_alone_stay_as_they_are_whatever_their_order(self):
+    def test_without_an_equivalent_are_unchanged_in_any_order(self):
         said = heard((0, "pizza", 0.1), (1, "roll", 0.5), (2, "soup", 0.2))
         assert supported(said, equal_forms) == [each.guess for each in said]
 
@@ -55,11 +55,11 @@ class TestGuesses:
         said = heard((0, "digit 1", 0.5), (0, "Digit_1", 0.3))
         assert supported(said, equal_forms) == [each.guess for each in said]
 
-    def test_with_next_to_no_confidence_neither_give_nor_get_support(self):
+    def test_of_negligible_confidence_neither_give_nor_get_support(self):
         said = heard((0, "roll", 0.9), (1, "rolls", support.LEAST / 2))
         assert supported(said, equal_forms) == [each.guess for each in said]
 
-    def test_are_never_surer_than_certain(self):
+    def test_have_a_confidence_of_at_most_one(self):
         assert supported(heard((0, "roll", 0.7), (1, "roll", 0.6)), equal_forms)[0].confidence == 1.0
 
     def test_of_one_teacher_never_overrule_another_however_many_tasks_it_taught(self):
@@ -67,32 +67,32 @@ class TestGuesses:
         found = supported(heard(*said, keys="abbb"), equal_forms)
         assert [(g.label, g.confidence, g.supported_by) for g in found] == [("pizza", 0.36, ()), ("roll", 0.3, ())]
 
-    def test_of_one_teacher_have_one_voice_against_those_of_others(self):
+    def test_of_one_teacher_count_once_against_those_of_others(self):
         said = [(0, "pizza", 0.4), (1, "roll", 0.3), (2, "rolls", 0.09), (3, "Roll", 0.2)]
         first = supported(heard(*said, keys="abcb"), equal_forms)[0]
         assert first.label == "pizza", "0.3 and 0.09 are not surer"
         first = supported(heard(*said, keys="abbc"), equal_forms)[0]
         assert first.label == "roll", "0.3 and 0.2 are"
 
-    def test_of_one_teacher_all_count_for_the_answer_that_they_agree_with(self):
+    def test_of_one_teacher_all_support_an_answer_of_that_teacher(self):
         said = [(0, "roll", 0.4), (1, "rolls", 0.3), (2, "Roll", 0.2), (3, "pizza", 0.1)]
         first, other = supported(heard(*said, keys="aaab"), equal_forms)
         assert (first.label, first.confidence) == ("roll", pytest.approx(0.9))
         assert [g.task for g in first.supported_by] == ["task 1", "task 2"]
         assert (other.label, other.confidence) == ("pizza", 0.1)
 
-    def test_of_one_teacher_overrule_its_own_answer_as_those_of_several_would(self):
+    def test_of_one_teacher_can_overrule_an_answer_of_that_teacher(self):
         said = [(0, "pizza", 0.36), (1, "roll", 0.3), (2, "rolls", 0.28)]
         for keys in ("aaa", "abc"):
             found = supported(heard(*said, keys=keys), equal_forms)
             assert [(g.label, round(g.confidence, 2)) for g in found] == [("roll", 0.58), ("pizza", 0.36)], keys
 
-    def test_of_one_teacher_do_not_overrule_another_beside_a_guess_of_its_own(self):
+    def test_of_one_teacher_do_not_overrule_another_whose_second_guess_agrees_with_them(self):
         said = [(0, "cat", 0.3), (1, "dog", 0.02), *((2 + n, "dog", 0.06) for n in range(10))]
         found = supported(heard(*said, keys="aa" + "m" * 10), equal_forms)
         assert found[0].label == "cat"
 
-    def test_of_several_teachers_win_by_their_voices_not_by_their_number_of_tasks(self):
+    def test_win_by_the_number_of_teachers_and_not_of_tasks(self):
         said = [(0, "cat", 0.1), (1, "dog", 0.2), (2, "dog", 0.1), (3, "cow", 0.02)]
         said += [(4 + n, "cow", 0.1) for n in range(5)]
         found = supported(heard(*said, keys="abcn" + "m" * 5), equal_forms)
@@ -103,7 +103,7 @@ class TestGuesses:
 
 
 class TestNames:
-    def test_are_compared_by_an_encoder_where_that_is_asked_for(self):
+    def test_are_compared_by_an_encoder_on_request(self):
         same = ByEncoder(Letters())
         assert same("strawberries", "strawberry")
         assert same("watermelon slice", "watermelon slices and")
@@ -122,7 +122,7 @@ class TestNames:
             same("apple", "pear")
         assert Counting.seen == 2
 
-    def test_must_do_where_the_encoder_is_not_installed(self, monkeypatch: pytest.MonkeyPatch):
+    def test_are_compared_by_spelling_if_the_encoder_is_not_installed(self, monkeypatch: pytest.MonkeyPatch):
         def missing() -> None:
             raise EncoderError("not installed")
 
@@ -182,7 +182,7 @@ def twice(new_agent: NewAgent, two_dice: tuple[Path, Path]) -> Core:
     return agent
 
 
-def test_two_teachers_of_one_thing_are_surer_together(twice: Core, two_dice: tuple[Path, Path]):
+def test_two_teachers_of_equivalent_classes_raise_the_confidence(twice: Core, two_dice: tuple[Path, Path]):
     paths = sorted((two_dice[0] / "test").glob("*/*"))
     images = _images(paths)
     x = twice.backbone.represent(twice.backbone.describe(images).raw, twice.config.representation)
@@ -202,7 +202,9 @@ def test_two_teachers_of_one_thing_are_surer_together(twice: Core, two_dice: tup
 
 
 @pytest.mark.long
-def test_one_teacher_of_one_thing_in_many_tasks_is_as_sure_as_with_one(new_agent: NewAgent, tmp_path: Path):
+def test_one_teacher_of_the_same_classes_in_many_tasks_does_not_lower_the_confidence(
+    new_agent: NewAgent, tmp_path: Path
+):
     """Seven tasks of disjoint images of the same classes: more than have a say where classes differ."""
     agents = [new_agent("once"), new_agent("often")]
     for seed in range(7):
@@ -225,7 +227,7 @@ def test_the_command_says_who_supports_an_answer(
     assert {guess["task"] for guess in support} == {"dice", "cubes"}
 
 
-def test_support_is_a_setting(
+def test_support_can_be_switched_off(
     two_dice: tuple[Path, Path], twice: Core, new_agent: NewAgent, command, tmp_path: Path
 ):
     silent = new_agent("silent", support="never")

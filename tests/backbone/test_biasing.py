@@ -67,7 +67,7 @@ def test_a_biased_layer_adds_one_number_per_channel_to_its_output(kind: str, lay
         assert torch.equal(twin(x, twin.base), layer(x))
 
 
-def test_every_convolution_and_linear_layer_has_its_place():
+def test_every_convolution_and_linear_layer_has_its_slice_of_the_biases():
     assert [(p.path, p.start, p.channels) for p in places(model())] == [("0", 0, 8), ("3", 8, 8), ("6", 16, 5)]
 
 
@@ -132,7 +132,7 @@ def test_zero_biases_change_no_bit(lite0: Network):
     assert np.array_equal(lite0.describe_one(image, nothing), lite0.describe_one(image))
 
 
-def test_a_layer_that_is_never_called_as_such_has_no_place():
+def test_a_layer_that_is_never_called_directly_has_no_biases():
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -158,7 +158,7 @@ class TestChoosing:
     def test_by_name_and_only_by_whole_names(self):
         assert [place.path for place in chosen("1,3", self.LAYERS)] == ["1", "3"]
 
-    def test_those_next_to_a_norm_wherever_it_stands(self, lite0: Network):
+    def test_by_being_next_to_a_norm_on_either_side(self, lite0: Network):
         net = nn.Sequential(
             nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU(),
             nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4)), nn.Linear(4, 4),

@@ -115,7 +115,7 @@ class TestMeasuring:
         assert scatter[0] > 3 * scatter[-1]
 
     @pytest.mark.parametrize("space", calibration_module.SPACES)
-    def test_priors_are_the_textbooks_covariances(self, measured: Calibration, space: str):
+    def test_priors_match_the_textbooks_covariances(self, measured: Calibration, space: str):
         compact = space == "compact"
         representation = "descriptor" if compact else space
         described = [represent(task.raw, FEATURES, representation, measured, compact) for task in TASKS]
@@ -212,31 +212,31 @@ class TestFile:
         fingerprints.add(Calibration._of(measured.tensors, "cd" * 32, "").fingerprint)
         assert len(fingerprints) == len(measured.tensors) + 2
 
-    def test_missing(self, tmp_path: Path):
+    def test_a_missing_file_is_reported(self, tmp_path: Path):
         with pytest.raises(
             CalibrationError, match=r"nowhere cannot be read as a calibration.*skillmesh calibrate"
         ):
             Calibration.load(tmp_path / "nowhere")
 
     @pytest.mark.parametrize("keep", [0, 4, 100, -1])
-    def test_truncated(self, file: Path, keep: int):
+    def test_a_truncated_file_is_reported(self, file: Path, keep: int):
         file.write_bytes(file.read_bytes()[:keep])
         with pytest.raises(CalibrationError, match="cannot be read as a calibration"):
             Calibration.load(file)
 
-    def test_without_metadata(self, measured: Calibration, file: Path):
+    def test_a_file_without_metadata_is_reported(self, measured: Calibration, file: Path):
         save_file(measured.tensors, file)
         with pytest.raises(CalibrationError, match="network"):
             Calibration.load(file)
 
-    def test_without_one_of_its_tensors(self, measured: Calibration, file: Path):
+    def test_a_missing_tensor_is_reported(self, measured: Calibration, file: Path):
         metadata = {"network": NETWORK, "source": ""}
         for missing in measured.tensors:
             save_file({n: t for n, t in measured.tensors.items() if n != missing}, file, metadata)
             with pytest.raises(CalibrationError, match="KeyError"):
                 Calibration.load(file)
 
-    def test_with_a_tensor_of_another_shape(self, measured: Calibration, file: Path):
+    def test_a_tensor_of_another_shape_is_reported(self, measured: Calibration, file: Path):
         metadata = {"network": NETWORK, "source": ""}
         for name, tensor in measured.tensors.items():
             save_file(measured.tensors | {name: np.ascontiguousarray(tensor[..., :-1])}, file, metadata)

@@ -99,7 +99,7 @@ class TestDescribe:
         assert "No such file" in described.unreadable[1].reason
         assert np.array_equal(described.raw, describe(network, images[:3]).raw)
 
-    def test_of_no_images_is_empty(self, network):
+    def test_no_images_give_no_rows(self, network):
         for nothing in ([], [as_image(b"junk")]):
             described = describe(network, nothing)
             assert described.raw.shape == (0, network.width)
@@ -149,7 +149,7 @@ class TestCache:
         assert cache.get(key(1)).dtype == np.float16
         assert cache.get(key(7)) is None
 
-    def test_outlasts_the_process(self, cache, tmp_path: Path):
+    def test_entries_outlast_the_process(self, cache, tmp_path: Path):
         cache.put([(key(1), value(1))])
         cache.close()
         assert np.array_equal(DescriptorCache(tmp_path / "cache", FINGERPRINT).get(key(1)), value(1))
@@ -189,7 +189,7 @@ class TestCache:
         cache.put([(key(1), value(1))])
         assert np.array_equal(cache.get(key(1)), value(1))
 
-    def test_over_its_limit_it_drops_the_oldest_half(self, tmp_path: Path):
+    def test_drops_the_oldest_half_above_its_limit(self, tmp_path: Path):
         cache = DescriptorCache(tmp_path, FINGERPRINT)
         for i in range(40):
             cache.put([(key(i), value(i, 2000))])
@@ -202,7 +202,7 @@ class TestCache:
         cache.close()
         assert cache.path.stat().st_size < 0.7 * before
 
-    def test_one_that_stays_open_keeps_under_its_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_stays_below_its_limit_while_open(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(cache_module, "LOOK_AFTER", 50)
         limit = 10**6
         cache = DescriptorCache(tmp_path, FINGERPRINT, limit_bytes=limit)

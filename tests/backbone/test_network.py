@@ -92,7 +92,7 @@ def compare(network: Network, model: torch.nn.Module) -> None:
 
 
 class TestLite0:
-    def test_sizes(self, lite0: Network):
+    def test_feature_and_descriptor_sizes(self, lite0: Network):
         assert (lite0.width, lite0.features, lite0.size) == (2912, 1280, 224)
         assert lite0.parameters == 3_371_008
 
@@ -205,7 +205,7 @@ def test_the_number_of_threads_changes_no_bit(name: str, lite0: Network, load, m
     assert np.array_equal(results[0][4], network.forward(images[4].pixels(b"", network.size)[None])[0])
 
 
-def test_an_image_takes_one_thread_so_that_many_can_run(load, monkeypatch):
+def test_an_image_uses_one_thread_so_that_many_can_run(load, monkeypatch):
     network, _ = load("test_vit")
     describe_one, during = network.describe_one, []
 

@@ -128,14 +128,14 @@ def test_gradients_are_those_of_the_whole_network(lite0: Network):
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5 * float(gradients[1].abs().max()))
 
 
-def test_images_in_parts_begin_as_they_do_together(lite0: Network):
+def test_activations_of_images_in_parts_equal_those_of_all_together(lite0: Network):
     suffix, images = suffix_of(lite0, "last-half"), images_for(lite0, count=3)
     parts = [suffix.begin(part) for part in (images[:1], images[1:])]
     for together, *apart in zip(suffix.begin(images), *parts, strict=True):
         torch.testing.assert_close(torch.cat(apart), together, rtol=1e-3, atol=1e-3)
 
 
-def test_a_network_that_is_a_sequence_in_another_layout_is_cut_too(load: Callable[[str], Network]):
+def test_a_sequential_network_of_another_layout_is_cut_too(load: Callable[[str], Network]):
     network = load("test_mambaout")  # channels last, and pools in its head
     suffix = suffix_of(network, "last-half")
     assert suffix.first > 0

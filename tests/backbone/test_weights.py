@@ -89,21 +89,21 @@ class TestRefused:
         with pytest.raises(BackboneError, match=r"conv_stem\.weight has shape \(2, 3\), expected \(24, 3, 3, 3\)"):
             build_from({**state, "conv_stem.weight": torch.zeros(2, 3)})
 
-    def test_other_names_in_another_order(self, state: State, build_from):
+    def test_other_tensor_names_in_another_order_are_reported(self, state: State, build_from):
         with pytest.raises(BackboneError, match="has shape"):
             build_from(dict(reversed(renamed(state).items())))
 
-    def test_another_networks_weights(self, build_from):
+    def test_another_networks_weights_are_reported(self, build_from):
         with pytest.raises(BackboneError, match=r"tensors are missing \(.*, …\)"):
             build_from(import_timm().create_model("test_vit").state_dict())
 
     @pytest.mark.parametrize("content", [[torch.zeros(1)], {"a": "text"}, {"state_dict": 7}, torch.zeros(3)])
-    def test_something_that_is_no_state_dict(self, content: Any, build_from):
+    def test_a_file_that_is_no_state_dict_is_reported(self, content: Any, build_from):
         with pytest.raises(BackboneError, match=r"holds (list|dict|Tensor); expected a state dict"):
             build_from(content)
 
     @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-    def test_a_pickle_that_runs_code(self, tmp_path: Path):
+    def test_a_pickle_that_would_run_code_is_refused(self, tmp_path: Path):
         trap = tmp_path / "sprung"
 
         class Trap:
@@ -118,12 +118,12 @@ class TestRefused:
 
     @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
     @pytest.mark.parametrize("content", [b"", b"hello", bytes(100)])
-    def test_a_damaged_file(self, name: str, content: bytes, tmp_path: Path):
+    def test_a_damaged_file_is_reported(self, name: str, content: bytes, tmp_path: Path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(BackboneError, match=f"{name} cannot be read as weights"):
             read_state(tmp_path / name)
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path):
+    def test_a_missing_file_is_reported(self, tmp_path: Path):
         with pytest.raises(BackboneError, match=r"there is no weights file at .*nowhere\.pt"):
             build(SPEC, tmp_path / "nowhere.pt")
         with pytest.raises(BackboneError, match="there is no weights file at"):

@@ -404,7 +404,7 @@ def test_the_table_of_a_run_fits_eighty_columns(made: Record, monkeypatch: pytes
     _print([made])
     assert made.results is not None
     lines = capsys.readouterr().out.splitlines()
-    assert " ".join(lines[0].split()) == "method agents seed task given task found final all data task told"
+    assert " ".join(lines[0].split()) == "method agents seed task given task found final all data task label"
     assert show.percent(made.results["final_accuracy"]) in lines[1]
     assert f"{made.results['costs']['efficiency']:.4f}" in lines[-1]
     assert len(lines) == 2 + 1 + 2

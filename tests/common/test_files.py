@@ -28,7 +28,7 @@ def names(folder: Path) -> set[str]:
 
 
 class TestWriting:
-    def test_puts_all_of_it_in_its_place(self, tmp_path: Path):
+    def test_replaces_the_file_only_once_it_is_complete(self, tmp_path: Path):
         write_whole(tmp_path / "a", b"first")
         with writing(tmp_path / "a") as file:
             file.write(b"sec")
@@ -38,7 +38,7 @@ class TestWriting:
         assert names(tmp_path) == {"a"}
 
     @pytest.mark.parametrize("umask", [0, 0o022, 0o077], ids=oct)
-    def test_has_its_mode_from_the_first_moment(self, tmp_path: Path, umask: int):
+    def test_sets_the_mode_before_anything_is_written(self, tmp_path: Path, umask: int):
         before = os.umask(umask)
         try:
             with writing(tmp_path / "key", mode=PRIVATE):
@@ -50,14 +50,14 @@ class TestWriting:
         assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
         assert stat.S_IMODE((tmp_path / "result").stat().st_mode) == 0o666 & ~umask
 
-    def test_never_uses_a_name_twice(self, tmp_path: Path):
+    def test_never_uses_a_temporary_name_twice(self, tmp_path: Path):
         seen = set()
         for _ in range(20):
             with writing(tmp_path / "a"):
                 seen |= names(tmp_path) - {"a"}
         assert len(seen) == 20
 
-    def test_uses_names_that_nobody_can_foresee(self, tmp_path: Path):
+    def test_uses_unpredictable_temporary_names(self, tmp_path: Path):
         made = (
             "import sys\nfrom skillmesh.common import files as f\n"
             "for _ in range(3): print(f._begin(f.Path(sys.argv[1]), 0o600)[0])"
@@ -67,7 +67,9 @@ class TestWriting:
         assert all(re.fullmatch(r"\.skillmesh-[0-9a-f]{16}\.partial", name) for name in names(tmp_path))
 
     @pytest.mark.parametrize("planted", ["link to a file", "link to nothing", "file"])
-    def test_never_writes_to_what_was_put_under_its_name(self, tmp_path: Path, monkeypatch, planted: str):
+    def test_never_writes_to_a_file_planted_under_its_temporary_name(
+        self, tmp_path: Path, monkeypatch, planted: str
+    ):
         """Even where somebody did foresee the name."""
         victim, name = tmp_path / "victim", ".skillmesh-0000000000000000.partial"
         if planted != "link to nothing":
@@ -85,7 +87,9 @@ class TestWriting:
         assert planted != "file" or (tmp_path / name).read_bytes() == b"mine"
 
     @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
-    def test_does_without_what_the_file_system_lacks(self, tmp_path: Path, monkeypatch, number: int):
+    def test_works_without_locks_or_folder_syncs_of_the_file_system(
+        self, tmp_path: Path, monkeypatch, number: int
+    ):
         def lacking(*_: object) -> None:
             raise OSError(number, os.strerror(number))
 
@@ -96,7 +100,7 @@ class TestWriting:
         write_whole(tmp_path / "a", b"new")
         assert (tmp_path / "a").read_bytes() == b"new"
 
-    def test_replaces_a_link_and_leaves_what_it_leads_to(self, tmp_path: Path):
+    def test_replaces_a_link_and_not_its_target(self, tmp_path: Path):
         victim = tmp_path / "victim"
         victim.write_bytes(b"mine")
         for target, leads_to in (("to a file", victim), ("to nothing", tmp_path / "nothing")):
@@ -120,7 +124,7 @@ class TestWriting:
         ],
         ids=["folder", "device", "pipe", "link", "no folder", "long", "below a file"],
     )
-    def test_says_what_is_in_the_way(self, tmp_path: Path, target: str, reason: str):
+    def test_an_error_names_the_obstacle(self, tmp_path: Path, target: str, reason: str):
         os.mkfifo(tmp_path / "pipe")
         (tmp_path / "a").touch()
         (tmp_path / "link to a device").symlink_to("/dev/null")
@@ -131,7 +135,7 @@ class TestWriting:
         assert isinstance(caught.value, OSError)  # whoever expects trouble with a disk expects this
         assert names(tmp_path) == before
 
-    def test_a_new_file_is_never_put_over_another(self, tmp_path: Path):
+    def test_a_new_file_never_replaces_another(self, tmp_path: Path):
         (tmp_path / "key").write_bytes(b"old")
         (tmp_path / "link").symlink_to(tmp_path / "nothing")
         for name in ("key", "link"):
@@ -146,7 +150,7 @@ class TestWriting:
         [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EROFS, "Read-only"), KeyboardInterrupt()],
         ids=["full", "read-only", "Ctrl-C"],
     )
-    def test_that_fails_leaves_nothing_behind(self, tmp_path: Path, monkeypatch, step: str, error: BaseException):
+    def test_a_failure_leaves_nothing_behind(self, tmp_path: Path, monkeypatch, step: str, error: BaseException):
         (tmp_path / "a").write_bytes(b"old")
 
         def fail(*_: object) -> None:
@@ -191,20 +195,20 @@ with writing(sys.argv[1]) as file:
 
 
 class TestAbandoned:
-    def test_files_of_a_killed_process_go(self, tmp_path: Path):
+    def test_files_of_a_killed_process_are_removed(self, tmp_path: Path):
         subprocess.run([sys.executable, "-c", WRITE_AND_DIE, tmp_path / "a"], check=False)
         (left,) = tmp_path.iterdir()
         assert left.read_bytes() == b"half"
         remove_abandoned(tmp_path)
         assert names(tmp_path) == set()
 
-    def test_files_that_somebody_is_writing_stay(self, tmp_path: Path):
+    def test_files_being_written_are_kept(self, tmp_path: Path):
         with writing(tmp_path / "a") as file:
             remove_abandoned(tmp_path)
             file.write(b"whole")
         assert (tmp_path / "a").read_bytes() == b"whole"
 
-    def test_a_file_that_was_taken_for_abandoned_is_begun_again(self, tmp_path: Path, monkeypatch):
+    def test_a_file_removed_before_it_was_locked_is_started_again(self, tmp_path: Path, monkeypatch):
         """Between its making and its locking another process may come."""
         from skillmesh.common import files
 
@@ -221,7 +225,7 @@ class TestAbandoned:
         assert (tmp_path / "a").read_bytes() == b"whole"
         assert names(tmp_path) == {"a"}
 
-    def test_names_of_earlier_releases_go_when_nobody_can_be_writing_them(self, tmp_path: Path):
+    def test_files_of_earlier_releases_are_removed_after_an_hour(self, tmp_path: Path):
         old = ["agent.json.partial", "mesh.json.partial", "tmpab12_xyz.partial", f"{'ab' * 32}.partial"]
         for name in (*old, "holiday.partial", ".skillmesh-mine.partial"):
             (tmp_path / name).touch()
@@ -244,7 +248,7 @@ class TestExport:
         assert written.read_bytes() == tiny_taught.bank.file_of(tiny_taught.bank.find("dice"))
         assert names(tmp_path) == {"victim", ".dice.skill.partial", "dice.skill"}
 
-    def test_removes_nothing_of_others_beside_it(self, tiny_taught, tmp_path: Path):
+    def test_removes_no_other_files_beside_it(self, tiny_taught, tmp_path: Path):
         for name in ("tmpabcdefgh.partial", f"{'ab' * 32}.partial"):
             (tmp_path / name).write_text("somebody's download")
             os.utime(tmp_path / name, (0, time.time() - HOUR - 60))
@@ -328,7 +332,7 @@ def writers(tree: ast.Module) -> dict[str, list[str]]:
     return found
 
 
-def test_nothing_in_the_package_writes_files_otherwise():
+def test_no_other_function_of_the_package_writes_files():
     found: dict[str, list[str]] = {}
     for path in sorted(p for package in PACKAGES for p in (SOURCE / package).rglob("*.py")):
         in_file = path.relative_to(SOURCE).as_posix()
@@ -339,7 +343,7 @@ def test_nothing_in_the_package_writes_files_otherwise():
     assert found.keys() == here
 
 
-def test_what_one_function_may_do_another_beside_it_may_not():
+def test_writing_functions_are_named_with_their_class():
     code = "class A:\n    def one(self): path.touch()\n    def other(self): path.rename(target)\ndef two(): ..."
     assert writers(ast.parse(code)).keys() == {"A.one", "A.other"}
 
@@ -362,7 +366,7 @@ def test_what_one_function_may_do_another_beside_it_may_not():
         "sqlite3.connect(path, timeout=60)",
     ],
 )
-def test_the_check_sees(code: str):
+def test_the_check_detects(code: str):
     assert any(writes(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
 
 
@@ -376,5 +380,5 @@ def test_the_check_sees(code: str):
         'path.open("rb")',
     ],
 )
-def test_the_check_lets_pass(code: str):
+def test_the_check_ignores(code: str):
     assert not any(writes(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))

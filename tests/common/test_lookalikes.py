@@ -36,7 +36,7 @@ def test_whole_words_of_two_scripts_that_look_the_same_are_both_marked():
     assert names.marked("\u0441\u043e\u0440") == "\u0441\u043e\u0440 (cyrillic es, cyrillic o, cyrillic er)"
 
 
-def test_letters_of_one_script_that_look_the_same_are_told():
+def test_letters_of_one_script_that_look_the_same_are_marked():
     names = Lookalikes(["lris", "Iris", "1ris"])
     assert [names.marked(name) for name in ("lris", "Iris", "1ris")] == [
         "lris (latin l)",
@@ -45,7 +45,7 @@ def test_letters_of_one_script_that_look_the_same_are_told():
     ]
 
 
-def test_a_word_of_mixed_scripts_is_marked_without_another():
+def test_a_word_of_mixed_scripts_is_marked_even_alone():
     assert Lookalikes([]).marked("p\u0430ypal") == "p\u0430ypal (cyrillic a)"
 
 
@@ -70,7 +70,7 @@ def test_ordinary_names_have_no_mark(name: str):
     assert Lookalikes([name, "armenian", "task"]).marked(name) == name
 
 
-def test_a_name_beside_itself_and_in_other_case_has_no_mark():
+def test_a_name_beside_itself_or_in_other_case_has_no_mark():
     names = Lookalikes(["birds", "birds", "Birds"])
     assert names.marked("birds") == "birds"
     assert names.marked("Birds") == "Birds"

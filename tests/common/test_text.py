@@ -54,7 +54,7 @@ anything = st.text(
 @example("\u094d\u200d\u200d")
 @example("❤\ufe0f\u200d\U0001f525\u200d")
 @example("a" + "\u0301" * 6 + "\u200d")
-def test_any_text_is_one_line_in_which_nothing_acts_or_hides(text: str):
+def test_any_text_becomes_one_line_without_control_or_hidden_characters(text: str):
     shown = safe(text)
     assert shown.splitlines() == ([shown] if shown else [])
     for index, letter in enumerate(shown):
@@ -68,7 +68,7 @@ def test_any_text_is_one_line_in_which_nothing_acts_or_hides(text: str):
 
 
 @pytest.mark.parametrize("bad", HOSTILE, ids=lambda text: "-".join(f"U+{ord(c):04X}" for c in text))
-def test_what_acts_on_a_terminal_or_hides_is_escaped(bad: str):
+def test_control_and_hidden_characters_are_escaped(bad: str):
     for text in (bad, f"cat{bad}.png", f"{bad}{bad}", f"😀{bad}", f"न्{bad}"):
         assert bad[0] not in safe(text)
     assert safe(f"cat{bad}.png").startswith("cat\\")
@@ -100,17 +100,17 @@ def test_what_acts_on_a_terminal_or_hides_is_escaped(bad: str):
         "x² ≤ ∞ → ½ µm",
     ],
 )
-def test_ordinary_text_is_shown_as_it_is(text: str):
+def test_ordinary_text_is_shown_unchanged(text: str):
     assert safe(text) == text
 
 
-def test_marks_do_not_pile_up():
+def test_stacked_combining_marks_are_limited():
     shown = safe("Z" + "\u0335" * 40 + "algo")
     assert shown.count("\u0335") == MAX_MARKS
     assert (shown[0], shown[-4:]) == ("Z", "algo")
 
 
-def test_joiners_that_join_nothing_do_not_hide():
+def test_joiners_that_join_nothing_are_escaped():
     for text in ("ab\u200dcd", "ab\u200ccd", "ab\ufe0f", "\u200dab", "1\ufe0f", "❤\u200d", "م\u200cx"):
         assert safe(text) != text
 
@@ -128,7 +128,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_json_is_exact_data_and_does_nothing_to_a_terminal(value: object):
+def test_json_is_exact_and_harmless_to_a_terminal(value: object):
     text = json_text(value)
     assert json.loads(text) == json.loads(json.dumps(value))
     assert all(letter == "\n" or hidden("x" + letter) is None for letter in text)
@@ -139,6 +139,6 @@ def test_json_keeps_every_script_readable():
 
 
 @given(anything)
-def test_a_name_without_fault_is_shown_as_it_is(text: str):
+def test_an_acceptable_name_is_shown_unchanged(text: str):
     if hidden(text) is None:
         assert safe(text) == text

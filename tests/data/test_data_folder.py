@@ -69,7 +69,7 @@ class TestLayouts:
         assert len(task.splits["train"]) == len(PLAIN)
         assert len(task.splits["val"]) == len(task.splits["test"]) == 0
 
-    def test_split_folders_are_taken_as_they_are(self, place):
+    def test_split_folders_become_splits(self, place):
         task = open_task(place(SPLIT), hold_out=("val", "test"))
         assert (task.classes, task.notes) == (("cat", "dog"), ())
         for split in ("train", "val", "test"):
@@ -80,20 +80,20 @@ class TestLayouts:
         task = open_task(place(PLAIN))
         assert all(file.content() == file.name.encode() for file in task.splits["train"].files)
 
-    def test_hidden_files_are_noted_and_do_not_hide_the_wrapping(self, place):
+    def test_hidden_files_are_noted_and_a_wrapping_folder_is_still_detected(self, place):
         task = open_task(place([*PLAIN, ".DS_Store", "cat/._1.jpg", "__MACOSX/cat/._1.jpg"]), hold_out=())
         assert task.classes == ("cat", "dog")
         assert len(task.splits["train"]) == len(PLAIN)
         assert task.notes == ("3 hidden file(s) ignored",)
 
-    def test_files_that_are_no_images_are_noted_and_do_not_hide_the_wrapping(self, place):
+    def test_other_files_are_noted_and_a_wrapping_folder_is_still_detected(self, place):
         task = open_task(place([*PLAIN, "README.md", "cat/labels.csv"]), hold_out=())
         assert len(task.splits["train"]) == len(PLAIN)
         (note,) = task.notes
         assert note.startswith("2 files skipped: 1 .csv, 1 .md (not images), such as ")
         assert "labels.csv" in note
 
-    def test_loose_images_are_noted_and_do_not_hide_the_wrapping(self, place):
+    def test_loose_images_are_noted_and_a_wrapping_folder_is_still_detected(self, place):
         task = open_task(place([*PLAIN, "cover.jpg"]), hold_out=())
         assert task.classes == ("cat", "dog")
         assert task.notes == ("1 image(s) ignored that are not in a class folder",)
@@ -103,7 +103,7 @@ class TestLayouts:
         assert len(task.splits["train"]) == 6
         assert task.notes == ("2 image(s) ignored that are not in a class folder",)
 
-    def test_a_single_train_folder_is_no_wrapping(self, place):
+    def test_a_single_train_folder_is_not_a_wrapping_folder(self, place):
         task = open_task(place([f"train/{name}" for name in PLAIN]), hold_out=())
         assert task.classes == ("cat", "dog")
 
@@ -115,7 +115,7 @@ def test_class_folders_beside_split_folders_are_noted(tmp_path: Path):
 
 
 @pytest.mark.parametrize("alias", ["val", "valid", "validation"])
-def test_validation_goes_by_three_names(tmp_path: Path, alias: str):
+def test_the_validation_folder_has_three_possible_names(tmp_path: Path, alias: str):
     names = [name.replace("val/", f"{alias}/") for name in SPLIT]
     task = open_task(make_folder(tmp_path, names), hold_out=("val",))
     assert len(task.splits["val"]) == len(task.splits["train"]) == 6
@@ -127,7 +127,7 @@ def test_images_in_folders_below_a_class_belong_to_it(tmp_path: Path):
     assert task.splits["train"].labels.tolist() == [0, 0, 1]
 
 
-def test_suffixes_count_in_any_case(tmp_path: Path):
+def test_suffixes_are_recognised_in_any_case(tmp_path: Path):
     suffixes = ["JPG", "jpeg", "Png", "webp", "bmp", "GIF", "tif", "TIFF"]
     task = open_task(make_folder(tmp_path, [f"{c}/1.{s}" for s in suffixes for c in "ab"]), hold_out=())
     assert len(task.splits["train"]) == 2 * len(suffixes)
@@ -143,7 +143,7 @@ def test_an_empty_class_folder_is_noted(tmp_path: Path):
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_classes_that_train_lacks_are_noted(tmp_path: Path, split: str):
+def test_classes_missing_from_train_are_noted(tmp_path: Path, split: str):
     task = open_task(make_folder(tmp_path, [*SPLIT, f"{split}/yak/1.jpg", f"{split}/emu/1.jpg"]))
     assert task.classes == ("cat", "dog")
     assert len(task.splits[split]) == 6
@@ -168,7 +168,7 @@ def test_a_zip_written_with_backslashes_can_be_read(tmp_path: Path):
 
 
 class TestNames:
-    def test_a_folder_keeps_its_dots_and_a_zip_loses_its_ending(self, tmp_path: Path):
+    def test_a_folder_keeps_its_dots_and_a_zip_loses_its_suffix(self, tmp_path: Path):
         assert open_task(make_folder(tmp_path / "pets.v2", PLAIN)).name == "pets.v2"
         assert open_task(make_zip(tmp_path / "pets.v3.zip", PLAIN)).name == "pets.v3"
 
@@ -181,30 +181,30 @@ class TestNames:
 
 
 class TestRefused:
-    def test_one_class(self, tmp_path: Path):
+    def test_a_task_of_one_class_is_refused(self, tmp_path: Path):
         with pytest.raises(DataError, match=r"one class only \('cat'\).*two or more"):
             open_task(make_folder(tmp_path, ["cat/1.jpg", "cat/2.jpg"]))
 
     @pytest.mark.parametrize("names", [[], ["1.jpg", "2.jpg"], ["cat/readme.txt"]])
-    def test_no_classes(self, tmp_path: Path, names: list[str]):
+    def test_a_folder_without_classes_is_refused(self, tmp_path: Path, names: list[str]):
         with pytest.raises(DataError, match=r"expected class/image\.jpg or train/class/image\.jpg"):
             open_task(make_folder(tmp_path, names))
 
     @pytest.mark.parametrize("split", ["val", "test"])
-    def test_a_split_that_is_not_for_learning_alone(self, tmp_path: Path, split: str):
+    def test_a_validation_or_test_folder_alone_is_refused(self, tmp_path: Path, split: str):
         with pytest.raises(DataError, match=f"one class only \\('{split}'\\)"):
             open_task(make_folder(tmp_path, [f"{split}/{name}" for name in PLAIN]))
 
-    def test_nothing_there(self, tmp_path: Path):
+    def test_a_missing_path_is_refused_with_its_name(self, tmp_path: Path):
         with pytest.raises(DataError, match=r"there is nothing at .*nowhere"):
             open_task(tmp_path / "nowhere")
 
-    def test_a_file_that_is_no_zip(self, tmp_path: Path):
+    def test_a_file_that_is_no_zip_is_refused(self, tmp_path: Path):
         (tmp_path / "pets.zip").write_text("not a zip")
         with pytest.raises(DataError, match=r"pets\.zip cannot be read as a zip"):
             open_task(tmp_path / "pets.zip")
 
-    def test_a_truncated_zip(self, tmp_path: Path):
+    def test_a_truncated_zip_is_refused(self, tmp_path: Path):
         path = make_zip(tmp_path / "pets.zip", PLAIN)
         path.write_bytes(path.read_bytes()[:-40])
         with pytest.raises(DataError, match="zip the task folder again"):
@@ -245,7 +245,7 @@ class TestRefused:
         with pytest.raises(UnreadableImageError, match="has 9 bytes, expected at most 4 "):
             task.splits["train"].files[0].content()
 
-    def test_a_file_gone_since_is_an_unreadable_image(self, tmp_path: Path):
+    def test_a_file_deleted_since_is_an_unreadable_image(self, tmp_path: Path):
         task = open_task(make_folder(tmp_path, PLAIN), hold_out=())
         (tmp_path / "cat/0.jpg").unlink()
         with pytest.raises(UnreadableImageError, match=r"cat/0\.jpg cannot be read"):
@@ -278,11 +278,11 @@ class TestFolderOfTasks:
         assert refusal.value.tasks == ("birds", "pets")
         assert str(path) in str(refusal.value)
 
-    def test_is_one_task_where_the_caller_says_so(self, make):
+    def test_is_one_task_on_request(self, make):
         task = open_task(make(self.TASKS), hold_out=(), one_task=True)
         assert (task.classes, len(task.splits["train"])) == (("birds", "pets"), 4)
 
-    def test_a_survey_opens_it_and_tells(self, make):
+    def test_a_survey_opens_it_and_lists_the_tasks_inside(self, make):
         assert survey_task(make(self.TASKS)).tasks_inside == ("birds", "pets")
 
     @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ class TestFolderOfTasks:
             *("wrapped splits", "no train", "plain"),
         ],
     )
-    def test_other_layouts_are_one_task_as_before(self, make, names: list[str]):
+    def test_other_layouts_are_one_task(self, make, names: list[str]):
         task = open_task(make(names), hold_out=())
         assert len(task.classes) >= 2
         assert task.tasks_inside == ()
@@ -314,12 +314,12 @@ class TestFolderOfTasks:
         with pytest.raises(FolderOfTasksError, match=r"found 00, .*, 09 and 2 more, and no image"):
             open_task(path)
 
-    def test_with_zips_and_other_files_beside_its_folders_has_the_zips_for_tasks_too(self, tmp_path: Path):
+    def test_zips_beside_its_folders_are_tasks_too(self, tmp_path: Path):
         make_folder(tmp_path, [*self.TASKS, "notes.txt", "birds/notes.zip"])
         make_zip(tmp_path / "more.zip", PLAIN)
         assert survey_task(tmp_path).tasks_inside == ("birds", "pets", "more.zip")
 
-    def test_a_folder_of_zips_is_one(self, tmp_path: Path):
+    def test_a_folder_of_zips_is_a_folder_of_tasks(self, tmp_path: Path):
         for name in ("birds", "pets"):
             make_zip(tmp_path / f"{name}.zip", PLAIN)
         with pytest.raises(FolderOfTasksError) as refusal:
@@ -327,7 +327,7 @@ class TestFolderOfTasks:
         assert refusal.value.tasks == ("birds.zip", "pets.zip")
 
     @pytest.mark.parametrize("value", [5, None, (1, 2), b"src"])
-    def test_what_is_no_path_is_refused(self, value: object):
+    def test_a_value_that_is_no_path_is_refused(self, value: object):
         with pytest.raises(
             DataError, match=f"found an object of type {type(value).__name__} .*expected the path of a"
         ):
@@ -335,7 +335,7 @@ class TestFolderOfTasks:
 
 
 class TestCutting:
-    def test_shares_are_taken_class_by_class(self, tmp_path: Path):
+    def test_each_class_is_split_in_the_same_proportions(self, tmp_path: Path):
         names = [f"{c}/{i:03}.jpg" for c, n in (("big", 100), ("small", 20)) for i in range(n)]
         task = open_task(make_folder(tmp_path, names), hold_out=("val", "test"))
         counts = {split: np.bincount(part.labels).tolist() for split, part in task.splits.items()}
@@ -345,23 +345,23 @@ class TestCutting:
         task = open_task(make_folder(tmp_path, PLAIN))
         assert {split: len(part) for split, part in task.splits.items()} == {"train": 16, "val": 4, "test": 0}
 
-    def test_only_the_missing_split_is_cut(self, tmp_path: Path):
+    def test_only_the_missing_split_is_held_out(self, tmp_path: Path):
         names = [n for n in SPLIT if not n.startswith("val")]
         task = open_task(make_folder(tmp_path, names), hold_out=("val", "test"))
         assert {split: len(part) for split, part in task.splits.items()} == {"train": 4, "val": 2, "test": 6}
 
-    def test_validation_images_stand_in_for_test_images_only_where_the_caller_says_so(self, tmp_path: Path):
+    def test_validation_images_replace_missing_test_images_only_on_request(self, tmp_path: Path):
         make_folder(tmp_path, [name for name in SPLIT if not name.startswith("test")])
         for options, split in (({}, "val"), ({"val_as_test": True}, "test")):
             task = survey_task(tmp_path, hold_out=(), **options)
             sizes = {"train": 6, "val": 0, "test": 0} | {split: 6}
             assert {name: len(part) for name, part in task.splits.items()} == sizes
 
-    def test_nothing_is_cut_unless_asked_for(self, tmp_path: Path):
+    def test_nothing_is_held_out_unless_requested(self, tmp_path: Path):
         task = open_task(make_folder(tmp_path, PLAIN), hold_out=())
         assert {split: len(part) for split, part in task.splits.items()} == {"train": 20, "val": 0, "test": 0}
 
-    def test_the_seed_decides(self, tmp_path: Path):
+    def test_the_seed_decides_which_images_are_held_out(self, tmp_path: Path):
         make_folder(tmp_path, PLAIN)
         first, again, other = (names_of(open_task(tmp_path, seed=s), "val") for s in (1, 1, 2))
         assert first == again
@@ -404,10 +404,10 @@ class TestFindTasks:
         make_zip(tmp_path / "shelf/food.zip", PLAIN)
         return tmp_path / "shelf"
 
-    def test_a_folder_of_tasks_stands_for_its_folders_and_zips(self, shelf: Path):
+    def test_a_folder_of_tasks_is_replaced_by_its_folders_and_zips(self, shelf: Path):
         assert [p.name for p in find_tasks([shelf])] == ["birds", "food.zip", "pets"]
 
-    def test_a_task_stands_for_itself(self, shelf: Path):
+    def test_a_task_is_returned_as_it_is(self, shelf: Path):
         paths = [shelf / name for name in ("pets", "food.zip", "birds")]
         assert find_tasks(paths) == paths
 
@@ -434,7 +434,7 @@ class TestFindTasks:
             find_tasks([make_folder(tmp_path, ["a/b/c.txt"])])
 
 
-def test_tasks_inside_a_wrapping_folder_are_the_ones_to_learn(tmp_path: Path):
+def test_tasks_inside_a_wrapping_folder_are_learned(tmp_path: Path):
     for task in ("birds", "boats"):
         for label in ("a", "b"):
             folder = tmp_path / "src" / "wrap" / task / label
@@ -448,12 +448,12 @@ def test_tasks_inside_a_wrapping_folder_are_the_ones_to_learn(tmp_path: Path):
         assert open_task(path).classes == ("a", "b")
 
 
-def test_folders_of_images_beside_tasks_are_ones_to_learn_and_loose_images_are_not(tmp_path: Path):
+def test_folders_of_images_beside_tasks_are_tried_too_and_loose_images_are_not(tmp_path: Path):
     make_folder(tmp_path, ["birds/a/1.jpg", "birds/b/1.jpg", "holidays/1.jpg", "cover.jpg"])
     assert folders_to_learn(tmp_path) == [tmp_path / "birds", tmp_path / "holidays"]
 
 
-def test_a_link_that_leads_nowhere_is_named_as_unreadable(tmp_path: Path):
+def test_a_broken_link_is_an_unreadable_image(tmp_path: Path):
     for label in ("a", "b"):
         (tmp_path / label).mkdir()
         for number in range(3):
@@ -465,13 +465,13 @@ def test_a_link_that_leads_nowhere_is_named_as_unreadable(tmp_path: Path):
         lost.content()
 
 
-def test_an_image_file_may_have_forty_eight_megabytes():
+def test_image_files_may_have_at_most_48_mebibytes():
     sources.refuse_large(48 * 2**20)
     with pytest.raises(OSError, match="the file has 50,331,649 bytes, expected at most 50,331,648 for an image"):
         sources.refuse_large(48 * 2**20 + 1)
 
 
-def test_the_list_of_a_zip_can_be_read_whole(tmp_path: Path):
+def test_a_zips_directory_can_be_read_at_once(tmp_path: Path):
     (tmp_path / "some.zip").write_bytes(b"content")
     for size in (None, -1, 7):
         with sources._Listing(tmp_path / "some.zip") as file:
@@ -480,7 +480,7 @@ def test_the_list_of_a_zip_can_be_read_whole(tmp_path: Path):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 100, 2**21 + 1])
-def test_what_lies_in_a_zip_is_read_to_its_last_byte(tmp_path: Path, method: int, size: int):
+def test_zip_members_are_read_completely(tmp_path: Path, method: int, size: int):
     with zipfile.ZipFile(tmp_path / "some.zip", "w", method) as file:
         file.writestr("a", b"x" * size)
     source = sources.ZipSource(tmp_path / "some.zip")
@@ -488,7 +488,7 @@ def test_what_lies_in_a_zip_is_read_to_its_last_byte(tmp_path: Path, method: int
     assert source.read("a") == b"x" * size
 
 
-def test_a_folder_tells_how_large_its_files_are(tmp_path: Path):
+def test_a_folder_reports_the_sizes_of_its_files(tmp_path: Path):
     source = sources.FolderSource(make_folder(tmp_path, ["a/1.jpg"]))
     assert source.size("a/1.jpg") == len(source.read("a/1.jpg")) == len("a/1.jpg")
     assert source.size("a/2.jpg") == 0

@@ -68,13 +68,11 @@ def with_heif(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestEndings:
     @pytest.mark.parametrize("ending", ["jfif", "JPE", "mpo", "avif", "heic", "HEIF", "hif"])
-    def test_are_images(self, tmp_path: Path, with_heif: None, ending: str):
+    def test_of_less_common_formats_are_images(self, tmp_path: Path, with_heif: None, ending: str):
         task = open_task(make(tmp_path, f"cat/1.{ending}", f"dog/1.{ending}"), hold_out=())
         assert (len(task.splits["train"]), task.notes) == (2, ())
 
-    def test_heic_without_the_extra_is_counted_with_the_command_that_helps(
-        self, tmp_path: Path, without_heif: None
-    ):
+    def test_heic_without_the_extra_is_counted_with_the_install_command(self, tmp_path: Path, without_heif: None):
         make(tmp_path, "cat/1.jpg", "dog/1.jpg", *(f"cat/{i}.HEIC" for i in range(9)))
         make(tmp_path, "a.txt", "b.txt", "dog/film.mov")
         (note,) = open_task(tmp_path, hold_out=()).notes
@@ -83,7 +81,7 @@ class TestEndings:
             "2 .txt, 1 .mov (not images), such as cat/0.HEIC, a.txt, dog/film.mov"
         )
 
-    def test_a_task_of_heic_alone_is_refused_with_the_command_that_helps(self, tmp_path: Path, without_heif: None):
+    def test_a_task_of_heic_alone_is_refused_with_the_install_command(self, tmp_path: Path, without_heif: None):
         make(tmp_path, *(f"{c}/{i}.heic" for c in ("cat", "dog") for i in range(3)))
         with pytest.raises(DataError) as refusal:
             open_task(tmp_path)
@@ -97,7 +95,9 @@ class TestEndings:
         with pytest.raises(DataError, match=r"one class only \('cat'\).*1 file skipped: 1 \.heic \(install"):
             open_task(tmp_path)
 
-    def test_unread_training_images_do_not_make_classes_of_the_splits(self, tmp_path: Path, without_heif: None):
+    def test_splits_do_not_become_classes_if_training_images_cannot_be_read(
+        self, tmp_path: Path, without_heif: None
+    ):
         make(
             tmp_path,
             *(f"train/{c}/1.heic" for c in "ab"),
@@ -110,14 +110,12 @@ class TestEndings:
         make(tmp_path, "pets/cat/1.heic", "pets/dog/1.heic")
         assert find_tasks([tmp_path]) == [tmp_path / "pets"]
 
-    def test_of_tasks_of_which_one_alone_can_be_read_the_rest_is_named_as_missing(
-        self, tmp_path: Path, without_heif: None
-    ):
+    def test_skipped_files_are_named_if_only_one_task_can_be_read(self, tmp_path: Path, without_heif: None):
         make(tmp_path, "pets/cat/1.jpg", "pets/dog/1.jpg", "wild/fox/1.heic")
         with pytest.raises(DataError, match=r"one class only \('pets'\).*1 file skipped: 1 \.heic \(install"):
             open_task(tmp_path)
 
-    def test_avif_is_named_where_pillow_is_too_old(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_avif_is_reported_if_pillow_is_too_old(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(features, "check", lambda name: False)
         make(tmp_path, "cat/1.avif", "dog/1.avif")
         with pytest.raises(DataError, match=r"2 \.avif \(Pillow 11\.3 or newer reads them: pip install --upgrade"):
@@ -125,19 +123,19 @@ class TestEndings:
         with pytest.raises(UnreadableImageError, match=r"AVIF image.*Pillow 11\.3 or newer"):
             decode(b"\0\0\0\x20ftypavif\0\0\0\0avifmif1", 8)
 
-    def test_many_kinds_are_not_all_listed(self):
+    def test_only_the_first_six_kinds_are_listed(self):
         text = str(Skipped.of(f"{i}.{chr(97 + i)}" for i in range(20)))
         assert text.startswith(
             "20 files skipped: 1 .a, 1 .b, 1 .c, 1 .d, 1 .e, 1 .f, 14 of other kinds (not images)"
         )
 
-    def test_a_name_without_an_ending(self):
+    def test_a_name_without_a_suffix_is_described(self):
         assert str(Skipped.of(["Makefile"])) == (
             "1 file skipped: 1 without an extension (not images), such as Makefile"
         )
 
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "MPO"])
-    def test_what_pillow_writes_is_known_by_its_first_bytes(self, kind: str):
+    def test_formats_are_recognised_by_their_first_bytes(self, kind: str):
         expected = "jpeg" if kind == "MPO" else kind.lower()
         assert image_kind(encoded(kind)[:64]) == expected
 
@@ -147,7 +145,7 @@ class TestHeic:
         pixels = decode(heic(), 16)
         assert np.abs(pixels.astype(int) - [200, 30, 60]).max() < 12
 
-    def test_is_read_whatever_its_ending(self, tmp_path: Path):
+    def test_is_read_under_any_suffix(self, tmp_path: Path):
         make(tmp_path, "dog/1.jpg", "cat/1.jpg")
         (tmp_path / "cat/1.jpg").write_bytes(heic())
         file = open_task(tmp_path, hold_out=()).splits["train"].files[0]
@@ -158,11 +156,11 @@ class TestHeic:
         with pytest.raises(UnreadableImageError, match=r"HEIC image.*pip install 'skillmesh\[heic\]'"):
             decode(b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0mif1heic" + bytes(99), 8)
 
-    def test_damaged_is_an_unreadable_image(self):
+    def test_a_damaged_one_is_an_unreadable_image(self):
         with pytest.raises(UnreadableImageError):
             decode(heic()[:200], 8)
 
-    def test_the_opener_is_registered_when_the_first_one_comes_and_twice_does_no_harm(self, tmp_path: Path):
+    def test_the_opener_is_registered_at_the_first_one_and_may_be_registered_twice(self, tmp_path: Path):
         (tmp_path / "photo.heic").write_bytes(heic())
         (tmp_path / "photo.png").write_bytes(encoded("PNG"))
         code = (
@@ -197,7 +195,7 @@ class TestLinks:
         assert find_tasks([tmp_path / "pets"]) == [task]
 
     @pytest.mark.parametrize("target", [".", "..", "../..", "../../.."])
-    def test_a_link_that_leads_up_is_not_followed(self, tmp_path: Path, target: str):
+    def test_a_link_to_a_parent_folder_is_not_followed(self, tmp_path: Path, target: str):
         make(tmp_path, "pets/cat/1.jpg", "pets/dog/1.jpg", "other/1.jpg")
         (tmp_path / "pets/cat/loop").symlink_to(target, target_is_directory=True)
         assert files_below(tmp_path / "pets") == ["cat/1.jpg", "dog/1.jpg"]
@@ -208,7 +206,7 @@ class TestLinks:
         (tmp_path / "pets/cat").symlink_to(store / "cat")
         assert files_below(tmp_path / "pets") == ["cat/1.jpg", "cat/2.jpg"]
 
-    def test_a_link_elsewhere_to_what_lies_around_the_task_is_not_followed(self, tmp_path: Path, store: Path):
+    def test_a_link_back_to_a_folder_around_the_task_is_not_followed(self, tmp_path: Path, store: Path):
         make(tmp_path / "mine", "pets/dog/1.jpg", "private/1.jpg")
         (store / "cat/home").symlink_to(tmp_path / "mine")
         (tmp_path / "mine/pets/cat").symlink_to(store / "cat")
@@ -219,20 +217,20 @@ class TestLinks:
         (store / "dog/cats").symlink_to("../cat")
         assert files_below(store) == ["cat/1.jpg", "cat/2.jpg", "dog/2.jpg", "dog/old/1.jpg"]
 
-    def test_a_folder_keeps_its_own_name_before_those_of_links(self, store: Path):
+    def test_a_folders_own_name_takes_precedence_over_links(self, store: Path):
         (store / "ant").symlink_to("dog")
         assert open_task(store, hold_out=()).classes == ("cat", "dog")
 
-    def test_links_that_lead_nowhere_are_listed_for_whoever_reads_them(self, store: Path):
+    def test_broken_links_are_listed_as_files(self, store: Path):
         (store / "cat/gone.jpg").symlink_to("nowhere.jpg")
         (store / "cat/self.jpg").symlink_to("self.jpg")
         assert {"cat/gone.jpg", "cat/self.jpg"} < set(files_below(store))
 
-    def test_pipes_are_no_files(self, store: Path):
+    def test_pipes_are_not_listed(self, store: Path):
         os.mkfifo(store / "cat/pipe.jpg")
         assert len(files_below(store)) == 4
 
-    def test_a_closed_folder_is_named(self, store: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_a_folder_without_permission_is_named(self, store: Path, monkeypatch: pytest.MonkeyPatch):
         def closed(folder: Path) -> None:
             raise PermissionError(13, "Permission denied", str(folder))
 
@@ -252,10 +250,10 @@ class TestOtherKinds:
             (b"\0\1\2\3", "data of an unknown format"),
         ],
     )
-    def test_are_named(self, head: bytes, expected: str):
+    def test_are_described(self, head: bytes, expected: str):
         assert other_kind(head) == expected
 
-    def test_a_zip(self):
+    def test_a_zip_is_described(self):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as file:
             file.writestr("a", b"b")
@@ -263,13 +261,13 @@ class TestOtherKinds:
 
     @given(st.binary(max_size=600))
     @example(b"\0\0\1\0")
-    def test_any_bytes_have_a_printable_name(self, head: bytes):
+    def test_any_bytes_have_a_printable_description(self, head: bytes):
         assert other_kind(head).isprintable()
         assert image_kind(head) in {None, *PILLOW_FORMATS}
 
 
 @pytest.mark.parametrize("bits", [1, 8, 16, 24, 32])
-def test_a_targa_image_is_known_by_fields_that_make_sense(bits: int):
+def test_a_targa_image_is_recognised_by_valid_header_fields(bits: int):
     head = bytearray(b"\0\0\x02" + bytes(9) + b"\x10\0\x10\0" + bytes([bits]) + b"\0")
     assert image_kind(bytes(head)) == "tga"
     head[16] = 7
@@ -277,7 +275,7 @@ def test_a_targa_image_is_known_by_fields_that_make_sense(bits: int):
 
 
 @pytest.mark.parametrize("place", [12, 14], ids=["width", "height"])
-def test_a_targa_header_without_width_or_height_is_none(place: int):
+def test_a_targa_header_without_width_or_height_is_not_recognised(place: int):
     head = bytearray(b"\0\0\x02" + bytes(9) + b"\x10\0\x10\0\x18\0")
     assert image_kind(bytes(head)) == "tga"
     head[place] = 0
@@ -285,18 +283,18 @@ def test_a_targa_header_without_width_or_height_is_none(place: int):
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_an_avif_image_may_name_its_kind_among_several(place: int):
+def test_an_avif_image_is_recognised_by_any_of_its_brands(place: int):
     brands = [b"miaf", b"MA1B", b"tmap"]
     brands[place] = b"avif"
     assert image_kind(b"\0\0\0\x1cftypmif1\0\0\0\0" + b"".join(brands)) == "avif"
 
 
-def test_of_text_forty_characters_are_shown():
+def test_at_most_forty_characters_of_text_are_shown():
     assert other_kind(b"x" * 40) == f"text ({'x' * 40!r})"
     assert other_kind(b"x" * 41) == f"text ({'x' * 40!r}…)"
 
 
-def test_a_folder_that_is_itself_a_link_to_one_around_it_is_read(tmp_path: Path):
+def test_a_folder_that_is_a_link_to_its_parent_is_read(tmp_path: Path):
     make(tmp_path, "a/1.jpg")
     (tmp_path / "a" / "up").symlink_to(tmp_path / "a")
     assert files_below(tmp_path / "a" / "up") == ["1.jpg"]

@@ -74,7 +74,7 @@ class TestFiles:
         ]
 
     @pytest.mark.parametrize("name", ["photo", "photo.txt", "photo.jpg", "photo.heif2"])
-    def test_an_image_is_one_under_any_name(self, here: Path, name: str):
+    def test_an_image_is_recognised_under_any_name(self, here: Path, name: str):
         put(here, name)
         assert images(name) == [name]
 
@@ -83,21 +83,21 @@ class TestFiles:
         Image.new("RGB", (16, 16)).save(here / "photo.bin", kind)
         assert images("photo.bin") == ["photo.bin"]
 
-    def test_nothing_is_decoded_before_it_is_asked_for(self, here: Path):
+    def test_nothing_is_decoded_before_it_is_requested(self, here: Path):
         put(here, "broken.jpg", content=b"\xff\xd8\xffbroken")
         (item,) = gather(["broken.jpg"])
         assert not isinstance(item, Unreadable)
         with pytest.raises(UnreadableImageError):
             item.pixels(item.content(), 4)
 
-    def test_words_are_looked_at_one_by_one(self, here: Path):
+    def test_arguments_are_processed_one_by_one(self, here: Path):
         put(here, "a.png")
         stream = gather(["a.png", "b.png"])
         next(stream)
         put(here, "b.png")
         assert not isinstance(next(stream), Unreadable)
 
-    def test_wrong_ones_are_named_among_right_ones(self, here: Path):
+    def test_failures_are_named_among_images(self, here: Path):
         put(here, "a.png", "b.png")
         kinds = [(item.name, isinstance(item, Unreadable)) for item in gather(["a.png", "gone.png", "b.png"])]
         assert kinds == [("a.png", False), ("gone.png", True), ("b.png", False)]
@@ -150,7 +150,7 @@ class TestFailures:
         assert failure("").reason.startswith("the name is empty")
 
     @pytest.mark.parametrize("word", ["a\0b.jpg", "x" * 5000, "notes.txt/a.jpg"])
-    def test_paths_that_cannot_be(self, here: Path, word: str):
+    def test_impossible_paths(self, here: Path, word: str):
         put(here, "notes.txt")
         assert "cannot be read" in failure(word).reason
 
@@ -165,7 +165,7 @@ class TestFailures:
 
     @settings(max_examples=200, deadline=None)
     @given(st.text(max_size=30))
-    def test_any_word_gives_images_or_failures(self, word: str):
+    def test_any_argument_gives_images_or_failures(self, word: str):
         if word.startswith(("/", "-", "~", ".")) or set("*?[") & set(word):
             return  # would walk through this machine
         for item in gather([word]):
@@ -173,11 +173,11 @@ class TestFailures:
 
 
 class TestFolders:
-    def test_are_read_to_the_bottom_without_hidden_files(self, here: Path):
+    def test_are_read_recursively_without_hidden_files(self, here: Path):
         put(here, "p/b.png", "p/sub/a.png", "p/.hidden.png", "p/.thumbs/1.png", "p/notes.txt")
         assert images("p") == ["p/b.png", "p/sub/a.png"]
 
-    def test_without_images_say_what_is_there(self, here: Path):
+    def test_without_images_report_their_content(self, here: Path):
         put(here, "p/a.txt", "p/b.txt", "p/c.mov")
         reason = failure("p").reason
         assert reason.startswith(
@@ -186,7 +186,7 @@ class TestFolders:
         (here / "empty").mkdir()
         assert failure("empty").reason.startswith("no image that can be read was found there; expected .avif")
 
-    def test_with_some_heic_say_so_once(self, here: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_with_heic_files_report_that_once(self, here: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "pillow_heif", None)
         put(here, "p/a.png", "p/b.heic", "p/c.heic", "p/notes.txt")
         found, bad = gather(["p"])
@@ -244,10 +244,10 @@ class TestPatterns:
         for pattern in ("p/*.gif", "gone/**/*.jpg", "p/**/*.gif"):
             assert failure(pattern).reason == f"no file matches {pattern}; expected image files, folders or zips"
 
-    def test_that_match_no_image_say_what_they_match(self):
+    def test_that_match_no_image_report_what_they_match(self):
         assert "1 .txt (not images), such as p/notes.txt" in failure("p/*.txt").reason
 
-    def test_a_file_of_that_very_name_comes_first(self, here: Path):
+    def test_a_file_of_exactly_that_name_takes_precedence(self, here: Path):
         put(here, "p/[12].png")
         assert images("p/[12].png") == ["p/[12].png"]
 
@@ -261,7 +261,7 @@ class TestZips:
         put(here, "p.zip", content=b"PK\x03\x04 broken")
         assert failure("p.zip").reason.startswith("p.zip cannot be read as a zip")
 
-    def test_without_images_says_what_is_there(self, here: Path):
+    def test_without_images_its_content_is_reported(self, here: Path):
         put_zip(here / "p.zip", ["a.txt"])
         assert "1 .txt (not images), such as a.txt" in failure("p.zip").reason
 
@@ -305,7 +305,7 @@ class TestStandardInput:
         call = [sys.executable, "-c", code, *words]
         return subprocess.run(call, input=data, capture_output=True, check=True).stdout.decode().splitlines()
 
-    def test_is_an_image_once(self):
+    def test_is_read_as_an_image_once(self):
         first, second = self.pipe(png(), "-", "-")
         assert first == f"- {len(png())}"
         assert second == "- standard input has been read already; give `-` only once"

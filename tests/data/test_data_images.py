@@ -60,7 +60,7 @@ def expected() -> NDArray[np.uint8]:
     return decode(encoded(scene(), "PNG"), SIZE)
 
 
-def test_the_whole_image_is_squeezed_into_the_square(expected: NDArray[np.uint8]):
+def test_the_whole_image_is_scaled_to_the_square(expected: NDArray[np.uint8]):
     assert expected.shape == (SIZE, SIZE, 3)
     assert expected.dtype == np.uint8
     assert np.array_equal(expected, np.asarray(scene().resize((SIZE, SIZE), Image.Resampling.BICUBIC)))
@@ -116,12 +116,12 @@ class TestModes:
         assert pixels[0, 0].tolist() == [0, 0, 255]
         assert pixels[-1, 0].tolist() == [255, 255, 255]
 
-    def test_rgba_lies_on_white(self):
+    def test_rgba_is_composed_on_white(self):
         assert colour(encoded(Image.new("RGBA", (9, 9), (10, 20, 30, 0)), "PNG")) == [255, 255, 255]
         assert colour(encoded(Image.new("RGBA", (9, 9), (10, 20, 30, 255)), "PNG")) == [10, 20, 30]
         assert colour(encoded(Image.new("RGBA", (9, 9), (0, 0, 0, 128)), "PNG")) == pytest.approx([127] * 3, abs=1)
 
-    def test_grey_with_alpha_lies_on_white(self):
+    def test_grey_with_alpha_is_composed_on_white(self):
         assert colour(encoded(Image.new("LA", (9, 9), (0, 0)), "PNG")) == [255, 255, 255]
         assert colour(encoded(Image.new("LA", (9, 9), (40, 255)), "PNG")) == [40, 40, 40]
 
@@ -136,14 +136,14 @@ class TestModes:
         assert colour(encoded(Image.fromarray(np.full((9, 9), 65534, dtype=np.uint16)), kind)) == [254] * 3
 
     @pytest.mark.parametrize("dtype", [np.float32, np.int32])
-    def test_32_bit_greys_are_stretched_over_their_range(self, dtype: type):
+    def test_32_bit_grey_is_stretched_to_its_range(self, dtype: type):
         ramp = np.tile(np.linspace(-1000, 3000, SIZE), (SIZE, 1)).astype(dtype)
         pixels = decode(encoded(Image.fromarray(ramp), "TIFF"), SIZE)
         assert np.abs(pixels[0, :, 0] - np.linspace(0, 255, SIZE)).max() <= 1
 
     @pytest.mark.filterwarnings("error")
     @pytest.mark.parametrize("hole", [np.nan, -np.inf])
-    def test_holes_in_float_images_are_black_and_the_rest_is_seen(self, hole: float):
+    def test_non_finite_pixels_are_black_and_do_not_affect_the_range(self, hole: float):
         values = np.tile(np.linspace(0, 1, SIZE), (SIZE, 1)).astype(np.float32)
         values[0, 0] = hole
         pixels = decode(encoded(Image.fromarray(values), "TIFF"), SIZE)
@@ -176,13 +176,13 @@ def test_the_fast_path_of_large_jpegs_gives_nearly_the_same(width: int, height: 
 
 class TestRefused:
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "TIFF"])
-    def test_truncated(self, kind: str):
+    def test_a_truncated_image(self, kind: str):
         data = encoded(scene(), kind)
         with pytest.raises(UnreadableImageError):
             decode(data[: len(data) // 2], SIZE)
 
     @pytest.mark.parametrize("data", [b"GIF89a", b"<html>404 Not Found</html>", b"\xff\xd8\xff\xe0", bytes(999)])
-    def test_something_else(self, data: bytes):
+    def test_a_file_that_is_no_image(self, data: bytes):
         with pytest.raises(UnreadableImageError, match=r"Error: \S|not an image of a known format"):
             decode(data, SIZE)
 
@@ -232,7 +232,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_an_ordinary_header_tells_pixels_and_memory(name: str) -> None:
+def test_an_ordinary_header_gives_pixels_and_memory(name: str) -> None:
     kind, options, bytes_each = KINDS[name]
     data = encoded(scene(300, 20), kind.upper(), **options)
     found = ordinary(data, kind, 224)
@@ -254,7 +254,7 @@ def test_a_gif_with_a_comment_is_ordinary() -> None:
     assert ordinary(data, "gif", 224) == Ordinary(600, 600 * 12)
 
 
-def test_of_a_png_only_what_is_no_pixels_counts_as_metadata() -> None:
+def test_chunks_of_a_png_without_pixels_count_as_metadata() -> None:
     text = PngInfo()
     text.add_text("Title", "a scene")
     plain, told = encoded(scene(), "PNG"), encoded(scene(), "PNG", pnginfo=text)
@@ -263,7 +263,7 @@ def test_of_a_png_only_what_is_no_pixels_counts_as_metadata() -> None:
     assert png_metadata(told) == 13 + len("Title a scene")
 
 
-def test_the_sides_of_a_webp_are_read_whole() -> None:
+def test_the_size_of_a_webp_is_read_from_its_header() -> None:
     for options in ({}, {"lossless": True}, {"exif": EXIF}):
         assert webp_size(encoded(scene(300, 700), "WEBP", **options)) == (300, 700)
 
@@ -276,7 +276,7 @@ def test_a_jpeg_of_more_than_eighty_million_pixels_is_not_ordinary(side: int, is
     assert (ordinary(bytes(data), "jpeg", 224) is not None) == is_ordinary
 
 
-def test_an_image_of_just_so_many_pixels_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_of_exactly_the_maximum_of_pixels_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKILLMESH_MAX_MEGAPIXELS", "1")
     assert too_many_pixels(1000, 1000) is None
     assert too_many_pixels(1001, 1000) is not None
@@ -284,7 +284,7 @@ def test_an_image_of_just_so_many_pixels_is_read(monkeypatch: pytest.MonkeyPatch
         images.hash_pixels(Image.new("L", (1001, 1000)))
 
 
-def test_only_large_images_are_reduced_first_and_each_side_by_what_it_is_too_long(
+def test_only_large_images_are_reduced_first_and_each_side_by_its_own_factor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noise = np.random.default_rng(0).integers(256, size=(400, 90), dtype=np.uint8)
@@ -303,7 +303,7 @@ def test_only_large_images_are_reduced_first_and_each_side_by_what_it_is_too_lon
     np.testing.assert_array_equal(images.shrink(image, SIZE), squeezed((1, 400 // (4 * SIZE))))
 
 
-def test_what_is_plain_rgb_already_is_not_copied() -> None:
+def test_rgb_images_are_not_copied() -> None:
     """A photo of 50 megapixels would lie in memory twice."""
     image = scene()
     assert images.to_rgb(image) is image

@@ -54,7 +54,7 @@ def test_a_grey_array_is_grey():
     assert pixels_of(as_image(np.full((9, 11), 99, dtype=np.uint8)), 4).tolist() == [[[99] * 3] * 4] * 4
 
 
-def test_names_tell_which_image_it_is(file: Path):
+def test_names_identify_the_image(file: Path):
     assert as_image(file, 3).name == str(file)
     assert (
         as_image(b"...", 3).name
@@ -70,11 +70,11 @@ class TestContent:
     def test_of_a_file_is_its_bytes(self, file: Path):
         assert as_image(file).content() == as_image(file.read_bytes()).content() == file.read_bytes()
 
-    def test_tells_shapes_apart(self):
+    def test_differs_between_shapes(self):
         tall, wide = (np.zeros(shape, dtype=np.uint8) for shape in ((2, 8), (8, 2)))
         assert as_image(tall).content() != as_image(wide).content()
 
-    def test_tells_palettes_apart(self):
+    def test_differs_between_palettes(self):
         contents = set()
         for palette in ([255, 0, 0], [0, 0, 255]):
             image = Image.new("P", (4, 4), 0)
@@ -138,7 +138,7 @@ class TestRefused:
         ):
             as_image("https://a//b.jpg").content()
 
-    def test_a_path_that_would_never_end(self):
+    def test_an_endless_device(self):
         with pytest.raises(UnreadableImageError, match="/dev/zero cannot be read: it is a device, not a file"):
             as_image("/dev/zero").content()
 
@@ -199,7 +199,7 @@ class TestSeveral:
         for image, expected in zip(images, (PIXELS, 255 - PIXELS), strict=True):
             assert np.array_equal(pixels_of(image), expected)
 
-    def test_half_floats_lose_little(self):
+    def test_half_floats_differ_by_one_at_most(self):
         (pixels,) = all_pixels((PIXELS / 255).astype(np.float16))
         assert np.abs(pixels.astype(int) - PIXELS).max() <= 1
 
@@ -209,7 +209,7 @@ class TestSeveral:
             (pixels,) = all_pixels(value, 4)
             assert (pixels == white).all()
 
-    def test_alpha_lies_on_white(self):
+    def test_alpha_is_composed_on_white(self):
         (first, second) = all_pixels(np.zeros((2, 9, 9, 4)), 4)
         assert (first == 255).all()
         assert (second == 255).all()
@@ -217,7 +217,7 @@ class TestSeveral:
     @pytest.mark.parametrize(
         "nothing", [[], (), iter(()), np.zeros((0, 8, 8, 3), np.uint8), np.zeros((0, 3, 8, 8))]
     )
-    def test_nothing_is_no_images(self, nothing: Any):
+    def test_empty_input_is_no_images(self, nothing: Any):
         assert as_images(nothing) == ([], False)
 
     def test_paths_in_a_column_are_several(self):
@@ -228,12 +228,12 @@ class TestSeveral:
     def test_floats_are_rounded(self):
         assert (all_pixels(np.full((9, 9), 0.999))[0] == 255).all()
 
-    def test_values_just_outside_are_rounding(self):
+    def test_values_just_outside_the_range_are_clipped(self):
         assert (all_pixels(np.full((9, 9), 1.0004))[0] == 255).all()
         assert (all_pixels(np.full((9, 9), -0.0004))[0] == 0).all()
 
     @pytest.mark.parametrize("shape", [(3, 8, 3), (1, 8, 4), (3, 8, 1), (5, 3, 8, 3), (5, 1, 8, 1)])
-    def test_what_can_be_read_in_two_ways_is_refused(self, shape: tuple[int, ...]):
+    def test_ambiguous_shapes_are_refused(self, shape: tuple[int, ...]):
         with pytest.raises(DataError, match="channels may be on the first or last axis"):
             as_images(np.zeros(shape, np.uint8))
 
@@ -291,7 +291,7 @@ class TestSeveral:
         )
     )
     @pytest.mark.long
-    def test_any_array_is_images_or_our_error(self, array: np.ndarray[Any, Any]):
+    def test_any_array_gives_images_or_a_skillmesh_error(self, array: np.ndarray[Any, Any]):
         for value in (array, [array]):
             try:
                 images, _ = as_images(value)
@@ -304,6 +304,6 @@ class TestSeveral:
 
     @settings(max_examples=200, deadline=None)
     @given(st.recursive(st.none() | st.integers() | st.floats() | st.text() | st.binary(), st.lists, max_leaves=5))
-    def test_any_value_is_images_or_our_error(self, value: Any):
+    def test_any_value_gives_images_or_a_skillmesh_error(self, value: Any):
         with contextlib.suppress(DataError):
             assert len(as_images(value)[0]) == (len(value) if isinstance(value, list) else 1)

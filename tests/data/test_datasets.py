@@ -134,7 +134,7 @@ WITH_LABELS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", WITH_LABELS)
-def test_images_with_labels_are_the_folder_that_they_could_lie_in(kind: str, folder: Path, expected: Any):
+def test_images_with_labels_equal_the_same_images_in_a_folder(kind: str, folder: Path, expected: Any):
     with task_of(WITH_LABELS[kind](folder), WORDS, name="animals") as task:
         assert task.name == "animals"
         assert task.classes == ("ant", "mole", "zebra")
@@ -146,7 +146,7 @@ def test_images_with_labels_are_the_folder_that_they_could_lie_in(kind: str, fol
     "labels",
     [LABELS, tuple(LABELS), np.array(LABELS), torch.tensor(LABELS), torch.tensor(LABELS)[:, None], iter(LABELS)],
 )
-def test_integers_stand_for_classes_by_position(labels: Any, expected: Any):
+def test_integers_index_the_given_classes(labels: Any, expected: Any):
     with task_of(ARRAYS, labels, name="animals", classes=NAMES) as task:
         assert shown(task) == expected
 
@@ -169,7 +169,7 @@ DATASETS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", DATASETS)
-def test_datasets_are_the_folder_that_their_images_could_lie_in(kind: str, expected: Any):
+def test_datasets_equal_the_same_images_in_a_folder(kind: str, expected: Any):
     with task_of(DATASETS[kind](), name="animals") as task:
         assert shown(task) == expected
         assert shown(task) == expected
@@ -182,12 +182,12 @@ def test_an_iterable_dataset_of_torch_needs_names_for_its_numbers(expected: Any)
         assert task.classes == ("0", "1", "2")
 
 
-def test_the_seed_cuts_as_it_does_for_folders(folder: Path, expected: Any):
+def test_the_seed_splits_as_it_does_for_folders(folder: Path, expected: Any):
     with task_of(ARRAYS, WORDS, name="animals", seed=3) as task:
         assert shown(task) == shown(open_task(folder, seed=3)) != expected
 
 
-def test_an_image_folder_is_its_folder(folder: Path):
+def test_an_image_folder_equals_its_folder(folder: Path):
     plain = open_task(folder)
     with task_of(image_folder(folder), name="animals") as task:
         assert (task.classes, task.notes) == (plain.classes, ())
@@ -198,7 +198,7 @@ def test_an_image_folder_is_its_folder(folder: Path):
             assert ours.labels.tolist() == theirs.labels.tolist()
 
 
-def test_an_image_folder_with_folders_inside_a_class_is_its_folder(folder: Path, tmp_path: Path):
+def test_an_image_folder_with_folders_inside_a_class_equals_its_folder(folder: Path, tmp_path: Path):
     """torchvision lists a class's own files first, a folder sorts whole paths."""
     for index in range(12):
         place = tmp_path / "ab"[index % 2] / ("0" if index % 4 < 2 else "")
@@ -208,13 +208,13 @@ def test_an_image_folder_with_folders_inside_a_class_is_its_folder(folder: Path,
         assert shown(task) == shown(open_task(tmp_path))
 
 
-def test_an_image_folders_transform_is_left_out_and_said(folder: Path, expected: Any):
+def test_an_image_folders_transform_is_left_out_with_a_note(folder: Path, expected: Any):
     with task_of(image_folder(folder, transform=lambda image: image.rotate(90)), name="animals") as task:
         assert shown(task) == expected
         assert task.notes == ("the files of ImageFolder were read as they are, without its transform",)
 
 
-def test_labels_that_a_dataset_changes_are_taken_as_it_hands_them_out(folder: Path):
+def test_transformed_labels_are_used(folder: Path):
     dataset = image_folder(folder, target_transform=lambda label: (label + 1) % 3)
     with task_of(dataset, name="animals") as task:
         moved = {"ant": "mole", "mole": "zebra", "zebra": "ant"}
@@ -224,7 +224,7 @@ def test_labels_that_a_dataset_changes_are_taken_as_it_hands_them_out(folder: Pa
             assert label == moved[own[pixels]]
 
 
-def test_targets_that_contradict_the_items_are_not_believed(expected: Any):
+def test_targets_that_contradict_the_items_are_ignored_with_a_note(expected: Any):
     dataset = Mapped(list(zip(ARRAYS, LABELS, strict=True)), classes=NAMES, targets=LABELS[::-1])
     with task_of(dataset, name="animals") as task:
         assert shown(task) == expected
@@ -233,13 +233,13 @@ def test_targets_that_contradict_the_items_are_not_believed(expected: Any):
         )
 
 
-def test_classes_without_images_are_left_out_and_said():
+def test_classes_without_images_are_left_out_with_a_note():
     with task_of(ARRAYS, LABELS, name="animals", classes=[*NAMES, "yak"]) as task:
         assert task.classes == ("ant", "mole", "zebra")
         assert task.notes == ("class(es) without images ignored: yak",)
 
 
-def test_the_module_is_that_of_the_folder(folder: Path, new_agent: Callable[..., Core]):
+def test_the_module_equals_that_of_the_folder(folder: Path, new_agent: Callable[..., Core]):
     plain, _ = new_agent().learn(folder)
     given_as = {
         "ImageFolder": image_folder(folder),
@@ -261,7 +261,7 @@ def test_the_module_is_that_of_the_folder(folder: Path, new_agent: Callable[...,
 # Reading lazily, and putting aside.
 
 
-def test_a_dataset_that_knows_its_labels_is_not_read_beforehand():
+def test_a_dataset_with_a_list_of_labels_is_read_lazily():
     dataset = Mapped([(array, label) for array, label in zip(ARRAYS, LABELS, strict=True)], targets=LABELS)
     with task_of(dataset, name="animals") as task:
         assert len(set(dataset.reads)) == 4
@@ -275,7 +275,7 @@ def test_arrays_are_not_copied():
         assert all(isinstance(file, ItemImage) and file.items is ARRAYS for file in files)
 
 
-def test_what_changes_from_reading_to_reading_is_read_once():
+def test_images_that_change_each_time_are_read_once():
     class Mirrored(Mapped):
         def __getitem__(self, index: int) -> Any:
             image, label = super().__getitem__(index)
@@ -287,7 +287,7 @@ def test_what_changes_from_reading_to_reading_is_read_once():
         assert "change each time they are read" in task.notes[0]
 
 
-def test_what_was_put_aside_is_gone_afterwards():
+def test_stored_images_are_deleted_afterwards():
     with task_of(DATASETS["generator"](), name="animals") as task:
         file = task.splits["train"].files[0]
         assert isinstance(file, StoredImage)
@@ -296,7 +296,7 @@ def test_what_was_put_aside_is_gone_afterwards():
         file.content()
 
 
-def test_what_was_put_aside_is_gone_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_stored_images_are_deleted_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     kept = []
 
@@ -312,20 +312,20 @@ def test_what_was_put_aside_is_gone_after_an_error(tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
-def test_paths_are_not_put_aside(folder: Path, expected: Any):
+def test_files_given_by_path_are_not_stored_again(folder: Path, expected: Any):
     with task_of(iter(zip(paths(folder), WORDS, strict=True)), name="animals") as task:
         assert task.splits["train"].files[0].name == str(folder / "ant" / task.splits["train"].files[0].name[-6:])
         assert shown(task) == expected
 
 
-def test_no_room_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch):
     with closing(Spool()) as spool:
         monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open("/dev/full", "wb", buffering=0))  # noqa: PTH123, SIM115
         with pytest.raises(SpoolError, match=r"image 7 cannot be stored in .*No space left.*TMPDIR"):
             spool.put(ARRAYS[0], 7)
 
 
-def test_photos_that_lie_on_their_side_are_turned_once():
+def test_photos_with_an_orientation_are_turned_once():
     exif = Image.Exif()
     exif[0x0112] = 6
     photo = io.BytesIO()
@@ -360,7 +360,7 @@ def test_a_dataset_is_read_by_one_thread_at_a_time():
     assert most == [1]
 
 
-def test_equal_names_are_told_apart(folder: Path, new_agent: Callable[..., Core]):
+def test_equal_names_are_made_distinct(folder: Path, new_agent: Callable[..., Core]):
     """A path given twice may be for training and for validation: the twin that is left out must be one of them."""
     with task_of([*paths(folder), *paths(folder)], [*WORDS, *WORDS], name="animals") as task:
         names = [file.name for split in task.splits.values() for file in split.files]
@@ -457,7 +457,7 @@ BAD: dict[str, tuple[Any, Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_faults_are_told(fault: str):
+def test_wrong_input_is_reported(fault: str):
     images, labels, classes, message = BAD[fault]
     with (
         pytest.raises((DataError, ArgumentError), match=message),
@@ -489,7 +489,7 @@ def test_grey_images_need_no_fourth_axis_beside_labels():
     st.none() | st.lists(st.text(max_size=2), max_size=4),
 )
 @settings(max_examples=300)
-def test_any_labels_are_taken_whole_or_refused(labels: list[Any], classes: list[str] | None):
+def test_any_labels_are_accepted_completely_or_refused(labels: list[Any], classes: list[str] | None):
     for images in (ARRAYS[: len(labels)], iter(ARRAYS[: len(labels)])):
         try:
             with task_of(images, labels, name="t", classes=classes) as task:
@@ -524,7 +524,7 @@ def table(hub: Any, folder: Path) -> Any:
     return hub.Dataset.from_dict(columns, features=features)
 
 
-def test_a_table_gives_its_files_as_they_are(table: Any, hub: Any, folder: Path, expected: Any):
+def test_a_table_gives_its_files_unchanged(table: Any, hub: Any, folder: Path, expected: Any):
     embedded = table.map(lambda row: row)  # stores the files' bytes
     photos = {path.read_bytes() for path in paths(folder)}
     for kind in (table, embedded, table.with_format("torch"), table.to_iterable_dataset(), table.shuffle(seed=1)):
@@ -536,7 +536,7 @@ def test_a_table_gives_its_files_as_they_are(table: Any, hub: Any, folder: Path,
         assert shown(task) == expected
 
 
-def test_a_tables_transform_is_left_out_and_said(table: Any, expected: Any):
+def test_a_tables_transform_is_left_out_with_a_note(table: Any, expected: Any):
     with task_of(table.with_transform(lambda rows: {"image": [None], "label": [0]}), name="animals") as task:
         assert shown(task) == expected
         assert task.notes == ("the dataset's images were read as they are, without its transform",)
@@ -549,14 +549,14 @@ def test_columns_of_a_table_are_found_by_their_kind(table: Any, expected: Any):
         assert shown(task) == expected
 
 
-def test_tables_that_cannot_be_a_task_are_told(table: Any, hub: Any):
+def test_tables_that_cannot_be_a_task_are_refused(table: Any, hub: Any):
     with pytest.raises(ArgumentError, match=r"DatasetDict of several datasets \('train', 'test'\).*\['train'\]"):
         task_of(hub.DatasetDict(train=table, test=table), name="t").__enter__()
     with pytest.raises(DataError, match=r"found the columns 'label', 'id'; expected one named 'image'"):
         task_of(table.remove_columns("image"), name="t").__enter__()
 
 
-def test_a_dataset_of_ones_own_that_looks_like_an_image_folder_is_read_through_itself(folder: Path):
+def test_a_custom_dataset_that_looks_like_an_image_folder_is_read_by_index(folder: Path):
     """It may crop what it reads: the files are not what it shows."""
 
     class Cropped:

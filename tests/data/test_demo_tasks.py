@@ -95,7 +95,7 @@ def test_letters_are_in_the_fonts_and_unlike_each_other(font: str) -> None:
         assert overlap < 0.85, f"{a} and {b} look the same in {font}"
 
 
-def test_unknown_names_are_answered_with_the_known_ones() -> None:
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(DataError, match=r"'unicorns'.*shapes.*maps"):
         demo_task_classes("unicorns")
     with pytest.raises(DataError, match="unicorns"):
@@ -145,7 +145,7 @@ def test_complete_folders_are_kept_and_damaged_ones_refused(tmp_path: Path) -> N
         write_demo_tasks(tmp_path, train=1, val=1, test=1, names=["dice"])
 
 
-def test_interrupted_writing_leaves_no_half_task_and_can_go_on(
+def test_interrupted_writing_leaves_no_partial_task_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop_at_faces(name: str, cls: str, seed: int) -> Image.Image:
@@ -163,7 +163,7 @@ def test_interrupted_writing_leaves_no_half_task_and_can_go_on(
     assert len(list(folders[1].rglob("*.jpg"))) == 3 * len(demo_task_classes("faces"))
 
 
-def test_wrong_wishes_write_nothing(tmp_path: Path) -> None:
+def test_invalid_arguments_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="unicorns"):
         write_demo_tasks(tmp_path / "new", names=["dice", "unicorns"])
     with pytest.raises(DataError, match="negative"):

@@ -56,7 +56,7 @@ def noise(width: int, height: int, channels: int = 3) -> Image.Image:
 # Pixels.
 
 
-def test_the_limit_on_pixels_is_told_and_can_be_set(monkeypatch: pytest.MonkeyPatch):
+def test_the_limit_on_pixels_is_named_and_can_be_set(monkeypatch: pytest.MonkeyPatch):
     data = cases.png(1100, 1000, 8, 2)
     assert decode(data, SIZE).shape == (SIZE, SIZE, 3)
     monkeypatch.setenv("SKILLMESH_MAX_MEGAPIXELS", "1")
@@ -66,7 +66,7 @@ def test_the_limit_on_pixels_is_told_and_can_be_set(monkeypatch: pytest.MonkeyPa
         read_pixels(as_image(Image.new("L", (1100, 1000))), SIZE)
 
 
-def test_a_wrong_limit_is_no_fault_of_the_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_an_invalid_limit_does_not_make_images_unreadable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "a.png").write_bytes(encoded(noise(40, 30), "PNG"))
     monkeypatch.setenv("SKILLMESH_MAX_MEGAPIXELS", "many")
     with pytest.raises(DataError, match="SKILLMESH_MAX_MEGAPIXELS is 'many'") as caught:
@@ -75,7 +75,7 @@ def test_a_wrong_limit_is_no_fault_of_the_images(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("text", ["", "many", "0", "-3", "1.5"])
-def test_a_wrong_limit_is_told(text: str, monkeypatch: pytest.MonkeyPatch):
+def test_an_invalid_limit_is_reported(text: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SKILLMESH_MAX_MEGAPIXELS", text)
     if not text:
         assert images.max_pixels() == 40_000_000
@@ -114,7 +114,7 @@ class TestOrdinaryImagesAreSeenAsBefore:
     }
 
     @pytest.mark.parametrize("name", FILES)
-    def test_the_same_pixels(self, name: str, monkeypatch: pytest.MonkeyPatch):
+    def test_pixels_do_not_depend_on_how_the_file_is_read(self, name: str, monkeypatch: pytest.MonkeyPatch):
         data = self.FILES[name]()
         expected = self.whole(data)
         assert np.array_equal(decode(data, SIZE), expected)
@@ -123,7 +123,7 @@ class TestOrdinaryImagesAreSeenAsBefore:
         monkeypatch.setattr(images, "HERE", 0)
         assert np.array_equal(decode(data, SIZE), expected)
 
-    def test_16_bits_by_a_table_as_by_their_numbers(self):
+    def test_16_bit_images_are_scaled_as_by_plain_arithmetic(self):
         values = np.random.default_rng(0).integers(0, 65536, (300, 200)).astype(np.uint16)
         grey = Image.fromarray((values * (255 / 65535)).astype(np.uint8)).convert("RGB")
         expected = np.asarray(grey.resize((SIZE, SIZE), Image.Resampling.BICUBIC))
@@ -131,11 +131,11 @@ class TestOrdinaryImagesAreSeenAsBefore:
             assert np.array_equal(decode(encoded(Image.fromarray(values), kind), SIZE), expected)
 
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
-    def test_they_need_no_helper(self, kind: str, monkeypatch: pytest.MonkeyPatch):
+    def test_ordinary_formats_need_no_helper(self, kind: str, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(helper.HELPERS, "run", None)
         decode(encoded(noise(300, 200, 1), kind), SIZE)
 
-    def test_large_ones_that_must_be_converted_look_nearly_the_same(self, monkeypatch: pytest.MonkeyPatch):
+    def test_large_converted_images_are_nearly_the_same(self, monkeypatch: pytest.MonkeyPatch):
         image = noise(30, 20, 4).resize((1500, 1000), Image.Resampling.BICUBIC)
         data = encoded(image, "PNG")
         exact = decode(data, SIZE).astype(int)
@@ -149,7 +149,7 @@ def test_large_photos_are_read():
         assert decode(cases.jpeg(width, height), SIZE).std() > 10
 
 
-def test_threads_together_keep_within_the_room():
+def test_threads_together_stay_within_the_memory_limit():
     room, most, now = Room(100), 0, 0
     lock = threading.Lock()
 
@@ -172,7 +172,7 @@ def test_threads_together_keep_within_the_room():
     assert 60 < most <= 100
 
 
-def test_decoding_takes_its_room_from_all_threads(monkeypatch: pytest.MonkeyPatch):
+def test_decoding_waits_for_memory_shared_by_all_threads(monkeypatch: pytest.MonkeyPatch):
     data = cases.png(1000, 1000, 8, 2)
     header = ordinary(data, "png", SIZE)
     assert header is not None
@@ -203,7 +203,7 @@ def test_decoding_takes_its_room_from_all_threads(monkeypatch: pytest.MonkeyPatc
         "tiff with overlapping tags",
     ],
 )
-def test_what_is_not_plainly_ordinary_is_left_to_the_helper(name: str):
+def test_unusual_files_are_left_to_the_helper(name: str):
     _, data = cases.IMAGES[name]()
     kind = images._kind(data)
     assert ordinary(data, kind, 224) is None
@@ -215,7 +215,7 @@ def test_a_jpeg_of_very_many_scans_is_refused_before_it_is_decoded(monkeypatch: 
         decode(cases.progressive(800, 600, 20_000), SIZE)
 
 
-def test_what_lies_behind_a_jpeg_is_no_scan_of_it():
+def test_data_after_a_jpeg_is_not_counted_as_scans():
     """Phones append films; a film of 40 MB has hundreds of places that look like the start of a scan."""
     film = b"\xff\xda" * 1000
     for options in ({}, {"progressive": True}):
@@ -224,7 +224,7 @@ def test_what_lies_behind_a_jpeg_is_no_scan_of_it():
         assert np.array_equal(decode(data + film, SIZE), decode(data, SIZE))
 
 
-def test_scans_behind_a_comment_that_looks_like_the_end_are_counted():
+def test_scans_after_a_comment_that_looks_like_the_end_are_counted():
     data = encoded(noise(300, 200), "JPEG", progressive=True)
     second = data.index(b"\xff\xda", data.index(b"\xff\xda") + 2)
     between = data.rindex(b"\xff\xc4", 0, second)
@@ -233,7 +233,7 @@ def test_scans_behind_a_comment_that_looks_like_the_end_are_counted():
     assert jpeg_scans(data[:2] + 10_000 * cases.segment(0xFE, b"") + data[2:]) >= 10
 
 
-def test_a_header_of_comments_takes_no_time_to_tell():
+def test_a_header_of_comments_is_rejected_quickly():
     """In a process of its own: a pattern that tries every way to split them would keep all threads waiting."""
     code = "from skillmesh.data.formats import image_kind\nassert image_kind(b'P4 ' + b'# ' * 250) is None"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
@@ -274,7 +274,7 @@ class TestHelper:
         yield one
         one.stop()
 
-    def test_ends_what_takes_too_long_and_goes_on(self, own: helper.Helper):
+    def test_stops_slow_decoding_and_continues(self, own: helper.Helper):
         tiff = encoded(noise(64, 64), "TIFF")
         expected = decode(tiff, SIZE)
         first = own._process
@@ -283,7 +283,7 @@ class TestHelper:
         assert np.array_equal(decode(tiff, SIZE), expected)
         assert own._process is first, "only the process that it had forked for the image was ended"
 
-    def test_ends_what_takes_no_processor_and_never_comes_back(
+    def test_stops_a_process_that_hangs_without_using_the_processor(
         self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch
     ):
         tiff = encoded(noise(64, 64), "TIFF")
@@ -296,7 +296,7 @@ class TestHelper:
                 decode(tiff, SIZE)
         assert decode(tiff, SIZE).shape == (SIZE, SIZE, 3)
 
-    def test_after_one_that_took_too_long_the_next_has_less_time_until_some_can_be_read(self, own: helper.Helper):
+    def test_after_a_timeout_images_get_less_time_until_one_can_be_read(self, own: helper.Helper):
         slow, tiff, junk = cases.filled_jpeg(8), encoded(noise(64, 64), "TIFF"), b"II*\0" + bytes(48)
         shares = []
         for data in (slow, slow, junk, slow, tiff, tiff):
@@ -305,9 +305,7 @@ class TestHelper:
             shares.append(own._share)
         assert shares == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0], "what cannot be read gives nothing back"
 
-    def test_what_took_too_long_is_not_held_against_those_that_come_much_later(
-        self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch
-    ):
+    def test_a_timeout_is_forgotten_after_a_while(self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch):
         slow = cases.filled_jpeg(8)
         for less in ("", "less time than usual", ""):
             with pytest.raises(UnreadableImageError, match="longer than an image of its size") as caught:
@@ -316,7 +314,7 @@ class TestHelper:
             if less:
                 monkeypatch.setattr(helper, "FORGIVEN", 0.0)
 
-    def test_bounds_time_also_for_one_who_ignores_the_signal(self, own: helper.Helper):
+    def test_limits_time_even_if_the_signal_is_ignored(self, own: helper.Helper):
         before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
         try:
             decode(encoded(noise(64, 64), "TIFF"), SIZE)
@@ -327,7 +325,7 @@ class TestHelper:
         finally:
             signal.signal(signal.SIGPROF, before)
 
-    def test_runs_nothing_of_the_current_folder(
+    def test_imports_nothing_from_the_current_folder(
         self, own: helper.Helper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         for name in ("json", "skillmesh", "PIL"):
@@ -336,7 +334,7 @@ class TestHelper:
         assert decode(encoded(noise(64, 64), "TIFF"), SIZE).shape == (SIZE, SIZE, 3)
         assert not (tmp_path / "ran").exists()
 
-    def test_an_interrupt_leaves_no_reply_for_the_next_image(
+    def test_an_interrupted_reply_is_not_used_for_the_next_image(
         self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch
     ):
         dark, light = (encoded(Image.new("RGB", (64, 64), (shade,) * 3), "TIFF") for shade in (10, 200))
@@ -350,12 +348,12 @@ class TestHelper:
                 decode(dark, SIZE)
         assert (decode(light, SIZE) == 200).all()
 
-    def test_says_so_where_memory_is_not_enough_and_goes_on(self, own: helper.Helper):
+    def test_reports_insufficient_memory_and_continues(self, own: helper.Helper):
         with pytest.raises(UnreadableImageError, match=r"needs more than \d+ MB of memory"):
             decode(cases.tiff(6300, 6300, 8, 4), SIZE)
         assert decode(encoded(noise(64, 64), "TIFF"), SIZE).shape == (SIZE, SIZE, 3)
 
-    def test_whoever_ends_the_helper_does_not_make_an_image_unreadable(self, own: helper.Helper):
+    def test_is_started_again_if_it_was_stopped(self, own: helper.Helper):
         tiff = encoded(noise(64, 64), "TIFF")
         expected = decode(tiff, SIZE)
         process = own._process
@@ -365,7 +363,7 @@ class TestHelper:
         assert np.array_equal(decode(tiff, SIZE), expected)
         assert own._process is not process
 
-    def test_a_helper_that_ends_while_it_decodes_is_started_again(self, own: helper.Helper):
+    def test_is_started_again_if_it_ends_while_decoding(self, own: helper.Helper):
         decode(encoded(noise(64, 64), "TIFF"), SIZE)
         process = own._process
         assert process is not None
@@ -379,7 +377,7 @@ class TestHelper:
                 decoded.result(30)  # what its own file deserves, and no crash
         assert own._process is not process
 
-    def test_a_decoder_that_crashes_takes_nothing_with_it(self, own: helper.Helper):
+    def test_a_crashing_decoder_does_not_end_the_helper(self, own: helper.Helper):
         tiff = encoded(noise(64, 64), "TIFF")
         expected = decode(tiff, SIZE)
         process = own._process
@@ -395,9 +393,7 @@ class TestHelper:
         assert np.array_equal(decode(tiff, SIZE), expected)
         assert own._process is process
 
-    def test_that_ends_twice_in_a_row_is_not_started_a_third_time(
-        self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch
-    ):
+    def test_is_not_started_a_third_time_for_one_image(self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch):
         started: list[int] = []
 
         def ended(*_: object) -> bytes:
@@ -409,7 +405,7 @@ class TestHelper:
             own.run("decode", "png", SIZE, b"")
         assert len(started) == 2
 
-    def test_that_cannot_be_started_is_told_with_the_reason(
+    def test_failure_to_start_is_reported_with_the_reason(
         self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch
     ):
         def refused(*_: object, **__: object) -> None:
@@ -420,7 +416,7 @@ class TestHelper:
             own.run("decode", "tiff", SIZE, b"")
         assert not own.is_running
 
-    def test_bounds_its_memory_and_leaves_no_core_behind(self, monkeypatch: pytest.MonkeyPatch):
+    def test_limits_its_memory_and_writes_no_core_dump(self, monkeypatch: pytest.MonkeyPatch):
         limits_set: dict[int, tuple[int, int]] = {}
         taken: list[int] = []
 
@@ -467,12 +463,12 @@ class TestHelper:
         with ours, theirs:
             assert helper._receive(ours, time.monotonic() + 10) == (helper._DONE, b"pixels of image")
 
-    def test_that_is_late_already_is_waited_for_no_longer(self):
+    def test_a_deadline_in_the_past_raises_a_timeout(self):
         ours, theirs = socket.socketpair()
         with ours, theirs, pytest.raises(TimeoutError):
             helper._exactly(ours, 5, time.monotonic() - 1)
 
-    def test_one_that_ended_for_lack_of_work_is_started_again(self, own: helper.Helper):
+    def test_is_started_again_after_it_ended_normally(self, own: helper.Helper):
         tiff = encoded(noise(64, 64), "TIFF")
         decode(tiff, SIZE)
         first = own._process
@@ -482,7 +478,7 @@ class TestHelper:
         assert decode(tiff, SIZE).shape == (SIZE, SIZE, 3)
         assert own._process is not first
 
-    def test_ends_with_whoever_started_it(self, tmp_path: Path):
+    def test_ends_with_its_parent_process(self, tmp_path: Path):
         (tmp_path / "a.tif").write_bytes(encoded(noise(64, 64), "TIFF"))
         code = (
             "import os, sys\nfrom pathlib import Path\nfrom skillmesh.data import helper\n"
@@ -496,7 +492,9 @@ class TestHelper:
             time.sleep(0.05)
         assert not status.exists() or "zombie" in status.read_text()
 
-    def test_two_work_at_once_and_one_alone_for_a_format_that_needs_more(self, monkeypatch: pytest.MonkeyPatch):
+    def test_two_run_at_once_but_only_one_for_a_format_that_needs_more_memory(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
         both, under_way, most = helper.Helpers(), [], {}
         together = threading.Barrier(2)
 
@@ -529,7 +527,7 @@ class TestHelper:
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
-    def test_hashes_as_this_process_does(self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch):
+    def test_hashes_like_this_process(self, own: helper.Helper, monkeypatch: pytest.MonkeyPatch):
         data = encoded(noise(200, 100), "PNG")
         here = pixel_hash(data)
         monkeypatch.setattr(images, "HERE", 0)
@@ -550,7 +548,7 @@ def test_a_png_that_is_postscript_runs_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", ["EPS", "PCX", "SGI", "IM", "XBM", "JPEG2000", "MSP", "DDS"])
-def test_formats_that_we_do_not_mean_to_read_are_not_opened(kind: str):
+def test_unsupported_formats_are_not_opened(kind: str):
     image = Image.new("1" if kind in ("XBM", "MSP") else "RGB", (16, 16))
     with pytest.raises(UnreadableImageError, match="not an image of a known format"):
         decode(encoded(image, kind), SIZE)
@@ -593,7 +591,7 @@ def test_only_regular_files_are_read(name: str, tmp_path: Path, monkeypatch: pyt
         read_pixels(as_image(path), SIZE)
 
 
-def test_a_file_that_becomes_a_pipe_while_it_is_looked_at_blocks_nobody(
+def test_a_file_replaced_by_a_pipe_while_being_opened_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     os.mkfifo(tmp_path / "a.png")
@@ -607,14 +605,14 @@ def test_a_file_that_becomes_a_pipe_while_it_is_looked_at_blocks_nobody(
     assert len(list(Path("/dev/fd").iterdir())) == opened
 
 
-def test_the_others_are_answered(tiny_taught: Core, tiny_tasks: Path, tmp_path: Path):
+def test_other_images_are_answered_beside_unreadable_ones(tiny_taught: Core, tiny_tasks: Path, tmp_path: Path):
     good = next(tiny_tasks.glob("*/test/*/*"))
     bad = [cases.pipe(tmp_path), cases.link_to("/dev/zero")(tmp_path), cases.sparse(tmp_path)]
     answers = tiny_taught.answer([str(good), *map(str, bad), str(good)])
     assert [answer.error is None for answer in answers] == [True, False, False, False, True]
 
 
-def test_threads_hold_no_more_of_files_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch):
+def test_threads_together_hold_a_limited_amount_of_file_content(monkeypatch: pytest.MonkeyPatch):
     room, held, most = Room(100), 0, []
     guard = threading.Lock()
     monkeypatch.setattr(inputs, "CONTENTS", room)
@@ -671,7 +669,7 @@ class TestZips:
             ("zip of 5000 names for one file", "would unpack to 235,929,600,000, more than 100 times"),
         ],
     )
-    def test_bombs_are_told(self, name: str, reason: str, tmp_path: Path):
+    def test_zip_bombs_are_refused(self, name: str, reason: str, tmp_path: Path):
         (told,) = self.read(cases.ZIPS[name](tmp_path))
         assert reason in told
 
@@ -683,20 +681,20 @@ class TestZips:
     def test_a_zip_in_a_zip_is_not_unpacked(self, tmp_path: Path):
         assert self.read(cases.nested(tmp_path)) == []
 
-    def test_a_damaged_member_is_told(self, tmp_path: Path):
+    def test_a_damaged_member_is_reported(self, tmp_path: Path):
         path = cases.zipped("a.zip", *cases.stored("a/a.png", cases.small_png()))(tmp_path)
         path.write_bytes(path.read_bytes().replace(b"IDAT", b"IDAX"))
         (reason,) = self.read(path)
         assert "its content does not match the zip's checksum" in reason
 
-    def test_a_zip_that_changed_since_it_was_listed_is_told(self, tmp_path: Path):
+    def test_a_zip_that_changed_since_it_was_listed_is_reported(self, tmp_path: Path):
         make = cases.zipped("a.zip", *cases.stored("a/a.png", cases.small_png()))
         source = ZipSource(make(tmp_path))
         source.path.write_bytes(source.path.read_bytes() + b"more")
         with pytest.raises(OSError, match="has changed since it was listed"):
             source.read("a/a.png")
 
-    def test_more_zips_than_files_may_be_open(self, tmp_path: Path):
+    def test_more_zips_than_open_files_are_possible(self, tmp_path: Path):
         make = cases.zipped("0.zip", *cases.stored("a/a.png", cases.small_png()))
         data = make(tmp_path).read_bytes()
         for number in range(300):
@@ -709,14 +707,14 @@ class TestZips:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    def test_too_many_images_in_zips_end_in_a_clear_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_too_many_images_in_zips_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("skillmesh.data.gather.MOST_IN_ZIPS", 3)
         path = cases.odd_names(tmp_path)
         with pytest.raises(DataError, match=r"the zips up to .* hold more than 3 images; ask about fewer"):
             list(gather([str(path)]))
 
 
-def test_what_is_written_for_a_node_is_bounded_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_written_for_a_node_are_limited_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from skillmesh.cli import answers
 
     parts = [

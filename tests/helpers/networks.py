@@ -17,7 +17,7 @@ from meshes import Mesh, Node, Switch, eventually, ip, own_name, require_namespa
 from skillmesh.evaluation.provenance import provenance
 
 TIMES = os.environ.get("SKILLMESH_TIMES")
-"""A JSON file for the measured seconds, by the name of what happened; `docs/mesh.md` shows one."""
+"""A JSON file for the measured seconds, by event; `docs/appendix/mesh-measured.md` shows one."""
 LONG = 180.0
 """Seconds for what waits for lost links and calls: some twenty on a machine of one's own."""
 PRIVATE = "192.168."

@@ -10,14 +10,12 @@ import fcntl
 import os
 import pty
 import re
-import shutil
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import termios
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -111,24 +109,6 @@ def comparable(text: str) -> str:
     return " ".join(text.split())
 
 
-def photos(tasks: Path, folder: Path) -> None:
-    """Lay out the tutorial's photos: two tasks as folders of classes, and some of their test images apart."""
-    for source, name in (("weather4", "weather"), ("trashnet", "waste")):
-        with zipfile.ZipFile(tasks / f"{source}.zip") as archive:
-            archive.extractall(folder / "unpacked" / name)
-        unpacked = folder / "unpacked" / name
-        top = unpacked if (unpacked / "train").is_dir() else next(unpacked.iterdir())
-        for path in sorted(top.glob("train/*/*")):
-            target = folder / "photos" / name / path.parent.name / path.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
-        walk = folder / "walk"
-        walk.mkdir(exist_ok=True)
-        for path in sorted(top.glob("test/*/*"))[::9]:
-            shutil.copy(path, walk / f"{path.parent.name}-{path.name}")
-    shutil.rmtree(folder / "unpacked")
-
-
 def rewritten(document: str, steps: Sequence[Step]) -> str:
     """Put what the commands printed into the document."""
     rest = iter(steps)
@@ -150,7 +130,6 @@ def main() -> None:
         folder, home = Path(place) / "work", Path(place) / "home"
         folder.mkdir()
         home.mkdir()
-        photos(Path(os.environ["SKILLMESH_TASKS"]), folder)
         steps = run([step.command for step in steps_of(text)], folder, home)
     document.write_text(rewritten(text, steps))
     for step in steps:

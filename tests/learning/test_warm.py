@@ -9,7 +9,7 @@ from scipy.optimize import approx_fprime
 from skillmesh.learning import head as head_module
 from skillmesh.learning.head import fit_head, fit_path, log_loss, softmax
 from skillmesh.learning.rows import NORMS, EpochSettings, centre_of, normed, row_gradient, started_rows, train_rows
-from skillmesh.learning.warm_start import fit_warm, folds, trust
+from skillmesh.learning.warm_start import best_scale, fit_warm, folds
 
 CLASSES, DIM = 4, 60
 
@@ -158,7 +158,7 @@ def test_validation_images_choose_the_centre_and_join_the_training() -> None:
 def test_trust_is_high_for_rows_that_are_right_and_low_for_those_that_are_not() -> None:
     x, labels = blobs(0, 20)
     rows = known_rows()
-    assert trust(x, labels, rows) > 5 * trust(x, labels, np.roll(rows, 1, axis=0))
+    assert best_scale(x, labels, rows) > 5 * best_scale(x, labels, np.roll(rows, 1, axis=0))
 
 
 def test_one_matched_row_and_one_image_per_class_are_too_little_to_go_by() -> None:

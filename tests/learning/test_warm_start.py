@@ -21,7 +21,7 @@ from skillmesh.learning.class_names import encoders
 from skillmesh.learning.class_names.encoders import Letters, name_encoder
 from skillmesh.learning.class_names.pairs import plain
 from skillmesh.learning.head import fit_head
-from skillmesh.learning.rows import KnownClass, RowSource, one_to_one, saw
+from skillmesh.learning.rows import KnownClass, RowSource, has_seen, one_to_one
 from skillmesh.learning.warm_start import choose, fit_epochs, fit_from
 from skillmesh.module import Card, Module
 from skillmesh.store.home import VALIDATION, load_validation
@@ -130,7 +130,7 @@ class TestLearning:
         """Whoever saw them would praise its own rows."""
         module, lesson = agent.learn(parts["old"], name="the same dice")
         assert module.card.warm_start is None
-        assert any("taught with images of this very task" in note for note in lesson.notes)
+        assert any("not used: they were learned from images of this very task" in note for note in lesson.notes)
         assert same_tensors(module, agent.learn(parts["old"], name="again", warm_start=WarmStart("never"))[0])
 
     def test_of_images_that_taught_many_tasks_says_so_once(self, new_agent, parts):
@@ -140,7 +140,7 @@ class TestLearning:
         _, lesson = agent.learn(parts["old"], name="once more")
         (note,) = [note for note in lesson.notes if note.startswith("warm start")]
         assert note.count("'dice ") == 3
-        assert "and 2 more, taught with images of this very task" in note
+        assert "and 2 more are not used: they were learned from images of this very task" in note
 
     def test_a_task_again_does_not_begin_with_its_older_version(self, new_agent, parts):
         agent = new_agent()
@@ -163,7 +163,7 @@ class TestLearning:
         folder = part(demo_tasks / "greek", tmp_path / "lies", slice(0, 8), renamed=lambda _: next(names))
         auto, lesson = agent.learn(folder)
         assert auto.card.warm_start is None
-        assert any("no surer help" in note for note in lesson.notes)
+        assert any("no clear improvement over a cold start" in note for note in lesson.notes)
         assert same_tensors(auto, agent.learn(folder, replace=True, warm_start=WarmStart("never"))[0])
 
     @pytest.mark.parametrize("form", ["infinity", "two"])
@@ -284,8 +284,8 @@ class TestSources:
     def test_probes_tell_whether_a_module_saw_the_images(self, taught):
         module = taught.bank.find("old dice")
         seen = load_validation(taught.home / VALIDATION, [module])[0].x
-        assert saw(module, seen)
-        assert not saw(module, seen + 0.2)
+        assert has_seen(module, seen)
+        assert not has_seen(module, seen + 0.2)
 
     def test_among_equal_names_the_source_that_knows_the_images_is_taken(self):
         x, labels, rows = _blobs()

@@ -1,4 +1,4 @@
-"""The recipes of docs/mesh.md, run as they stand there: each must end with every agent holding every task.
+"""The recipes of docs/howto/share-*.md, run as they stand: each must end with every agent holding every task.
 
 A block's first line names its host and addresses. The test makes hosts with just these, gives each a home
 directory of its own with the tasks that the recipe speaks of, and hands the block to bash. Nothing in a block is
@@ -25,7 +25,7 @@ from networks import LONG, Network, network, stopwatch
 
 pytestmark = pytest.mark.long
 
-DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [Path(__file__).parents[2] / "docs" / "howto" / f"share-{name}.md" for name in ("lan", "sites", "tls")]
 DEFAULT_HOME = Path(".local/share/skillmesh")
 SSH = """#!/bin/bash
 host=$1; shift
@@ -64,16 +64,14 @@ class Block:
 
 
 def recipes() -> dict[str, list[Block]]:
-    """The blocks of every recipe, by its heading."""
-    page = next(path for path in (DOCS / "mesh-recipes.md", DOCS / "mesh.md") if path.exists()).read_text()
-    section = re.search(r"^## Recipes$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    assert section is not None, "docs/mesh.md has no section Recipes"
+    """The blocks of every section that has some, by its heading."""
     found = {}
-    for part in section[1].split("\n### ")[1:]:
+    for part in [part for page in PAGES for part in page.read_text().split("\n## ")]:
         blocks = re.findall(r"^```sh\n# (\w+)(.*?)\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
         addressed = [(host, tuple(re.findall(r"\d+(?:\.\d+){3}", rest)), script) for host, rest, script in blocks]
         assert len(blocks) == part.count("```sh\n"), "every block names its host in its first line"
-        found[part.splitlines()[0]] = [Block(*block) for block in addressed]
+        if blocks:
+            found[part.splitlines()[0]] = [Block(*block) for block in addressed]
     return found
 
 
@@ -153,12 +151,12 @@ def started(request: pytest.FixtureRequest, tmp_path: Path, tiny_tasks: Path) ->
 
 def test_the_recipes_are_those_that_were_promised() -> None:
     assert list(recipes()) == [
-        "One machine",
-        "A local network",
+        "Agents on one machine",
+        "Agents on a local network",
         "Fixed peers",
         "Sites through gateways",
         "A client behind a NAT",
-        "TLS",
+        "Certify every agent",
     ]
     assert all(any(block.stays for block in blocks) for blocks in recipes().values())
 
@@ -173,7 +171,7 @@ def test_nobody_has_a_way_to_a_host_behind_a_nat() -> None:
 
 @pytest.mark.parametrize(
     "started",
-    [pytest.param(name, marks=() if name == "One machine" else pytest.mark.slow) for name in recipes()],
+    [pytest.param(name, marks=() if name == "Agents on one machine" else pytest.mark.slow) for name in recipes()],
     indirect=True,
 )
 def test_a_recipe_ends_with_every_agent_holding_all(started: Recipe, request: pytest.FixtureRequest) -> None:

@@ -93,7 +93,7 @@ def test_other_encodings_of_a_key_are_refused():
     assert not is_key("AB" + ALICE.public_key[2:])
 
 
-def test_what_is_no_point_of_the_curve_is_refused():
+def test_bytes_that_are_no_point_of_the_curve_are_refused():
     off = next(y for y in range(2, 60) if point_at(y) is None)
     assert not is_key(off.to_bytes(32, "little").hex())
 

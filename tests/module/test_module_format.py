@@ -75,7 +75,7 @@ NEWER = {"composed", "warm_start"}
 ANSWER_FIELDS = {"task", "classes", "backbone", "representation", "compact", "dim", "temperature"}
 
 
-def test_what_was_written_is_read() -> None:
+def test_a_written_module_is_read_back_unchanged() -> None:
     module, data = Module.create(make_card(), make_tensors(), ADA)
     again = Module.from_bytes(data, specs_for)
     assert again == module
@@ -89,7 +89,7 @@ def test_what_was_written_is_read() -> None:
     assert write(again.card, again.tensors, ADA) == data
 
 
-def test_modules_are_equal_where_their_ids_are() -> None:
+def test_modules_with_equal_ids_are_equal() -> None:
     module, _ = Module.create(make_card(), make_tensors(), ADA)
     same = replace(module, card=make_card(version=2), tensors={}, content_id="", size=0)
     assert same == module
@@ -145,14 +145,14 @@ def test_order_of_tensors_and_memory_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("field", OTHER)
-def test_id_depends_on_every_field_and_content_id_on_what_answers(field: str) -> None:
+def test_id_depends_on_every_field_and_content_id_on_those_that_affect_answers(field: str) -> None:
     card, other = make_card(), make_card(**{field: OTHER[field]} | ({"format": 2} if field in NEWER else {}))
     assert module_id(card, make_tensors()) != module_id(other, make_tensors())
     same = content_id(card, make_tensors()) == content_id(other, make_tensors())
     assert same == (field not in ANSWER_FIELDS)
 
 
-def test_other_fields_are_all_fields() -> None:
+def test_the_tested_fields_are_all_fields() -> None:
     assert OTHER.keys() | {"format"} == Card.model_fields.keys()
 
 
@@ -351,7 +351,7 @@ def test_another_format_is_reported_before_any_other_error(version: int) -> None
 
 
 @pytest.mark.parametrize("field", sorted(NEWER))
-def test_a_card_is_of_the_oldest_format_that_knows_its_fields(field: str) -> None:
+def test_a_card_has_the_oldest_format_with_its_fields(field: str) -> None:
     plain = {name: value for name, value in FIELDS.items() if name != "format"}
     assert Card(**plain).format == 1
     assert Card(**plain, **{field: OTHER[field]}).format == 2
@@ -374,7 +374,7 @@ def test_a_card_can_never_be_changed() -> None:
     assert card == make_card()
 
 
-def test_the_inputs_of_the_head_are_the_descriptor_or_all_its_toes() -> None:
+def test_the_heads_inputs_are_the_descriptor_or_all_head2toe_features() -> None:
     assert make_card().head_dim == 3
     assert make_card(toes=(3, 2, 5)).head_dim == 3 * 2 * 2 + 5
 
@@ -512,7 +512,7 @@ def test_damaged_key_files(tmp_path: Path, content: bytes) -> None:
         Identity.load(path)
 
 
-def test_key_files_out_of_reach(tmp_path: Path) -> None:
+def test_unreadable_key_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match="cannot read"):
         Identity.load(tmp_path / "none.pem")
     with pytest.raises(AgentError, match="cannot write"):
@@ -534,7 +534,7 @@ def test_a_key_of_another_kind(tmp_path: Path) -> None:
 # --- specs
 
 
-def test_a_letter_is_the_same_number_everywhere() -> None:
+def test_a_letter_in_shapes_is_the_same_number_everywhere() -> None:
     specs = {"a": Spec("I8", ("k", "d")), "b": Spec("I8", ("k",)), "c": Spec("I8", ("d", "d"))}
     fits = {"a": np.zeros((2, 3), np.int8), "b": np.zeros(2, np.int8), "c": np.zeros((3, 3), np.int8)}
     check_tensors(fits, specs)
@@ -545,7 +545,7 @@ def test_a_letter_is_the_same_number_everywhere() -> None:
 
 
 @pytest.mark.parametrize(("size", "good"), [(0, False), (1, True), (4096, True), (4097, False)])
-def test_a_letter_has_bounds(size: int, good: bool) -> None:
+def test_a_letter_in_shapes_has_bounds(size: int, good: bool) -> None:
     tensors, specs = {"a": np.zeros(size, np.int8)}, {"a": Spec("I8", ("k",))}
     if good:
         check_tensors(tensors, specs)

@@ -128,7 +128,7 @@ class TestWhatIsRefused:
         with pytest.raises(ModuleError):
             decode(data)
 
-    def test_what_is_too_large_is_not_even_read(self):
+    def test_a_notice_that_is_too_large_is_not_parsed(self):
         with pytest.raises(NoticeError, match="200,001 bytes, expected ≤ 200,000"):
             decode(b"[" * (MAX_NOTICE + 1))
 
@@ -144,7 +144,7 @@ class TestWhatIsRefused:
             lambda text: dumps({k: v for k, v in json.loads(text).items() if k != "signature"}),
         ],
     )
-    def test_the_same_in_another_spelling(self, change: Callable[[str], str]):
+    def test_another_encoding_of_the_same_notice(self, change: Callable[[str], str]):
         text = announced().encode().decode()
         assert change(text) != text
         with pytest.raises(ModuleError):
@@ -180,7 +180,7 @@ class TestWhatIsRefused:
         with pytest.raises(NoticeError):
             decode(data)
 
-    def test_the_bounds_are_the_only_error(self):
+    def test_valid_fields_signed_in_the_same_way_are_accepted(self):
         assert decode(signed_anyhow(announced(), version=7, tags=["a", "b"])).version == 7
 
     def test_a_file_that_is_larger_than_any_module(self):
@@ -259,6 +259,6 @@ class TestRank:
         ]
         assert ranks == sorted(ranks)
 
-    def test_of_two_modules_signed_as_one_version_is_by_id_as_in_the_bank(self):
+    def test_of_two_modules_with_the_same_version_is_by_id_as_in_the_bank(self):
         notices = [announced(id=f"{number:064x}", data=bytes([number])) for number in range(9)]
         assert sorted(notices, key=lambda notice: notice.rank) == notices

@@ -98,7 +98,7 @@ class TestATaskWithAnOddName:
             student.import_file(tmp_path / "odd.skill")
         assert not len(student.bank)
 
-    def test_is_not_fetched_and_the_reason_is_told(self, odd: str, new_agent: NewAgent):
+    def test_is_not_fetched_and_the_reason_is_reported(self, odd: str, new_agent: NewAgent):
         agent = new_agent("student")
         agent.ledger.open_trust = True
         agent.ledger.merge([announced(ALICE, odd, 1, b"x" * 99, backbone=agent.bank.backbone)], "somebody")
@@ -150,7 +150,7 @@ class TestAModuleThatABankHasFromBefore:
         image = next((tiny_tasks / "dice" / "test").glob("*/*"))
         assert student.answer(image).error is None
 
-    def test_can_be_named_by_its_teachers_key_and_by_nothing_shorter_that_is_anothers(self, agent, tmp_path: Path):
+    def test_can_be_selected_by_its_teachers_key_and_not_by_a_name_of_another_task(self, agent, tmp_path: Path):
         student, ada, odd = agent
         assert student.find(f"dice@{ada.public_key}").card.teacher_key == ada.public_key
         exported = student.export(f"dice@{ada.public_key}", tmp_path / "ada.skill")
@@ -173,7 +173,7 @@ class TestAModuleThatABankHasFromBefore:
         assert command("remember", f"dice@{ada.public_key}", "--home", student.home).code == 0
         assert Core(student.home).ledger.view().forgotten == {Slot(odd.card.teacher_key, odd.card.task)}
 
-    def test_of_ones_own_is_withdrawn_by_its_whole_name(self, new_agent: NewAgent, dice: Module):
+    def test_of_the_own_agent_is_withdrawn_by_its_whole_name(self, new_agent: NewAgent, dice: Module):
         student = new_agent("student")
         own = student.identity
         student.import_bytes(signed_as(dice, own)[1])
@@ -197,7 +197,9 @@ class TestClasses:
     "name", ["me@home", f"ada~{KEY[:8]}", KEY, KEY[:8], "ada\ufe0f", "a\u034fda", "ada\u3164"], ids=range(7)
 )
 class TestAnAgentWithAnOddName:
-    def test_is_not_made_or_trusted_under_it(self, name: str, student: Core, tmp_path: Path, new_agent: NewAgent):
+    def test_is_refused_for_new_agents_and_trusted_keys(
+        self, name: str, student: Core, tmp_path: Path, new_agent: NewAgent
+    ):
         with pytest.raises(AgentError, match="cannot be an agent's name"):
             new_agent(name)
         with pytest.raises(AgentError, match="cannot be an agent's name"):
@@ -207,9 +209,7 @@ class TestAnAgentWithAnOddName:
         with pytest.raises(OddNameError, match="card field 'teacher'"):
             student.bank.check(signed_as(dice, Identity.create(name))[1])
 
-    def test_opens_but_is_asked_for_another_before_it_teaches(
-        self, name: str, new_agent: NewAgent, tiny_tasks: Path
-    ):
+    def test_opens_but_needs_another_name_to_teach(self, name: str, new_agent: NewAgent, tiny_tasks: Path):
         agent = new_agent("plain")
         key = agent.home / "key.pem"
         key.write_text(key.read_text("utf-8").replace("skillmesh-name: plain", f"skillmesh-name: {name}"), "utf-8")
@@ -273,7 +273,7 @@ class TestALookAlike:
 
 
 class TestANote:
-    def test_forges_no_line_in_show(self, new_agent: NewAgent, dice: Module, command: Command):
+    def test_cannot_forge_a_line_in_show(self, new_agent: NewAgent, dice: Module, command: Command):
         student = new_agent("student")
         note = "fine\nvalidation_accuracy: 1.0\n\tteacher: ada"
         student.import_bytes(signed_as(dice, ALICE, note=note)[1])

@@ -38,19 +38,19 @@ class TestNames:
         assert names.name(Taught(MALLORY)) == f"anna~{MALLORY.public_key[:8]}"
         assert Teachers({ANNA.public_key: ""}).name(Taught(ANNA)) == f"anna~{ANNA.public_key[:8]}"
 
-    def test_that_imitate_a_merged_tasks_teachers_do_not(self):
+    def test_that_imitate_a_merged_tasks_teachers_are_changed_and_marked(self):
         assert Teachers({}).name(Taught(MALLORY, "anna + zed")) == f"anna zed~{MALLORY.public_key[:8]}"
 
-    def test_that_imitate_the_mark_are_marked_once_more(self):
+    def test_that_imitate_the_mark_are_marked_again(self):
         claim = f"anna~{ANNA.public_key[:8]}"
         assert Teachers({}).name(Taught(MALLORY, claim)) == f"{claim}~{MALLORY.public_key[:8]}"
 
-    def test_that_two_keys_were_given_before_are_told_apart(self):
+    def test_that_were_given_to_two_keys_before_are_distinguished(self):
         names = Teachers({ANNA.public_key: "anna", MALLORY.public_key: "anna"})
         assert names.name(Taught(ANNA)) == f"anna~{ANNA.public_key[:8]}"
         assert names.name(Taught(MALLORY)) == f"anna~{MALLORY.public_key[:8]}"
 
-    def test_in_a_selector_mean_whom_the_user_named(self):
+    def test_in_a_selector_mean_the_teacher_that_the_user_named(self):
         both = [Taught(ANNA), Taught(MALLORY)]
         assert Teachers({ANNA.public_key: "anna"}).meant("anna", both) == {ANNA.public_key}
         assert Teachers({MALLORY.public_key: "mallory"}).meant("anna", both) == {ANNA.public_key}
@@ -66,7 +66,7 @@ class TestNames:
             assert Teachers({}).meant(claim, [Taught(MALLORY, claim)]) == set(), "it reads like a key"
         assert Teachers({}).meant("", both) == Teachers({}).meant("ann", both) == set()
 
-    def test_like_anothers_key_do_not_take_its_place(self):
+    def test_that_equal_a_key_do_not_select_instead_of_it(self):
         imitator = Taught(MALLORY, ANNA.public_key)
         assert Teachers({}).meant(ANNA.public_key, [imitator, Taught(ANNA)]) == {ANNA.public_key}
 
@@ -156,7 +156,7 @@ class TestImpersonation:
             "trusts mallory (" in command("trust", "add", mallory.identity.public_key, "--home", student.home).out
         )
 
-    def test_ones_own_key_needs_no_trust(self, two_annas, command: Command):
+    def test_the_own_key_needs_no_trust(self, two_annas, command: Command):
         student = two_annas[0]
         ran = command("trust", "add", student.identity.public_key, "--home", student.home)
         assert ran.code == 1

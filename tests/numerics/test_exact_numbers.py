@@ -157,8 +157,8 @@ def test_of_validation_images_comes_the_strength_the_temperature_and_the_accurac
 
 
 def test_with_few_rounds_the_road_to_the_best_strength_is_gone_again():
-    assert heads.road((3, 2, 1), 1, heads.ROUNDS) == [2]
-    assert list(heads.road((3, 2, 1), 1, heads.ROUNDS - 1)) == [3, 2]
+    assert heads.strengths_up_to((3, 2, 1), 1, heads.ROUNDS) == [2]
+    assert list(heads.strengths_up_to((3, 2, 1), 1, heads.ROUNDS - 1)) == [3, 2]
 
 
 def test_a_large_fit_takes_the_strength_that_validation_images_like_best(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""The limits that docs/security.md states are those of the code."""
+"""The limits that docs/appendix/security-limits.md states are those of the code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "appendix" / "security-limits.md"
 UNITS = {
     "": 1,
     "s": 1,
@@ -45,5 +45,5 @@ def test_a_limit_is_as_the_docs_state_it(figure: str, unit: str, name: str) -> N
 
 
 def test_every_line_of_the_table_is_compared() -> None:
-    rows = PAGE.read_text().partition("### The limits in figures")[2].partition("\n## ")[0]
+    rows = PAGE.read_text().partition("## The limits in figures")[2].partition("\n## ")[0]
     assert len(STATED) == len(re.findall(r"^\| .*`[\w.]+` \|$", rows, re.MULTILINE)) > 40

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+import skillmesh
 from skillmesh import errors
 from skillmesh.common.config import AgentConfig, MeshSettings
 
@@ -27,15 +28,18 @@ def reference() -> ModuleType:
     return module
 
 
-def sections(page: str) -> dict[str, str]:
-    """Return the text below each second-level heading of a page, by heading."""
-    parts = re.split(r"^## (.+)$", (FOLDER / page).read_text(), flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+def sections(*pages: str) -> dict[str, str]:
+    """Return the text below each second-level heading of some pages, by heading."""
+    found: dict[str, str] = {}
+    for page in pages:
+        parts = re.split(r"^## (.+)$", (FOLDER / page).read_text(), flags=re.MULTILINE)
+        found |= zip(parts[1::2], parts[2::2], strict=True)
+    return found
 
 
 def test_every_command_and_option_is_explained(reference: ModuleType):
-    reference.commands_page()  # imports the commands
-    pages, missing, explained = sections("commands.md"), [], 0
+    reference.commands_page("commands.md")  # imports the commands
+    pages, missing, explained = sections(*reference.COMMAND_PAGES), [], 0
     for path, command in reference.all_commands():
         rows = re.findall(r"^\| `(.+)` \| (.*) \|$", pages[path.removeprefix("skillmesh ")], re.MULTILINE)
         parameters = [parameter for parameter in command.params if parameter.name not in ("home", "help")]
@@ -72,7 +76,15 @@ def test_every_error_is_explained():
     text = (FOLDER / "errors.md").read_text()
     classes = [name for name, thing in vars(errors).items() if isinstance(thing, type) and name.endswith("Error")]
     assert len(classes) > 25
-    assert not [name for name in classes if not re.search(rf"- `{name}`: \S", text)]
+    assert not [
+        name for name in classes if not re.search(rf"`{name}` \| \S[^|]+ \| \S[^|]+ \|$", text, re.MULTILINE)
+    ]
+
+
+def test_every_public_type_has_its_page(reference: ModuleType):
+    public = [name for name in skillmesh.__all__ if name != "__version__" and not name.endswith("Error")]
+    assert sorted(public) == sorted(name for _, names in reference.PYTHON_PAGES.values() for name in names)
+    assert not [name for name in public if name not in sections(*reference.PYTHON_PAGES)]
 
 
 def test_a_page_that_differs_from_the_program_is_noticed(reference: ModuleType, tmp_path: Path):

@@ -38,6 +38,7 @@ from skillmesh.mesh.node import LOCK, Node
 from skillmesh.mesh.repair import WHY_UNKNOWN, _fault, _rows, repair
 from skillmesh.mesh.shelf import Shelf
 from skillmesh.module.notice import Slot, withdraw
+from skillmesh.store import ledger as ledger_module
 from skillmesh.store.home import create_home
 from skillmesh.store.ledger import Ledger
 
@@ -234,6 +235,26 @@ class TestRepair:
         view = Core(home).ledger.view()
         assert (view.trusted, view.bans, view.seen) == ({}, {}, {})
 
+    @pytest.mark.parametrize(("count", "words"), [(1, "1 trusted teacher,"), (2, "2 trusted teachers,")])
+    def test_counts_one_in_the_singular(self, home, command, count, words):
+        if count == 2:
+            agent = Core(home)
+            agent.ledger.trust(EVE.public_key, "eve")
+            agent.ledger.close()
+        spoil_a_notice(home)
+        assert words in " ".join(command("repair", "--home", home).out.split())
+
+    def test_counts_one_own_task_and_one_module_in_the_singular(self, new_agent, tiny_tasks, skill_files, command):
+        agent = new_agent()
+        agent.learn(tiny_tasks / "dice")
+        latin = skill_files["latin"].read_bytes()
+        Shelf(agent.home, agent.ledger).hold(agent.bank.check(latin).id, latin, "it lies")
+        agent.ledger.close()
+        garbage(agent.home / "ledger.sqlite")
+        said = " ".join(command("repair", "--home", agent.home).out.split())
+        assert "1 own task: dice; 0 of other teachers" in said
+        assert "the reasons are lost: 1 module " in f"{said} "
+
     def test_keeps_decisions_that_can_still_be_read(self, home, command):
         """One notice is damaged: everything else was decided, and above all what was banned and withdrawn."""
         spoil_a_notice(home)
@@ -364,6 +385,136 @@ class TestRepair:
         garbage(home / "ledger.sqlite")
         with FileLock(home / LOCK), pytest.raises(AgentError, match=r"a node runs on .*; stop it first"):
             repair(Core(home))
+
+
+class TestDamagedSettings:
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            (b"{", "found text that is not valid JSON (EOF while parsing an object at line 1 column 1), expected"),
+            (b"\xff\xfe", "found bytes that are not UTF-8 text, expected"),
+            (b"[]", "expected a JSON object with one entry for each setting"),
+            (b"{}", "the setting name is missing"),
+            (b'{"name": "x", "colour": "red"}', "found the setting colour, which does not exist"),
+            (b'{"name": 5}', "the setting name is 5; expected a valid string"),
+            (b'{"name": "x", "seed": -1}', "the setting seed is -1; expected a number greater than or equal to 0"),
+            (b'{"name": "x", "anchor": "magic"}', "the setting anchor is 'magic'; expected 'sketch', 'gmmc' or"),
+            (b'{"name": "x", "compact": true, "representation": "features"}', "compact modules need the repres"),
+        ],
+    )
+    def test_say_what_was_found_what_was_expected_and_what_to_do(self, home, command, content, expected):
+        (home / "agent.json").write_bytes(content)
+        before = contents(home)
+        ran = command("tasks", "--home", home)
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
+        assert f"{home}/agent.json is damaged: " in ran.err
+        assert expected in ran.err
+        assert "; correct the file, put it back from a copy, or create an agent in another home" in ran.err
+        assert not any(word in ran.err for word in ("https:", "pydantic", "AgentConfig", "input_value", "codec"))
+        assert contents(home) == before
+
+
+class TestLostSettings:
+    @pytest.mark.parametrize("words", [("tasks",), ("status",), ("repair",), ("config",)], ids=str)
+    def test_are_not_replaced_by_defaults(self, home, command, words):
+        (home / "agent.json").unlink()
+        before = contents(home)
+        ran = command(*words, "--home", home)
+        assert ran.code == 1
+        assert f"{home} has no agent.json: the agent's settings are lost" in ran.err
+        assert "found key.pem, ledger.sqlite and 4 modules" in ran.err
+        assert "put agent.json back from a copy" in ran.err
+        assert f"`skillmesh --home {home} init --backbone lite0 --representation descriptor --anchor sketch`" in (
+            " ".join(ran.err.split())
+        )
+        assert contents(home) == before
+
+    def test_are_not_replaced_by_a_program(self, home):
+        (home / "agent.json").unlink()
+        for open_home in (Core, Core.open):
+            with pytest.raises(AgentError, match="the agent's settings are lost"):
+                open_home(home)
+        assert not (home / "agent.json").exists()
+
+    def test_can_be_written_again_with_init_and_nothing_else_changes(self, home, command):
+        tasks, key = command("tasks", "--json", "--home", home).json, (home / "key.pem").read_bytes()
+        (home / "agent.json").unlink()
+        assert command("init", "--home", home, "--backbone", "lite0", "--anchor", "sketch").code == 0
+        assert command("tasks", "--json", "--home", home).json == tasks
+        assert (home / "key.pem").read_bytes() == key
+
+    def test_name_the_settings_of_the_modules_and_the_calibration_file(
+        self, new_agent, tiny_tasks, other_calibration, command
+    ):
+        agent = new_agent(compact=True, calibration=other_calibration)
+        agent.learn(tiny_tasks / "dice")
+        (agent.home / "agent.json").unlink()
+        advice = " ".join(command("tasks", "--home", agent.home).err.split())
+        assert " --compact --calibration " in advice
+        assert f"{agent.home}/calibration.safetensors" in advice
+
+    def test_without_the_key_the_user_is_told_that_its_tasks_become_anothers(self, home, command):
+        (home / "agent.json").unlink()
+        (home / "key.pem").unlink()
+        said = " ".join(command("tasks", "--home", home).err.split())
+        assert (
+            "key.pem is missing too: put it back first, or the tasks learned here count as another agent's" in said
+        )
+
+    def test_a_home_whose_creation_was_interrupted_opens_with_defaults(self, tmp_path, one_network):
+        """A process was killed between writing the key and writing the settings: nothing was learned yet."""
+        create_home(tmp_path / "new", name="x")
+        key = (tmp_path / "new/key.pem").read_bytes()
+        (tmp_path / "new/agent.json").unlink()
+        assert Core.open(tmp_path / "new").tasks() == []
+        assert (tmp_path / "new/key.pem").read_bytes() == key
+
+
+class TestDamagedMeshSettings:
+    @pytest.fixture
+    def broken(self, home: Path) -> Path:
+        MeshSettings.of({"trust": "open"}).save(home)
+        (home / "mesh.json").write_text('{"trust": "open"')
+        return home
+
+    def test_stop_only_the_commands_that_need_them(self, broken, command, photo, tmp_path, caplog):
+        for words in (
+            ("tasks",),
+            ("show", "dice"),
+            ("ask", photo),
+            ("export", "dice", tmp_path / "out.skill"),
+            ("import", tmp_path / "out.skill"),
+            ("trust", "list"),
+            ("repair",),
+            ("forget", "dice"),
+        ):
+            caplog.clear()
+            ran = command(*words, "--home", broken)
+            assert ran.code == 0, (words, ran.err)
+            (warning,) = [record.message for record in caplog.records if "mesh.json" in record.message]
+            assert "is damaged: found text that is not valid JSON" in warning
+            assert "correct or remove the file; until then only teachers on the trust list are trusted" in warning
+        for words in (("config",), ("status",), ("sync",)):
+            ran = command(*words, "--home", broken)
+            assert (ran.code, "mesh.json is damaged" in ran.err) == (1, True), words
+        assert (broken / "mesh.json").read_text() == '{"trust": "open"'
+
+    def test_trust_only_listed_teachers(self, broken):
+        ledger = Core(broken).ledger
+        assert not ledger.open_trust
+        assert ledger.trusts(BOB.public_key)
+        assert not ledger.trusts(EVE.public_key)
+
+    def test_cost_no_notice_when_the_ledger_is_repaired(self, broken, monkeypatch):
+        """Under open trust a ledger may hold more notices of strangers than with a trust list."""
+        agent = Core(broken)
+        agent.ledger.open_trust = True
+        agent.ledger.merge([announced(EVE, f"task {number}") for number in range(5)], "eve")
+        agent.ledger.close()
+        spoil_a_notice(broken)
+        monkeypatch.setattr(ledger_module, "MAX_SEEN", 2)
+        repair(Core(broken))
+        assert sum(slot.teacher_key == EVE.public_key for slot in Core(broken).ledger.view().seen) == 5
 
 
 # Without permission, and without room.
@@ -595,14 +746,14 @@ class TestTwoAtOnce:
         agent.learn(tiny_tasks / "dice")
         from skillmesh.synergy import continuing
 
-        study_on = continuing.study_on
+        study_extension = continuing.study_extension
 
         def late(*arguments: Any) -> Any:
-            lesson = study_on(*arguments)
+            lesson = study_extension(*arguments)
             Core(agent.home).learn(tiny_tasks / "latin", name="dice", replace=True)
             return lesson
 
-        monkeypatch.setattr(continuing, "study_on", late)
+        monkeypatch.setattr(continuing, "study_extension", late)
         with pytest.raises(TaskExistsError, match="was changed by another command meanwhile; nothing was stored"):
             agent.continue_task("dice", tiny_tasks / "dice")
         (module,) = Core(agent.home).bank

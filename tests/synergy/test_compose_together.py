@@ -156,7 +156,7 @@ def test_one_image_of_a_class_changes_no_head(sam: Core, demo_tasks: Path, tmp_p
     np.testing.assert_array_equal(plain.tensors["head.weight"], grown.tensors["head.weight"])
     assert grown.card.counts == (9,) * 5
     assert grown.card.validation_accuracy is None
-    assert grown.card.trial == "prior form on 5 images: nothing to judge it on, not tried"
+    assert grown.card.trial == "prior form on 5 images: not tried, since no images are left to validate it"
 
 
 @pytest.mark.parametrize("form", ["two", "infinity"])
@@ -165,7 +165,8 @@ def test_the_papers_forms_are_not_tried_where_nothing_judges_them(
 ) -> None:
     folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=2)
     module, _ = sam.compose("grown", RENAMED, images=folder, form=form)
-    assert module.card.trial == f"{form} form on 10 images: nothing to judge it on, not tried"
+    expected = f"{form} form on 10 images: not tried, since no images are left to validate it"
+    assert module.card.trial == expected
 
 
 @pytest.mark.parametrize("form", ["two", "infinity"])
@@ -173,7 +174,7 @@ def test_the_papers_forms_do_not_care_how_loud_the_composed_rows_are_and_end_wit
     from skillmesh.learning.head import Head
     from skillmesh.learning.rows import EpochSettings, train_rows
     from skillmesh.learning.warm_start import level
-    from skillmesh.synergy.composed_lesson import Images, go_on
+    from skillmesh.synergy.composed_lesson import Images, refine_with_images
     from skillmesh.synergy.composition import Composed
 
     rng = np.random.default_rng(0)
@@ -181,12 +182,14 @@ def test_the_papers_forms_do_not_care_how_loud_the_composed_rows_are_and_end_wit
     x = means[labels] + rng.normal(size=(80, 30)).astype(np.float32)
     images = Images(x[:40], labels[:40], x[40:], labels[40:])
     rows, bias = rng.normal(size=(4, 30)).astype(np.float32), np.zeros(4, dtype=np.float32)
-    quiet, loud = (go_on(Composed(Head(rows * scale, bias)), images, form, 5) for scale in (np.float32(1), 64))
-    assert quiet.words.endswith(", kept")
-    np.testing.assert_array_equal(quiet.composed.head.weight, loud.composed.head.weight)
+    plain, scaled = (
+        refine_with_images(Composed(Head(rows * scale, bias)), images, form, 5) for scale in (np.float32(1), 64)
+    )
+    assert plain.trial.endswith(", kept")
+    np.testing.assert_array_equal(plain.composed.head.weight, scaled.composed.head.weight)
     start = np.stack([level({0: row})[0] for row in rows])
     whole = train_rows(x, labels, start, EpochSettings(5, norm=form))
-    np.testing.assert_array_equal(quiet.composed.head.weight, whole)
+    np.testing.assert_array_equal(plain.composed.head.weight, whole)
 
 
 def test_the_anchor_of_old_and_new_images_is_that_of_all_together(

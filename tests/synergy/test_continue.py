@@ -147,7 +147,7 @@ def test_continue_by_command(command: Callable[..., Any], new_agent: NewAgent, d
     agent.learn(demo_tasks / "dice")
     done = command("learn", demo_tasks / "latin", "--continue", "dice", "--home", agent.home)
     assert done.code == 0, done.err
-    assert "went on from version 1" in done.out
+    assert "extended version 1" in done.out
     failed = command("learn", demo_tasks / "latin", "--continue", "dice", "--replace", "--home", agent.home)
     assert failed.code == 1
     assert "--continue keeps" in failed.err

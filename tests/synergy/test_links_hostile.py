@@ -221,8 +221,8 @@ def test_a_joint_that_harms_an_agents_own_images_does_not_act_there(
         each.ledger.merge([made], "liar0")
     assert [joint.card.task for joint in other.merged()] == ["figures"]  # it has no images that tell otherwise
     assert agent.merged() == []
-    assert "does not act here" in caplog.text
-    assert "other parts have another idea of" in str(agent.merger.why_not(made))
+    assert "has no effect on this agent" in caplog.text
+    assert "whose classes look different in other parts are right" in str(agent.merger.why_not(made))
     assert accuracy(other, images) < 0.5
 
 
@@ -267,7 +267,7 @@ def test_a_link_that_another_takes_precedence_over_is_refused_before_it_is_publi
     agent.ledger.merge([link("theirs", 1, [agent.bank.find("shapes@victim").id, second.id], LIARS[0])], "liar0")
     done = command("merge", "--home", agent.home, "shapes@victim", "shapes@liar0", "--name", "mine")
     assert done.code == 1
-    assert "parts of 'theirs' already, as a link by liar0 says" in done.err
+    assert "already parts of 'theirs', by a link of liar0" in done.err
     assert [found.task for found in Core(agent.home).ledger.view().links.values()] == ["theirs"]
     assert [joint.card.task for joint in agent.merged()] == ["theirs"]
 
@@ -345,6 +345,6 @@ def test_whether_a_task_is_a_copy_is_seen_in_its_numbers_not_in_its_words(honest
     def seen(**card: Any) -> bool | None:
         return is_copy(forged(honest, LIARS[1], task="n", **claim, **card)[0], {source.id: source}, "sketch")
 
-    assert seen(trial="went on with 5 images") is True
+    assert seen(trial="extended version 1 with 5 more images") is True
     assert seen(trial=None) is True
     assert seen(counts=more) is None

@@ -58,7 +58,7 @@ def test_a_share_is_of_all_images_and_must_be_exceeded(view: BankView) -> None:
         rows = np.flatnonzero(view.labels == target)
         place = next(i for i, m in enumerate(view.modules) if m.card.task == s.learned_task)
         known = view.modules[place].card.classes.index(s.learned)
-        hits = (view.mapped.task[rows] == place) & (view.said[rows] == known) & ~view.mapped.unknown[rows]
+        hits = (view.mapped.task[rows] == place) & (view.predicted[rows] == known) & ~view.mapped.unknown[rows]
         assert s.share == hits.mean() > 0
         assert s.images == len(rows)
     assert by_sight(view, least=1.0) == []

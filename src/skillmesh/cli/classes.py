@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 classes = typer.Typer(help="Find classes that mean the same.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(classes, name="classes")
 
-GIVEN = "A task in the bank, a folder or zip of tasks, or a text file with one class name per line."
+SIDE_HELP = "A task in the bank, a folder or zip of tasks, or a text file with one class name per line."
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Side:
     classes: dict[str, tuple[str, ...]]
     shown: dict[str, str]
     """Displayed name of each task."""
-    of: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
     """Ids of these tasks' modules, including the parts of merged tasks."""
 
 
 @classes.command("match")
 def match(
     context: typer.Context,
-    learned: Annotated[str, typer.Argument(metavar="A", help=GIVEN)],
+    learned: Annotated[str, typer.Argument(metavar="A", help=SIDE_HELP)],
     target: Annotated[
         str | None, typer.Argument(metavar="[B]", show_default=False, help="Like A. Default: the whole bank.")
     ] = None,
@@ -59,7 +59,7 @@ def match(
     ] = None,
     share: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Sight: more than this share of a class's images must get one answer."),
+        typer.Option(min=0, max=1, help="Sight: more than this share of a class's images must get the same answer."),
     ] = 0.5,
     images: Annotated[int, typer.Option(min=1, help="Sight: number of images checked per class.")] = 10,
     encoder: options.NameEncoder = "minilm",
@@ -75,35 +75,36 @@ def match(
     from skillmesh.learning.class_names.encoders import remembering
     from skillmesh.learning.class_names.pairs import checked
 
-    where = home or context.obj
-    how = by or _default_by(learned, target)
-    named = remembering(encoder, weights) if how != "sight" else None
+    folder = home or context.obj
+    method = by or _default_by(learned, target)
+    compared = remembering(encoder, weights) if method != "sight" else None
     facts: dict[str, Any] = {"share": share}
-    if named is not None:
-        threshold = checked(named, threshold)
-        facts = {"encoder": named.name, "threshold": threshold}
-    if how == "name":
-        assert named is not None
-        matches = _by_name(learned, target, where, named, threshold)
+    if compared is not None:
+        threshold = checked(compared, threshold)
+        facts = {"encoder": compared.name, "threshold": threshold}
+    if method == "name":
+        assert compared is not None
+        matches = _by_name(learned, target, folder, compared, threshold)
     else:
-        matches = _by_sight(open_agent(where, device=device), learned, target, named, threshold, share, images)
+        agent = open_agent(folder, device=device)
+        matches = _by_sight(agent, learned, target, compared, threshold, share, images)
     if json:
-        show.print_json({"by": how} | facts | {"matches": matches})
+        show.print_json({"by": method} | facts | {"matches": matches})
     else:
-        _print(how, matches, facts)
+        _print(method, matches, facts)
 
 
 def _default_by(learned: str, target: str | None) -> names.MatchBy:
     """Return "both" if one side has images and the other is the bank or a task in it; else "name"."""
-    sides = [_has_images(given) for given in (learned, target) if given is not None]
-    others = [given for given in (learned, target) if given is not None and not _has_images(given)]
-    if sides.count(True) != 1 or any(Path(given).is_file() for given in others):
+    sides = [side for side in (learned, target) if side is not None]
+    others = [side for side in sides if not _has_images(side)]
+    if len(sides) - len(others) != 1 or any(Path(side).is_file() for side in others):
         return "name"
     return "both"
 
 
-def _has_images(given: str) -> bool:
-    path = Path(given)
+def _has_images(side: str) -> bool:
+    path = Path(side)
     return path.is_dir() or path.suffix.lower() == ".zip"
 
 
@@ -112,10 +113,10 @@ def _by_name(
 ) -> list[dict[str, Any]]:
     from skillmesh.learning.class_names.pairs import match_tasks, surest_first
 
-    first, second = (_side(given, home) for given in (learned, target))
+    first, second = (_side(name, home) for name in (learned, target))
     others = second.classes
     if target is None:  # a task does not match itself
-        others = {task: classes for task, classes in others.items() if task not in first.of}
+        others = {task: classes for task, classes in others.items() if task not in first.modules}
     matches = [
         replace(m, learned_task=first.shown[m.learned_task], target_task=second.shown[m.target_task])
         for m in match_tasks(first.classes, others, encoder, threshold)
@@ -142,17 +143,17 @@ def _by_sight(
             f"matching by sight needs images on one side and the bank on the other, found {learned!r} and "
             f"{target or 'the bank'!r}; give a folder or zip of images and a task in the bank, or use --by name"
         )
-    task = None if known is None else _answers_for(agent, agent.find(known))
+    task = None if known is None else _task_of(agent, agent.find(known))
     sightings: list[Sighting] = []
     for path in find_tasks([new]):
         view = BankView.of(agent, survey_task(path, hold_out=()), images)
         sightings += by_sight(view, share) if encoder is None else by_both(view, encoder, threshold)
-    shown = _shown(agent, agent.mapper()[0])
+    shown = _display_names(agent, agent.mapper()[0])
     kept = [replace(s, learned_task=shown[s.module]) for s in sightings if task is None or s.module == task.id]
     return [_as_row(sighting, new_first=new == learned) for sighting in kept]
 
 
-def _answers_for(agent: Core, module: Module) -> Module:
+def _task_of(agent: Core, module: Module) -> Module:
     """Return the task in use that is this module or contains it as a part."""
     from skillmesh.module.notice import parts_of
 
@@ -174,40 +175,40 @@ def _as_row(sighting: Sighting, new_first: bool) -> dict[str, Any]:
     }
 
 
-def _print(how: str, matches: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+def _print(method: str, matches: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     from skillmesh.cli import show
 
-    several = how != "name" or len({(m["learned_task"], m["target_task"]) for m in matches}) > 1
-    seen = [] if how == "name" else [">images", ">landed", ">agreement"]
+    several = method != "name" or len({(m["learned_task"], m["target_task"]) for m in matches}) > 1
+    evidence = [] if method == "name" else [">images", ">share", ">agreement"]
     rows = show.table(
-        None, "learned class", *["of task"] * several, "target class", *["of task"] * several, ">score", *seen
+        None, "learned class", *["of task"] * several, "target class", *["of task"] * several, ">score", *evidence
     )
     for m in matches:
         tasks = (m["learned_task"], m["target_task"]) if several else ()
-        looks = (str(m["images"]), f"{m['share']:.2f}", f"{m['agreement']:.2f}") if seen else ()
-        rows.add_row(m["learned"], *tasks[:1], m["target"], *tasks[1:], f"{m['score']:.4f}", *looks)
+        figures = (str(m["images"]), f"{m['share']:.2f}", f"{m['agreement']:.2f}") if evidence else ()
+        rows.add_row(m["learned"], *tasks[:1], m["target"], *tasks[1:], f"{m['score']:.4f}", *figures)
     least = facts.get("threshold", facts.get("share"))
-    nothing = (
-        f"no match: for no class is a share of more than {least:g} of its images answered with one known class"
-        if how == "sight"
+    no_match = (
+        f"no match: of no class is a share of more than {least:g} of the images answered with one known class"
+        if method == "sight"
         else f"no match: no pair of classes has a similarity of {least:g} or more"
     )
-    show.console.print(rows if matches else nothing)
+    show.console.print(rows if matches else no_match)
 
 
-def _side(given: str | None, home: Path | None) -> Side:
-    if given is None:
+def _side(name: str | None, home: Path | None) -> Side:
+    if name is None:
         return _known(open_agent(home))
-    path = Path(given)
-    if _has_images(given):
+    path = Path(name)
+    if _has_images(name):
         from skillmesh.data.folder import find_tasks, survey_task, task_name
 
         tasks = {str(task): task for task in find_tasks([path])}
         classes = {key: tuple(survey_task(task, hold_out=()).classes) for key, task in tasks.items()}
         return Side(classes, {key: task_name(task) for key, task in tasks.items()})
     if path.is_file():
-        return Side({given: _lines(path)}, {given: path.stem})
-    return _known(open_agent(home), given)
+        return Side({name: _lines(path)}, {name: path.stem})
+    return _known(open_agent(home), name)
 
 
 def _known(agent: Core, task: str | None = None) -> Side:
@@ -217,11 +218,12 @@ def _known(agent: Core, task: str | None = None) -> Side:
     bank = list(agent.bank)
     chosen = bank if task is None else [agent.find(task)]
     classes = {module.id: tuple(module.card.classes) for module in chosen}
+    names = {module.id: module.card.task for module in chosen} | _display_names(agent, bank)
     parts = frozenset(part.id for module in chosen for part in parts_of(module))
-    return Side(classes, {module.id: module.card.task for module in chosen} | _shown(agent, bank), parts)
+    return Side(classes, names, parts)
 
 
-def _shown(agent: Core, modules: Sequence[Module]) -> dict[str, str]:
+def _display_names(agent: Core, modules: Sequence[Module]) -> dict[str, str]:
     """Return each module's task name by id, with the teacher's name if several modules share a task name."""
     tasks = Counter(module.card.task for module in modules)
     return {

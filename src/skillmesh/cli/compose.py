@@ -31,16 +31,21 @@ def compose(
             "--images",
             metavar="FOLDER",
             show_default=False,
-            help="Train further on images of these classes; images that a class was learned from are never used.",
+            help="Train further on images of these classes; use images that no class was learned from.",
         ),
     ] = None,
     form: Annotated[
         names.Refining,
-        typer.Option("--form", help="For --images: our prior, or the paper's rows of equal 2- or infinity-norm."),
+        typer.Option("--form", help="Training with --images: our prior, or as in the paper, with each row's 2- or infinity norm fixed."),
     ] = "prior",
     epochs: Annotated[
         int | None,
-        typer.Option("--epochs", min=1, show_default=False, help="Epochs for --images. Default: as many as help."),
+        typer.Option(
+            "--epochs",
+            min=1,
+            show_default=False,
+            help="Epochs of training with --images. Default: prior: as many as help; two, infinity: 10.",
+        ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the task of this name.")] = False,
     licence: Annotated[

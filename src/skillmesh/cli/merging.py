@@ -19,12 +19,12 @@ def merge(
     ],
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="Merged task's name. Default: the first's.")
+        str | None, typer.Option("--name", show_default=False, help="Name of the merged task. Default: that of the first task.")
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Separate merged tasks again.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Merge tasks of several teachers into one task. A signed link tells every agent."""
+    """Merge tasks of several teachers into one task, by a signed link that is shared like a module."""
     from skillmesh.cli import show
     from skillmesh.errors import AgentError
 

@@ -1,6 +1,6 @@
-"""What a module holds of an adapted network: biases of channels, or a pattern on the input.
+"""What a module stores of an adaptation: biases of channels, or a pattern on the input.
 
-Everything here does without torch: who only carries modules checks them too.
+Nothing here needs torch: agents that only pass modules on check these tensors too.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from skillmesh.errors import TensorError
 from skillmesh.numerics.arrays import Spec, Tensors
 
 BLOCK = 128
-"""Channels that share a scale."""
+"""Number of channels that share a scale."""
 MAX_BYTES = 44_000
-"""Of all biases of a module; what is more is pruned, the smallest first."""
+"""Largest size of a module's biases, in bytes; the smallest biases are pruned until the rest fits."""
 
 
 @dataclass(frozen=True)
 class Biases:
-    """One number for every channel behind a layer of the backbone, to be added there."""
+    """Learned biases: one number to add to each output channel of the backbone's layers."""
 
     added: NDArray[np.float32]
 
     def tensors(self) -> Tensors:
-        """Round to int8, 127 for the largest of a block; what rounds to nothing is left out."""
+        """Return the biases as int8, 127 for the largest of each block; those that round to zero are left out."""
         scale = _blocks(np.abs(self.added)).max(axis=1) / 127
-        steps = np.rint(self.added / _spread(np.where(scale > 0, scale, 1), len(self.added))).astype(np.int8)
+        steps = np.rint(self.added / _per_channel(np.where(scale > 0, scale, 1), len(self.added))).astype(np.int8)
         steps[np.argsort(-np.abs(self.added), kind="stable")[room_for(len(self.added)) :]] = 0
         return {
             "bias.mask": np.packbits(steps != 0),
@@ -41,16 +41,17 @@ class Biases:
 
     @classmethod
     def read(cls, tensors: Tensors, channels: int) -> Self:
-        there = np.unpackbits(tensors["bias.mask"])[:channels].astype(bool)
+        """Return the stored biases; raise `TensorError` where their number differs from what the mask marks."""
+        marked = np.unpackbits(tensors["bias.mask"])[:channels].astype(bool)
         values = tensors["bias.value"]
-        if np.count_nonzero(np.unpackbits(tensors["bias.mask"])) != len(values) or there.sum() != len(values):
+        if np.count_nonzero(np.unpackbits(tensors["bias.mask"])) != len(values) or marked.sum() != len(values):
             raise TensorError(
-                f"tensor 'bias.value' has {len(values)} numbers, expected {there.sum()}, as many as 'bias.mask' "
+                f"tensor 'bias.value' has {len(values)} numbers, expected {marked.sum()}, as many as 'bias.mask' "
                 "marks; ask the teacher for the module again"
             )
         added = np.zeros(channels, dtype=np.float32)
-        added[there] = values
-        return cls(added * _spread(tensors["bias.scale"], channels))
+        added[marked] = values
+        return cls(added * _per_channel(tensors["bias.scale"], channels))
 
     @staticmethod
     def specs(channels: int, stored: int) -> dict[str, Spec]:
@@ -62,7 +63,7 @@ class Biases:
 
 
 def room_for(channels: int) -> int:
-    """How many channels fit; of networks with hundreds of thousands, none."""
+    """Return how many biases fit in a module: none for networks with hundreds of thousands of channels."""
     return max(0, MAX_BYTES - -(-channels // 8) - 4 * -(-channels // BLOCK))
 
 
@@ -71,30 +72,29 @@ def _blocks(values: NDArray[np.floating]) -> NDArray[np.floating]:
     return padded.reshape(-1, BLOCK)
 
 
-def _spread(scale: NDArray[np.floating], channels: int) -> NDArray[np.float32]:
-    """Give each channel its block's scale."""
+def _per_channel(scale: NDArray[np.floating], channels: int) -> NDArray[np.float32]:
     return np.repeat(scale, BLOCK)[:channels].astype(np.float32)
 
 
-# A pattern on the input, as modules hold it: one byte per pixel and colour, 128 for nothing.
+# A pattern on the input, as modules store it: one byte per pixel and colour; 128 changes nothing.
 
 NOTHING = 128
 
 
 def stored(pattern: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Round a pattern to what a module holds of it."""
+    """Return the pattern rounded to the bytes that a module stores."""
     rounded: NDArray[np.uint8] = np.clip(np.rint(pattern) + NOTHING, 0, 255).astype(np.uint8)
     return rounded
 
 
 def reprogrammed(images: Pixels, pattern: NDArray[np.uint8]) -> Pixels:
-    """Add a stored pattern to images; what leaves the range of a pixel is cut."""
+    """Return images with a stored pattern added, clipped to 0–255."""
     return np.clip(images.astype(np.int16) + pattern.astype(np.int16) - NOTHING, 0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True)
 class Patterned:
-    """An image with a task's pattern on it."""
+    """An image with a task's pattern added to its pixels."""
 
     image: AnyImage
     pattern: NDArray[np.uint8]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 OURS = TrainingSettings(epochs=3, rate=0.03)
 PAPER = TrainingSettings(epochs=20, rate=0.01, patience=20, judged_from=0.0)
-"""The paper's way: all layers, many epochs, a head on the last layer's features that is trained along.
+"""The paper's settings: all layers, many epochs, and a head on the last layer's features trained with the biases.
 
-Of the rates 0.001 and 0.01 the second is the better one, by validation."""
+Of the rates 0.001 and 0.01 the second has the better validation results."""
 
 
 def train_biases(
@@ -33,9 +33,9 @@ def train_biases(
     checkpoint: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Trained:
-    """Train the biases behind the layers `where`, with the head, on training and validation images.
+    """Train the biases of the layers `where`, together with the head, on training and validation images.
 
-    The values found are those to add to the network's own; zero where nothing was trained.
+    The returned values are to be added to the network's own biases; they are zero for untrained layers.
     """
     return _BiasTraining(network, space, parts, head, where, settings).run(checkpoint, progress)
 
@@ -57,7 +57,7 @@ class _BiasTraining(Training):
         self._first_biased = network.places.index(places[0])
         super().__init__(network, space, parts, settings, head, places)
 
-    def _first_values(self) -> torch.Tensor:
+    def _initial_values(self) -> torch.Tensor:
         return torch.zeros_like(self._network.base)
 
     def _kept(self, values: torch.Tensor) -> torch.Tensor:

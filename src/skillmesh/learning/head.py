@@ -1,4 +1,4 @@
-"""The head: a linear classifier on frozen descriptors, by regularised multinomial logistic regression; probes."""
+"""The head, a linear classifier on frozen descriptors fitted by regularised logistic regression; and probes."""
 
 from __future__ import annotations
 
@@ -25,34 +25,38 @@ from skillmesh.numerics.process import hand_back
 Labels = NDArray[np.int64]
 
 STRENGTHS = (0.1, 0.01, 0.001)
-"""Weights of ½‖W‖² beside the mean log-loss, strongest first: each fit starts where the last one ended."""
+"""Regularisation strengths (weights of ½‖W‖² beside the mean log-loss), strongest first.
+
+Each fit starts from the solution of the one before."""
 DEFAULT_STRENGTH = 0.01
-"""Taken where there are no validation images to choose on."""
+"""Strength used where there are no validation images to choose by."""
 MAX_EXPONENT = 20
 LARGE_STRENGTHS = (0.01, 0.001, 0.0001)
-"""The more images, the less is needed to keep a head from learning them by heart."""
+"""Strengths for much data: the more images, the less regularisation is needed against overfitting."""
 LARGE_ROUNDS = 40
 LARGE_BYTES = 2**26
-"""Size of descriptors from which memory counts for more than speed: no copies, and freed blocks go back."""
+"""Size of descriptors, in bytes, above which saving memory comes before speed.
+
+Then no copies are made, and freed blocks are returned to the operating system."""
 ROUNDS = 100
-"""Of L-BFGS at most; in each, all images are looked at about once."""
+"""Largest number of L-BFGS iterations; each evaluates all images about once."""
 TEMPERATURES = np.geomspace(0.1, 100, 121)
 
 
 @dataclass(frozen=True)
 class Head:
-    """Class c's logit is weight[c]·x + bias[c]."""
+    """A linear classifier: the logit of class c is weight[c]·x + bias[c]."""
 
     weight: Floats
     bias: Floats
     exponent: NDArray[np.int8] | None = None
-    """Columns are stored times two to the power of it, where what they look at differs much in size."""
+    """Columns are stored multiplied by 2^exponent, where their inputs differ much in scale."""
 
     def logits(self, x: Floats) -> Floats:
         return x @ self.weight.T + self.bias
 
     def tensors(self) -> Tensors:
-        """Rows as int8, each with its scale: nothing is lost in accuracy, three quarters in bytes."""
+        """Return the rows as int8, each with its scale: a quarter of the bytes, with no loss in accuracy."""
         weight = self.weight if self.exponent is None else np.ldexp(self.weight, self.exponent)
         quantised, scale = quantise_rows(weight)
         tensors: Tensors = {
@@ -86,25 +90,25 @@ class Head:
 
 @dataclass(frozen=True)
 class Fit:
-    """A head with what the validation images said of it."""
+    """A fitted head and its results on the validation images."""
 
     head: Head
     strength: float
     temperature: float
-    """Divides the logits, so that the softmax is as sure as it should be."""
+    """Divisor of the logits that calibrates the confidence of the softmax."""
     accuracy: float | None
-    """On the validation images, before these joined the training; `None` where there were none."""
+    """Validation accuracy of the head `before`; `None` without validation images."""
     before: Head
-    """As it was then: the validation images say something about this one only."""
+    """The head before the validation images were added: only this one has not been trained on them."""
 
 
 def fit_head(
     x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, classes: int, rounds: int = ROUNDS
 ) -> Fit:
-    """Fit for every strength, choose by log-loss on the validation images, then fit once more with these added.
+    """Fit a head per strength, choose by validation log-loss, then fit once more with the validation images added.
 
-    Log-loss, since the accuracy of forty images cannot tell two heads apart. The last fit gives 0.2 points
-    over 40 real tasks.
+    The choice is by log-loss because the accuracy on forty images cannot tell two heads apart. The last fit gains
+    0.2 points over 40 real tasks.
     """
     if not len(val_x):
         head = fit_path(x, labels, classes, [DEFAULT_STRENGTH], rounds=rounds)[0]
@@ -114,22 +118,26 @@ def fit_head(
     best = min(range(len(heads)), key=lambda i: judged[i][1])
     accuracy = float(np.mean(heads[best].logits(val_x).argmax(axis=1) == val_labels))
     if x.nbytes > LARGE_BYTES:
-        hand_back()  # freed blocks of another size would lie beside the new ones
+        hand_back()  # freed blocks of another size would add to the memory of the new ones
     both, both_labels = np.concatenate([x, val_x]), np.concatenate([labels, val_labels])
-    head = fit_path(both, both_labels, classes, road(STRENGTHS, best, rounds), rounds=rounds, spent=True)[-1]
+    strengths = strengths_up_to(STRENGTHS, best, rounds)
+    head = fit_path(both, both_labels, classes, strengths, rounds=rounds, overwrite=True)[-1]
     return Fit(head, STRENGTHS[best], judged[best][0], accuracy, heads[best])
 
 
-def road(strengths: Sequence[float], best: int, rounds: int) -> Sequence[float]:
-    """The strengths to go through to the best: with few rounds a head is only there if it begins where it did."""
+def strengths_up_to(strengths: Sequence[float], best: int, rounds: int) -> Sequence[float]:
+    """Return the strengths to fit in order to repeat the best fit.
+
+    With few rounds a fit does not converge, so it has to start where it did before: from the stronger ones.
+    """
     return [strengths[best]] if rounds >= ROUNDS else strengths[: best + 1]
 
 
 def fit_large(x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, classes: int) -> tuple[Head, float]:
-    """As `fit_head` where there is much data, with weaker strengths and fewer rounds: each round takes seconds.
+    """Fit a head to much data and return it with its strength.
 
-    Returns the head and its strength. The path stops where the next strength does worse on the validation images;
-    these then join the training, from the best solution on.
+    As `fit_head`, with weaker strengths and fewer rounds, since each round takes seconds. It stops at the first
+    strength that is no better on the validation images; these are then added, and the best solution is fitted on.
     """
     mean, design, scale = _standardised(x)
     solution = np.zeros((design.shape[1] + 1, classes))
@@ -155,31 +163,31 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def log_loss(logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None) -> float:
-    """Mean of −log p(label)."""
+    """Return the mean of −log p(label)."""
     return float(np.average(losses(logits, labels), weights=weights))
 
 
 def losses(logits: NDArray[np.floating], labels: Labels) -> NDArray[np.floating]:
-    """−log p(label) of each image."""
+    """Return −log p(label) of each image."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     of_label = shifted[np.arange(len(labels)), labels]
-    # In place: of 2,000 probes and 1,000 tasks these are 16 MB.
-    found: NDArray[np.floating] = np.log(np.exp(shifted, out=shifted).sum(axis=1)) - of_label
-    return found
+    # In place: 2,000 probes and 1,000 tasks take 16 MB.
+    per_image: NDArray[np.floating] = np.log(np.exp(shifted, out=shifted).sum(axis=1)) - of_label
+    return per_image
 
 
 def best_temperature(
     logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None
 ) -> float:
-    """Choose the temperature of least log-loss, with a prior around 1 that few images do not overrule."""
+    """Return the temperature of least log-loss, with a prior around 1 that dominates where images are few."""
     return calibrate(logits, labels, weights)[0]
 
 
 def calibrate(
     logits: NDArray[np.floating], labels: Labels, weights: NDArray[np.floating] | None = None
 ) -> tuple[float, float]:
-    """The best temperature, and the log-loss at it."""
-    if logits.shape[1] == 1:  # nothing to be unsure about
+    """Return the best temperature (see `best_temperature`) and the log-loss at it."""
+    if logits.shape[1] == 1:  # one class: the confidence is always 1
         return 1.0, 0.0
     means = [log_loss(logits / t, labels, weights) for t in TEMPERATURES]
     penalised = [mean * len(labels) + np.log(t) ** 2 for mean, t in zip(means, TEMPERATURES, strict=True)]
@@ -195,22 +203,22 @@ def fit_path(
     centre: Floats | None = None,
     bias: Floats | None = None,
     rounds: int = ROUNDS,
-    spent: bool = False,
+    overwrite: bool = False,
 ) -> list[Head]:
-    """Fit one head per strength by L-BFGS, each from the last one's solution.
+    """Fit one head per strength by L-BFGS, each from the solution of the one before.
 
     Few images in many dimensions span a small subspace, and the optimum lies in it: the images are then replaced
     by the Cholesky factor of their Gram matrix (n × n), which has the same inner products.
 
-    `centre` holds a row per class to which weights are pulled instead of to zero. What is sought is then how far
-    they are from it, for which all of the above holds; the centre's own logits are added to theirs. Nothing pulls
-    the bias: `bias` is only where it begins.
+    `centre` holds a row per class towards which the weights are regularised, instead of towards zero. The fit then
+    solves for the difference from the centre, for which the above still holds; the centre's own logits are added
+    as an offset. The bias is not regularised: `bias` is only its initial value.
 
-    `spent` says that nobody needs `x` afterwards: it is overwritten, which saves a copy of all descriptors.
+    `overwrite` allows `x` to be overwritten, which saves a copy of all descriptors.
     """
-    from scipy.linalg import solve_triangular  # here, since who only carries modules does without its 30 MB
+    from scipy.linalg import solve_triangular  # here: agents that only pass modules on do without its 30 MB
 
-    mean, centred, scale = _standardised(x, spent)
+    mean, centred, scale = _standardised(x, overwrite)
     if 2 * len(x) > x.shape[1]:
         design, triangle = centred, None
     else:
@@ -233,13 +241,14 @@ def fit_path(
     return heads
 
 
-def _standardised(x: Floats, spent: bool = False) -> tuple[Floats, Floats, np.float32]:
-    """Mean, centred images, scale: with unit variance on average, a strength means the same everywhere.
+def _standardised(x: Floats, overwrite: bool = False) -> tuple[Floats, Floats, np.float32]:
+    """Return the mean, the centred and scaled images, and the scale.
 
-    The centred images take the place of `x` where that is `spent`.
+    With unit variance on average, a strength means the same for every task. With `overwrite`, the result takes the
+    place of `x`.
     """
     mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
-    centred = np.subtract(x, mean, out=x if spent else None)
+    centred = np.subtract(x, mean, out=x if overwrite else None)
     if x.nbytes > LARGE_BYTES:
         square = sum(float(np.square(centred[i : i + 1024]).sum(dtype=np.float64)) for i in range(0, len(x), 1024))
         scale = np.float32(np.sqrt(square / x.size) or 1.0)
@@ -250,7 +259,7 @@ def _standardised(x: Floats, spent: bool = False) -> tuple[Floats, Floats, np.fl
 
 
 def _unscaled(inner: NDArray[np.floating], bias: NDArray[np.floating], mean: Floats, scale: np.float32) -> Head:
-    """The head on images as they are, of a solution on standardised ones."""
+    """Convert a solution on standardised images to a head on raw ones."""
     weight = inner / scale
     bias = bias - mean @ weight
     return Head(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32))
@@ -260,7 +269,7 @@ def _gram_factor(centred: Floats) -> NDArray[np.float64]:
     exact: NDArray[np.float64] = centred.astype(np.float64)
     gram = exact @ exact.T
     spend("head", gram_macs(*centred.shape))
-    # Centring costs one rank and twins cost more: a trace of ridge keeps the factor regular.
+    # Centring lowers the rank by one, and equal images lower it further: a tiny ridge keeps the matrix definite.
     gram[np.diag_indices_from(gram)] += 1e-7 * np.trace(gram) / len(gram) + 1e-12
     return np.asarray(np.linalg.cholesky(gram))
 
@@ -273,7 +282,7 @@ def _minimise(
     rounds: int = ROUNDS,
     offset: Floats | None = None,
 ) -> NDArray[np.float64]:
-    """Minimise the mean log-loss + strength/2·‖W‖² over (W; bias), from `start`; `offset` is added to logits."""
+    """Minimise the mean log-loss + strength/2·‖W‖² over (W; bias), from `start`; logits get `offset` added."""
     from scipy.optimize import minimize
 
     rows = np.arange(len(labels))
@@ -303,11 +312,11 @@ def _minimise(
     return solution
 
 
-# A head in closed form, from the means of classes and their common scatter.
+# A head in closed form, from class means and their common scatter.
 
 
 def closed_form(means: Floats, precision: Precision) -> Head:
-    """The linear discriminant of classes with these means and one common scatter: μᵀPx − ½μᵀPμ."""
+    """Return the linear discriminant of classes with these means and one common scatter: μᵀPx − ½μᵀPμ."""
     rows = precision.apply(means, precision.along(means)).astype(np.float32)
     return Head(rows, np.asarray(-0.5 * np.einsum("ij,ij->i", rows, means), dtype=np.float32))
 
@@ -315,18 +324,18 @@ def closed_form(means: Floats, precision: Precision) -> Head:
 # Probes: a few validation descriptors that travel with a module.
 #
 # A module must not depend on the bank in which it was made, so it cannot carry a threshold for "unknown" or a
-# scale for confidence. Probes let whoever holds it find both for the bank that it is in.
+# scale for confidence. With the probes, every agent that holds the module computes both for its own bank.
 
 SHARES = (0.5, 0.3, 0.12, 0.08)
-"""What part of the validation images each probe stands for, from the most usual to the oddest.
+"""Share of the validation images that each probe represents, from the most usual to the most unusual.
 
-Four images at random would say little about the oddest twentieth, where "unknown" begins. These are the middle
-images of four layers, so all validation images have a say; the shares undo the choice when statistics are made.
+Four random images would say little about the most unusual 5 %, where "unknown" begins. The probes are the middle
+images of four ranges of novelty, so that all validation images count; statistics weight each probe by its share.
 """
 
 
 def choose_probes(x: Floats, novelty: Floats) -> Floats:
-    """Pick from validation descriptors by their novelty to the task's own anchor alone, which no bank changes."""
+    """Choose probes by their novelty to the task's own anchor alone, which does not depend on the bank."""
     order = np.argsort(novelty, kind="stable")
     if len(order) <= len(SHARES):
         return x[order]
@@ -335,7 +344,7 @@ def choose_probes(x: Floats, novelty: Floats) -> Floats:
 
 
 def probe_weights(validation_images: int) -> NDArray[np.float64]:
-    """What part of so many validation images each of their probes stands for."""
+    """Return the share of the validation images that each probe represents."""
     if validation_images > len(SHARES):
         return np.array(SHARES)
     return np.full(validation_images, 1 / max(validation_images, 1))
@@ -349,7 +358,7 @@ def probe_tensors(probes: Floats) -> Tensors:
 
 
 def probe_specs(validation_images: int, dim: int) -> dict[str, Spec]:
-    """A module with validation images has probes; one without has none."""
+    """Return the expected probe tensors; a module without validation images has none."""
     count = min(validation_images, len(SHARES))
     if not count:
         return {}

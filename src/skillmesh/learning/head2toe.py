@@ -1,6 +1,6 @@
-"""Head2Toe from biases: the head also draws on the channels whose biases grew largest (paper, section 6.3).
+"""Head2Toe from biases: the head also reads the channels whose biases grew largest (paper, section 6.3).
 
-No separate stage selects them; `backbone/toes.py` shows their feature maps. The head is trained as the paper does.
+No separate stage selects them; `backbone/toes.py` reads their feature maps. The head is trained as in the paper.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from skillmesh.numerics.process import seeded
 
 EPOCHS, RATE, BATCH, PATIENCE = 100, 1e-3, 128, 10
 FLAT = 1e-4
-"""A column that varies no more than this, or than this share of its mean, says nothing."""
+"""Columns whose standard deviation is at most this, or at most this share of their mean, are ignored."""
 
 
 def fit_by_adam(
     x: Floats, labels: Labels, val_x: Floats, val_labels: Labels, classes: int, device: torch.device, seed: int = 0
 ) -> Head:
-    """Train a head as the paper does; validation says when to stop."""
+    """Train a head by Adam as in the paper; return the one of least validation loss.
+
+    Training stops after `PATIENCE` epochs without a better validation loss. Without validation images it runs for
+    all `EPOCHS`, and the last head is returned.
+    """
     mean, spread = x.mean(axis=0), x.std(axis=0)
     flat = spread <= FLAT * np.maximum(1, np.abs(mean))
     std: Floats = np.where(flat, np.inf, spread).astype(np.float32)
@@ -44,15 +48,15 @@ def fit_by_adam(
                 break
     assert best is not None
     trained, judged = (head_macs(len(part), x.shape[1], classes, rounds) for part in (x, val_x))
-    spend("head", trained + judged / 2)  # no gradient of validation images
+    spend("head", trained + judged / 2)  # validation images have no backward pass
     return best
 
 
 def _as_stored(weight: Floats, bias: Floats, mean: Floats, std: Floats) -> Head:
-    """A head on columns as they are, from one on standardised columns, rounded as a module will hold it.
+    """Convert a head on standardised columns to one on raw columns, rounded as a module stores it.
 
-    Rounded before the means go into the bias: behind columns whose mean is many times their spread, a step of the
-    weight would move the logits by as many times.
+    It is rounded before the means go into the bias: where a column's mean is many times its spread, rounding the
+    weight by one step would shift the logits by as many times.
     """
     exponent = np.rint(np.log2(np.where(np.isfinite(std), std, 1))).clip(-MAX_EXPONENT, MAX_EXPONENT)
     rounded = Head.read(Head(weight / std, bias, exponent.astype(np.int8)).tensors())

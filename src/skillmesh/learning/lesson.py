@@ -1,4 +1,4 @@
-"""What a teacher makes of a task: from a folder of images to the tensors and the facts of a module."""
+"""Learning a task: from a folder of images to the tensors and the card fields of a module."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 Labels = NDArray[np.int64]
 
 OTHER = -1
-"""Answer that is none of the task's classes: a class of another task."""
+"""Guess that is a class of another task."""
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Images of one class that were given another."""
+    """Images of one class that were answered with another."""
 
     label: str
     given: str
@@ -55,18 +55,18 @@ class Outcome:
 
     classes: tuple[str, ...]
     images: Sequence[AnyImage]
-    """None where they were a dataset's, which is closed once it is learned."""
+    """The images; empty if they came from a dataset, which is closed after learning."""
     labels: Labels
     """The right class of each image."""
     guesses: Labels
-    """The class that each was given, or `OTHER`."""
+    """The class that each image was answered with, or `OTHER`."""
     confidence: Floats
     answers: tuple[str, ...] | None = None
-    """What was said of each, where an answer may be a class of another task."""
+    """The answer to each image, where it may be a class of another task."""
 
     @classmethod
     def nothing(cls, classes: tuple[str, ...]) -> Outcome:
-        """Make the outcome of no image."""
+        """Return an outcome without images."""
         none = np.empty(0, dtype=np.int64)
         return cls(classes, (), none, none, np.empty(0, dtype=np.float32))
 
@@ -78,17 +78,17 @@ class Outcome:
         return float(np.mean(self.guesses == self.labels)) if len(self) else None
 
     def answer(self, index: int) -> str:
-        """Name what was said of an image."""
+        """Return the class name that an image was answered with."""
         return self.answers[index] if self.answers is not None else self.classes[self.guesses[index]]
 
     def matrix(self) -> NDArray[np.int64]:
-        """Count images by their class (row) and the class they were given (column; the last one is `OTHER`)."""
+        """Return counts of images by right class (row) and answered class (column; the last is `OTHER`)."""
         counts = np.zeros((len(self.classes), len(self.classes) + 1), dtype=np.int64)
         np.add.at(counts, (self.labels, self.guesses), 1)
         return counts
 
     def recall(self) -> list[float | None]:
-        """Return the share of each class's images that were given it; `None` where it has no image."""
+        """Return the share of each class's images that were answered correctly; `None` where it has no images."""
         counts = self.matrix()
         images = counts.sum(axis=1)
         return [float(counts[c, c] / images[c]) if images[c] else None for c in range(len(self.classes))]
@@ -105,12 +105,12 @@ class Outcome:
         return sorted(pairs, key=lambda pair: (-pair.images, -pair.images / pair.of, pair.label, pair.given))
 
     def wrong(self) -> list[int]:
-        """Return the positions of wrong answers, class by class, the surest ones first."""
+        """Return the positions of wrong answers, class by class, the most confident first."""
         wrong = np.flatnonzero(self.guesses != self.labels)
         return [int(i) for i in sorted(wrong, key=lambda i: (self.labels[i], -self.confidence[i]))]
 
     def class_facts(self) -> list[dict[str, Any]]:
-        """Return images and recall of each class, and what its images were given instead, as JSON has it."""
+        """Return each class's images, recall and answers as a JSON-compatible list."""
         counts, recall = self.matrix(), self.recall()
         return [
             {
@@ -124,53 +124,60 @@ class Outcome:
         ]
 
 
-# One sentence on what would help a task that was learned less than perfectly, from measurements on real tasks.
+# Advice: one sentence on what would improve a task's accuracy, based on measurements on real tasks.
 
 FEW_TO_JUDGE = 20
-"""Validation images below which the accuracy says little: 95 % of the time it is off by up to 22 points."""
+"""Number of validation images below which the accuracy is too uncertain.
+
+At this number it is off by up to 22 points, 95 % of the time."""
 TO_JUDGE_A_CLASS = 20
 WEAK = 0.98
-"""Validation accuracy below which there is something to gain."""
+"""Validation accuracy below which advice is given."""
 FEW_PER_CLASS = 30
-"""Training images per class up to which more of them help most."""
+"""Number of training images per class up to which more of them help most."""
 ENOUGH_TO_ADAPT = 800
-"""Training images from which biases were kept; fewer were tried on one task only, where they were not."""
+"""Number of training images from which biases were kept.
+
+Only one task with fewer was tried, and there they were not kept."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What something was worth on real tasks: their number, and the points of accuracy on average."""
+    """A measured gain: the number of real tasks, and the mean gain in points of accuracy."""
 
     tasks: int
     points: float
 
 
 MORE_OF_FEW = Measured(11, 6.9)
-"""The second half of the training images, on tasks with up to `FEW_PER_CLASS` of a class (docs/learning.md)."""
+"""Gain from the second half of the training images, on tasks with up to `FEW_PER_CLASS` per class.
+
+See docs/learning.md."""
 MORE_OF_MANY = Measured(29, 0.9)
-"""The same on tasks with more."""
+"""The same on tasks with more images per class."""
 ADAPTING_TASKS = 16
 ADAPTING = Measured(9, 3.7)
-"""Biases, on those of the `ADAPTING_TASKS` where `--adapt auto` kept them."""
+"""Gain from biases, on those of the `ADAPTING_TASKS` where `--adapt auto` kept them."""
 
 
 def advise(
     outcome: Outcome, counts: Sequence[int], training_accuracy: float | None, adapting_tried: bool
 ) -> str | None:
-    """Say what helps most; nothing where nothing is to be gained.
+    """Return a sentence on what would help most, or `None` where little can be gained.
 
     Parameters
     ----------
     outcome
-        The validation images, by a head that has not seen them.
+        Answers to the validation images by a head that was not trained on them.
     counts
-        Training images of each class.
+        Number of training images of each class.
     training_accuracy
-        That of the same head. Where it is no better, the head lacks something that more images do not give.
+        Accuracy of the same head on its training images. If it is no better than on the validation images, more
+        images do not help.
     """
     accuracy = outcome.accuracy
     if accuracy is None or len(outcome) < FEW_TO_JUDGE:
-        return _too_few(outcome)
+        return _too_few_to_judge(outcome)
     if accuracy >= WEAK:
         return None
     weakest = _weakest(outcome)
@@ -179,43 +186,43 @@ def advise(
         adapt = option("adaptation=Adaptation()", "--adapt auto")
         return (
             f"{adapt} may help: on {ADAPTING.tasks} of {ADAPTING_TASKS} real tasks it did, by {ADAPTING.points} "
-            "points on average, and on the others it kept the head as it is"
+            "points of accuracy on average; on the others it kept the plain head"
         )
     if training_accuracy is not None and training_accuracy <= accuracy:
-        return _alike(outcome)
-    worth = MORE_OF_FEW if few else MORE_OF_MANY
+        return _not_separable(outcome)
+    gain = MORE_OF_FEW if few else MORE_OF_MANY
     name, images = outcome.classes[weakest], counts[weakest]
     return (
-        f"more images of {name!r} (it has {images:,}){'' if few else ' help a little'}: on {worth.tasks} real "
-        f"tasks with {'up to' if few else 'over'} {FEW_PER_CLASS} per class, the second half of the images was "
-        f"worth {worth.points} points"
+        f"more images of {name!r} (it has {images:,}) help {'most' if few else 'a little'}: on {gain.tasks} real "
+        f"tasks with {'up to' if few else 'over'} {FEW_PER_CLASS} per class, the second half of the images "
+        f"raised the accuracy by {gain.points} points"
     )
 
 
-def _alike(outcome: Outcome) -> str | None:
-    """Say that the head lacks something which more images do not give, where two classes are to blame."""
+def _not_separable(outcome: Outcome) -> str | None:
+    """Return the advice for a head that is no better on its training images; `None` without confusions."""
     confusions = outcome.confusions()
     if not confusions:
         return None
     return (
-        f"{confusions[0]}: it is no better on its own training images, so more of the same will not help; look "
-        "whether these classes can be told apart in the images, or make one of them"
+        f"the head confuses {confusions[0]} and is no better on its own training images, so more of the same will "
+        "not help; check whether these classes can be told apart in the images, or make them one class"
     )
 
 
-def _too_few(outcome: Outcome) -> str:
+def _too_few_to_judge(outcome: Outcome) -> str:
     images = len(outcome)
     if not images:
-        return f"no validation images: how good it is cannot be said; {TO_JUDGE_A_CLASS} per class would tell"
+        return f"no validation images: the accuracy is unknown; {TO_JUDGE_A_CLASS} per class are enough to judge it"
     off = 100 * 1.96 * math.sqrt(0.25 / images)
     return (
-        f"only {images} validation image{'s' if images > 1 else ''}: the figure says little (it may be off by "
-        f"{min(off, 100):.0f} points); {TO_JUDGE_A_CLASS} per class would tell"
+        f"only {images} validation image{'s' if images > 1 else ''}: the accuracy is uncertain (it may be off by "
+        f"{min(off, 100):.0f} points); {TO_JUDGE_A_CLASS} per class are enough to judge it"
     )
 
 
 def _weakest(outcome: Outcome) -> int:
-    """Return the class with the most wrong answers about it, given or missed."""
+    """Return the class with the most errors: its images answered wrongly, and others answered with it."""
     counts = outcome.matrix()[:, :-1]
     wrong = counts.sum(axis=1) + counts.sum(axis=0) - 2 * np.diagonal(counts)
     return int(np.argmax(wrong))
@@ -223,12 +230,12 @@ def _weakest(outcome: Outcome) -> int:
 
 NO_ADAPTATION = Adaptation("none")
 COLD = WarmSources()
-"""No modules that a head could start from."""
+"""No modules to start a head from."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A task, learned but not yet signed."""
+    """A learned task that is not yet signed."""
 
     tensors: Tensors
     facts: dict[str, Any]
@@ -236,38 +243,38 @@ class Lesson:
     unreadable: list[Unreadable]
     notes: tuple[str, ...]
     validation: Floats
-    """The validation descriptors, which the teacher keeps to try other agents' modules on."""
+    """Descriptors of the validation images, which the teacher keeps for the vetting of other agents' modules."""
     validation_labels: Labels
     fresh: int = 0
-    """Images whose descriptors were not in the cache."""
+    """Number of images whose descriptors were not in the cache."""
     costs: Costs = field(default_factory=Costs)
-    """What learning it cost, where somebody counted."""
+    """Cost of learning, if it was counted."""
     findings: tuple[Finding, ...] = ()
-    """What the checks of the images found."""
+    """Findings of the image checks."""
     outcome: Outcome | None = None
-    """What was said of the validation images before these joined the training; `None` for a composed task."""
+    """Answers to the validation images before these were added to the training; `None` for a composed task."""
     training_accuracy: float | None = None
-    """Share of the training images that the head was right about before the validation images joined them."""
+    """Accuracy of the head on its training images before the validation images were added to them."""
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:
-        """What the checks found, and the images that cannot be read."""
+        """Findings of the image checks, and the images that cannot be read."""
         return (*unreadable([(bad.name, bad.reason) for bad in self.unreadable]), *self.findings)
 
     @property
     def advice(self) -> str | None:
-        """One sentence on what would help, where something would."""
+        """One sentence on what would improve the result; `None` if there is nothing to advise."""
         if self.outcome is None:
             return None
         return advise(self.outcome, self.facts["counts"], self.training_accuracy, "trial" in self.facts)
 
     def without_images(self) -> Lesson:
-        """Return the lesson as it is kept where its images are gone, or should not be kept alive by it."""
+        """Return the lesson without references to its images, so that they can be freed."""
         return self if self.outcome is None else replace(self, outcome=replace(self.outcome, images=()))
 
     @property
     def images(self) -> int:
-        """Training and validation images that could be read."""
+        """Number of training and validation images that could be read."""
         return int(sum(self.facts["counts"])) + len(self.validation)
 
 
@@ -283,42 +290,43 @@ def study(
 ) -> Lesson:
     """Learn head, anchor and probes from the training and validation images. Test images are never opened.
 
-    `adaptation` is tried beside the plain head. `checkpoint` keeps what a kill would lose of it, and `training` is
-    told how many images will go through the network. Where `warm_sources` has modules, classes that they know
-    begin with what these know of them; a head that looks at an adapted backbone takes nothing from it.
+    `adaptation` is tried in addition to the plain head. Its training resumes from the file `checkpoint` after a
+    kill; `training` is called with the number of images that it will process, and returns where to report
+    progress. Classes that the modules in `warm_sources` know start from their rows, but not in a head on an
+    adapted backbone.
     """
-    adapts = adaptation.mode != "none"
-    if adapts:
+    adapting = adaptation.mode != "none"
+    if adapting:
         refuse_impossible(adaptation, backbone.network, len(task.splits["val"]))
     read = read_images(task, backbone, progress)
     train_part, val_part = read.parts
-    if adapts:
-        refuse_impossible(adaptation, backbone.network, len(val_part))  # twins of training images are gone now
+    if adapting:
+        refuse_impossible(adaptation, backbone.network, len(val_part))  # now without twins of training images
     train_labels, val_labels = train_part.labels, val_part.labels
     train, val = (backbone.represent(part.raw, config.representation, config.compact) for part in read.parts)
     train_part, val_part = train_part.without_raw(), val_part.without_raw()
-    read = replace(read, parts=(train_part, val_part))  # what is represented takes twice the memory already
+    read = replace(read, parts=(train_part, val_part))  # the representations alone take twice the memory
     hand_back()
     counts = np.bincount(train_labels, minlength=len(task.classes))
     _refuse_empty_classes(task, counts, read)
-    # One BLAS thread: the products are many and small, and waking a second thread for each costs more than it
-    # saves (2 to 6 × on two cores). It also makes a module the same whatever the number of threads.
+    # One BLAS thread: the products are many and small, and a second thread costs more than it saves (2 to 6 × on
+    # two cores). It also makes modules independent of the number of threads.
     with one_thread():
         if warm_sources.modules or warm_sources.form != "prior":
             space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
-            begun = start_head(warm_sources, task.classes, space, (train, train_labels), (val, val_labels))
+            started = start_head(warm_sources, task.classes, space, (train, train_labels), (val, val_labels))
         else:
-            begun = Started(fit_head(train, train_labels, val, val_labels, len(task.classes)))
-        fit, views = begun.fit, (train, val)
+            started = Started(fit_head(train, train_labels, val, val_labels, len(task.classes)))
+        fit, views = started.fit, (train, val)
         hand_back()
         anchor = KINDS[config.anchor].fit(train, train_labels, len(task.classes), anchor_settings(config))
         prior = backbone.calibration.prior(config.representation, config.compact)
         probes = own_probes(anchor, val, config.anchor, prior)
     tensors = anchor.tensors() | probe_tensors(probes)
-    facts: dict[str, Any] = {} if begun.record is None else {"warm_start": begun.record}
+    facts: dict[str, Any] = {} if started.record is None else {"warm_start": started.record}
     if adaptation.mode == "auto" and (fit.accuracy == 1 or not len(val)):
         facts["trial"] = f"{adaptation.kind}: not tried, since all {len(val)} validation images are right without"
-    elif adapts:
+    elif adapting:
         material = Material((train_part.images, val_part.images), views, (train_labels, val_labels), fit)
         adapted, kept = try_adapting(adaptation, backbone, config, material, checkpoint, training)
         facts["trial"] = adapted.words
@@ -329,7 +337,7 @@ def study(
         fit.head.tensors() | tensors,
         facts | _card_facts(task, config, counts, val, fit),
         read.unreadable,
-        (*task.notes, *begun.notes),
+        (*task.notes, *started.notes),
         val,
         val_labels,
         read.fresh,
@@ -356,7 +364,7 @@ def _card_facts(
 
 @dataclass(frozen=True)
 class ReadImages:
-    """A task's training and validation images, without those that would falsify what is measured."""
+    """A task's training and validation images, without those that would distort measurements."""
 
     parts: tuple[Part, ...]
     unreadable: list[Unreadable]
@@ -367,26 +375,26 @@ class ReadImages:
 
 def read_images(task: TaskImages, backbone: Backbone, progress: Advance | None) -> ReadImages:
     """Describe and examine the training and the validation images."""
-    seen = {name: backbone.describe(task.splits[name].files, progress) for name in ("train", "val")}
-    parts = [Part.of(name, task.splits[name].files, task.splits[name].labels, seen[name]) for name in seen]
+    splits = {name: backbone.describe(task.splits[name].files, progress) for name in ("train", "val")}
+    parts = [Part.of(name, task.splits[name].files, task.splits[name].labels, splits[name]) for name in splits]
     examined = examine(parts, task.classes, backbone)
     return ReadImages(
         examined.parts,
-        [bad for described in seen.values() for bad in described.unreadable],
+        [bad for described in splits.values() for bad in described.unreadable],
         (*check_names(task), *check_balance(task), *examined.findings),
-        sum(described.fresh for described in seen.values()),
+        sum(described.fresh for described in splits.values()),
     )
 
 
-def judged(fit: Fit, classes: tuple[str, ...], val: Part, view: Floats) -> Outcome:
-    """Say what the head, before the validation images joined its training, makes of them."""
-    logits = fit.before.logits(view)
-    confidence = softmax(logits / fit.temperature).max(axis=1) if len(view) else np.empty(0)
+def judged(fit: Fit, classes: tuple[str, ...], val: Part, inputs: Floats) -> Outcome:
+    """Return the answers to the validation images by the head that was not yet trained on them."""
+    logits = fit.before.logits(inputs)
+    confidence = softmax(logits / fit.temperature).max(axis=1) if len(inputs) else np.empty(0)
     return Outcome(classes, val.images, val.labels, logits.argmax(axis=1), confidence.astype(np.float32))
 
 
 def own_probes(anchor: Anchor, val: Floats, kind: str, prior: Prior) -> Floats:
-    """Of the validation images those that travel: by the anchor alone, as its readers have it."""
+    """Return the validation images to send as probes, chosen by the anchor alone as students read it."""
     alone = KINDS[kind].pool([KINDS[kind].read(anchor.tensors())], prior)
     return choose_probes(val, alone.score(val).novelty)
 
@@ -415,5 +423,5 @@ def _refuse_empty_classes(task: TaskImages, counts: NDArray[np.int64], read: Rea
     examples = "; ".join(f"{u.name}: {u.reason}" for u in read.unreadable[:3])
     raise DataError(
         f"no training image of {names} in {task.name!r} can be read ({examples}); "
-        "mend or remove the class folder(s)"
+        "repair or remove the class folder(s)"
     )

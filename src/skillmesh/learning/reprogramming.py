@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skillmesh.backbone.network import Network
 
 SETTINGS = TrainingSettings(epochs=20, patience=20, judged_from=0.0, rate=2.0)
-"""Steps are in grey levels."""
+"""The rate is in grey levels."""
 
 
 def train_pattern(
@@ -28,12 +28,15 @@ def train_pattern(
     checkpoint: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Trained:
-    """Train a pattern, with the head, on training and validation images; `stored` makes bytes of the values."""
+    """Train a pattern, together with the head, on training and validation images.
+
+    The returned values are in grey levels; `stored` converts them to bytes.
+    """
     return _PatternTraining(network, space, parts, settings, head, network.places).run(checkpoint, progress)
 
 
 class _PatternTraining(Training):
-    def _first_values(self) -> torch.Tensor:
+    def _initial_values(self) -> torch.Tensor:
         size = self._settings.size or self._network.size
         return torch.zeros((size, size, 3), device=self._network.device)
 
@@ -42,4 +45,4 @@ class _PatternTraining(Training):
         return self._suffix.raw(start._replace(activations=patterned), self._network.base)
 
     def _backward_macs(self, per_image: PassCosts) -> int:
-        return per_image.forward  # through the first layer too, down to the pixels
+        return per_image.forward  # the gradient goes through the first layer too, down to the pixels

@@ -1,4 +1,4 @@
-"""What learning a task gave, as a program is told it."""
+"""The result of learning a task, as the Python API returns it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LearnResult:
     module: Module
     """The signed module, which is in the agent's bank."""
     lesson: Lesson
-    """All that came of learning, for programs that want more than the properties below."""
+    """All results of learning, for programs that need more than the properties below."""
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"validation accuracy {self.accuracy:.1%}, ".replace("%", " %")
@@ -50,7 +50,7 @@ class LearnResult:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the validation images that are answered rightly, the task given; `None` without any."""
+        """Share of validation images answered correctly with the task given; `None` if there are none."""
         return self.module.card.validation_accuracy
 
     @property
@@ -60,10 +60,10 @@ class LearnResult:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What was found about the images: unreadable ones, twins, uneven classes."""
+        """Findings about the images: unreadable files, images that occur twice, unbalanced classes."""
         return (*self.lesson.notes, *(finding.text for finding in self.lesson.all_findings))
 
     @property
     def advice(self) -> str | None:
-        """One sentence on what would help, where something would."""
+        """One sentence on what would improve the result; `None` if there is nothing to advise."""
         return self.lesson.advice

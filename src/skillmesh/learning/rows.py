@@ -1,4 +1,4 @@
-"""Rows of heads that move from task to task: who has them, and how the paper trains on with them."""
+"""Rows of heads reused in new tasks: which modules have them, and how the paper continues training with them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from skillmesh.module.teachers import Signed, claimed
 from skillmesh.numerics.arrays import Floats, head_macs, spend
 
 MOST_SOURCES = 16
-"""Each is tried on all new images, which takes some tenths of a second."""
+"""Largest number of sources: each is tried on all new images, which takes some tenths of a second."""
 MOST_NAMES = 1000
-"""Names of a bank that are encoded for one lesson, each 10 to 20 ms on one core: peers may send any number."""
+"""Largest number of a bank's class names encoded for one lesson, since peers may send any number.
+
+Each takes 10 to 20 ms on one core."""
 LONGEST_NAME = 64
-"""Letters in plain form. Time grows with length: cards allow names that take a tenth of a second each."""
+"""Largest number of letters (in plain form) of a name that is encoded.
+
+Time grows with length: cards allow names that take a tenth of a second each."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class RowSource:
     module: str
     """The module's id."""
     known: dict[int, KnownClass]
-    """By the new class's index."""
+    """The known classes, by index of the new class."""
 
     def centre(self, classes: int) -> Floats:
         rows = {index: known.row for index, known in self.known.items()}
@@ -59,38 +63,39 @@ def find_sources(
     encoder: Encoder,
     name_of: Callable[[Signed], str] = claimed,
 ) -> tuple[list[RowSource], list[str]]:
-    """The modules whose rows may help, those that know most first, and of others that match by name, why not."""
-    found: list[RowSource] = []
-    refused: list[str] = []
+    """Return the modules whose rows may help, best match first, and notes on matching ones that cannot be used."""
+    sources: list[RowSource] = []
+    notes: list[str] = []
     same_images: list[str] = []
     for module, matches in _matching(classes, modules, encoder):
         try:
             refuse_elsewhere(module.card, space)
         except SettingsMismatchError as error:
-            refused.append(f"warm start: {error}")
+            notes.append(f"warm start: {error}")
             continue
-        if saw(module, images):
+        if has_seen(module, images):
             same_images.append(f"{module.card.task!r} by {name_of(module.card)}")
             continue
-        found.append(_source(module, matches, name_of))
-        if len(found) == MOST_SOURCES:
+        sources.append(_source(module, matches, name_of))
+        if len(sources) == MOST_SOURCES:
             break
     if same_images:
         more = f" and {len(same_images) - 3} more" if len(same_images) > 3 else ""
-        refused.append(
-            f"warm start: not from {', '.join(same_images[:3])}{more}, taught with images of this very task"
+        notes.append(
+            f"warm start: rows of {', '.join(same_images[:3])}{more} are not used: "
+            "they were learned from images of this very task"
         )
-    return found, refused
+    return sources, notes
 
 
 def _matching(
     classes: Sequence[str], modules: Sequence[Module], encoder: Encoder
 ) -> list[tuple[Module, dict[int, tuple[int, float]]]]:
-    """Modules with classes of the same name, the most and surest first, then by id.
+    """Return modules with classes of matching names, and the matches: most and most similar first, then by id.
 
-    A name that is equal in plain form stands there as the new class writes it: nothing has to be encoded for it.
+    A name equal to a new class's in plain form is replaced by the new spelling, which is encoded already.
     """
-    new, found = Encoded.of(classes, encoder), []
+    new, matching = Encoded.of(classes, encoder), []
     known = {joined(name): name for name in classes}
     worth = _worth_encoding(classes, modules)
     for module in modules:
@@ -98,15 +103,15 @@ def _matching(
         places = [place for place, name in enumerate(names) if joined(name) in known or plain(name) in worth]
         matches = one_to_one(Encoded.of([names[place] for place in places], encoder), new, encoder.threshold)
         if matches:
-            found.append((module, {j: (places[i], score) for j, (i, score) in matches.items()}))
-    return sorted(found, key=lambda pair: (-sum(score for _, score in pair[1].values()), pair[0].id))
+            matching.append((module, {j: (places[i], score) for j, (i, score) in matches.items()}))
+    return sorted(matching, key=lambda pair: (-sum(score for _, score in pair[1].values()), pair[0].id))
 
 
 def _worth_encoding(classes: Sequence[str], modules: Sequence[Module]) -> set[str]:
-    """Plain forms of the names that are no new class's own and may be like one: first those that share a word.
+    """Return plain forms of up to `MOST_NAMES` names that equal no new class but may be similar to one.
 
-    Then a module's first names before any module's second ones, so that one of many classes does not crowd out the
-    others, and by spelling.
+    Names that share a word with a new class come first. Then all modules' first names come before their second
+    ones, so that a module of many classes does not crowd out the others; then alphabetical order decides.
     """
     words = {word for name in classes for word in plain(name).split() if len(word) > 2}
     keys, ranks = {joined(name) for name in classes}, dict[str, tuple[bool, int]]()
@@ -119,8 +124,8 @@ def _worth_encoding(classes: Sequence[str], modules: Sequence[Module]) -> set[st
     return set(sorted(ranks, key=lambda form: (*ranks[form], form))[:MOST_NAMES])
 
 
-def saw(module: Module, images: Floats) -> bool:
-    """Whether one of the validation images that travel with the module is among these."""
+def has_seen(module: Module, images: Floats) -> bool:
+    """Return whether one of the module's probes is among these images."""
     probes = read_probes(module.tensors, module.card.dim)
     scales = module.tensors.get("probe.scale", ())
     # A stored probe is off by half a step of its scale at most; a little more for another machine's rounding.
@@ -131,14 +136,14 @@ def saw(module: Module, images: Floats) -> bool:
 
 
 def one_to_one(old: Encoded, new: Encoded, threshold: float) -> dict[int, tuple[int, float]]:
-    """New class → old class and similarity, the surest first: no row is taken twice."""
-    found = sorted(pairs(old, new, threshold), key=lambda pair: (-pair[2], pair[0], pair[1]))
+    """Return new class → (old class, similarity), most similar pairs first; no old class is used twice."""
+    candidates = sorted(pairs(old, new, threshold), key=lambda pair: (-pair[2], pair[0], pair[1]))
     matches: dict[int, tuple[int, float]] = {}
-    taken: set[int] = set()
-    for i, j, score in found:
-        if j not in matches and i not in taken:
+    used: set[int] = set()
+    for i, j, score in candidates:
+        if j not in matches and i not in used:
             matches[j] = i, score
-            taken.add(i)
+            used.add(i)
     return matches
 
 
@@ -151,30 +156,30 @@ def _source(
 
 
 def centre_of(classes: int, dim: int, rows: dict[int, Floats]) -> Floats:
-    """A matched class has its row in the centre, any other has zeros."""
+    """Return the centre of the prior: the row of each matched class, zeros for the others."""
     centre: Floats = np.zeros((classes, dim), dtype=np.float32)
     for index, row in rows.items():
         centre[index] = row
     return centre
 
 
-# The paper's way to warm heads: epochs of gradient descent that begin with the rows of known classes.
+# Warm start as in the paper: epochs of gradient descent that start from the rows of known classes.
 #
 # In its section 6 a head has no bias and is trained with W′x in the forward pass, where each class's row is
-# divided by its p-norm, so that rows of several tasks can stand beside each other. With the 2-norm all rows have
-# the same length; with the infinity norm (the paper's choice) each row's largest weight is 1. `plain` divides by
-# nothing. The paper states no optimiser for this; we take Adam with the step of 0.001 that it states for Head2Toe.
+# divided by its p-norm, so that rows of several tasks can be combined. With the 2-norm all rows have the same
+# length; with the infinity norm (the paper's choice) each row's largest weight is 1. `plain` does not divide.
+# The paper states no optimiser for this; we use Adam with the rate of 0.001 that it states for Head2Toe.
 
 Norm = Literal["plain", "two", "infinity"]
 NORMS: tuple[Norm, ...] = ("plain", "two", "infinity")
 
 Watch = Callable[[int, Floats], None]
-"""Told the weights that act, W′, before the first epoch (0) and after each."""
+"""Callback that gets the epoch (0 before the first) and the normalised weights W′ at that point."""
 
 
 @dataclass(frozen=True)
 class EpochSettings:
-    """How rows are trained."""
+    """Settings of the training of rows."""
 
     epochs: int = 30
     rate: float = 0.001
@@ -193,7 +198,7 @@ class _Adam:
     second: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def step(self, weight: Floats, gradient: Floats) -> None:
-        """Move `weight` where it lies. The gradient is used up: passes over memory are most of the time."""
+        """Update `weight` in place. The gradient is overwritten, since memory access takes most of the time."""
         if not self.steps:
             self.first, self.second = np.zeros_like(weight), np.zeros_like(weight)
         self.steps += 1
@@ -212,13 +217,13 @@ class _Adam:
 
 
 def random_rows(classes: int, dim: int, seed: int) -> Floats:
-    """As torch's linear layer begins: uniform in ±1/√dim."""
+    """Return random rows, uniform in ±1/√dim, as torch initialises a linear layer."""
     rng = np.random.default_rng(seed)
     return rng.uniform(-1, 1, (classes, dim)).astype(np.float32) / np.float32(np.sqrt(dim))
 
 
 def started_rows(classes: int, dim: int, rows: dict[int, Floats], seed: int) -> Floats:
-    """The rows of matched classes where there are any, the rest at random."""
+    """Return the rows to start from: those of matched classes, random ones for the others."""
     weight = random_rows(classes, dim, seed)
     for index, row in rows.items():
         weight[index] = row
@@ -226,14 +231,14 @@ def started_rows(classes: int, dim: int, rows: dict[int, Floats], seed: int) -> 
 
 
 def normed(weight: Floats, norm: Norm) -> Floats:
-    """W′: each row divided by its norm."""
+    """Return W′: each row divided by its norm."""
     return np.asarray(weight / _lengths(weight, norm)[:, None], dtype=np.float32)
 
 
 def train_rows(
     x: Floats, labels: Labels, start: Floats, settings: EpochSettings, watch: Watch | None = None
 ) -> Floats:
-    """Train for a fixed number of epochs and return W′: the last state is taken, whatever it is worth."""
+    """Train for a fixed number of epochs and return W′ after the last one, even if an earlier one was better."""
     weight, adam = start.astype(np.float32), _Adam(settings.rate)  # a copy
     rng = np.random.default_rng(settings.seed)
     for epoch in range(settings.epochs + 1):
@@ -241,28 +246,31 @@ def train_rows(
             watch(epoch, normed(weight, settings.norm))
         if epoch == settings.epochs:
             break
-        for some in _batches(len(x), settings.batch, rng):
-            adam.step(weight, row_gradient(weight, x[some], labels[some], settings.norm))
+        for batch in _batches(len(x), settings.batch, rng):
+            adam.step(weight, row_gradient(weight, x[batch], labels[batch], settings.norm))
     spend("head", head_macs(len(x), x.shape[1], len(start), settings.epochs))
     return normed(weight, settings.norm)
 
 
 def row_gradient(weight: Floats, x: Floats, labels: Labels, norm: Norm) -> Floats:
-    """Of the mean log-loss of W′x by W. With w′ = w/‖w‖ and g the gradient by w′, it is (g − (g·w′)∂‖w‖)/‖w‖."""
+    """Return the gradient of the mean log-loss of W′x with respect to W.
+
+    With w′ = w/‖w‖ and g the gradient with respect to w′, it is (g − (g·w′)∂‖w‖)/‖w‖.
+    """
     lengths = _lengths(weight, norm)[:, None]
-    acting: Floats = weight / lengths
-    share = softmax(x @ acting.T)
+    normalised: Floats = weight / lengths
+    share = softmax(x @ normalised.T)
     share[np.arange(len(labels)), labels] -= 1
     share /= np.float32(len(labels))
     gradient: Floats = np.asarray(share.T @ x, dtype=np.float32)
     if norm == "plain":
         return gradient
-    along = np.einsum("ij,ij->i", gradient, acting)
+    along = np.einsum("ij,ij->i", gradient, normalised)
     if norm == "two":  # the norm's derivative is the row itself
-        gradient -= along[:, None] * acting
+        gradient -= along[:, None] * normalised
     else:  # it is the sign at the row's largest weight
-        largest = np.arange(len(acting)), np.abs(acting).argmax(axis=1)
-        gradient[largest] -= along * np.sign(acting[largest])
+        largest = np.arange(len(normalised)), np.abs(normalised).argmax(axis=1)
+        gradient[largest] -= along * np.sign(normalised[largest])
     gradient /= lengths
     return gradient
 

@@ -1,7 +1,7 @@
-"""Training what adapts a frozen network to a task, together with the head: biases, or a pattern on the input.
+"""Training of an adaptation (biases, or a pattern on the input) of a frozen network, together with the head.
 
-The network's weights and statistics take no part: no gradient of theirs is computed, and what nothing trained
-precedes runs once (`backbone/suffix.py`).
+The network's weights and statistics stay as they are: their gradients are not computed, and the layers before the
+first trained one run only once (`backbone/suffix.py`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DIGEST = hashlib.sha256().digest_size
-"""Bytes at the beginning of a checkpoint: the hash of the rest."""
+"""Number of bytes at the beginning of a checkpoint that hold the hash of the rest."""
 BEGIN_BATCH = 128
-"""Images that run up to the cut together."""
+"""Number of images per batch where no gradient is needed: up to the first trained layer, and in validation."""
 
 
 @dataclass(frozen=True)
@@ -58,46 +58,46 @@ class Examples:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, in which steps, and from where."""
+    """Length, step sizes and starting point of a training."""
 
     epochs: int = 3
     batch: int = 32
     rate: float = 0.01
-    """Highest step of what is trained (Adam, one cycle)."""
+    """Highest learning rate of the biases or the pattern (Adam, one cycle)."""
     head_rate: float = 0.001
     patience: int = 2
-    """Epochs without a better validation loss after which training ends."""
+    """Number of epochs without a better validation loss after which training ends."""
     judged_from: float = 0.5
-    """Share of the epochs after which validation begins: before, steps are too large to keep anything."""
+    """Share of the epochs after which validation begins: before, steps are too large for a result to keep."""
     size: int | None = None
-    """Width and height of the images trained on, if smaller than the network's own: a pass costs by their area."""
+    """Width and height of the training images, if smaller than the network's own; cost grows with their area."""
     flips: bool = False
     """Whether images are mirrored at random, left to right; only where whole images go through the network."""
     warm: bool = False
-    """Whether the head begins as it was fitted to the network as it is."""
+    """Whether the head starts from the one that was fitted to the unadapted network."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training gave: the best by validation loss, and the head that was trained with it."""
+    """Result of a training: the values of least validation loss, and the head trained with them."""
 
     values: NDArray[np.float32]
     head: Head
     losses: tuple[float, ...]
-    """On the validation images, each time that they were asked."""
+    """Validation losses, in the order in which they were computed."""
     costs: Costs
 
 
 class Space:
-    """`represent` with gradients: from raw descriptors to what the head sees."""
+    """`represent` with gradients: converts raw descriptors to the head's inputs."""
 
     def __init__(
         self, calibration: Calibration, representation: Representation, compact: bool, device: torch.device
     ) -> None:
         self._features, self._representation = calibration.features, representation
         self.facts = [calibration.fingerprint, representation, compact]
-        """What it depends on."""
+        """The settings that the conversion depends on."""
         self._mean, self._std = (torch.tensor(a, device=device) for a in (calibration.mean, calibration.std))
         self._basis = torch.tensor(calibration.basis, device=device) if compact else None
 
@@ -105,7 +105,7 @@ class Space:
         features = raw[:, : self._features]
         if self._representation == "features":
             return features
-        rooted = (features.clamp_min(0) + 1e-9).sqrt()  # the root of nothing has no gradient
+        rooted = (features.clamp_min(0) + 1e-9).sqrt()  # the gradient of the root is infinite at zero
         if self._representation == "sqrt-features":
             return rooted
         whole = torch.cat([rooted, raw[:, self._features :]], dim=1)
@@ -114,7 +114,7 @@ class Space:
 
 
 class Training(ABC):
-    """The loop. Subclasses say what is trained and how images go through the network with it."""
+    """The training loop. Subclasses define what is trained and how it enters the forward pass."""
 
     def __init__(
         self,
@@ -125,18 +125,20 @@ class Training(ABC):
         head: Head,
         places: Sequence[Place],
     ) -> None:
-        """Take the training and the validation images in `parts`; `places` are the layers that must run anew."""
+        """`parts` are the training and the validation images; `places` are the layers to run in every epoch."""
         train, val = parts
         if not len(val):
-            raise DataError("training has no validation images to stop on, expected some; add images to the task")
+            raise DataError(
+                "the task has no validation images; training needs some to decide when to stop; add images"
+            )
         self._network, self._space, self._settings = network, space, settings
         self._suffix = Suffix(network, places, len(train) + len(val))
         with seeded(settings.seed, network.device):
-            self._weight, self._bias = self._first_head(head)
+            self._weight, self._bias = self._initial_head(head)
         self._labels, self._val_labels = (torch.tensor(e.labels, device=network.device) for e in (train, val))
         self._starts, self._val_starts = self._begin(train), self._begin(val)
         self._count, self._val_count = len(train), len(val)
-        self._values = nn.Parameter(self._first_values())
+        self._values = nn.Parameter(self._initial_values())
         self._optimiser = torch.optim.Adam(
             [
                 {"params": [self._values], "lr": settings.rate},
@@ -154,24 +156,24 @@ class Training(ABC):
         self._best = self._state()
 
     def run(self, checkpoint: Path | None = None, progress: Callable[[int], None] = lambda _: None) -> Trained:
-        """Train; `checkpoint` is a file from which a killed training goes on. Tell `progress` of every image."""
-        self._of = "" if checkpoint is None else self._fingerprint()
+        """Train, resuming from `checkpoint` if that file exists; tell `progress` the size of each batch."""
+        self._identity = "" if checkpoint is None else self._fingerprint()
         epoch = self._resume(checkpoint)
-        while epoch < self._settings.epochs and not self._tired():
+        while epoch < self._settings.epochs and not self._out_of_patience():
             self._epoch(epoch, progress)
             epoch += 1
             if epoch >= self._settings.judged_from * self._settings.epochs:
-                self._judge()
+                self._validate()
             self._save(checkpoint, epoch)
-        for what, macs in self._costs.spent.items():
-            spend(what, macs)
+        for kind, macs in self._costs.spent.items():
+            spend(kind, macs)
         best = {name: tensor.cpu().numpy() for name, tensor in self._best.items()}
         return Trained(best["values"], Head(best["weight"], best["bias"]), tuple(self.losses), self._costs)
 
-    # What subclasses say.
+    # Defined by subclasses.
 
     @abstractmethod
-    def _first_values(self) -> torch.Tensor: ...
+    def _initial_values(self) -> torch.Tensor: ...
 
     @abstractmethod
     def _raw(self, start: Start) -> torch.Tensor: ...
@@ -180,12 +182,12 @@ class Training(ABC):
     def _backward_macs(self, per_image: PassCosts) -> int: ...
 
     def _kept(self, values: torch.Tensor) -> torch.Tensor:
-        """What counts of the trained numbers."""
+        """Return the trained values, with zeros for those that are not trained."""
         return values
 
-    # The loop's parts.
+    # Parts of the loop.
 
-    def _first_head(self, head: Head) -> tuple[nn.Parameter, nn.Parameter]:
+    def _initial_head(self, head: Head) -> tuple[nn.Parameter, nn.Parameter]:
         device = self._network.device
         weight, bias = (torch.tensor(a, dtype=torch.float32, device=device) for a in (head.weight, head.bias))
         if not self._settings.warm:
@@ -194,12 +196,12 @@ class Training(ABC):
         return nn.Parameter(weight), nn.Parameter(bias)
 
     def _begin(self, examples: Examples) -> Start:
-        """Activations at the cut, of all images; the images themselves where nothing is cut off."""
-        parts = [
+        """Return the activations before the first trained layer, or the images where no layer precedes it."""
+        batches = [
             self._suffix.begin(self._sized(examples.images[start : start + BEGIN_BATCH]))
             for start in range(0, len(examples), BEGIN_BATCH)
         ]
-        return Start(*map(torch.cat, zip(*parts, strict=True)))
+        return Start(*map(torch.cat, zip(*batches, strict=True)))
 
     def _sized(self, pixels: Pixels) -> torch.Tensor:
         images = torch.tensor(pixels, device=self._network.device)
@@ -215,11 +217,11 @@ class Training(ABC):
         return self._space(raw.float()) @ self._weight.T + self._bias
 
     def _epoch(self, epoch: int, progress: Callable[[int], None]) -> None:
-        chance = torch.Generator().manual_seed(self._settings.seed * 1000 + epoch)
-        order = torch.randperm(self._count, generator=chance).to(self._network.device)
+        generator = torch.Generator().manual_seed(self._settings.seed * 1000 + epoch)
+        order = torch.randperm(self._count, generator=generator).to(self._network.device)
         for rows in torch.split(order, self._settings.batch):
             start = Start(*(part[rows] for part in self._starts))
-            logits = self._logits(self._mirrored(start, chance) if self._settings.flips else start)
+            logits = self._logits(self._mirrored(start, generator) if self._settings.flips else start)
             loss = nn.functional.cross_entropy(logits, self._labels[rows])
             self._optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -230,22 +232,22 @@ class Training(ABC):
         self._costs.add("backward", self._backward * self._count)
         self._costs.add("head", 2 * self._weight.numel() * self._count)
 
-    def _mirrored(self, start: Start, chance: torch.Generator) -> Start:
-        """Mirror every second image or so; activations behind a cut cannot be."""
+    def _mirrored(self, start: Start, generator: torch.Generator) -> Start:
+        """Mirror about half of the images; activations inside the network cannot be mirrored."""
         if self._suffix.first:
             return start
         images = start.activations
-        heads = torch.rand(len(images), generator=chance).to(images.device) < 0.5
-        return start._replace(activations=torch.where(heads[:, None, None, None], images.flip(2), images))
+        flipped = torch.rand(len(images), generator=generator).to(images.device) < 0.5
+        return start._replace(activations=torch.where(flipped[:, None, None, None], images.flip(2), images))
 
-    def _judge(self) -> None:
-        """Note the validation loss; keep what was best."""
+    def _validate(self) -> None:
+        """Compute the validation loss, and keep the current state if it is the best so far."""
         total = 0.0
         with torch.no_grad():
             for first in range(0, self._val_count, BEGIN_BATCH):
-                some = slice(first, first + BEGIN_BATCH)
-                logits = self._logits(Start(*(part[some] for part in self._val_starts)))
-                total += float(nn.functional.cross_entropy(logits, self._val_labels[some], reduction="sum"))
+                batch = slice(first, first + BEGIN_BATCH)
+                logits = self._logits(Start(*(part[batch] for part in self._val_starts)))
+                total += float(nn.functional.cross_entropy(logits, self._val_labels[batch], reduction="sum"))
         self._costs.add("forward", self._forward * self._val_count)
         self._costs.add("head", self._weight.numel() * self._val_count)
         loss = total / max(1, self._val_count)
@@ -253,17 +255,17 @@ class Training(ABC):
             self._best = self._state()
         self.losses.append(loss)
 
-    def _tired(self) -> bool:
+    def _out_of_patience(self) -> bool:
         return bool(self.losses) and len(self.losses) - 1 - int(np.argmin(self.losses)) >= self._settings.patience
 
     def _state(self) -> dict[str, torch.Tensor]:
         parts = {"values": self._kept(self._values), "weight": self._weight, "bias": self._bias}
         return {name: part.detach().clone() for name, part in parts.items()}
 
-    # A killed training goes on where its last whole epoch ended.
+    # A killed training resumes after its last complete epoch.
 
     def _fingerprint(self) -> str:
-        """Hash all that a training depends on: a checkpoint of any other is not taken up."""
+        """Hash all that a training depends on, so that the checkpoint of another training is not resumed."""
         facts = [type(self).__name__, asdict(self._settings), self._network.fingerprint, self._space.facts]
         digest = hashlib.sha256(json.dumps(facts).encode())
         kept = self._kept(torch.ones_like(self._values))
@@ -276,7 +278,7 @@ class Training(ABC):
         if path is None:
             return
         state = {
-            "of": self._of,
+            "of": self._identity,
             "epoch": epoch,
             "now": {"values": self._values, "weight": self._weight, "bias": self._bias},
             "best": self._best,
@@ -292,16 +294,16 @@ class Training(ABC):
             file.write(content.getbuffer())
 
     def _resume(self, path: Path | None) -> int:
-        """Take up a checkpoint of this training; return the number of epochs that are done."""
+        """Load a checkpoint of this training; return the number of completed epochs (0 without a usable one)."""
         if path is None or not path.exists():
             return 0
         try:
             state = self._load(path)
-        except Exception as error:  # whatever torch says of a file that it has not written
+        except Exception as error:  # torch raises many types for files that it has not written
             reason = " ".join(str(error).split())[:200]
             log.warning("the checkpoint %s cannot be used: %s; training starts from the beginning", path, reason)
             return 0
-        if state["of"] != self._of:
+        if state["of"] != self._identity:
             return 0
         with torch.no_grad():
             for name, parameter in (("values", self._values), ("weight", self._weight), ("bias", self._bias)):
@@ -312,11 +314,11 @@ class Training(ABC):
         return int(state["epoch"])
 
     def _load(self, path: Path) -> dict[str, Any]:
-        """Read a checkpoint whose bytes are as they were written: of any other, torch may read a part."""
+        """Read a checkpoint after checking its hash: torch may read a part of a damaged file."""
         data = path.read_bytes()
         digest, content = data[:DIGEST], data[DIGEST:]
         if hashlib.sha256(content).digest() != digest:
-            raise ValueError("it is damaged, or of an earlier release")
+            raise ValueError("it is damaged, or from an earlier release")
         state: dict[str, Any] = torch.load(
             io.BytesIO(content), map_location=self._network.device, weights_only=True
         )

@@ -1,4 +1,4 @@
-"""Adapting the backbone to a task: what is tried, what it gave, and whether validation images say that it pays."""
+"""Try an adaptation of the backbone to a task, and decide on validation images whether to keep it."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from skillmesh.learning.training import Examples, Space, Trained, TrainingSettings
 
 SHARES = (0.5, 0.25, 0.125)
-"""Of the biases: fewer and fewer, as long as validation does not miss the others."""
+"""Shares of the biases to try keeping, as long as leaving out the others does not raise the validation loss."""
 MISSED = 0.01
-"""The validation loss may be so much larger without the others."""
+"""Relative increase of the validation loss that leaving out biases may cause."""
 ASKED = 128
-"""Validation images that are asked for that; each question is a pass over them."""
+"""Largest number of validation images for that test; each share tried is a pass over them."""
 SURE = 0.95
-"""By Student's t, on one side: of adaptations that gain nothing, one in twenty would fall so much in mean loss.
+"""Confidence of the one-sided t-test on the mean loss: it would keep 1 in 20 adaptations that gain nothing.
 
-Validation images have also chosen the epoch and the biases left out, so it is somewhat more than one."""
+The validation images have also chosen the epoch and the biases left out, so it is somewhat more than 1 in 20."""
 
 
 def refuse_impossible(adaptation: Adaptation, network: Network, validation_images: int = 1) -> None:
-    """Say what cannot be done before any image is looked at."""
+    """Raise an error, before any image is read, if the network or the task does not allow this adaptation."""
     if adaptation.mode == "always" and not validation_images:
         raise DataError(
-            "the task has no validation images, and what is trained must be stopped on some; add images, or "
-            "learn without adaptation"
+            "the task has no validation images; training an adaptation needs some to decide when to stop; add "
+            "images, or learn without adaptation"
         )
     if adaptation.kind == "reprogramming":
         if adaptation.layers != "all":
             raise AgentError(
-                f"layers are chosen ({adaptation.layers}), but reprogramming trains none; leave them out"
+                f"the layers {adaptation.layers!r} are chosen, but reprogramming trains none; leave out the layers"
             )
         return
     from skillmesh.backbone.building import chosen
@@ -55,8 +55,8 @@ def refuse_impossible(adaptation: Adaptation, network: Network, validation_image
     chosen(adaptation.layers, network.places)
     if not room_for(len(network.base)):
         raise AgentError(
-            f"the network has {len(network.base):,} channels: a module has no room to say which of them have "
-            "biases; choose a smaller network, or reprogramming"
+            f"the network has {len(network.base):,} channels, too many to store biases for in a module; "
+            "choose a smaller network, or reprogramming"
         )
 
 
@@ -67,7 +67,7 @@ def _training_settings(adaptation: Adaptation, usual: TrainingSettings) -> Train
 
 @dataclass(frozen=True)
 class Material:
-    """The readable training images, then the validation images, and a head without adaptation."""
+    """Readable training and validation images (in this order), and a head without adaptation."""
 
     files: tuple[list[AnyImage], list[AnyImage]]
     x: tuple[Floats, Floats]
@@ -81,17 +81,17 @@ class Material:
 
 @dataclass(frozen=True)
 class Adapted:
-    """A head over an adapted network, and what the trial gave."""
+    """A head on an adapted network, and the result of the trial."""
 
     fit: Fit
     tensors: Tensors
     facts: dict[str, Any]
-    """The card's fields that say what the tensors are."""
+    """The card's fields that describe the tensors."""
     better: bool
-    """Whether validation images say so, beyond noise."""
+    """Whether it is better than the plain head on validation images, beyond noise."""
     words: str
     views: tuple[Floats, Floats]
-    """The training and the validation images as the head sees them."""
+    """The head's inputs for the training and the validation images."""
 
 
 def try_adapting(
@@ -102,7 +102,7 @@ def try_adapting(
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
 ) -> tuple[Adapted, bool]:
-    """Adapt, and say whether to keep it: always, or where validation images say that it pays."""
+    """Adapt, and return whether to keep the result: always, or if it is better on validation images."""
     adapted = adapt(adaptation, backbone, config, material, checkpoint, training)
     kept = bool(adapted.tensors) and (adaptation.mode == "always" or adapted.better)
     return replace(adapted, words=f"{adapted.words}; {'kept' if kept else 'not kept'}"), kept
@@ -140,7 +140,7 @@ class _Trial:
         if kind == "reprogramming":
             return self._reprogrammed()
         trained = self._biases()
-        if not trained.values.any() or not np.isfinite(trained.values).all():  # there is nothing to send
+        if not trained.values.any() or not np.isfinite(trained.values).all():  # there is nothing to store
             return self._compared(kind, self._material.plain, self._material.x, {}, {})
         biases = self._pruned(trained)
         tensors = biases.tensors()
@@ -155,37 +155,37 @@ class _Trial:
         from skillmesh.learning.biases import OURS, train_biases
 
         settings, layers = _training_settings(self._adaptation, OURS), self._adaptation.layers
-        told = self._told(settings.epochs)
+        progress = self._progress(settings.epochs)
         before, network = self._material.plain.before, self._backbone.network
         parts = self._examples()
-        return train_biases(network, self._space(), parts, before, layers, settings, self._checkpoint, told)
+        return train_biases(network, self._space(), parts, before, layers, settings, self._checkpoint, progress)
 
     def _pruned(self, trained: Trained) -> Biases:
-        """Leave out the smallest biases, as many as validation does not miss; as every student will read them."""
-        enough = _stored(trained.values)
-        allowed = self._loss(enough, trained) * (1 + MISSED)
+        """Return the biases as students will read them, without the small ones that validation does not need."""
+        kept = _stored(trained.values)
+        allowed = self._loss(kept, trained) * (1 + MISSED)
         for share in SHARES:
             fewer = _stored(np.where(_largest(trained.values, share), trained.values, 0))
             if self._loss(fewer, trained) > allowed:
                 break
-            enough = fewer
-        return enough
+            kept = fewer
+        return kept
 
     def _loss(self, biases: Biases, trained: Trained) -> float:
         config, (_, files), (_, labels) = self._config, self._material.files, self._material.labels
-        asked = np.unique(np.linspace(0, len(files) - 1, ASKED).astype(int))
-        some = [files[index] for index in asked]
-        seen = self._backbone.biased(some, biases.added, config.representation, config.compact)
-        return float(losses(trained.head.logits(seen), labels[asked]).mean())
+        sample = np.unique(np.linspace(0, len(files) - 1, ASKED).astype(int))
+        images = [files[index] for index in sample]
+        seen = self._backbone.biased(images, biases.added, config.representation, config.compact)
+        return float(losses(trained.head.logits(seen), labels[sample]).mean())
 
     def _reprogrammed(self) -> Adapted:
         from skillmesh.learning.reprogramming import SETTINGS, train_pattern
 
         settings = _training_settings(self._adaptation, SETTINGS)
-        told = self._told(settings.epochs)
+        progress = self._progress(settings.epochs)
         before, network, parts = self._material.plain.before, self._backbone.network, self._examples()
-        trained = train_pattern(network, self._space(), parts, before, settings, self._checkpoint, told)
-        if not np.isfinite(trained.values).all():  # there is nothing to send
+        trained = train_pattern(network, self._space(), parts, before, settings, self._checkpoint, progress)
+        if not np.isfinite(trained.values).all():  # there is nothing to store
             return self._compared("reprogramming", self._material.plain, self._material.x, {}, {})
         pattern = stored(trained.values)
         seen = [
@@ -240,7 +240,7 @@ class _Trial:
         )
         return train, val
 
-    def _told(self, epochs: int) -> Advance:
+    def _progress(self, epochs: int) -> Advance:
         return self._training(epochs * len(self._material.labels[0])) or (lambda _: None)
 
 
@@ -256,7 +256,7 @@ def _largest(values: Floats, share: float) -> NDArray[np.bool_]:
 
 
 def _better(plain: Fit, x: Floats, adapted: Fit, seen: Floats, labels: Labels) -> bool:
-    """Compare image by image, with heads fitted to training images alone."""
+    """Return whether the adapted head is better, image by image, with heads fitted to training images alone."""
     from scipy.stats import t
 
     before, after = (
@@ -266,6 +266,6 @@ def _better(plain: Fit, x: Floats, adapted: Fit, seen: Floats, labels: Labels) -
     if len(gain) < 2:
         return False
     error = float(gain.std(ddof=1) / np.sqrt(len(gain)))
-    # Where all are right before and after, a smaller loss is a surer head on images like these, not a better one.
+    # If all answers are right before and after, a smaller loss means a more confident head, not a better one.
     more_right = (adapted.accuracy or 0.0) > (plain.accuracy or 0.0)
     return more_right and float(gain.mean()) > float(t.ppf(SURE, len(gain) - 1)) * error

@@ -1,4 +1,4 @@
-"""How a new head begins: cold, or warm with what the bank knows of classes like its own."""
+"""The head of a new task: fitted cold, or warm from rows that the bank has for similar classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillmesh.learning.head import (
     fit_head,
     fit_path,
     losses,
-    road,
+    strengths_up_to,
 )
 from skillmesh.learning.rows import (
     EpochSettings,
@@ -38,28 +38,30 @@ from skillmesh.module.card import Space, WarmRecord
 from skillmesh.module.teachers import Signed, claimed
 from skillmesh.numerics.arrays import Floats
 
-# Warm start: a new class begins with what is known of a class like it.
+# Warm start: a new class starts from the known row of a similar class.
 #
-# A start does not move the optimum of a regularised convex head, so the row of a matched class becomes the centre
-# of its prior: the head pays for its distance from that row instead of from zero. How far the old rows are to be
-# believed is first read off the new images, which their teacher never saw, and whether they help at all is decided
-# where every choice of ours is: on images that the head was not trained on.
+# The starting point does not change the optimum of a regularised convex problem, so the row of a matched class
+# becomes the centre of its prior: the head is penalised for its distance from that row instead of from zero. The
+# weight of the old rows is first estimated on the new images, which their teacher never saw. Whether they help at
+# all is decided, like all such choices, on images that the head was not trained on.
 
 WARM_STRENGTHS = (1.0, *STRENGTHS)
-"""Strongest first. At 1 a head hardly leaves the centre, which is what few images of well-known classes want."""
+"""Regularisation strengths, strongest first. At 1 a head hardly leaves the centre.
+
+That is best for few images of well-known classes."""
 FOLDS = 5
-"""Where there are no validation images, each part of the training images is held back once."""
+"""Largest number of cross-validation folds, used where there are no validation images."""
 
 
 @dataclass(frozen=True)
 class WarmFit:
-    """A head, and whether what was known before had a part in it."""
+    """A fitted head, and how much weight the old rows had in it."""
 
     fit: Fit
     pull: float
-    """By how much the old rows were multiplied to be the centre; 0: nothing was taken over, the head is cold."""
+    """Factor by which the old rows were multiplied to form the centre; 0 if they were not used (a cold head)."""
     loss: float | None = None
-    """Log-loss on held-back images, where some could be."""
+    """Log-loss on held-back images; `None` where it was not measured."""
 
     @property
     def head(self) -> Head:
@@ -68,7 +70,7 @@ class WarmFit:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """How a head might be fitted."""
+    """Strength of a fit, and whether it uses the old rows."""
 
     strength: float
     warm: bool
@@ -76,7 +78,7 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Known:
-    """What was known before, how long a head may move away from it, and how surely it must help."""
+    """The old rows, the number of L-BFGS rounds of a fit, and the margin by which they must help."""
 
     centre: Floats
     bias: Floats | None
@@ -84,16 +86,16 @@ class _Known:
     margin: float
 
     def fit(
-        self, x: Floats, labels: Labels, strengths: Sequence[float], spent: bool = False
+        self, x: Floats, labels: Labels, strengths: Sequence[float], overwrite: bool = False
     ) -> tuple[list[Head], np.float32]:
-        """Heads with a prior around the old rows, as loud as these images want them, and how loud that is."""
-        pull = trust(x, labels, self.centre, self.bias)
+        """Return heads with a prior around the old rows, scaled to suit these images, and that scale."""
+        pull = best_scale(x, labels, self.centre, self.bias)
         bias = None if self.bias is None else self.bias * pull
-        heads = fit_path(x, labels, len(self.centre), strengths, self.centre * pull, bias, self.rounds, spent)
+        heads = fit_path(x, labels, len(self.centre), strengths, self.centre * pull, bias, self.rounds, overwrite)
         return heads, pull
 
     def tells_apart(self, x: Floats, labels: Labels) -> bool:
-        """Whether the old rows alone know these images; of a single row they say too little."""
+        """Return whether the old rows alone classify these images well; a single row is too little evidence."""
         rows = int(self.centre.any(axis=1).sum())
         return rows > 1 and (not self.margin or evidence(x, labels, self.centre, self.bias) > self.margin)
 
@@ -108,12 +110,13 @@ def fit_warm(
     rounds: int = ROUNDS,
     margin: float = 1.0,
 ) -> WarmFit:
-    """Fit a head whose prior lies around `centre`, or `fit_head`'s own unless that is worse on held-back images.
+    """Fit a head with a prior around `centre`; return `fit_head`'s unless the warm one wins on held-back images.
 
-    Without validation images each part of the training images is held back once. Where a class has a single image
-    nothing can be held back: the centre is then taken, as strong as these images say, if it tells them apart, and
-    if it has more than one row, about which they say too little. `bias` is the centre's own, where all of its rows
-    come from one head. `margin` is by how many standard errors the centre must win: 0 where it is no stranger.
+    Without validation images, cross-validation on the training images decides. Where a class has a single image,
+    nothing can be held back: the centre is then used, scaled to suit these images, if it classifies them well and
+    has more than one row (a single row is too little evidence). `bias` is the centre's own, where all of its rows
+    come from one head. `margin` is the number of standard errors by which the centre must win: 0 for rows that
+    were composed for this task, for which any advantage is enough.
     """
     cold = fit_head(x, labels, val_x, val_labels, len(centre), rounds)
     known = _Known(centre, bias, rounds, margin)
@@ -131,23 +134,23 @@ def fit_warm(
     return WarmFit(Fit(head, best.strength, 1.0, None, head), float(pull), loss)
 
 
-def trust(x: Floats, labels: Labels, centre: Floats, bias: Floats | None = None) -> np.float32:
-    """By how much the old rows must be multiplied to be as sure of these images as they are right about them.
+def best_scale(x: Floats, labels: Labels, centre: Floats, bias: Floats | None = None) -> np.float32:
+    """Return the factor for the old rows that calibrates their confidence on these images.
 
-    Rows that tell them apart are taken as they are or made louder; rows of a class that only has the same name
-    come out next to nothing. Images of classes without a match have a say too: no old row should claim them.
+    Rows that tell the classes apart keep their size or grow; rows of a class that shares only the name shrink to
+    almost nothing. Images of classes without a match count too: no old row should score high on them.
     """
     return np.float32(1 / calibrate(_old_logits(x, labels, centre, bias), labels)[0])
 
 
 def evidence(x: Floats, labels: Labels, centre: Floats, bias: Floats | None = None) -> float:
-    """How much surer than a guess old rows are of these images, in standard errors of the mean gain."""
+    """Return how much better than guessing the old rows are on these images, in standard errors."""
     judged, _ = _judged(_old_logits(x, labels, centre, bias), labels)
     return ahead(np.full(len(judged), np.log(len(centre))), judged)
 
 
 def ahead(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> float:
-    """By how many standard errors `theirs` are smaller losses than `ours`, image by image."""
+    """Return by how many standard errors the losses `theirs` are smaller than `ours`, compared image by image."""
     gain = ours - theirs
     if len(gain) < 2:
         return 0.0
@@ -155,7 +158,11 @@ def ahead(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> float:
 
 
 def _old_logits(x: Floats, labels: Labels, centre: Floats, bias: Floats | None) -> Floats:
-    """Of rows whose biases belong to other tasks: the middle of the new classes is nobody's."""
+    """Return the logits of the old rows.
+
+    Where their biases belong to other tasks, these are replaced by centring: an image at the mean of the new
+    classes gets equal logits.
+    """
     if bias is not None:
         return np.asarray(x @ centre.T + bias)
     mean = np.mean([x[labels == c].mean(axis=0) for c in np.unique(labels)], axis=0)
@@ -165,7 +172,7 @@ def _old_logits(x: Floats, labels: Labels, centre: Floats, bias: Floats | None) 
 def _chosen_on_validation(
     cold: Fit, train: tuple[Floats, Labels], val: tuple[Floats, Labels], known: _Known
 ) -> WarmFit:
-    """As `fit_head` chooses: by log-loss, then fit once more with the validation images added."""
+    """Choose by validation log-loss, as `fit_head` does, then fit once more with the validation images added."""
     by_cold, loss = _judged(cold.before.logits(val[0]), val[1])
     heads, _ = known.fit(*train, WARM_STRENGTHS)
     best, by_warm, warm_loss = _best([head.logits(val[0]) for head in heads], val[1])
@@ -173,14 +180,17 @@ def _chosen_on_validation(
         return WarmFit(cold, 0.0, loss)
     logits = heads[best].logits(val[0])
     both = np.concatenate([train[0], val[0]]), np.concatenate([train[1], val[1]])
-    (*_, head), pull = known.fit(*both, road(WARM_STRENGTHS, best, known.rounds), spent=True)
+    (*_, head), pull = known.fit(*both, strengths_up_to(WARM_STRENGTHS, best, known.rounds), overwrite=True)
     accuracy = float(np.mean(logits.argmax(axis=1) == val[1]))
     fit = Fit(head, WARM_STRENGTHS[best], calibrate(logits, val[1])[0], accuracy, heads[best])
     return WarmFit(fit, float(pull), warm_loss)
 
 
 def _best_in_folds(x: Floats, labels: Labels, known: _Known) -> tuple[_Candidate, float]:
-    """The warm candidate of least log-loss on images held back in turn, or the cold one; and that loss."""
+    """Return the best warm candidate of a cross-validation if it wins by the margin, else the cold one.
+
+    The second value is its log-loss.
+    """
     classes = len(known.centre)
     logits = np.empty((1 + len(WARM_STRENGTHS), len(x), classes), dtype=np.float32)
     for held in folds(labels, FOLDS):
@@ -197,22 +207,22 @@ def _best_in_folds(x: Floats, labels: Labels, known: _Known) -> tuple[_Candidate
 
 
 def _judged(logits: Floats, labels: Labels) -> tuple[NDArray[np.floating], float]:
-    """Each image's log-loss once the logits are as sure as they should be, and its mean."""
+    """Return each image's log-loss after calibration of the logits, and the mean."""
     temperature, mean = calibrate(logits, labels)
     return losses(logits / temperature, labels), mean
 
 
 def _best(logits: list[Floats], labels: Labels) -> tuple[int, NDArray[np.floating], float]:
-    """Which of several heads has the least mean log-loss, each image's, and the mean."""
+    """Return the index of the head of least mean log-loss, its loss on each image, and the mean."""
     judged = [_judged(each, labels) for each in logits]
     best = min(range(len(judged)), key=lambda i: judged[i][1])
     return best, *judged[best]
 
 
 def folds(labels: Labels, most: int) -> Iterator[NDArray[np.bool_]]:
-    """Parts of the images, as masks, with the images of every class dealt out in turn.
+    """Yield cross-validation folds as masks, with the images of every class spread evenly.
 
-    There are as many as the rarest class has images, at most `most`, so that no class is ever held back whole.
+    There are as many folds as the rarest class has images, at most `most`, so that no class is held back entirely.
     """
     counts = np.bincount(labels)
     parts = min(most, int(counts[counts > 0].min()))
@@ -223,42 +233,42 @@ def folds(labels: Labels, most: int) -> Iterator[NDArray[np.bool_]]:
         yield turn == part
 
 
-# How a new head begins: cold, or with what the bank knows of its classes.
+# Starting a new head: cold, or from rows that the bank has for its classes.
 
 Images = tuple[Floats, Labels]
 
 
 @dataclass(frozen=True)
 class WarmSources:
-    """Whose rows a new head may begin with, and how."""
+    """The modules whose rows a new head may start from, and the form of the warm start."""
 
     modules: tuple[Module, ...] = ()
-    """What the agent knows; none: the head is cold."""
+    """Modules that the agent knows; without any the head is cold."""
     form: WarmForm = "prior"
     cache: Path | None = None
-    """Where encoded names are kept."""
+    """Folder in which encoded class names are cached."""
     name_of: Callable[[Signed], str] = claimed
-    """How teachers are called in notes."""
+    """Function that returns a teacher's name for notes."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """A fitted head, and what it took from where."""
+    """A fitted head, and the record of the rows that it started from."""
 
     fit: Fit
     record: WarmRecord | None = None
     notes: tuple[str, ...] = ()
-    """Rows that were taken, and those that could not be."""
+    """Notes on the rows that were used, and on those that could not be."""
 
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """The source of each matched class, and by how much each source's rows are multiplied at first."""
+    """The source of each matched class, and the initial factor for each source's rows."""
 
     sources: tuple[RowSource, ...]
     scales: tuple[float, ...]
     of: dict[int, int]
-    """Class → index of its source."""
+    """Index of each class's source."""
 
     def rows(self) -> dict[int, Floats]:
         return {
@@ -266,16 +276,16 @@ class ChosenRows:
         }
 
     def record(self, form: WarmForm, pull: float = 1.0) -> WarmRecord:
-        """For the card; rows that are divided by their norm have no pull."""
+        """Return the card's record; rows that are divided by their norm have no pull, recorded as 1."""
         pulls = [float(f"{scale * pull:.4g}") if form == "prior" else 1.0 for scale in self.scales]
-        sources = tuple((s.task, s.module, taken) for s, taken in zip(self.sources, pulls, strict=True))
+        sources = tuple((s.task, s.module, factor) for s, factor in zip(self.sources, pulls, strict=True))
         known = {index: self.sources[at].known[index] for index, at in self.of.items()}
         rows = tuple((i, self.of[i], k.name, round(k.similarity, 4)) for i, k in sorted(known.items()))
         return WarmRecord(form=form, rows=rows, sources=sources)
 
 
 def start_head(start: WarmSources, classes: Sequence[str], space: Space, train: Images, val: Images) -> Started:
-    """Fit the head of a new task. Where nobody knows its classes, this is `fit_head` to the bit."""
+    """Fit the head of a new task. Without rows for its classes the result equals `fit_head`'s, bit for bit."""
     sources: list[RowSource] = []
     notes: list[str] = []
     if start.modules:
@@ -294,16 +304,16 @@ def start_head(start: WarmSources, classes: Sequence[str], space: Space, train: 
 
 
 def fit_from(sources: Sequence[RowSource], train: Images, val: Images, classes: int) -> tuple[WarmFit, ChosenRows]:
-    """A head with the rows of these sources as the centre of its prior, as far as held-back images say it pays."""
+    """Fit a head with the sources' rows as the centre of its prior, if that wins on held-back images."""
     chosen = choose(sources, train, classes)
     return fit_warm(*train, *val, centre_of(classes, train[0].shape[1], chosen.rows())), chosen
 
 
 def choose(sources: Sequence[RowSource], train: Images, classes: int, least: float = 1.0) -> ChosenRows:
-    """For each class its surest match; among equals that of the source which knows most of the new images.
+    """Choose each class's most similar match; equal ones by the source's evidence on the new images.
 
-    Sources that tell these apart by no more than `least` standard errors share but names with them: left out.
-    A class's rivals in the new head are best those of its old one, so equals are decided by source, not by class.
+    Sources with an evidence of at most `least` standard errors share only names with the new classes and are left
+    out. Rows of one head were trained against each other, so equal matches are decided by source, not by class.
     """
     judged = [(evidence(*train, source.centre(classes)), source) for source in sources]
     order = sorted((pair for pair in judged if pair[0] > least), key=lambda pair: (-pair[0], pair[1].module))
@@ -315,7 +325,7 @@ def choose(sources: Sequence[RowSource], train: Images, classes: int, least: flo
                 best[index] = at
     used = sorted(set(best.values()))
     kept = [order[at][1] for at in used]
-    scales = [float(trust(*train, source.centre(classes))) if len(kept) > 1 else 1.0 for source in kept]
+    scales = [float(best_scale(*train, source.centre(classes))) if len(kept) > 1 else 1.0 for source in kept]
     return ChosenRows(tuple(kept), tuple(scales), {index: used.index(at) for index, at in best.items()})
 
 
@@ -327,9 +337,9 @@ def fit_epochs(
     norm: Norm,
     epochs: int = EpochSettings.epochs,
 ) -> Fit:
-    """The paper's way: epochs from old rows, the rest at random, with W′x in the forward pass.
+    """Train a head as in the paper: epochs from old rows and random ones, with W′x in the forward pass.
 
-    As with our own head, validation images say how sure and how right it is, and then join the training.
+    As for `fit_head`, validation images give temperature and accuracy, and are then added to the training.
     """
     start, settings = started_rows(classes, train[0].shape[1], level(rows), 0), EpochSettings(epochs, norm=norm)
     before = plain_head(train_rows(*train, start, settings))
@@ -343,7 +353,7 @@ def fit_epochs(
 
 
 def level(rows: dict[int, Floats]) -> dict[int, Floats]:
-    """Rows as long as random ones: W′ does not see the length, but a step moves a shorter row further."""
+    """Scale rows to the size of random ones: W′ ignores the size, but a step changes a smaller row more."""
     return {
         index: np.asarray(row / (np.abs(row).max() or 1) / np.sqrt(len(row)), dtype=np.float32)
         for index, row in rows.items()
@@ -351,7 +361,7 @@ def level(rows: dict[int, Floats]) -> dict[int, Floats]:
 
 
 def plain_head(weight: Floats) -> Head:
-    """Rows without a bias."""
+    """Return a head of these rows with zero biases."""
     return Head(weight, np.zeros(len(weight), dtype=np.float32))
 
 
@@ -364,6 +374,6 @@ def _no_help(source: RowSource) -> str:
     names = ", ".join(repr(known.name) for known in list(source.known.values())[:3])
     more = f" and {len(source.known) - 3} more" if len(source.known) > 3 else ""
     return (
-        f"warm start: {source.task!r} by {source.teacher} has {names}{more} too, but its rows are no surer help "
-        "with these images than a cold start"
+        f"warm start: {source.task!r} by {source.teacher} also has {names}{more}, but its rows are not used: "
+        "on these images they are no clear improvement over a cold start"
     )

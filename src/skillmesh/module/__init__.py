@@ -1,6 +1,6 @@
 """The `.skill` file of a task module: its format, signatures, and a reader that trusts nothing.
 
-`docs/skill-format.md` specifies the bytes.
+`docs/reference/skill-format.md` specifies the bytes.
 """
 
 from skillmesh.module.card import Card, now

@@ -1,7 +1,7 @@
 """A task module: how its `.skill` file is written, read and checked, and the `Module` that it becomes in memory.
 
-`docs/skill-format.md` is the specification. The reader trusts nothing. It runs its checks in a fixed order, cheap
-ones first and the signature last, and raises a different error for each kind of failure.
+`docs/reference/skill-format.md` is the specification. The reader trusts nothing. It runs its checks in a fixed
+order, cheap ones first and the signature last, and raises a different error for each kind of failure.
 """
 
 from __future__ import annotations

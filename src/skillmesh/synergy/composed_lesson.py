@@ -12,7 +12,7 @@ from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import Refining
 from skillmesh.common.config import AgentConfig
 from skillmesh.data.folder import TaskImages, open_task
-from skillmesh.errors import AgentError, DataError
+from skillmesh.errors import AgentError, DataError, option
 from skillmesh.learning.examine import Part
 from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate, probe_tensors
 from skillmesh.learning.lesson import Lesson, ReadImages, anchor_settings, own_probes, read_images
@@ -56,21 +56,21 @@ class Refined:
     composed: Composed
     accuracy: float | None
     """Accuracy on the validation images, 0 to 1; None if there are none."""
-    words: str
+    trial: str
     """What was tried and whether it was kept, as text for the card."""
 
 
-def go_on(composed: Composed, images: Images, form: Refining, epochs: int | None) -> Refined:
+def refine_with_images(composed: Composed, images: Images, form: Refining, epochs: int | None) -> Refined:
     """Refine the composed head for `epochs`; it stays unless the refined one is better on `images.judges`."""
     temperature, old = calibrate(composed.head.logits(images.judges[0]), images.judges[1])
-    stays = Composed(composed.head, temperature), _accuracy(composed.head, images)
-    words = f"{form} form on {len(images.x)} images" + (f", {epochs} epochs" if epochs else "")
+    unchanged = Composed(composed.head, temperature), _accuracy(composed.head, images)
+    tried = f"{form} form on {len(images.x)} images" + (f", {epochs} epochs" if epochs else "")
     if not images.can_judge(form):
-        return Refined(*stays, f"{words}: nothing to judge it on, not tried")
+        return Refined(*unchanged, f"{tried}: not tried, since no images are left to validate it")
     better = _by_prior(composed, images, epochs) if form == "prior" else _by_rows(composed, images, form, epochs)
     if better is None or better.loss >= old:
-        return Refined(*stays, f"{words}: no better, not kept")
-    return Refined(better.composed, better.accuracy, f"{words}: log-loss {old:.3f} to {better.loss:.3f}, kept")
+        return Refined(*unchanged, f"{tried}: no better, not kept")
+    return Refined(better.composed, better.accuracy, f"{tried}: log-loss {old:.3f} to {better.loss:.3f}, kept")
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class _Better:
 
 
 def _by_prior(composed: Composed, images: Images, epochs: int | None) -> _Better | None:
-    found, fit = refine(composed, images.x, images.labels, images.val_x, images.val_labels, epochs or ROUNDS)
+    refined, fit = refine(composed, images.x, images.labels, images.val_x, images.val_labels, epochs or ROUNDS)
     if fit is None or fit.loss is None:
         return None
-    return _Better(found, fit.loss, fit.fit.accuracy)
+    return _Better(refined, fit.loss, fit.fit.accuracy)
 
 
 def _by_rows(composed: Composed, images: Images, norm: Norm, epochs: int | None) -> _Better:
@@ -114,17 +114,20 @@ class Further:
     epochs: int | None = None
 
     @classmethod
-    def opened(cls, path: str | Path | TaskImages, classes: tuple[str, ...], seed: int, **how: Any) -> Further:
+    def opened(cls, path: str | Path | TaskImages, classes: tuple[str, ...], seed: int, **options: Any) -> Further:
         folder = path if isinstance(path, TaskImages) else open_task(path, seed=seed, one_task=True)
-        missing, strange = sorted(set(classes) - set(folder.classes)), sorted(set(folder.classes) - set(classes))
-        if missing or strange:
+        missing, extra = sorted(set(classes) - set(folder.classes)), sorted(set(folder.classes) - set(classes))
+        if missing or extra:
             raise DataError(
-                f"the images are of other classes: {_some(missing)} missing, {_some(strange)} unexpected; "
-                "expected a folder for each composed class, by its new name, and no other"
+                f"the image folders do not match the classes: {_listed(missing)} missing, {_listed(extra)} "
+                "unexpected; expected one folder for each composed class, with its new name, and no other"
             )
-        if how.get("epochs") is not None and how["epochs"] < 1:
-            raise AgentError(f"found {how['epochs']} epochs, expected 1 or more; without images there is none")
-        return cls(folder, **how)
+        if options.get("epochs") is not None and options["epochs"] < 1:
+            raise AgentError(
+                f"found {options['epochs']} epochs, expected 1 or more; to compose without training, leave out "
+                + option("images", "--images")
+            )
+        return cls(folder, **options)
 
 
 def lesson_of(name: str, task: ComposedTask, kind: str) -> Lesson:
@@ -138,8 +141,8 @@ def lesson_of(name: str, task: ComposedTask, kind: str) -> Lesson:
         "temperature": task.composed.temperature,
     }
     tensors = task.composed.head.tensors() | task.anchor.tensors() | probe_tensors(task.probes)
-    nothing: Floats = np.empty((0, dim), dtype=np.float32)
-    return Lesson(tensors, task.facts | facts, [], (), nothing, np.empty(0, dtype=np.int64))
+    no_images: Floats = np.empty((0, dim), dtype=np.float32)
+    return Lesson(tensors, task.facts | facts, [], (), no_images, np.empty(0, dtype=np.int64))
 
 
 def lesson_with_images(
@@ -156,7 +159,7 @@ def lesson_with_images(
     read = read_images(folder, backbone, advance)
     images = _images(task.facts["classes"], folder, read, backbone, config)
     with one_thread():
-        refined = go_on(task.composed, images, further.form, further.epochs)
+        refined = refine_with_images(task.composed, images, further.form, further.epochs)
         anchor = task.anchor.widened(task.facts["counts"], images.x, images.labels, settings)
         grown = replace(task, composed=refined.composed, anchor=anchor)
         if len(images.val_x):
@@ -168,7 +171,7 @@ def lesson_with_images(
         "counts": tuple(int(n + more) for n, more in zip(task.facts["counts"], new, strict=True)),
         "validation_images": len(images.val_x) or task.validation_images,
         "validation_accuracy": refined.accuracy,
-        "trial": refined.words,
+        "trial": refined.trial,
     }
     return replace(
         lesson,
@@ -201,12 +204,13 @@ def _images(
     if not counts.all():
         empty = [classes[i] for i in np.flatnonzero(counts == 0)]
         raise DataError(
-            f"no training image of {_some(empty)} can be read; mend the folder(s), or go without images"
+            f"no training image of {_listed(empty)} can be read; repair the folder(s), or leave out "
+            + option("images", "--images")
         )
     return images
 
 
-def _some(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     if not names:
         return "none"
     return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

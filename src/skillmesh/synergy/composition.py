@@ -66,8 +66,8 @@ class Picked:
 
 def pick(bank: Bank, wanted: Sequence[str | Pick]) -> list[Picked]:
     """Return the chosen classes in the order in which they were named; raise `AgentError` for fewer than two."""
-    picked = [found for each in wanted for found in _found(bank, each)]
-    _refuse_twice(picked)
+    picked = [each for choice in wanted for each in _resolved(bank, choice)]
+    _refuse_duplicates(picked)
     if len(picked) < 2:
         raise AgentError(
             f"{len(picked)} class was named, expected two or more; name others as task:class or task:*"
@@ -75,25 +75,25 @@ def pick(bank: Bank, wanted: Sequence[str | Pick]) -> list[Picked]:
     return picked
 
 
-def _found(bank: Bank, wanted: str | Pick) -> list[Picked]:
+def _resolved(bank: Bank, wanted: str | Pick) -> list[Picked]:
     if isinstance(wanted, str):
-        return _read(bank, wanted)
+        return _parsed(bank, wanted)
     module = bank.find(wanted.task)
     if wanted.label not in module.card.classes:
         raise _no_class(module, wanted.label)
-    return [_one(module, wanted.label, wanted.name or wanted.label)]
+    return [_picked(module, wanted.label, wanted.name or wanted.label)]
 
 
-def _one(module: Module, label: str, name: str) -> Picked:
+def _picked(module: Module, label: str, name: str) -> Picked:
     return Picked(module, module.card.classes.index(label), unicodedata.normalize("NFC", name.strip()))
 
 
-def _read(bank: Bank, word: str) -> list[Picked]:
+def _parsed(bank: Bank, word: str) -> list[Picked]:
     """Return the classes that a word names; raise an error unless exactly one reading fits the bank."""
     readings, tasks, errors = [], [], []
     for task, rest in _splits(word, ":"):
         try:
-            module = bank.find(_plain(task))
+            module = bank.find(_unescaped(task))
         except UnknownTaskError as error:
             errors.append(error)
             continue
@@ -102,42 +102,43 @@ def _read(bank: Bank, word: str) -> list[Picked]:
     if len(readings) == 1:
         return readings[0]
     if readings:
-        ways = " or ".join(_words(reading) for reading in readings)
-        raise AgentError(f"{word!r} can mean {ways}; put a backslash before each ':', '=' or '*' of a name")
+        meanings = " or ".join(_meaning(reading) for reading in readings)
+        raise AgentError(f"{word!r} can mean {meanings}; put a backslash before a ':', '=' or '*' in a name")
     if tasks:
-        raise _no_class(tasks[0][0], _plain(tasks[0][1]))
+        raise _no_class(tasks[0][0], _unescaped(tasks[0][1]))
     if not errors:
         raise AgentError(f"{word!r} names no class; expected task:class, task:* or task:class=new name")
     raise min(errors, key=lambda error: not isinstance(error, AmbiguousTaskError))
 
 
 def _readings(module: Module, rest: str) -> list[list[Picked]]:
-    classes, found = module.card.classes, []
+    """Return all ways to read `rest`, the text after the task, as classes of this task."""
+    classes, readings = module.card.classes, []
     if rest == ALL:
-        found.append([_one(module, label, label) for label in classes])
-    if _plain(rest) in classes:
-        found.append([_one(module, _plain(rest), _plain(rest))])
+        readings.append([_picked(module, label, label) for label in classes])
+    if _unescaped(rest) in classes:
+        readings.append([_picked(module, _unescaped(rest), _unescaped(rest))])
     for label, name in _splits(rest, "="):
-        if _plain(label) in classes and name.strip():
-            found.append([_one(module, _plain(label), _plain(name))])
-    return found
+        if _unescaped(label) in classes and name.strip():
+            readings.append([_picked(module, _unescaped(label), _unescaped(name))])
+    return readings
 
 
 def _splits(word: str, sign: str) -> Iterator[tuple[str, str]]:
     """Yield the text before and after each `sign` that has no backslash before it."""
-    for place, letter in enumerate(word):
-        if letter == sign and word[place - 1 : place] != "\\":
+    for place, character in enumerate(word):
+        if character == sign and word[place - 1 : place] != "\\":
             yield word[:place], word[place + 1 :]
 
 
-def _plain(text: str) -> str:
+def _unescaped(text: str) -> str:
     """Return the text in NFC without the backslashes that mark signs; other backslashes stay."""
     for sign in SIGNS:
         text = text.replace(f"\\{sign}", sign)
     return unicodedata.normalize("NFC", text)
 
 
-def _words(reading: list[Picked]) -> str:
+def _meaning(reading: list[Picked]) -> str:
     first = reading[0]
     task, label = first.module.card.task, first.module.card.classes[first.index]
     if len(reading) > 1:
@@ -152,13 +153,13 @@ def _no_class(module: Module, label: str) -> AgentError:
     return AgentError(f"the task {module.card.task!r} has no class {label!r}; its classes are {known}{more}")
 
 
-def _refuse_twice(picked: Sequence[Picked]) -> None:
+def _refuse_duplicates(picked: Sequence[Picked]) -> None:
     origins: set[str] = set()
     names: dict[str, Picked] = {}
     for each in picked:
         label, task = each.module.card.classes[each.index], each.module.card.task
         if each.origin in origins:
-            raise AgentError(f"the class {label!r} of {task!r} was named twice, expected each once; leave one out")
+            raise AgentError(f"the class {label!r} of {task!r} was named twice, expected once; leave one out")
         if (other := names.get(each.name)) is not None:
             raise AgentError(
                 f"two classes would be called {each.name!r}, one of {other.module.card.task!r}, one of {task!r}; "
@@ -214,13 +215,13 @@ def compose(sources: Sequence[ComposedSource], prior: Prior, form: Form = "blend
     if form == "rows":
         return compose_rows(sources)
     precision = pooled_precision([source.anchor for source in sources], prior)
-    parts, loudness = [], []
+    parts, scales = [], []
     for source in sources:
         closed = closed_form(source.anchor.means, precision)
         scale = _scale(source, closed)
-        loudness.append(scale * source.temperature)
+        scales.append(scale * source.temperature)
         parts.append(_mixed(source, closed, scale, HEADS_SHARE[form]))
-    return Composed(_joined(parts, np.float32(np.exp(-np.mean(np.log(loudness))))))
+    return Composed(_joined(parts, np.float32(np.exp(-np.mean(np.log(scales))))))
 
 
 def refine(
@@ -259,11 +260,11 @@ def compose_rows(sources: Sequence[ComposedSource]) -> Composed:
 
 def _scale(source: ComposedSource, closed: Head) -> float:
     """Return κ, the factor that brings the head nearest to the closed form at the task's class means."""
-    ours, theirs = (_centred(head.logits(source.anchor.means)) for head in (source.head, closed))
-    loud = float(np.vdot(ours, ours))
-    agreed = float(np.vdot(ours, theirs))
+    own, target = (_centred(head.logits(source.anchor.means)) for head in (source.head, closed))
+    square = float(np.vdot(own, own))
+    product = float(np.vdot(own, target))
     # A head that contradicts its own anchor adds nothing; a tiny positive scale keeps the temperature defined.
-    return max(agreed / loud, 1e-6) if loud else 1.0
+    return max(product / square, 1e-6) if square else 1.0
 
 
 def _mixed(source: ComposedSource, closed: Head, scale: float, share: float) -> Head:
@@ -332,16 +333,16 @@ def composed_task(picked: Sequence[Picked], kind: str, prior: Prior, settings: A
     refuse_strangers([part.module.card for part in parts])
     if not KINDS[kind].divisible:
         raise SettingsMismatchError(
-            f"classes cannot be taken out of {kind} anchors: what these have is of a whole task, not of a class; "
-            f"expected {' or '.join(able_kinds('divisible'))} anchors; compose with an agent of another kind"
+            f"this agent has {kind} anchors, which describe a whole task and not its single classes; expected "
+            f"{' or '.join(able_kinds('divisible'))} anchors; compose with an agent that has these"
         )
-    with one_thread():  # as tasks are learned: the same whatever the number of threads
-        taken = [TakenClasses(KINDS[kind].read(p.module.tensors), p.chosen, p.share) for p in parts]
-        sources = [_source(p, each.anchor.gaussians(settings)) for p, each in zip(parts, taken, strict=True)]
+    with one_thread():  # as in learning: the result does not depend on the number of threads
+        chosen = [TakenClasses(KINDS[kind].read(p.module.tensors), p.chosen, p.share) for p in parts]
+        sources = [_source(p, each.anchor.gaussians(settings)) for p, each in zip(parts, chosen, strict=True)]
         composed = compose(sources, prior)
         order = np.argsort([place for part in parts for place in part.places])
         head = Head(composed.head.weight[order], composed.head.bias[order])
-        anchor = KINDS[kind].composed(taken, order, settings)
+        anchor = KINDS[kind].composed(chosen, order, settings)
         probes, validation_images = _probes(parts, kind, anchor, prior)
     facts = {
         "classes": tuple(each.name for each in picked),
@@ -361,8 +362,8 @@ def _parts(picked: Sequence[Picked]) -> list[ComposedPart]:
     return [ComposedPart(m, tuple(c for c, _ in places[m.id]), tuple(i for _, i in places[m.id])) for m in modules]
 
 
-def _source(part: ComposedPart, known: Gaussians) -> ComposedSource:
-    return ComposedSource(Head.read(part.module.tensors), part.module.card.temperature, known, part.chosen)
+def _source(part: ComposedPart, anchor: Gaussians) -> ComposedSource:
+    return ComposedSource(Head.read(part.module.tensors), part.module.card.temperature, anchor, part.chosen)
 
 
 def _probes(parts: Sequence[ComposedPart], kind: str, anchor: Anchor, prior: Prior) -> tuple[Floats, int]:
@@ -371,27 +372,27 @@ def _probes(parts: Sequence[ComposedPart], kind: str, anchor: Anchor, prior: Pri
     Also return the number of validation images that they represent. Each probe represents a part of its task's
     images; where there are too few probes or images for that, each represents itself only.
     """
-    found, weights = [], []
+    chosen, weights = [], []
     for part in parts:
         probes = read_probes(part.module.tensors, part.module.card.dim)
         shown = np.isin(Head.read(part.module.tensors).logits(probes).argmax(axis=1), part.chosen)
-        found.append(probes[shown])
+        chosen.append(probes[shown])
         weights.append(part.images * probe_weights(part.module.card.validation_images)[shown])
-    x, weight = np.concatenate(found), np.concatenate(weights)
-    behind = sum(round(part.module.card.validation_images * part.share) for part in parts)
-    if len(x) < len(SHARES) or behind <= len(SHARES):
+    x, weight = np.concatenate(chosen), np.concatenate(weights)
+    represented = sum(round(part.module.card.validation_images * part.share) for part in parts)
+    if len(x) < len(SHARES) or represented <= len(SHARES):
         return x[: len(SHARES)], min(len(x), len(SHARES))
     novelty = KINDS[kind].pool([anchor], prior).score(x).novelty
-    return x[_layers(novelty, weight)], behind
+    return x[_layers(novelty, weight)], represented
 
 
 def _layers(novelty: Floats, weights: NDArray[np.float64]) -> list[int]:
     """Return the weighted images in the middle of each layer of novelty that a probe represents, none twice."""
     order = np.argsort(novelty, kind="stable")
-    heights = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+    quantiles = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
     chosen: list[int] = []
     for middle in np.cumsum(SHARES) - np.array(SHARES) / 2:
-        nearest = np.argsort(np.abs(heights - middle), kind="stable")
+        nearest = np.argsort(np.abs(quantiles - middle), kind="stable")
         chosen.append(next(int(i) for i in nearest if int(i) not in chosen))
     return [int(order[i]) for i in sorted(chosen)]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # prior is centred on a combination of the old head, a head of the new images and the merged anchor
 # (`synergy/merging.py`). Images sampled from the old anchor stand in for the old classes, beside the real ones
 # that their teacher has kept for validation. Those cannot choose between heads: the old head was in the end
-# trained on them too, so they would favour it. `docs/synergy-merge.md` has figures.
+# trained on them too, so they would favour it. `docs/appendix/synergy-merge-results.md` has figures.
 
 STRENGTH = 0.1
 """Regularisation strength that holds the head to its prior."""
@@ -65,7 +65,7 @@ class Continued:
     gaussians: Gaussians
 
 
-def go_on(
+def extend(
     old: Known, places: Places, train: Images, val: Images, classes: int, prior: Prior, rank: int, seed: int
 ) -> Continued:
     """Extend a task with new images; `places` has the old classes' indices among all, which the labels use."""
@@ -96,12 +96,12 @@ def _together(
     parts = [HeadPart(old.head, old.temperature, places, old.counts)]
     seen = np.unique(train[1])
     if len(seen) > 1:
-        mine = np.isin(val[1], seen)
+        own = np.isin(val[1], seen)
         fit = fit_head(
             train[0],
             np.searchsorted(seen, train[1]),
-            val[0][mine],
-            np.searchsorted(seen, val[1][mine]),
+            val[0][own],
+            np.searchsorted(seen, val[1][own]),
             len(seen),
         )
         counts = np.bincount(train[1])[seen].astype(np.float64)
@@ -121,9 +121,9 @@ def _drawn(old: Known, places: Places, seed: int) -> Images:
     return (old.gaussians.means[labels] + x).astype(np.float32), places[labels]
 
 
-def joined(some: Images, others: Images) -> Images:
+def joined(first: Images, second: Images) -> Images:
     """Concatenate two sets of images and their labels."""
-    return np.concatenate([some[0], others[0]]), np.concatenate([some[1], others[1]])
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
 # A new version of an own task from more images: of its classes, of new classes, or both.
@@ -144,15 +144,15 @@ def own_task(agent: Holder, task: str) -> Module:
     if older is None:
         own = sorted(m.card.task for m in agent.bank if m.card.teacher_key == agent.identity.public_key)
         raise UnknownTaskError(
-            f"this agent has taught no task {task!r}, and can go on with its own only; these are: "
-            f"{', '.join(own) or 'none'}; learn the images as a task of your own and use "
+            f"this agent has taught no task {task!r}, and can extend only tasks that it taught: "
+            f"{', '.join(own) or 'none'}; learn the images as a task of your own, then use "
             f"{option('agent.merge', '`skillmesh merge`')}"
         )
     refuse_unportable(older.card)
     if not KINDS[agent.config.anchor].adds_up:
         able = " or ".join(able_kinds("adds_up"))
         raise SettingsMismatchError(
-            f"this agent's anchors are {agent.config.anchor}, expected {able}: only these can be added to; learn "
+            f"this agent's anchors are {agent.config.anchor}, expected {able}: only these can be extended; learn "
             f"the task again from all images, with {option('replace=True', '--replace')}"
         )
     return older
@@ -171,7 +171,7 @@ def more_of(more: str | Path | TaskImages, task: str, seed: int, one_task: bool 
     return folder
 
 
-def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progress | None = None) -> Lesson:
+def study_extension(agent: Holder, older: Module, folder: TaskImages, progress: Progress | None = None) -> Lesson:
     """Return the lesson of a new version, learned from the old module and `folder` without the old images."""
     classes = _classes(older, folder)
     _refuse_grown_composition(older, classes)
@@ -191,11 +191,11 @@ def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progres
     )
     places = np.arange(len(older.card.classes))
     with one_thread():  # as in `lesson.study`
-        found = go_on(
+        extended = extend(
             old, places, train, val, len(classes.names), agent.prior, agent.config.rank, agent.config.seed
         )
         judges = _by_class(joined(val, kept))
-        anchor = kind.of_gaussians(found.gaussians)
+        anchor = kind.of_gaussians(extended.gaussians)
         probes = own_probes(anchor, judges[0], agent.config.anchor, agent.prior)
     counts[: len(places)] += np.asarray(older.card.counts)
     facts = {
@@ -205,13 +205,13 @@ def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progres
         "anchors": (agent.config.anchor,),
         "counts": tuple(int(n) for n in counts),
         "validation_images": len(judges[0]),
-        "validation_accuracy": _accuracy(older, found, val, kept),
-        "temperature": found.fit.temperature,
+        "validation_accuracy": _accuracy(older, extended, val, kept),
+        "temperature": extended.fit.temperature,
         "composed": older.card.composed,
-        "trial": f"went on from version {older.card.version} with {len(train[0])} more images",
+        "trial": f"extended version {older.card.version} with {len(train[0])} more images",
     }
-    tensors = found.fit.head.tensors() | anchor.tensors() | probe_tensors(probes)
-    outcome = judged(found.fit, classes.names, replace(read.parts[1], labels=val[1]), val[0])
+    tensors = extended.fit.head.tensors() | anchor.tensors() | probe_tensors(probes)
+    outcome = judged(extended.fit, classes.names, replace(read.parts[1], labels=val[1]), val[0])
     return Lesson(
         tensors,
         facts,
@@ -221,13 +221,13 @@ def study_on(agent: Holder, older: Module, folder: TaskImages, progress: Progres
         read.fresh,
         findings=read.findings,
         outcome=outcome,
-        training_accuracy=_share(_right(found.fit.before, *train), len(train[0])),
+        training_accuracy=_share(_correct(extended.fit.before, *train), len(train[0])),
     )
 
 
-def told_before(older: Module, **told: Any) -> dict[str, Any]:
-    """Return licence, note and tags, with the old card's values where no new value is given."""
-    return {name: value or getattr(older.card, name) for name, value in told.items()}
+def filled_from(older: Module, **fields: Any) -> dict[str, Any]:
+    """Return fields of a card (licence, note, tags), with the old card's values where no new value is given."""
+    return {name: value or getattr(older.card, name) for name, value in fields.items()}
 
 
 def _classes(older: Module, folder: TaskImages) -> _Classes:
@@ -247,7 +247,7 @@ def _refuse_grown_composition(older: Module, classes: _Classes) -> None:
     if older.card.composed is not None and len(classes.names) > len(older.card.classes):
         added = ", ".join(map(repr, classes.names[len(older.card.classes) :][:5]))
         raise DataError(
-            f"{older.card.task!r} was composed of classes of other tasks, and {added} is none of them; learn the "
+            f"{older.card.task!r} was composed of classes of other tasks, without {added}; learn the "
             "new classes as a task, then compose again with "
             + option("images=… and replace=True", "`skillmesh compose --images FOLDER --replace`")
         )
@@ -257,7 +257,7 @@ def _refuse_nothing_new(older: Module, classes: _Classes, counts: Places) -> Non
     empty = [classes.names[c] for c in range(len(older.card.classes), len(classes.names)) if not counts[c]]
     if empty or not counts.sum():
         what = f"of {', '.join(map(repr, empty[:5]))}" if empty else "at all"
-        raise DataError(f"no training image {what} can be read; mend or remove the class folder(s)")
+        raise DataError(f"no training image {what} can be read; repair or remove the class folder(s)")
 
 
 def _kept(agent: Holder, older: Module) -> Images:
@@ -274,21 +274,21 @@ def _by_class(images: Images) -> Images:
     return images[0][order], images[1][order]
 
 
-def _accuracy(older: Module, found: Continued, val: Images, kept: Images) -> float | None:
+def _accuracy(older: Module, extended: Continued, val: Images, kept: Images) -> float | None:
     """Return the accuracy on validation images, before they joined the training; None without images.
 
     The old head was trained on the old ones, so their accuracy is limited to that on the old card.
     """
-    new, old = (_right(found.fit.before, *images) for images in (val, kept))
+    new, old = (_correct(extended.fit.before, *images) for images in (val, kept))
     if older.card.validation_accuracy is not None:
         old = min(old, older.card.validation_accuracy * len(kept[0]))
     images = len(val[0]) + len(kept[0])
     return _share(new + old, images)
 
 
-def _share(right: float, images: int) -> float | None:
-    return right / images if images else None
+def _share(correct: float, images: int) -> float | None:
+    return correct / images if images else None
 
 
-def _right(head: Head, x: Floats, labels: Places) -> float:
+def _correct(head: Head, x: Floats, labels: Places) -> float:
     return float(np.sum(head.logits(x).argmax(axis=1) == labels))

@@ -28,9 +28,9 @@ def acting_links(agent: Holder) -> list[Link]:
     """Return the links in force: by trusted makers, neither withdrawn nor put away by the agent's user."""
     view = agent.ledger.view()
     return [
-        made
-        for slot, made in view.links.items()
-        if not made.withdrawn and slot not in view.forgotten and odd_notice(made) is None
+        link
+        for slot, link in view.links.items()
+        if not link.withdrawn and slot not in view.forgotten and odd_notice(link) is None
     ]
 
 
@@ -41,52 +41,54 @@ def make_link(agent: Holder, tasks: Sequence[str], name: str | None = None) -> L
     parts = {part.id: part for task in tasks for part in parts_of(agent.find(task))}
     if len(parts) < 2:
         raise UnknownTaskError(
-            f"{', '.join(map(repr, tasks)) or 'nothing'} is one module, expected two or more of different "
-            "teachers; name them as TASK@TEACHER"
+            f"{', '.join(map(repr, tasks)) or 'nothing'} names fewer than two modules, expected two or more of "
+            "different teachers; name them as TASK@TEACHER"
         )
     if not KINDS[agent.config.anchor].adds_up:
         able = able_kinds("adds_up")
         raise SettingsMismatchError(
-            f"this agent's anchors are {agent.config.anchor}, expected {' or '.join(able)}: only these add "
-            f"up; merge with an agent that was made by `skillmesh init --anchor {able[0]}`"
+            f"this agent's anchors are {agent.config.anchor}, expected {' or '.join(able)}: only these can be "
+            f"merged; merge with an agent that was made by `skillmesh init --anchor {able[0]}`"
         )
     reason = misfit(in_order(parts.values()), agent.prior, agent.teachers.name)
     if reason is not None:
-        raise SettingsMismatchError(f"these modules are no parts of one task: {reason}")
-    called = name or agent.find(tasks[0]).card.task
-    if (fault := odd_task(called)) is not None:
-        raise AgentError(f"the merged task's name is {called!r}, which {fault}; give it another name")
-    slot = Slot(agent.identity.public_key, LINK + called)
-    standing = agent.ledger.view().links.get(slot)
-    if standing is not None and set(standing.parts) == parts.keys():
-        made = standing  # said already: nobody needs to hear it as news
+        raise SettingsMismatchError(f"these modules cannot be merged: {reason}")
+    task = name or agent.find(tasks[0]).card.task
+    if (fault := odd_task(task)) is not None:
+        raise AgentError(f"the merged task's name is {task!r}, which {fault}; give it another name")
+    slot = Slot(agent.identity.public_key, LINK + task)
+    current = agent.ledger.view().links.get(slot)
+    if current is not None and set(current.parts) == parts.keys():
+        new_link = current  # published already: a new version would say the same
     else:
-        made = link(called, agent.ledger.latest_version(slot) + 1, parts, agent.identity)
-    _refuse_idle(agent, made)
+        new_link = link(task, agent.ledger.latest_version(slot) + 1, parts, agent.identity)
+    _refuse_ineffective(agent, new_link)
     agent.ledger.remember(slot)
-    agent.ledger.merge([made], agent.identity.public_key)
-    return made
+    agent.ledger.merge([new_link], agent.identity.public_key)
+    return new_link
 
 
-def _refuse_idle(agent: Holder, made: Link) -> None:
+def _refuse_ineffective(agent: Holder, new_link: Link) -> None:
     """Raise `SettingsMismatchError` if the link would merge nothing in this agent's bank."""
-    others = [link for link in acting_links(agent) if link.slot != made.slot]
-    tasks = [m for m in agent.merger.if_linked(list(agent.bank), [*others, made]) if isinstance(m, MergedTask)]
-    if any(merged.link.digest == made.digest for merged in tasks):
+    links = [link for link in acting_links(agent) if link.slot != new_link.slot]
+    tasks = agent.merger.if_linked(list(agent.bank), [*links, new_link])
+    merged_tasks = [task for task in tasks if isinstance(task, MergedTask)]
+    if any(merged.link.digest == new_link.digest for merged in merged_tasks):
         return
-    if (reason := agent.merger.why_not(made)) is not None:
-        raise SettingsMismatchError(f"merged they would answer worse than apart: {reason}")
-    stands = next((merged.link for merged in tasks if {part.id for part in merged.parts} & set(made.parts)), None)
-    if stands is None:
+    if (reason := agent.merger.why_not(new_link)) is not None:
+        raise SettingsMismatchError(f"the merged task would answer worse than its parts: {reason}")
+    ids = set(new_link.parts)
+    other = next((merged.link for merged in merged_tasks if ids & {part.id for part in merged.parts}), None)
+    if other is None:
         raise SettingsMismatchError(
-            "too many links of this agent join nothing; end one with "
+            "this agent has too many links that merge nothing; end one with "
             + option("agent.unmerge", "`skillmesh merge --undo TASK`")
         )
-    maker = agent.teachers.name(stands)
+    maker = agent.teachers.name(other)
     raise SettingsMismatchError(
-        f"some of these modules are parts of {stands.task!r} already, as a link by {maker} says, which takes "
-        f"precedence; use that task, or take it apart first with "
-        + option(f"agent.unmerge({stands.task!r})", f"`skillmesh merge --undo {stands.task!r}`")
+        f"some of these modules are already parts of {other.task!r}, by a link of {maker}, which takes "
+        f"precedence; use that task, or separate it first with "
+        + option(f"agent.unmerge({other.task!r})", f"`skillmesh merge --undo {other.task!r}`")
     )
 
 
@@ -119,13 +121,13 @@ DISPUTED_IMAGES, DISPUTED_SHARE = 2, 0.5
 
 def harm_of(merged: MergedTask, own: Sequence[OwnValidation], prior: Prior) -> str | None:
     """Return how a merged task worsens answers to an agent's own images, or None; `own` includes own parts."""
-    nothing = np.empty((0, merged.card.dim), dtype=np.float32)
+    no_background = np.empty((0, merged.card.dim), dtype=np.float32)
     parts = {part.id: index for index, part in enumerate(merged.parts)}
     tasks = [kept.module for kept in own]
-    trial = BankTrial(prior, shared_kinds([merged, *tasks])[0], nothing, own)
+    trial = BankTrial(prior, shared_kinds([merged, *tasks])[0], no_background, own)
     others = [module for module in tasks if module.id not in parts]
-    together = {m.id: disputed(merged.parts, parts[m.id], prior) for m in tasks if m.id in parts}
-    before, after = (trial.own_results(bank, together) for bank in (tasks, [*others, merged]))
+    disputed_classes = {m.id: disputed(merged.parts, parts[m.id], prior) for m in tasks if m.id in parts}
+    before, after = (trial.own_results(bank, disputed_classes) for bank in (tasks, [*others, merged]))
     complaints = (
         _complaint(module, before[module.id], after[module.id]) for module in tasks if module.id in before
     )
@@ -142,8 +144,8 @@ def _complaint(module: Module, before: list[Result], after: list[Result]) -> str
     allowed = int(max(DISPUTED_IMAGES, DISPUTED_SHARE * old.right))
     if old.right - new.right > allowed:
         return (
-            f"of {what} whose classes other parts have another idea of, {new.right} instead of {old.right} of "
-            f"{old.images} are right with it, expected at most {allowed} fewer"
+            f"with it {new.right} instead of {old.right} of {old.images} answers to {what} whose classes look "
+            f"different in other parts are right, expected at most {allowed} fewer"
         )
     return None
 
@@ -189,8 +191,8 @@ class TaskMerger:
 
     def why_not(self, link: Link) -> str | None:
         """Return why a link that was tried merges nothing in this bank, or None."""
-        reasons = [made for key, made in self._remembered.items() if key[0] == link.digest]
-        return next((reason for reason in reasons if isinstance(reason, str)), None)
+        results = [result for key, result in self._remembered.items() if key[0] == link.digest]
+        return next((result for result in results if isinstance(result, str)), None)
 
     def _merged(self, modules: Sequence[Module], links: Sequence[Link]) -> list[Module]:
         from skillmesh.synergy.merging import with_merged_tasks
@@ -210,6 +212,9 @@ class TaskMerger:
         reason = harm_of(merged, load_validation(self._folder, own), self._prior())
         if reason is not None:
             log.warning(
-                "the link %r by %s does not act here: %s", merged.link.task, self._name_of(merged.link), reason
+                "the link %r by %s has no effect on this agent: %s",
+                merged.link.task,
+                self._name_of(merged.link),
+                reason,
             )
         return reason

@@ -73,22 +73,22 @@ class ClassMatches:
     def add_all(self, tasks: Mapping[str, Sequence[str]]) -> None:
         """Add several tasks and compare their classes with those of all tasks and with each other's."""
         self.remove_all(tasks)
-        came: dict[str, set[Named]] = {}
+        added: dict[str, set[Named]] = {}
         for task, classes in tasks.items():
             self._tasks[task] = tuple(classes)
             for name in classes:
-                came.setdefault(plain(name), set()).add((task, name))
-        new = [form for form in came if form not in self._named]
-        here = list(self._named)
+                added.setdefault(plain(name), set()).add((task, name))
+        new = [form for form in added if form not in self._named]
+        existing = list(self._named)
         self._rows |= zip(new, self.encoder.encode(new), strict=True) if new else ()
-        self._named |= {form: self._named.get(form, frozenset()) | named for form, named in came.items()}
-        self._compare(new, here)
+        self._named |= {form: self._named.get(form, frozenset()) | named for form, named in added.items()}
+        self._compare(new, existing)
 
-    def _compare(self, new: Sequence[str], here: Sequence[str]) -> None:
+    def _compare(self, new: Sequence[str], existing: Sequence[str]) -> None:
         """Store all pairs of similar forms in which at least one form is new."""
         blocks = [self._encoded(new[start : start + AT_ONCE]) for start in range(0, len(new), AT_ONCE)]
-        for start in range(0, len(here), AT_ONCE):
-            others = self._encoded(here[start : start + AT_ONCE])
+        for start in range(0, len(existing), AT_ONCE):
+            others = self._encoded(existing[start : start + AT_ONCE])
             for block in blocks:
                 self._keep(block, others)
         for place, block in enumerate(blocks):
@@ -131,24 +131,24 @@ class ClassMatches:
 
     def copy(self) -> ClassMatches:
         """Return an independent copy of the matches; names are not encoded again."""
-        made = ClassMatches(self.encoder, self.threshold)
-        made._tasks, made._named, made._rows = dict(self._tasks), dict(self._named), dict(self._rows)
-        made._similar = {form: dict(others) for form, others in self._similar.items()}
-        return made
+        copy = ClassMatches(self.encoder, self.threshold)
+        copy._tasks, copy._named, copy._rows = dict(self._tasks), dict(self._named), dict(self._rows)
+        copy._similar = {form: dict(others) for form, others in self._similar.items()}
+        return copy
 
     def __iter__(self) -> Iterator[Match]:
         """Iterate over all matches, the surest first."""
-        found = []
+        matches = []
         for form, named in self._named.items():
             similar = [(form, 1.0), *((other, s) for other, s in self._similar.get(form, {}).items())]
             for other, score in similar:
-                found += [
+                matches += [
                     Match(name, target, score, task, in_task)
                     for task, name in named
                     for in_task, target in self._named[other]
                     if task < in_task
                 ]
-        return iter(sorted(found, key=surest_first))
+        return iter(sorted(matches, key=surest_first))
 
     def of(self, task: str, name: str) -> list[tuple[str, str, float]]:
         """Return the classes of other tasks that match a class: task, class and score, the surest first."""
@@ -156,13 +156,13 @@ class ClassMatches:
         if (task, name) not in self._named.get(form, ()):
             return []
         similar = {form: 1.0} | self._similar.get(form, {})
-        found = [
+        matches = [
             (in_task, target, score)
             for other, score in similar.items()
             for in_task, target in self._named[other]
             if in_task != task
         ]
-        return sorted(found, key=lambda match: (-match[2], match[0], match[1]))
+        return sorted(matches, key=lambda match: (-match[2], match[0], match[1]))
 
     def matrix(self) -> tuple[list[Named], csr_array]:
         """Return all classes, as task and name, and the sparse symmetric matrix of their similarities."""
@@ -251,7 +251,7 @@ class BankView:
     def of(cls, agent: Holder, folder: TaskImages, each: int = IMAGES) -> BankView:
         """Describe and map up to `each` training images of every class of a task."""
         split = folder.splits["train"]
-        rows = _some(split.labels, each, agent.config.seed)
+        rows = _sample(split.labels, each, agent.config.seed)
         described = agent.backbone.describe([split.files[row] for row in rows])
         x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
         kept = rows[described.readable]
@@ -259,53 +259,53 @@ class BankView:
         files = [split.files[row] for row in kept]
         return cls(agent, folder.name, folder.classes, x, files, split.labels[kept], modules, mapper.map(x))
 
-    def looked_at(self, target: int) -> int:
+    def image_count(self, target: int) -> int:
         return int(np.sum(self.labels == target))
 
     @cached_property
-    def said(self) -> Labels:
+    def predicted(self) -> Labels:
         """Class index that the winning task's head gives each image."""
-        said = np.empty(len(self.x), dtype=np.int64)
+        predicted = np.empty(len(self.x), dtype=np.int64)
         for index in np.unique(self.mapped.task):
             rows = np.flatnonzero(self.mapped.task == index)
-            said[rows] = self._given(self.modules[index], rows).argmax(axis=1)
-        return said
+            predicted[rows] = self._probabilities(self.modules[index], rows).argmax(axis=1)
+        return predicted
 
     def landed(self, target: int) -> Counter[tuple[int, int]]:
         """Count the images of a new class by the known class they land on, as indices of module and class."""
         rows = np.flatnonzero((self.labels == target) & ~self.mapped.unknown)
-        return Counter((int(self.mapped.task[row]), int(self.said[row])) for row in rows)
+        return Counter((int(self.mapped.task[row]), int(self.predicted[row])) for row in rows)
 
     def agreement(self, module: Module, target: int) -> Floats:
         """Return the mean probability of each of a module's classes over the images of a new class."""
-        mean: Floats = self._given(module, np.flatnonzero(self.labels == target)).mean(axis=0)
+        mean: Floats = self._probabilities(module, np.flatnonzero(self.labels == target)).mean(axis=0)
         return mean
 
-    def _given(self, module: Module, rows: Labels) -> Floats:
-        seen = self.agent.seen_by(module, self.x[rows], [self.images[int(row)] for row in rows])
-        return softmax(self.agent.head(module).logits(seen) / module.card.temperature)
+    def _probabilities(self, module: Module, rows: Labels) -> Floats:
+        x = self.agent.seen_by(module, self.x[rows], [self.images[int(row)] for row in rows])
+        return softmax(self.agent.head(module).logits(x) / module.card.temperature)
 
     def sighting(self, place: int, known: int, target: int, name: float | None = None) -> Sighting:
-        module, count = self.modules[place], self.looked_at(target)
+        module, count = self.modules[place], self.image_count(target)
         classes = module.card.classes
         share = self.landed(target)[place, known] / count
         agreement = float(self.agreement(module, target)[known])
         teacher = self.agent.teachers.of(module)
-        ends = (classes[known], module.card.task, teacher, self.classes[target], self.task)
-        return Sighting(*ends, count, share, agreement, 1 / len(classes), name, module.id)
+        names = (classes[known], module.card.task, teacher, self.classes[target], self.task)
+        return Sighting(*names, count, share, agreement, 1 / len(classes), name, module.id)
 
 
 def by_sight(view: BankView, least: float = MOST, fewest: int = FEWEST) -> list[Sighting]:
     """Return the known class on which most images of a new one land, for all new classes that have one."""
-    found = []
+    sightings = []
     for target in range(len(view.classes)):
-        landed, count = view.landed(target), view.looked_at(target)
+        landed, count = view.landed(target), view.image_count(target)
         if count < fewest or not landed:
             continue
         (best, images), *_ = landed.most_common(1)
         if images / count > least:
-            found.append(view.sighting(*best, target))
-    return sorted(found, key=lambda s: (-s.share, s.target, s.learned_task, s.learned))
+            sightings.append(view.sighting(*best, target))
+    return sorted(sightings, key=lambda s: (-s.share, s.target, s.learned_task, s.learned))
 
 
 def by_both(
@@ -317,21 +317,21 @@ def by_both(
     not a written one, whatever its name. With fewer than `fewest` images the name alone decides.
     """
     new, least = Encoded.of(view.classes, encoder), checked(encoder, threshold)
-    found = []
+    sightings = []
     for place, module in enumerate(view.modules):
         for known, target, score in pairs(Encoded.of(module.card.classes, encoder), new, least):
-            if not view.looked_at(target):
+            if not view.image_count(target):
                 continue
             sighting = view.sighting(place, known, target, score)
             if sighting.images < fewest or sighting.agreement >= sighting.even:
-                found.append(sighting)
-    return sorted(found, key=lambda s: (-(s.name or 0), s.learned_task, s.learned, s.target))
+                sightings.append(sighting)
+    return sorted(sightings, key=lambda s: (-(s.name or 0), s.learned_task, s.learned, s.target))
 
 
-def _some(labels: Labels, each: int, seed: int) -> Labels:
+def _sample(labels: Labels, each: int, seed: int) -> Labels:
     """Return the sorted rows of up to `each` random images of each class."""
     if each < 1:
-        raise DataError(f"{each} images of each class are to be looked at; expected one or more")
+        raise DataError(f"found {each} images per class to check, expected one or more")
     rng = np.random.default_rng(seed)
     rows = [rng.permutation(np.flatnonzero(labels == c))[:each] for c in np.unique(labels)]
     return np.sort(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)

@@ -42,27 +42,27 @@ def misfit(parts: Sequence[Module], prior: Prior, name_of: Callable[[Signed], st
         return str(error)
     if not shared_kinds(parts):
         able = " or ".join(able_kinds("adds_up"))
-        return f"only tasks with {able} anchors can be merged: those of other kinds do not add up"
+        return f"they have no {able} anchors in common, and anchors of other kinds cannot be added up"
     classes = union([part.card.classes for part in parts])
     if len(classes.classes) > MAX_CLASSES:
         return f"together they have {len(classes.classes):,} classes, expected at most {MAX_CLASSES:,}"
-    if (lonely := _unconnected(classes)) is not None:
-        card = parts[lonely].card
+    if (index := _unconnected(classes)) is not None:
+        card = parts[index].card
         return (
             f"{card.task!r} by {name_of(card)} has no class in common with the others, expected one or more; to "
-            f"put different classes together, use {option('agent.compose', '`skillmesh compose`')}"
+            f"combine different classes in one task, use {option('agent.compose', '`skillmesh compose`')}"
         )
-    ((_, teacher), many) = Counter((p.card.teacher_key, name_of(p.card)) for p in parts).most_common(1)[0]
-    if many > 1:
+    ((_, teacher), count) = Counter((p.card.teacher_key, name_of(p.card)) for p in parts).most_common(1)[0]
+    if count > 1:
         return (
-            f"{many} of them are by {teacher}, expected one of each teacher: nobody has more say by sending "
-            f"more; to add to a task of one's own, use {option('agent.extend', '`skillmesh learn --continue`')}"
+            f"{count} of them are by {teacher}, expected one per teacher, so that all teachers count alike; to "
+            f"add images to your own task, use {option('agent.extend', '`skillmesh learn --continue`')}"
         )
     compared, astray = disagreement(parts, prior)
     if astray > ASTRAY * compared:
         return (
-            f"classes of one name do not look alike: of two teachers {astray} of {compared} lie nearer to another "
-            f"class of the other, expected at most {int(ASTRAY * compared)}"
+            f"classes of the same name do not look alike: for two teachers, {astray} of {compared} lie nearer to "
+            f"a different class of the other teacher, expected at most {int(ASTRAY * compared)}"
         )
     return None
 
@@ -71,11 +71,11 @@ def _unconnected(classes: Union) -> int | None:
     """Return the index of a part that no chain of shared classes connects to the first part, or None."""
     reached, known = {0}, set(classes.places[0].tolist())
     while True:
-        near = [i for i, places in enumerate(classes.places) if i not in reached and known & set(places.tolist())]
-        if not near:
+        new = [i for i, places in enumerate(classes.places) if i not in reached and known & set(places.tolist())]
+        if not new:
             return next((i for i in range(len(classes.places)) if i not in reached), None)
-        reached |= set(near)
-        known |= {number for i in near for number in classes.places[i].tolist()}
+        reached |= set(new)
+        known |= {number for i in new for number in classes.places[i].tolist()}
 
 
 # One head from those of several teachers: all heads that know a class judge it, weighted by images.
@@ -87,11 +87,11 @@ def _unconnected(classes: Union) -> int | None:
 #     logit = ½ closed + ½ Σ wₚ (κₚ · headₚ less its mean over p's classes + mean of closed over p's classes),
 #
 # with wₚ the part's share of the images of c. All of it is linear in the image, so the result is a plain head.
-# `docs/synergy-merge.md` explains why half.
+# `docs/appendix/synergy-merge.md` explains why half.
 
 HEADS_SHARE = 0.5
 """Weight of the teachers' heads in a logit, 0 to 1; the closed form has the rest."""
-SILENT = 0.0
+IGNORED = 0.0
 """Scale of a head that contradicts the anchors of all teachers: it contributes nothing."""
 
 
@@ -111,20 +111,20 @@ def combined(
     parts: Sequence[HeadPart], closed: Head, means: Floats, share: float = HEADS_SHARE
 ) -> tuple[Head, float]:
     """Return the head over all classes, and the temperature that makes it as confident as the heads on average."""
-    seen = np.zeros(len(means))
+    images = np.zeros(len(means))
     for part in parts:
-        seen[part.places] += part.evidence
+        images[part.places] += part.evidence
     weight = (1 - share) * closed.weight.astype(np.float64)
     bias = (1 - share) * closed.bias.astype(np.float64)
-    loudness = []
+    log_scales = []
     for part in parts:
         rows = Head(closed.weight[part.places], closed.bias[part.places])
         scale = _scale(part, rows, means[part.places])
-        voice = share * part.evidence / seen[part.places]
-        weight[part.places] += voice[:, None] * _levelled(part.head.weight, rows.weight, scale)
-        bias[part.places] += voice * _levelled(part.head.bias, rows.bias, scale)
-        loudness += [np.log(scale * part.temperature)] if scale > SILENT else []
-    temperature = float(np.exp(np.mean(loudness))) if loudness else 1.0
+        part_weight = share * part.evidence / images[part.places]
+        weight[part.places] += part_weight[:, None] * _rescaled(part.head.weight, rows.weight, scale)
+        bias[part.places] += part_weight * _rescaled(part.head.bias, rows.bias, scale)
+        log_scales += [np.log(scale * part.temperature)] if scale > IGNORED else []
+    temperature = float(np.exp(np.mean(log_scales))) if log_scales else 1.0
     return Head(weight.astype(np.float32), bias.astype(np.float32)), temperature
 
 
@@ -135,22 +135,22 @@ def together(parts: Sequence[HeadPart], known: Gaussians, prior: Prior) -> Head:
     return Head(head.weight / np.float32(temperature), head.bias / np.float32(temperature))
 
 
-def _levelled(own: Floats, closed: Floats, scale: float) -> NDArray[np.float64]:
+def _rescaled(rows: Floats, closed: Floats, scale: float) -> NDArray[np.float64]:
     """Return a head's rows or biases with the closed form's scale and mean."""
-    ours, theirs = own.astype(np.float64), closed.astype(np.float64)
-    return np.asarray(scale * (ours - ours.mean(axis=0)) + theirs.mean(axis=0))
+    own, target = rows.astype(np.float64), closed.astype(np.float64)
+    return np.asarray(scale * (own - own.mean(axis=0)) + target.mean(axis=0))
 
 
 def _scale(part: HeadPart, closed: Head, means: Floats) -> float:
     """Return κ, the factor that brings the head nearest to the closed form at the means of its own classes."""
-    ours, theirs = (_centred(head.logits(means)) for head in (part.head, closed))
-    loud = float(np.vdot(ours, ours))
-    return max(float(np.vdot(ours, theirs)) / loud, SILENT) if loud else SILENT
+    own, target = (_centred(head.logits(means)) for head in (part.head, closed))
+    square = float(np.vdot(own, own))
+    return max(float(np.vdot(own, target)) / square, IGNORED) if square else IGNORED
 
 
 def _centred(logits: Floats) -> NDArray[np.float64]:
-    found = logits.astype(np.float64)
-    return np.asarray(found - found.mean(axis=1, keepdims=True))
+    exact = logits.astype(np.float64)
+    return np.asarray(exact - exact.mean(axis=1, keepdims=True))
 
 
 # Merging: which links take effect in an agent's bank, and what each makes of its parts.
@@ -188,39 +188,39 @@ def with_merged_tasks(
     remembered
         Results of links from earlier calls; updated in place.
     """
-    before, found = dict(remembered or {}), Remembered()
+    earlier, results = dict(remembered or {}), Remembered()
     merged_tasks: list[Module] = []
-    taken: set[str] = set()
+    used: set[str] = set()
     misfits: Counter[str] = Counter()
-    with one_thread():  # several may round otherwise
+    with one_thread():  # several threads may round differently
         for link, parts in sorted(_candidates(modules, links), key=_precedence):
             ids = {part.id for part in parts}
-            if taken & ids or misfits[link.teacher_key] == MISFITS:
+            if used & ids or misfits[link.teacher_key] == MISFITS:
                 continue
             key = (link.digest, *(part.id for part in parts))
-            known = before.get(key)
-            found[key] = made = _made(link, parts, prior, complaint) if known is None else known
-            if isinstance(made, MergedTask):
-                merged_tasks.append(made)
-                taken |= ids
+            result = earlier.get(key)
+            results[key] = result = _result(link, parts, prior, complaint) if result is None else result
+            if isinstance(result, MergedTask):
+                merged_tasks.append(result)
+                used |= ids
             else:
                 misfits[link.teacher_key] += 1
     if remembered is not None:
         remembered.clear()
-        remembered.update(found)
-    alone = [module for module in modules if module.id not in taken]
-    return in_order(alone + merged_tasks)
+        remembered.update(results)
+    unmerged = [module for module in modules if module.id not in used]
+    return in_order(unmerged + merged_tasks)
 
 
-def _made(
+def _result(
     link: Link, parts: Sequence[Module], prior: Prior, complaint: Callable[[MergedTask], str | None]
 ) -> MergedTask | str:
     """Return the merged task of a link, or the reason why there is none."""
     reason = misfit(parts, prior)
     if reason is not None:
         return reason
-    made = merged_task(link, parts, prior)
-    return complaint(made) or made
+    task = merged_task(link, parts, prior)
+    return complaint(task) or task
 
 
 def merged_task(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask:
@@ -229,18 +229,18 @@ def merged_task(link: Link, parts: Sequence[Module], prior: Prior) -> MergedTask
     classes = union([part.card.classes for part in ordered])
     evidence = _evidence(ordered, classes)
     # All kinds that the parts share: an agent's mapper may use any of them.
-    known = {kind: _added(ordered, kind, evidence, classes) for kind in shared_kinds(ordered)}
+    anchors = {kind: _added(ordered, kind, evidence, classes) for kind in shared_kinds(ordered)}
     heads = [
-        HeadPart(Head.read(part.tensors), part.card.temperature, places, seen)
-        for part, places, seen in zip(ordered, classes.places, evidence, strict=True)
+        HeadPart(Head.read(part.tensors), part.card.temperature, places, images)
+        for part, places, images in zip(ordered, classes.places, evidence, strict=True)
     ]
-    tensors = _unrounded(together(heads, next(iter(known.values())), prior)) | _probes(ordered)
-    for kind, whole in known.items():
-        tensors |= KINDS[kind].of_gaussians(whole).exact_tensors()
+    tensors = _unrounded(together(heads, next(iter(anchors.values())), prior)) | _probes(ordered)
+    for kind, anchor in anchors.items():
+        tensors |= KINDS[kind].of_gaussians(anchor).exact_tensors()
     # These two words are part of the format: tasks are ordered by the hashes, in every release alike.
     content = _hash("joint-content", [link.task, *(part.content_id for part in ordered)])
     identity = _hash("joint", [link.digest, *(part.id for part in ordered)])
-    card = _card(link, ordered, classes, tuple(known))
+    card = _card(link, ordered, classes, tuple(anchors))
     return MergedTask(card, tensors, identity, content, sum(part.size for part in ordered), link, tuple(ordered))
 
 
@@ -252,8 +252,8 @@ def _added(parts: Sequence[Module], kind: str, evidence: Sequence[np.ndarray], c
 
 def _card(link: Link, parts: Sequence[Module], classes: Union, kinds: tuple[str, ...]) -> Card:
     """Return the card of the merged task, without the fields that describe a single part."""
-    nothing = dict.fromkeys(("validation_accuracy", "trial", "composed", "warm_start", "licence", "tags", "note"))
-    told: dict[str, object] = {
+    unset = dict.fromkeys(("validation_accuracy", "trial", "composed", "warm_start", "licence", "tags", "note"))
+    fields: dict[str, object] = {
         "task": link.task,
         "classes": classes.classes,
         "anchors": kinds,
@@ -265,12 +265,13 @@ def _card(link: Link, parts: Sequence[Module], classes: Union, kinds: tuple[str,
         "teacher": " + ".join(sorted({part.card.teacher for part in parts})),
         "teacher_key": link.teacher_key,
     }
-    return parts[0].card.model_copy(update=nothing | told)
+    return parts[0].card.model_copy(update=unset | fields)
 
 
 def _candidates(modules: Sequence[Module], links: Iterable[Link]) -> list[tuple[Link, list[Module]]]:
-    found = [(link, [m for m in modules if m.id in link.parts]) for link in links if not link.withdrawn]
-    return [(link, parts) for link, parts in found if len(parts) > 1]
+    """Return the links of two or more modules that are in the bank, each with these modules."""
+    pairs = [(link, [m for m in modules if m.id in link.parts]) for link in links if not link.withdrawn]
+    return [(link, parts) for link, parts in pairs if len(parts) > 1]
 
 
 def _precedence(candidate: tuple[Link, list[Module]]) -> tuple[bool, int, str]:
@@ -298,19 +299,19 @@ def _evidence(parts: Sequence[Module], classes: Union) -> list[np.ndarray]:
     middle = _middle_counts(counts, classes)
     shared, believed = classes.shared, []
     for count, places in zip(counts, classes.places, strict=True):
-        seen = np.minimum(count, MOST_EVIDENCE * middle[places])
-        most = MOST_EVIDENCE * seen[shared[places]].max(initial=0.0)
-        believed.append(np.where(shared[places], seen, np.minimum(count, most)))
+        limited = np.minimum(count, MOST_EVIDENCE * middle[places])
+        most = MOST_EVIDENCE * limited[shared[places]].max(initial=0.0)
+        believed.append(np.where(shared[places], limited, np.minimum(count, most)))
     return believed
 
 
 def _middle_counts(counts: Sequence[np.ndarray], classes: Union) -> np.ndarray:
     """Return the median of the teachers' counts for each class, the lower one if there are two."""
-    stands, said = np.concatenate(classes.places), np.concatenate(counts)
-    order = np.lexsort((said, stands))
-    teachers = np.bincount(stands, minlength=len(classes.classes))
+    places, stated = np.concatenate(classes.places), np.concatenate(counts)
+    order = np.lexsort((stated, places))
+    teachers = np.bincount(places, minlength=len(classes.classes))
     firsts = np.cumsum(teachers) - teachers
-    middle: np.ndarray = said[order][firsts + (teachers - 1) // 2]
+    middle: np.ndarray = stated[order][firsts + (teachers - 1) // 2]
     return middle
 
 

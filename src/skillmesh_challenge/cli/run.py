@@ -142,7 +142,7 @@ def _print(records: list[Record]) -> None:
     from skillmesh.cli import show
 
     columns = (">agents", ">seed", ">task given", ">task found", ">final", ">all data")
-    rows = show.table(None, "method", *columns, "task told")
+    rows = show.table(None, "method", *columns, "task label")
     for record in records:
         results: dict[str, Any] = record.results or {}
         together = results["bounds"].get("all_data_together", {}).get("final_accuracy")
@@ -152,7 +152,7 @@ def _print(records: list[Record]) -> None:
             str(record.settings.seed),
             *(show.percent(results[k]) for k in ("task_given_accuracy", "task_found_accuracy", "final_accuracy")),
             show.percent(together),
-            "yes" if record.settings.method.get("label") == "given" else "no",
+            "given" if record.settings.method.get("label") == "given" else "none",
         )
     show.console.print(rows)
     if several := [record for record in records if record.settings.agents > 1]:

@@ -18,7 +18,7 @@ REFERENCE = "LLL, no BB, MAHA"
 RECEIVED = inputs.TASKS - inputs.TASKS // inputs.AGENTS
 """Number of tasks an agent receives by the caption: all but its own two."""
 RECEIVED_OF_102 = inputs.TASKS - 1
-ALONE = "102 agents with one task each, not 51"
+ALONE = "102 agents with one task each, instead of 51 with two"
 STUDENT = inputs.MAHA_MACS_PER_IMAGE * inputs.CLASSES * inputs.IMAGES_PER_CLASS
 """MACs of a student: appendix C's MACs for each image it receives."""
 STUDENT_PRINTED = inputs.MAHA_MACS_PER_IMAGE * inputs.IMAGES_PER_TASK
@@ -45,7 +45,7 @@ class Way:
     """Assumption on the bytes, in addition to 102 agents."""
 
 
-ALL_BIASES = "biases of all 50,312 convolution outputs (201 KB), not of 17,472 (70 KB)"
+ALL_BIASES = "biases of all 50,312 convolution outputs (201 KB), instead of 17,472 (70 KB)"
 SUPSUP = "Parallel SUPSUP"
 GMMC = sharing.HEAD + sharing.CLUSTERS
 MAHA = sharing.HEAD + sharing.IMAGES_OF_CLASSES
@@ -97,21 +97,24 @@ def parallel_cells() -> list[PaperCell]:
         ours[row, "efficiency"] = _efficiency(row, way, single, table[row, "teacher MACs"])
         ours[row, "CPU usage"] = Ours(
             table[row, "total MACs"] / table[REFERENCE, "total MACs"] if row != REFERENCE else Range.of(1.0),
-            "total / total of the reference, as printed",
+            "total MACs / total MACs of the reference, both as printed",
         )
     least = ours[REFERENCE, "efficiency"]
-    ours["all ways of LLL", "efficiency"] = replace(least, remark="maha without biases has the least")
+    ours["all four LLL rows", "efficiency"] = replace(least, remark="The lowest is MAHA without biases")
     return cells("parallel", ours)
 
 
 def _teacher(single: Range) -> Ours:
     return Ours(
-        single * (1 / inputs.AGENTS), "table 1's MACs / N, N = 51", single * (1 / inputs.TASKS), f"{ALONE}: / 102"
+        single * (1 / inputs.AGENTS),
+        "table 1's MACs / N, with N = 51",
+        single * (1 / inputs.TASKS),
+        f"{ALONE}: table 1's MACs / 102",
     )
 
 
 def _bytes(way: Way) -> Ours:
-    assumption = f"{ALONE}: 101 tasks received" + (f"; {way.assumption}" if way.assumption else "")
+    assumption = f"{ALONE}: each receives 101 tasks" + (f"; {way.assumption}" if way.assumption else "")
     return Ours(
         Range.of(RECEIVED * way.stated),
         "bytes of one task × 100 received tasks",
@@ -124,7 +127,8 @@ def _mask_bytes(way: Way) -> Ours:
     return Ours(
         Range.of(RECEIVED * way.stated),
         "one bit for each of ResNet-50's 25.5 million weights × 100 received tasks",
-        remark="101 × 3.00 MB would be 24.0 million bits; ResNet-50's convolutions have 23.5 million weights",
+        remark="the printed bytes are 101 × 3.00 MB, which is 24.0 million bits per task; ResNet-50's "
+        "convolutions have 23.5 million weights",
     )
 
 
@@ -135,14 +139,15 @@ def _student(way: Way) -> Ours:
         Range.of(way.student),
         "250,000 MACs (appendix C) × 5 images × 5,033 classes",
         Range.of(way.student_printed),
-        "250,000 × 20,012, the mean number of a task's training images",
-        f"Neither counts the student's forward pass over the images that it gets: {STUDENT_PASSES:.2E} MACs",
+        "250,000 MACs × 20,012, the mean number of training images per task",
+        "Neither value includes the student's forward passes over the images it receives: "
+        f"{STUDENT_PASSES:.2E} MACs",
     )
 
 
 def _total(table: dict[Key, Range], row: str) -> Ours:
     parts = table[row, "teacher MACs"] + table[row, "bytes"] * inputs.ALPHA + table[row, "student MACs"]
-    return Ours(parts, "teacher + 1,000 × bytes + student, as printed")
+    return Ours(parts, "teacher MACs + 1,000 × bytes + student MACs, all as printed")
 
 
 def _efficiency(row: str, way: Way, single: Range, teacher: Range) -> Ours:
@@ -151,14 +156,14 @@ def _efficiency(row: str, way: Way, single: Range, teacher: Range) -> Ours:
     total = stated + inputs.ALPHA * RECEIVED * way.stated + way.student
     own = row == SUPSUP or _source(row) == row
     likely = teacher if own else Range.of(single_agent(row) / inputs.TASKS)
-    cost = "the teacher's MACs as printed" if own else f"a single agent's cost of {single_agent(row):.4E}"
+    cost = "the teacher's MACs as printed" if own else f"a cost of {single_agent(row):.4E} MACs for a single agent"
     extra = overhead_in_efficiency(way)
     return Ours(
         Range.of(stated / total),
-        "table 1's MACs / (N × total), N = 51",
+        "table 1's MACs / (N × total MACs), with N = 51",
         Range(likely.low / (likely.low + extra), likely.high / (likely.high + extra)),
         f"{ALONE}; the bytes of one received task instead of 101"
-        + ("; the student's work 101 times" if way.student else "")
+        + ("; the student's work counted 101 times" if way.student else "")
         + f"; {cost}",
         _with_passes(single.middle, way) if way.student else "",
     )
@@ -172,6 +177,7 @@ def _with_passes(single: float, way: Way) -> str:
         passes = STUDENT_PASSES * received / inputs.TASKS
         teacher = single / agents
         efficiencies.append(teacher / (teacher + inputs.ALPHA * received * way.stated + way.student + passes))
-    return "{:.2f} ({:.2f} with 102 agents) if the student's passes over the images sent to it count".format(
-        *efficiencies
-    )
+    return (
+        "With the student's forward passes over the images it receives, the caption's formula gives "
+        "{:.2f} ({:.2f} with 102 agents)"
+    ).format(*efficiencies)

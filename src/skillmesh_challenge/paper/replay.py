@@ -12,7 +12,7 @@ from skillmesh_challenge.paper.figures import PaperFigure, Range
 PAIRS = inputs.TASKS * (inputs.TASKS - 1) // 2
 """1 + 2 + … + (N − 1): each task is rehearsed once with every later one."""
 PRINTED_PAIRS = (inputs.TASKS - 1) * (inputs.TASKS - 2) // 2
-SLIP = "(N − 1)(N − 2)/2, a slip: the sum ends at N − 1, not N − 2"
+SLIP = "(N − 1)(N − 2)/2, which leaves out the last term: the sum ends at N − 1, not N − 2"
 GAMMA = inputs.REPLAYED_PER_CLASS * inputs.CLASSES / inputs.TRAIN_IMAGES
 """Share of images kept with ten images of each class, 0 to 1."""
 STATED_GAMMA = inputs.REPLAYED_PER_CLASS / inputs.STATED_IMAGES_PER_CLASS
@@ -50,46 +50,49 @@ def _replay_inputs() -> dict[Key, Ours]:
         ("images per task (S)", "number"): Ours(
             Range.of(inputs.IMAGES_PER_TASK),
             "2,041,225 / 102",
-            remark="an eighth of it; S drops out of the formula, so nothing depends on it",
+            remark="the printed number is an eighth of the mean. S cancels out, so no other figure depends on it",
         ),
         ("images per class", "number"): Ours(
             Range.of(inputs.TRAIN_IMAGES / inputs.CLASSES),
             "2,041,225 / 5,033",
-            remark="neither the mean nor the median over tasks is 254, nor with all classes of Insecta",
+            remark="254 is neither the mean nor the median over tasks, with 500 or all classes of Insecta",
         ),
-        ("share replayed (gamma)", "number"): Ours(
-            Range.of(GAMMA), "10 × 5,033 / 2,041,225", Range.of(STATED_GAMMA), "10 / 254"
+        ("share of images rehearsed (gamma)", "number"): Ours(
+            Range.of(GAMMA),
+            "10 × 5,033 / 2,041,225",
+            Range.of(STATED_GAMMA),
+            "10 / 254, the paper's images per class",
         ),
         ("MACs per packet of 1500 bytes", "MACs"): Ours(Range.of(1500.0 * inputs.ALPHA), "1,500 × 1,000"),
     }
 
 
 def _replay_times() -> dict[Key, Ours]:
-    stated = "the paper's own gamma of 0.04 and sum of 5,050"
+    stated = "the paper's own gamma of 0.04 and its sum of 5,050"
     return {
-        ("time of rehearsing", "times one task"): Ours(
+        ("time for rehearsal", "in units of one task"): Ours(
             Range.of(GAMMA * PAIRS), "gamma × N(N − 1)/2", Range.of(0.04 * PRINTED_PAIRS), stated
         ),
-        ("time of all tasks, gamma = 0.04", "times one task"): Ours(
+        ("time for all tasks, gamma = 0.04", "in units of one task"): Ours(
             Range.of(total_time(GAMMA)),
             "N + gamma × N(N − 1)/2",
             Range.of(total_time(0.04, PRINTED_PAIRS)),
             stated,
-            f"{exact_time(inputs.REPLAYED_PER_CLASS):.0f} with the list's own sizes and order: tasks of many "
-            "classes come early",
+            f"It is {exact_time(inputs.REPLAYED_PER_CLASS):.0f} with the sizes and the order of the paper's list "
+            "of datasets, where tasks with many classes come early",
         ),
-        ("time of all tasks, all images kept", "times one task"): Ours(
+        ("time for all tasks, all images kept", "in units of one task"): Ours(
             Range.of(total_time(1.0)),
             "N + N(N − 1)/2",
             Range.of(total_time(1.0, PRINTED_PAIRS)),
             SLIP,
-            f"{exact_time(None):,.0f} with the list's own sizes and order",
+            f"It is {exact_time(None):,.0f} with the sizes and the order of the paper's list of datasets",
         ),
-        ("increase when all images are kept", "times"): Ours(
+        ("increase when all images are kept", "factor"): Ours(
             Range.of(total_time(1.0) / inputs.TASKS),
-            "(N + N(N − 1)/2) / N: against learning the same tasks without rehearsing",
+            "(N + N(N − 1)/2) / N: compared with learning the same tasks without rehearsal",
             Range.of(total_time(1.0)),
-            "against one task, learned by one of 102 parallel agents",
+            "compared with one task, learned by one of 102 parallel agents",
         ),
     }
 
@@ -100,18 +103,22 @@ def mapper_cells() -> list[PaperCell]:
     return cells(
         "mapper",
         {
-            ("tasks until then", "tasks"): Ours(
+            ("tasks before the slope changes", "number"): Ours(
                 Range.of(tasks_until(4000)),
-                "tasks of the list until 5 images of each class are 4,000",
-                remark="after 12 tasks 1,695 classes have sent 8,475 images, twice as many",
+                "tasks of the list until 5 images per class add up to 4,000",
+                remark="after 12 tasks, 1,695 classes have sent 8,475 images, twice as many",
             ),
-            ("images at which maha's slope changes", "images"): Ours(remark="read off a plot that the text lacks"),
+            ("images at which maha's slope changes", "number"): Ours(
+                remark="read off a plot that is not in the text we have"
+            ),
             ("maha MACs per image", "MACs"): Ours(
                 Range.of(covariance),
                 "2048 × 2049 / 2, the outer product of one image's features",
-                remark="measured by a counter, the text says; an eighth of the products that there are",
+                remark="the text says that a counter measured it; it is an eighth of the products needed",
             ),
-            ("tasks at which GMMC's line meets zero", "tasks"): Ours(line, "0.952 / 0.0012, as printed"),
-            ("tasks at which MAHA's line meets zero", "tasks"): Ours(remark="its line is not printed"),
+            ("tasks at which GMMC's line meets zero", "number"): Ours(line, "0.952 / 0.0012, as printed"),
+            ("tasks at which MAHA's line meets zero", "number"): Ours(
+                remark="the equation of this line is not printed"
+            ),
         },
     )

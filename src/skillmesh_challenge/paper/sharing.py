@@ -12,7 +12,7 @@ IMAGES_OF_TASK = inputs.IMAGES_PER_CLASS * inputs.IMAGE_BYTES
 """Bytes of five images per task (appendix G)."""
 IMAGES_OF_CLASSES = IMAGES_OF_TASK * inputs.CLASSES_PER_TASK
 """Bytes of five images per class (section 4)."""
-CUT = "The paper cuts digits off where it should round"
+CUT = "The paper truncates where it should round"
 
 
 def biases(channels: int) -> float:
@@ -35,11 +35,13 @@ def _cut(total: float, step: float) -> Range:
 def _parts() -> dict[Key, Ours]:
     head2toe = inputs.STATED_BIASES * inputs.CLASSES_PER_TASK * inputs.FLOAT_BYTES
     section4 = (
-        "Section 4 and table 2 have five images of each class instead: "
+        "Section 4 and table 2 count five images per class instead: "
         f"{IMAGES_OF_CLASSES / 1e6:.1f} MB, 49 times as much"
     )
     return {
-        ("last layer weights", "bytes"): Ours(Range.of(HEAD), "2048 × c × 4", remark="without the c biases"),
+        ("last layer weights", "bytes"): Ours(
+            Range.of(HEAD), "2048 × c × 4", remark="without the head's biases; c is the number of classes per task"
+        ),
         ("BB biases", "bytes"): Ours(Range.of(STATED_BIASES), "17,472 × 4"),
         ("GMMC clusters", "bytes"): Ours(
             Range.of(CLUSTERS), "k × (2048 + 2048) × 4", _cut(CLUSTERS, 1e3), f"{CUT}: 409,600 bytes"
@@ -61,11 +63,11 @@ def _sums() -> dict[Key, Ours]:
             formula = f"head + {'clusters' if anchor == 'GMMC' else '5 images'}{' + biases' if extra else ''}"
             sums[row, "bytes"] = Ours(Range.of(total), formula, _cut(total, step), f"{CUT}: {total:,.0f} bytes")
     most = HEAD + IMAGES_OF_CLASSES + SENT_BIASES
-    sums["at most per task", "bytes"] = Ours(
+    sums["upper limit per task", "bytes"] = Ours(
         Range.of(most),
-        "head + 5 images of each class (section 4) + biases",
+        "head + 5 images per class (section 4) + biases",
         Range.of(HEAD + IMAGES_OF_TASK + STATED_BIASES),
-        "five images of each task, as in appendix G; table 2's bytes are 33 times as many",
+        "five images per task, as in appendix G; table 2's bytes per task are 33 times the limit",
     )
     return sums
 
@@ -77,19 +79,19 @@ def _numbers() -> dict[Key, Ours]:
         ("classes per task", "number"): Ours(Range.of(inputs.CLASSES_PER_TASK), "5,033 / 102"),
         ("BB biases", "number"): Ours(
             Range.of(inputs.XCEPTION_CHANNELS),
-            "one for each output of each convolution (section 4)",
+            "one for each output channel of each convolution (section 4)",
             middle,
-            "the pointwise convolutions of the middle flow alone: 8 blocks × 3 × 728",
-            "Table 2's bytes have all 50,312 (see there)",
+            "only the pointwise convolutions of the middle flow: 8 blocks × 3 × 728",
+            "Table 2's bytes include all 50,312 (see the notes of table 2)",
         ),
-        ("neurons of xception", "number"): Ours(
+        ("neurons of Xception", "number"): Ours(
             Range.of(inputs.XCEPTION_CHANNELS),
-            "outputs of all its convolutions",
-            remark="23,048 of them are depthwise, 27,168 pointwise, 96 plain: none of these is 22k",
+            "output channels of all its convolutions",
+            remark="23,048 belong to depthwise convolutions, 27,168 to pointwise, 96 to plain ones; none is 22k",
         ),
-        ("parameters of xception", "number"): Ours(Range.of(inputs.XCEPTION_COUNTED), "counted"),
-        ("xception's weights (EWC)", "bytes"): Ours(weights, "22.9 M × 4"),
+        ("parameters of Xception", "number"): Ours(Range.of(inputs.XCEPTION_COUNTED), "counted in the network"),
+        ("Xception's weights (EWC)", "bytes"): Ours(weights, "22.9 M × 4"),
         ("SUPSUP's own task mapper, GPU memory", "bytes"): Ours(
-            remark="10 GB for each of 102 tasks; what needs them is not said"
+            remark="10 GB for each of 102 tasks; the paper does not say what needs them"
         ),
     }

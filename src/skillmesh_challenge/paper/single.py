@@ -24,7 +24,7 @@ def single_cells() -> list[PaperCell]:
         elif column == "CPU usage":
             usage = table[row, "training MACs"] / table[REFERENCE, "training MACs"]
             value = Range.of(1.0) if row == REFERENCE else usage
-            ours[row, column] = Ours(value, "training MACs / those of the reference, as printed")
+            ours[row, column] = Ours(value, "training MACs / training MACs of the reference, both as printed")
     return cells("single", ours)
 
 
@@ -36,9 +36,16 @@ def _training(row: str, printed: Range) -> Ours:
     if row == "SUPSUP":
         return _supsup()
     if row == "PSP":
-        return Ours(remark=f"{printed.middle / inputs.TRAIN_IMAGES:.2E} per image of ResNet-18; epochs not stated")
+        each = printed.middle / inputs.TRAIN_IMAGES
+        return Ours(
+            remark=f"the printed figure is {each:.2E} MACs per image with ResNet-18; the number of epochs is not "
+            "stated"
+        )
     passes = printed.middle / PASS
-    return Ours(remark=f"{passes:.1f} passes of Xception (8.42 GMACs) per image; how they come about is not said")
+    return Ours(
+        remark=f"the printed figure is {passes:.1f} forward passes of Xception (8.42 GMACs) per image; the paper "
+        "does not derive this number"
+    )
 
 
 def _head_only(row: str) -> Ours:
@@ -46,20 +53,20 @@ def _head_only(row: str) -> Ours:
     each = solved / inputs.TRAIN_IMAGES / 1e9
     return Ours(
         Range.of(float(inputs.TRAIN_IMAGES * inputs.XCEPTION_PASS)),
-        "2,041,225 images × one pass of Xception (8.355 GMACs, products only)",
+        "2,041,225 images × one forward pass of Xception (8.355 GMACs, products only)",
         Range.of(solved),
-        f"{each:.3f} GMACs per image, as table 2's efficiency needs; Xception with norms, activations and pools "
-        "is 8.42, the rest is head and anchor, which nothing breaks down",
+        f"{each:.3f} GMACs per image, as table 2's efficiency implies. Xception with norms, activations and pools "
+        "takes 8.42; the rest would be head and anchor, for which the paper gives no breakdown",
     )
 
 
 def _biases(row: str) -> Ours:
     return Ours(
         reached=Range.of((TRAINING_PASSES + 1) * PASS),
-        assumption=f"a guess: {EPOCHS} epochs of one pass forward and twice that backward, and one pass for the "
-        "anchor, at 8.42 GMACs",
-        remark=f"Table 2's efficiency needs {single_agent(row):.4E}; no weight's gradient is needed, so once "
-        "backward would do",
+        assumption=f"a guess: {EPOCHS} epochs, each with a forward pass (8.42 GMACs) and a backward pass of twice "
+        "its cost, and one more forward pass for the anchor",
+        remark=f"Table 2's efficiency implies {single_agent(row):.4E}. Training biases needs no gradients of "
+        "weights, so a backward pass could cost the same as a forward pass",
     )
 
 
@@ -69,13 +76,14 @@ def _replay(printed: Range) -> Ours:
     above = [f"{100 * (number / printed.middle - 1):.1f} %" for number in (value, finer)]
     return Ours(
         Range.of(value),
-        f"304 / 102 (appendix D) × {TRAINING_PASSES} passes (a guess: {EPOCHS} epochs) × 8.42 GMACs",
-        remark=f"{above[0]} above the printed one; with gamma = 10/254 {above[1]}",
+        f"304 / 102 (appendix D) × 2,041,225 images × {TRAINING_PASSES} passes (a guess: {EPOCHS} epochs of 3) "
+        "× 8.42 GMACs",
+        remark=f"{above[0]} above the printed figure; {above[1]} above it with gamma = 10/254",
     )
 
 
 def _supsup() -> Ours:
     return Ours(
         reached=Range.of(120 * inputs.TRAIN_IMAGES * inputs.RESNET50_PASS_PTFLOPS),
-        assumption="a guess: 40 epochs × 3 passes of ResNet-50 (4.12 GMACs)",
+        assumption="a guess: 40 epochs, each costing 3 forward passes of ResNet-50 (4.12 GMACs)",
     )

@@ -33,7 +33,8 @@ def per_task(comparison: Comparison) -> Figure:
     title = "Accuracy of every task at the end"
     caption = (
         "One panel per method, one group of bars per task, in the order in which they were learned: right class "
-        "with the task given, right task, and final (right task and class, no task label unless the task is told)."
+        "with the task given, right task, and final (right task and class; no task label, unless the method is "
+        "given it)."
         + (
             " Whiskers are 95 % confidence intervals over seeds."
             if any(len(g.records) > 1 for g in groups)
@@ -88,7 +89,7 @@ def _bars(groups: list[Group]) -> Canvas:
         last = not same or axes is panels[-1]
         few = longest <= FEW and max(map(len, group.tasks)) <= SHORT
         axes.set_xticks(at, group.tasks if last else [], rotation=0 if few else 90, fontsize=9 if few else 7.5)
-    # A method that is told the task has no bar for "task found"; the panel with the most bars names them all.
+    # A method that is given the task has no bar for "task found"; the panel with the most bars names them all.
     handles, names = max((axes.get_legend_handles_labels() for axes in panels), key=lambda legend: len(legend[1]))
     panels[0].legend(handles, names, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, handlelength=1.2)
     return figure
@@ -122,13 +123,13 @@ def module_bytes(comparison: Comparison) -> Figure:
 
 
 def _parts(groups: list[Group]) -> list[str]:
-    names = {part for group in groups for m in group.first.learned for part in (m.parts or {"not told apart": 0})}
+    names = {part for group in groups for m in group.first.learned for part in (m.parts or {"undivided": 0})}
     return [part for part in PARTS if part in names] + sorted(names - set(PARTS))
 
 
 def _sizes(group: Group, task: str, parts: list[str]) -> dict[str, int]:
     learned = group.learned(task)
-    sizes = learned.parts or {"not told apart": learned.module_bytes}
+    sizes = learned.parts or {"undivided": learned.module_bytes}
     return {part: sizes.get(part, 0) for part in parts}
 
 

@@ -63,7 +63,7 @@ def bounds_in_words(groups: Sequence[Group]) -> str:
     """Return sentences that name the upper bounds, and the methods for which one does not hold."""
     upper, lower = [], []
     for name, words in WORDS.items():
-        bounds = {g.label: bounds_of(g)[name] for g in groups if not (g.told and name == TASK_GIVEN)}
+        bounds = {g.label: bounds_of(g)[name] for g in groups if not (g.has_task_label and name == TASK_GIVEN)}
         above = [label for label, bound in bounds.items() if bound.holds]
         below = [label for label, bound in bounds.items() if bound.known and not bound.holds]
         if above:

@@ -40,8 +40,8 @@ class Group:
         return self.first.settings.agents
 
     @property
-    def told(self) -> bool:
-        """Whether the method is given the task of every test image, as baselines are in the paper."""
+    def has_task_label(self) -> bool:
+        """Whether the method is given the task label of every test image, as baselines are in the paper."""
         return bool(self.method.get("label") == "given")
 
     @property
@@ -215,7 +215,7 @@ def _labels(records: Sequence[Record]) -> list[str]:
 
 
 def _name(method: dict[str, Any]) -> str:
-    return f"{method['name']}, task told" if method.get("label") == "given" else str(method["name"])
+    return f"{method['name']}, with task label" if method.get("label") == "given" else str(method["name"])
 
 
 def _warnings(families: Sequence[RunFamily]) -> list[str]:

@@ -47,7 +47,7 @@ def task_1(comparison: Comparison) -> Figure:
     title = "Accuracy of task 1 over time"
     caption = (
         f"Final accuracy on the first task ({', '.join(names)}) as more and more tasks are learned. Losses of a "
-        "method without a task label are images taken for other tasks; losses of one that is told the task are "
+        "method without a task label are images taken for other tasks; losses of one that is given it are "
         "forgetting." + _seeds(comparison) + AXIS
     )
     alt = "Lines over the number of tasks. " + _ends(curves)
@@ -63,7 +63,8 @@ def task_1(comparison: Comparison) -> Figure:
 
 def average(comparison: Comparison) -> Figure:
     final = {group.label: group.average_curve("final") for group in comparison.shown}
-    unlabelled = [group for group in comparison.shown if not group.told]  # with labels both curves are equal
+    # With a task label, both curves are equal.
+    unlabelled = [group for group in comparison.shown if not group.has_task_label]
     given = {f"{group.label}, task given": group.average_curve("given") for group in unlabelled}
     together = {group.label: bounds_of(group)[ALL_DATA] for group in comparison.shown}
     title = "Average accuracy over time"

@@ -10,15 +10,15 @@ from skillmesh_challenge.metrics import Interval, after_learning, forgetting
 from skillmesh_challenge.report.collect import Comparison, Group
 from skillmesh_challenge.report.figure import Figure
 from skillmesh_challenge.report.style import GREY, PALETTE, canvas, limits
-from skillmesh_challenge.report.table import ReportTable, percent, rows, text, yes
+from skillmesh_challenge.report.table import TASK_LABEL, ReportTable, percent, rows, task_label, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 LOOKS: dict[bool, dict[str, Any]] = {
-    True: {"color": GREY, "marker": "o", "markerfacecolor": "white", "label": "task told"},
-    False: {"color": PALETTE[0], "marker": "o", "label": "nothing told"},
+    True: {"color": GREY, "marker": "o", "markerfacecolor": "white", "label": "task label given"},
+    False: {"color": PALETTE[0], "marker": "o", "label": "no task label"},
 }
 
 
@@ -27,8 +27,8 @@ class DotRow:
     """A method with its accuracies and forgetting, as shares."""
 
     label: str
-    told: bool
-    """Whether the method is given the task of every test image."""
+    has_task_label: bool
+    """Whether the method is given the task label of every test image."""
     learned: Interval
     forgotten: Interval
     final: Interval
@@ -43,7 +43,8 @@ def learned_and_forgotten(comparison: Comparison) -> Figure | None:
     caption = (
         "Left: average accuracy of the tasks just after learning, with the task given. Middle: drop of the final "
         "accuracy from its best value to the end. Right: final accuracy at the end. Hollow dots: the method is "
-        "told the task of every test image. A method that learns nothing forgets nothing: read both together."
+        "given the task label of every test image. A method that learns nothing forgets nothing: read both "
+        "together."
         + (" Whiskers are 95 % confidence intervals over seeds." if any(map(_has_whiskers, methods)) else "")
     )
     alt = "Dots. " + "; ".join(
@@ -51,9 +52,10 @@ def learned_and_forgotten(comparison: Comparison) -> Figure | None:
         f"{100 * row.final.mean:.1f} % left"
         for row in methods
     )
-    columns = ("run", "task told", "just after learning", "forgotten", "at the end")
+    columns = ("run", TASK_LABEL, "just after learning", "forgotten", "at the end")
     cells = [
-        [text(row.label), yes(row.told), *map(percent, (row.learned, row.forgotten, row.final))] for row in methods
+        [text(row.label), task_label(row.has_task_label), *map(percent, (row.learned, row.forgotten, row.final))]
+        for row in methods
     ]
     table = ReportTable("learned-and-forgotten", title, columns, rows(cells))
     return Figure("learned-and-forgotten", title, caption, alt, lambda: draw(methods), table)
@@ -69,7 +71,7 @@ def _row(group: Group) -> DotRow | None:
     final = group.figure("final_accuracy")
     if learned is None or forgotten is None or final is None:
         return None
-    return DotRow(group.label, group.told, learned, forgotten, final)
+    return DotRow(group.label, group.has_task_label, learned, forgotten, final)
 
 
 def _has_whiskers(row: DotRow) -> bool:
@@ -98,7 +100,9 @@ def draw(methods: Sequence[DotRow]) -> Canvas:
 def _dots(axes: Axes, methods: Sequence[DotRow], figures: Sequence[Interval], label: str) -> None:
     for at, (row, figure) in enumerate(zip(methods, figures, strict=True)):
         wide = None if figure.half_width is None else 100 * figure.half_width
-        drawn = axes.errorbar(100 * figure.mean, at, xerr=wide, linestyle="", linewidth=1, **LOOKS[row.told])
+        drawn = axes.errorbar(
+            100 * figure.mean, at, xerr=wide, linestyle="", linewidth=1, **LOOKS[row.has_task_label]
+        )
         drawn.lines[0].set_clip_on(False)  # else a dot at 100 % is cut off
     axes.set_xlabel(label)
     axes.grid(axis="both")

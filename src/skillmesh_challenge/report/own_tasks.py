@@ -21,7 +21,7 @@ def own_tasks(comparison: Comparison) -> ReportTable:
             lines.append([*head, *figures, text(mistakes.get(task, "–"))])
     columns = ("run", "task", "classes", "test images", *FIGURES, "most frequent mistake")
     about = (
-        "Final: right task and right class, without a task label (unless the method is told it). Task found: "
+        "Final: right task and right class, without a task label (unless the method is given it). Task found: "
         "right task. Task given: right class when the task is given."
     )
     return ReportTable("your-tasks", "Accuracy of each task at the end", columns, rows(lines), about=about)
@@ -33,7 +33,7 @@ def in_short(group: Group) -> str:
     shares = {task: share.mean for task in group.tasks if (share := group.at_the_end(task, "final")) is not None}
     if final is None or not shares:
         return f"{group.label}: no final accuracy."
-    label = "the task given" if group.told else "no task label"
+    label = "the task given" if group.has_task_label else "no task label"
     count = len(shares)
     average = f", on average over {count} tasks" if count > 1 else ""
     start = f"{group.label}: {_percent(final.mean)} of the test images are answered right with {label}{average}."

@@ -17,16 +17,26 @@ from skillmesh_challenge.paper.parallel import REFERENCE, parallel_cells
 from skillmesh_challenge.paper.single import single_cells
 from skillmesh_challenge.report.bounds import ALL_DATA, TASK_GIVEN, bounds_in_words, bounds_of
 from skillmesh_challenge.report.collect import Comparison, Group
-from skillmesh_challenge.report.table import Cell, ReportTable, mean, number, numbered, percent, text, yes
+from skillmesh_challenge.report.table import (
+    TASK_LABEL,
+    Cell,
+    ReportTable,
+    mean,
+    number,
+    numbered,
+    percent,
+    task_label,
+    text,
+)
 
 CONTRADICTED = ("explained", "no explanation")
 """Verdicts on cells whose formula, where the paper states one, gives another figure."""
 NOT_COMPARABLE = (
     "The paper's figures are for 102 tasks with Xception at 299 pixels, ours for the tasks, images and backbone "
     "of these runs: compare kinds of methods, not single figures. Our average accuracies force an answer "
-    "(“unknown” is not allowed). Where the task was told, the test was easier: only one task's classes are "
-    "possible. The paper tells the task to all its baselines, but not to its LLL. Marked figures of the paper "
-    "are contradicted by its own text; the value that its formula gives is in brackets."
+    "(“unknown” is not allowed). Where the task label was given, the test was easier: only one task's "
+    "classes are possible. The paper gives it to all its baselines, but not to its LLL. Marked figures of the "
+    "paper are contradicted by its own text; the value that its formula gives is in brackets."
 )
 Ours = Callable[[Group, Group | None], Sequence[Cell]]
 
@@ -106,7 +116,7 @@ def _table(
             (
                 *(text("ours"), text(group.label), number(len(group.tasks))),
                 number(1 if agents == 1 else group.agents),
-                yes(group.told),
+                task_label(group.has_task_label),
                 *ours(group, _reference(group, groups, agents > 1)),
                 *(bound.cell(notes) for bound in bounds_of(group).values()),
             )
@@ -117,9 +127,10 @@ def _table(
     table_rows = rows_like(None)
     for row, by_column in printed.items():
         figures = [_printed(by_column[column], notes) for column in columns]
-        head = (text("paper"), text(row), number(inputs.TASKS), number(agents), yes(not row.startswith("LLL")))
+        label = task_label(not row.startswith("LLL"))
+        head = (text("paper"), text(row), number(inputs.TASKS), number(agents), label)
         table_rows += [(*head, *figures, number(None), number(None)), *rows_like(row)]
-    heads = ("of", "method", "tasks", "agents", "task told", *columns, TASK_GIVEN, ALL_DATA)
+    heads = ("of", "method", "tasks", "agents", TASK_LABEL, *columns, TASK_GIVEN, ALL_DATA)
     set_off = frozenset(index for index, row in enumerate(table_rows) if row[0].text == "ours")
     about = f"{NOT_COMPARABLE} {bounds_in_words(groups)}"
     return ReportTable(name, title, heads, tuple(table_rows), numbered(notes), about, set_off)

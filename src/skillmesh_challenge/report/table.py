@@ -14,6 +14,8 @@ from skillmesh.common.files import write_whole
 from skillmesh_challenge.metrics import Interval
 
 NOTHING = "–"
+TASK_LABEL = "task label"
+"""Name of the column that `task_label` fills."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ def text(value: object) -> Cell:
     return Cell(str(value))
 
 
-def yes(value: bool) -> Cell:
-    return Cell("yes" if value else "no")
+def task_label(given: bool) -> Cell:
+    """Return the cell of the column `TASK_LABEL`: whether a method gets the task label of every test image."""
+    return Cell("given" if given else "none")
 
 
 def number(value: float | None, form: str = "{:,.0f}") -> Cell:

@@ -8,7 +8,18 @@ from skillmesh_challenge.metrics import Interval
 from skillmesh_challenge.report.bounds import ALL_DATA, bounds_in_words, bounds_of
 from skillmesh_challenge.report.collect import Comparison, Group, places
 from skillmesh_challenge.report.paper_tables import table_1, table_2
-from skillmesh_challenge.report.table import Cell, ReportTable, mean, number, numbered, percent, rows, text, yes
+from skillmesh_challenge.report.table import (
+    TASK_LABEL,
+    Cell,
+    ReportTable,
+    mean,
+    number,
+    numbered,
+    percent,
+    rows,
+    task_label,
+    text,
+)
 
 ACCURACIES = {
     "task given": "task_given_accuracy",
@@ -32,18 +43,18 @@ def _accuracy(comparison: Comparison) -> ReportTable:
             text(group.label),
             number(len(group.tasks)),
             number(len(group.records)),
-            yes(group.told),
+            task_label(group.has_task_label),
             *(percent(group.figure(name)) for name in ACCURACIES.values()),
             bounds_of(group)[ALL_DATA].cell(notes),
             mean(group.figure("module_bytes"), "{:,.0f}"),
         ]
         for group in comparison.groups
     ]
-    columns = ("run", "tasks", "seeds", "task told", *ACCURACIES, ALL_DATA, "bytes per task")
+    columns = ("run", "tasks", "seeds", TASK_LABEL, *ACCURACIES, ALL_DATA, "bytes per task")
     about = (
         "Macro averages over all tasks at the end; with several seeds the mean and its 95 % confidence interval "
-        "(Student's t). A method that is told the task of every test image has an easier test: compare its final "
-        "accuracy with the “task given” accuracy of the others. "
+        "(Student's t). A method that is given the task label of every test image has an easier test: compare "
+        "its final accuracy with the “task given” accuracy of the others. "
     ) + bounds_in_words(comparison.groups)
     return ReportTable("accuracy", "Averages of the runs", columns, rows(cells), numbered(notes), about)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 CLUSTERS = (1, 2, 5, 10, 25, 50, 100)
 PAPERS = 25
 WAYS: dict[str, tuple[Representation, float]] = {
-    "features, as the paper": ("features", 1e-6),
-    "sqrt-features, variance floor 0.01": ("sqrt-features", 1e-2),
+    "plain features, as in the paper": ("features", 1e-6),
+    "square-rooted features, variance floor 0.01": ("sqrt-features", 1e-2),
 }
 
 
@@ -33,8 +33,9 @@ def gmmc_clusters(settings: StudySettings) -> Findings:
         prior = backbone.calibration.prior(representation, compact=False)
         rows += [_row(way, count, floor, seen, prior, settings) for count in CLUSTERS]
     notes = [
-        f"{counted(tasks)}; averages over tasks. A task with fewer training images than k has a cluster for each.",
-        *(_best(way, [row for row in rows if row["gmmc on"] == way]) for way in WAYS),
+        f"{counted(tasks)}; averages over tasks. A task with fewer training images than k has "
+        "one cluster per image.",
+        *(_best(way, [row for row in rows if row["input of gmmc"] == way]) for way in WAYS),
     ]
     return Findings("gmmc's number of clusters per task", rows, notes)
 
@@ -50,10 +51,10 @@ def _row(
     fitted = fit_anchors(seen, "gmmc", chosen, advance)
     recognised = recognise(seen, fitted.anchors, "gmmc", prior, ("test", "train"))
     return {
-        "gmmc on": way,
+        "input of gmmc": way,
         "k": count,
         "task found, %": percent(recognised["test"]),
-        "of training images, %": percent(recognised["train"]),
+        "task found on training images, %": percent(recognised["train"]),
         "worst task, %": percent([min(recognised["test"])]),
         "KB per task": round(fitted.kilobytes_per_task, 3),
         "EM, MACs per task": fitted.macs / len(seen),
@@ -64,9 +65,9 @@ def _best(way: str, rows: list[dict[str, Any]]) -> str:
     best = max(rows, key=lambda row: row["task found, %"])
     papers = next(row for row in rows if row["k"] == PAPERS)
     if best is papers:
-        return f"On {way}: the paper's k = {PAPERS} finds most tasks."
+        return f"With {way}: the paper's k = {PAPERS} recognises tasks best."
     ahead = best["task found, %"] - papers["task found, %"]
     return (
-        f"On {way}: k = {best['k']} finds most tasks, {ahead:.1f} points more than the paper's {PAPERS} for "
-        f"{best['KB per task'] / papers['KB per task']:.2g} × its bytes."
+        f"With {way}: k = {best['k']} recognises tasks best, {ahead:.1f} points more than the paper's {PAPERS} "
+        f"with {best['KB per task'] / papers['KB per task']:.2g} × its bytes."
     )

@@ -26,14 +26,14 @@ MOST_IMAGES = 1000
 """Largest number of images the net learns from; a larger task is subsampled."""
 FEWEST_TASKS = 5
 """Smallest number of tasks for a meaningful rank correlation."""
-NET, HEAD, CHANCE = "small net's error, %", "head's error, %", "net's error / chance's"
+NET, HEAD, CHANCE = "small net's error, %", "skillmesh head's error, %", "small net's error / error of guessing"
 COMPARED = {
     "the number of classes": (NET, "classes"),
     "the number of images": (NET, "images"),
     "images per class": (NET, "images per class"),
     "the error of skillmesh's head": (NET, HEAD),
-    "the number of classes, error in shares of chance's": (CHANCE, "classes"),
-    "the number of images, error in shares of chance's": (CHANCE, "images"),
+    "the number of classes, error relative to guessing": (CHANCE, "classes"),
+    "the number of images, error relative to guessing": (CHANCE, "images"),
 }
 
 
@@ -72,12 +72,12 @@ def task_difficulty(settings: StudySettings) -> Findings:
     rows = [_row(view, chosen, settings) for view in views(tasks, backbone, "descriptor")]
     rows.sort(key=lambda row: (row[NET], row["task"]))
     related = {what: relation(rows, *columns) for what, columns in COMPARED.items()}
-    thinned = sum(row["images"] > row["images learned"] for row in rows)
+    thinned = sum(row["images"] > row["images used by the small net"] for row in rows)
     notes = [
-        f"{counted(tasks)}. A ResNet-8 (widths 16, 32, 64; first step 2) on {chosen.size} pixels learns in "
-        f"{chosen.epochs} epochs from training and validation images, at most {MOST_IMAGES:,} ({thinned} tasks "
-        "had more); errors are of test images.",
-        "skillmesh's head has all images, and the descriptor of a pretrained backbone.",
+        f"{counted(tasks)}. A ResNet-8 (widths 16, 32, 64; first stride 2) on images of {chosen.size} pixels is "
+        f"trained for {chosen.epochs} epochs on training and validation images, at most {MOST_IMAGES:,} "
+        f"({thinned} tasks had more). Errors are those on test images.",
+        "skillmesh's head uses all images, and the descriptor of a pretrained backbone.",
         "Rank correlation of the small net's error with "
         + "; ".join(f"{what}: {one or 'too few tasks to say'}" for what, one in related.items())
         + ".",
@@ -99,7 +99,7 @@ def _row(view: StudyView, chosen: NetSettings, settings: StudySettings) -> dict[
         "task": task.name,
         "classes": task.classes,
         "images": images,
-        "images learned": len(labels),
+        "images used by the small net": len(labels),
         "images per class": round(images / task.classes, 1),
         NET: round(100 * wrong, 3),
         HEAD: round(100 * head_error(view), 3),

@@ -24,10 +24,10 @@ def ewc_shipping(settings: StudySettings) -> Findings:
     ewc, online = (share * printed[row, "training MACs"].middle for row in ("EWC", "EWC-ONLINE"))
     rows = [
         _sequential(
-            "EWC, weights and one Fisher matrix, as the paper has it", 2 * NETWORK * hand_overs, ewc, settings
+            "EWC, weights and one Fisher matrix, as in the paper", 2 * NETWORK * hand_overs, ewc, settings
         ),
         _sequential(
-            "EWC, weights and Fisher matrix of every task so far",
+            "EWC, weights and Fisher matrix of each task so far",
             2 * NETWORK * hand_overs * (hand_overs + 1) / 2,
             ewc,
             settings,
@@ -36,10 +36,10 @@ def ewc_shipping(settings: StudySettings) -> Findings:
         _parallel(share * single_agent("LLL, no BB, GMMC"), settings),
     ]
     notes = [
-        f"{settings.tasks} tasks, {settings.agents} agents, {settings.alpha:,.0f} MACs per byte; training as the "
-        "paper prints it, in proportion to the number of tasks.",
-        f"Each task is learned by another agent than the last; one hand-over is {2 * NETWORK / 1e6:.1f} MB "
-        "(22.9 million weights and as many Fisher values, 4 bytes each).",
+        f"{settings.tasks} tasks, {settings.agents} agents, {settings.alpha:,.0f} MACs per byte. Training MACs "
+        "are those that the paper prints, in proportion to the number of tasks.",
+        f"Each task is learned by a different agent than the task before. One hand-over is "
+        f"{2 * NETWORK / 1e6:.1f} MB (22.9 million weights and as many Fisher values, 4 bytes each).",
     ]
     return Findings("EWC from agent to agent", rows, notes)
 
@@ -54,7 +54,7 @@ def _parallel(training: float, settings: StudySettings) -> dict[str, Any]:
     """Return the row of parallel learning; every agent receives the others' results over one line."""
     others = settings.tasks - settings.tasks / settings.agents
     received = (sharing.HEAD + sharing.CLUSTERS) * others
-    way = "LLL without biases, GMMC (one agent's share)"
+    way = "LLL without biases, GMMC (figures of one agent)"
     return _row(way, received, training, training / settings.agents, settings)
 
 
@@ -62,7 +62,7 @@ def _row(way: str, received: float, alone: float, training: float, settings: Stu
     sending = settings.alpha * received
     speedup = alone / (training + sending)
     return {
-        "way": way,
+        "method": way,
         "bytes": received,
         "sending, MACs": sending,
         "training, MACs": training,

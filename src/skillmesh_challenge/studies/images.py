@@ -36,12 +36,13 @@ def images_per_class(settings: StudySettings) -> Findings:
     rows = [_row(count, seen, prior, pass_macs, settings.seed, advance) for count in IMAGES]
     notes = [
         f"{counted(tasks)}, {len(prior.centre):,} features; averages over tasks and over {DRAWS} draws of the "
-        "images. Classes with fewer training images send all of them.",
-        "skillmesh's covariance counts the calibration's as much as 20 images, and a tenth of it is its diagonal; "
-        '"without calibration" leaves the shrinkage alone. Some of it is needed: fewer images than features leave '
-        "the covariance singular.",
-        "skillmesh sends descriptors, 2 bytes a number. Images are counted as the paper does, 299 × 299 × 3 "
-        "bytes; a student that is sent images passes each through its backbone, which is the last column.",
+        "images. A class with fewer training images sends all of them.",
+        "skillmesh gives the calibration's covariance the weight of 20 images and replaces a tenth of the "
+        'covariance by its diagonal (shrinkage). "Without calibration" keeps only the shrinkage. Some shrinkage '
+        "is needed: with fewer images than features the covariance is singular.",
+        "skillmesh sends descriptors, with 2 bytes per number. Images are counted as in the paper, 299 × 299 × 3 "
+        "bytes each. A student that receives images passes each through its backbone; the last column is that "
+        "cost.",
     ]
     return Findings("maha's images per class", rows, notes)
 
@@ -62,15 +63,15 @@ def _row(
     sent = sum(int(anchor.tensors()["maha.count"].sum()) for anchor in fitted.anchors)
     return {
         "images per class": count,
-        "images in all": sent,
+        "images in total": sent,
         "task found, %": round(fmean(recognised), 3),
-        "from–to": f"{min(recognised):.1f}–{max(recognised):.1f}",
-        "without calibration, %": round(fmean(without), 3),
+        "lowest and highest draw, %": f"{min(recognised):.1f}–{max(recognised):.1f}",
+        "task found without calibration, %": round(fmean(without), 3),
         "KB per task": round(fitted.kilobytes_per_task, 3),
-        "KB per task as images": sent * inputs.IMAGE_BYTES / 1000 / len(seen),
+        "KB per task if sent as images": sent * inputs.IMAGE_BYTES / 1000 / len(seen),
         "covariance, MACs": covariance_macs(sent, len(prior.centre)),
         "inverse, MACs": inverse_macs(len(prior.centre)),
-        "passes over images sent, MACs": float(pass_macs) * sent,
+        "forward passes over the images, MACs": float(pass_macs) * sent,
     }
 
 

@@ -25,8 +25,8 @@ PUBLISHED = {
 WAYS = {
     "ours": "products of convolutions, no classifier (skillmesh)",
     "with classifier": "products, with the classifier (torch.utils.flop_counter / 2)",
-    "with norms": "and norms, 2 per number (as fvcore)",
-    "with all": "and activations and pools (as ptflops)",
+    "with norms": "the same and batch norms, 2 per value (like fvcore)",
+    "with all": "the same and activations and pools, 1 per value (like ptflops)",
 }
 
 
@@ -39,15 +39,17 @@ def macs(settings: StudySettings) -> Findings:
             rows.append(
                 {
                     "network": name,
-                    "counted": label,
+                    "what is counted": label,
                     "GMACs": counted[way] / 1e9,
                     "published, GMACs": "–" if figure is None else figure / 1e9,
-                    "by": source or "–",
+                    "published by": source or "–",
                     "difference, %": "–" if figure is None else 100 * (counted[way] / figure - 1),
-                    "of skillmesh's own, %": "–" if figure is None else 100 * (counted["ours"] / figure - 1),
+                    "difference of skillmesh's own count, %": "–"
+                    if figure is None
+                    else 100 * (counted["ours"] / figure - 1),
                 }
             )
-    return Findings("One image's pass", rows, ["Weights are random: counts do not depend on them."])
+    return Findings("MACs of one forward pass", rows, ["Weights are random: counts do not depend on them."])
 
 
 def random_network(name: str) -> Network:

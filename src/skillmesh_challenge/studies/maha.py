@@ -26,24 +26,24 @@ def inverse_macs(dim: int) -> float:
 def maha_macs(settings: StudySettings) -> Findings:
     dim = inputs.FEATURES
     notes = [
-        "The paper says that the slope is higher up to 4,000 images, and about 250,000 MACs per image from there "
-        f"on. The products of XᵀX alone are {dim**2:,} per image, or {dim * (dim + 1) // 2:,} if only one half "
-        "of the symmetric matrix is made. We know no way to 250,000.",
-        "A student that is sent images has to put them through its backbone, which costs "
-        f"{inputs.XCEPTION_PASS / dim**2:,.0f} times the covariance and is in none of the paper's figures. "
+        "The paper says that the slope is higher up to 4,000 images, and about 250,000 MACs per image beyond. The "
+        f"products of XᵀX alone are {dim**2:,} per image, or {dim * (dim + 1) // 2:,} if only one half of the "
+        "symmetric matrix is computed. We found no calculation that gives 250,000.",
+        "A student that receives images has to pass them through its backbone. This costs "
+        f"{inputs.XCEPTION_PASS / dim**2:,.0f} times the covariance, and none of the paper's figures includes it. "
         "skillmesh sends descriptors instead.",
-        "The inverse is made once for each change of the bank, whatever the number of images.",
+        "The inverse is computed once for each change of the bank, whatever the number of images.",
     ]
-    return Findings("What a student of maha computes, 2048 features", [_row(count) for count in IMAGES], notes)
+    return Findings("Cost of maha for a student, with 2048 features", [_row(count) for count in IMAGES], notes)
 
 
 def _row(images: int) -> dict[str, Any]:
     return {
         "images": images,
-        "after task": tasks_until(images),
+        "reached after task": tasks_until(images),
         "covariance, MACs": covariance_macs(images, inputs.FEATURES),
         "inverse, MACs": inverse_macs(inputs.FEATURES),
-        "per image": covariance_macs(1, inputs.FEATURES) + inverse_macs(inputs.FEATURES) / images,
-        "paper, 250,000 per image": inputs.MAHA_MACS_PER_IMAGE * images,
-        "passes over images sent": float(inputs.XCEPTION_PASS) * images,
+        "both, MACs per image": covariance_macs(1, inputs.FEATURES) + inverse_macs(inputs.FEATURES) / images,
+        "paper: 250,000 MACs per image": inputs.MAHA_MACS_PER_IMAGE * images,
+        "forward passes over the images, MACs": float(inputs.XCEPTION_PASS) * images,
     }

@@ -16,12 +16,13 @@ PRINTED = {10: "304", None: "5152"}
 
 def replay(settings: StudySettings) -> Findings:
     notes = [
-        "Times are in times of learning one task of mean size. The closed form is N + gamma·N(N − 1)/2 with the "
-        "mean share gamma of images that are kept; the paper's own figures have (N − 1)(N − 2)/2 and 0.04.",
-        "By the list: every task is learned with its own images and those kept of all before it, in the list's "
-        "order. Tasks of many classes come early and are rehearsed often.",
+        "Times are in units of learning one task of mean size. The closed form is N + gamma·N(N − 1)/2, where "
+        "gamma is the mean share of images kept; the paper's own figures use (N − 1)(N − 2)/2 and 0.04.",
+        "The time from the list uses the sizes and the order of the paper's datasets: each task is learned with "
+        "its own images and those kept of all tasks before it. Tasks with many classes come early and are "
+        "rehearsed often.",
     ]
-    return Findings("Rehearsing 102 tasks in one agent", [_row(kept) for kept in KEPT], notes)
+    return Findings("Rehearsal of 102 tasks in one agent", [_row(kept) for kept in KEPT], notes)
 
 
 def _row(kept: int | None) -> dict[str, Any]:
@@ -29,12 +30,12 @@ def _row(kept: int | None) -> dict[str, Any]:
     share = buffer / sum(d.train for d in skill102())
     listed = exact_time(kept)
     return {
-        "kept of each class": "all" if kept is None else kept,
+        "images kept per class": "all" if kept is None else kept,
         "gamma": share,
-        "images kept in the end": buffer,
+        "images kept at the end": buffer,
         "GB kept (299 px)": buffer * inputs.IMAGE_BYTES / 1e9,
-        "closed form": total_time(share),
-        "by the list": listed,
-        "× no rehearsing": listed / inputs.TASKS,
+        "time, closed form": total_time(share),
+        "time, from the list": listed,
+        "time / time without rehearsal": listed / inputs.TASKS,
         "paper": PRINTED.get(kept, "–"),
     }

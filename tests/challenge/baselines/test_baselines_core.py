@@ -332,16 +332,14 @@ def test_the_report_shows_which_methods_were_given_the_task_and_the_papers_row(
     assert ran.code == 0, ran.err
     tables = ran.json["tables"]
     accuracy, single = (_as_dicts(tables[name]) for name in ("accuracy", "table-1"))
-    replay = next(row for row in accuracy if row["run"] == "er, task told")
-    assert (replay["task told"], replay["seeds"]) == ("yes", 2)
+    replay = next(row for row in accuracy if row["run"] == "er, with task label")
+    assert (replay["task label"], replay["seeds"]) == ("given", 2)
     who = [(row["of"], row["method"]) for row in single]
-    assert who[who.index(("paper", "ER")) + 1] == ("ours", "er, task told")
-    told = {name: row["task told"] for name, row in zip(who, single, strict=True)}
-    assert (told["paper", "EWC"], told["paper", "LLL, BB, MAHA"], told["ours", "naive, task told"]) == (
-        "yes",
-        "no",
-        "yes",
-    )
+    assert who[who.index(("paper", "ER")) + 1] == ("ours", "er, with task label")
+    labels = {name: row["task label"] for name, row in zip(who, single, strict=True)}
+    assert labels["paper", "EWC"] == "given"
+    assert labels["paper", "LLL, BB, MAHA"] == "none"
+    assert labels["ours", "naive, with task label"] == "given"
 
 
 def _as_dicts(table: dict[str, Any]) -> list[dict[str, Any]]:

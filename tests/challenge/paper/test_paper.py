@@ -102,8 +102,8 @@ class TestTables:
             ("Parallel SUPSUP", "bytes"),
             ("images per task (S)", "number"),
             ("images per class", "number"),
-            ("neurons of xception", "number"),
-            ("tasks until then", "tasks"),
+            ("neurons of Xception", "number"),
+            ("tasks before the slope changes", "number"),
             ("maha MACs per image", "MACs"),
         ]
 
@@ -253,10 +253,10 @@ class TestStudies:
 
     def test_replay_reaches_its_limit_when_everything_is_kept(self):
         rows = run_study("replay", StudySettings()).rows
-        assert [row["kept of each class"] for row in rows][-1] == "all"
-        assert rows[-1]["closed form"] == 102 + 5151
-        assert rows[0]["by the list"] == 102
-        times = [row["by the list"] for row in rows]
+        assert [row["images kept per class"] for row in rows][-1] == "all"
+        assert rows[-1]["time, closed form"] == 102 + 5151
+        assert rows[0]["time, from the list"] == 102
+        times = [row["time, from the list"] for row in rows]
         assert times == sorted(times)
 
     def test_a_wrong_name_is_answered_with_the_right_ones(self):

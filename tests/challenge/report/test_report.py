@@ -104,15 +104,16 @@ def test_runs_that_differ_in_their_seed_give_a_mean_and_its_interval(runs: Path,
     assert float(row["final, ±"]) == pytest.approx(cell.spread)
 
 
-def test_bars_are_named_though_the_first_method_is_told_the_task(runs: Path, tmp_path: Path):
-    def untold(step: dict[str, Any]) -> None:
+def test_bars_are_named_though_the_first_method_is_given_the_task(runs: Path, tmp_path: Path):
+    def without_task_found(step: dict[str, Any]) -> None:
         for task in step["tasks"]:
             task["found"] = None
 
-    told = copied(runs / "maha", tmp_path / "told", untold, method=METHODS["gmmc"].settings() | {"label": "given"})
+    method = METHODS["gmmc"].settings() | {"label": "given"}
+    with_label = copied(runs / "maha", tmp_path / "with-label", without_task_found, method=method)
     for path in ("confusions.json", "sharing.json"):
-        (told / path).unlink(missing_ok=True)
-    drawn = bars.per_task(collect([told, runs / "maha"])).draw()
+        (with_label / path).unlink(missing_ok=True)
+    drawn = bars.per_task(collect([with_label, runs / "maha"])).draw()
     legend = drawn.axes[0].get_legend()
     assert [label.get_text() for label in legend.get_texts()] == ["task given", "task found", "final"]
 
@@ -326,7 +327,7 @@ def test_what_was_learned_forgotten_and_left_is_shown_best_first(runs: Path, tmp
             task["final"] = 0.9 - 0.1 * (len(step["tasks"]) - 1 - at)
             task["given"] = 0.95
 
-    def told_and_lower(step: dict[str, Any]) -> None:
+    def given_and_lower(step: dict[str, Any]) -> None:
         for task in step["tasks"]:
             task["given"] = task["final"] = 0.8
 
@@ -335,7 +336,7 @@ def test_what_was_learned_forgotten_and_left_is_shown_best_first(runs: Path, tmp
         copied(
             runs / "maha",
             tmp_path / f"other-{seed}",
-            lambda step, seed=seed: told_and_lower(step) or _lift(step, 0.02 * seed),
+            lambda step, seed=seed: given_and_lower(step) or _lift(step, 0.02 * seed),
             method={"name": "SI", "kind": "si", "label": "given"},
             seed=seed,
         )
@@ -343,8 +344,8 @@ def test_what_was_learned_forgotten_and_left_is_shown_best_first(runs: Path, tmp
     ]
     report = make_report([ours, *others])
     table = table_of(report, "learned-and-forgotten")
-    assert [row[0].text for row in table.rows] == ["SI, task told", "maha"]
-    assert [row[1].text for row in table.rows] == ["yes", "no"]
+    assert [row[0].text for row in table.rows] == ["SI, with task label", "maha"]
+    assert [row[1].text for row in table.rows] == ["given", "none"]
     assert column(table, "just after learning") == pytest.approx([0.81, 0.95])
     assert column(table, "forgotten") == pytest.approx([0, (0.3 + 0.2 + 0.1) / 3])
     assert column(table, "at the end") == pytest.approx([0.81, 0.75])
@@ -352,16 +353,16 @@ def test_what_was_learned_forgotten_and_left_is_shown_best_first(runs: Path, tmp
     assert [row[4].spread for row in table.rows] == [pytest.approx(wide), None]
     figure = next(figure for figure in report.figures if figure.name == "learned-and-forgotten")
     assert "Whiskers" in figure.caption
-    assert "SI, task told: learned 81.0 %, forgot 0.0 points, has 81.0 % left" in figure.alt
+    assert "SI, with task label: learned 81.0 %, forgot 0.0 points, has 81.0 % left" in figure.alt
     drawn = figure.draw()
     left, middle, right = drawn.axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["SI, task told", "maha"]
+    assert [label.get_text() for label in left.get_yticklabels()] == ["SI, with task label", "maha"]
     assert left.get_ylim()[0] > left.get_ylim()[1], "the first row is the topmost"
     dots = [[line for line in axes.lines if line.get_marker() == "o"] for axes in (left, middle, right)]
     places = [[line.get_xdata()[0] for line in some] for some in dots]
     assert places == [pytest.approx([81, 95]), pytest.approx([0, 20]), pytest.approx([81, 75])]
     assert [line.get_markerfacecolor() == "white" for line in dots[0]] == [True, False]
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["task told", "nothing told"]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["task label given", "no task label"]
     ((low, high),) = [segment[:, 0] for whiskers in right.collections for segment in whiskers.get_segments()]
     assert (high - low) / 2 == pytest.approx(100 * wide)
     assert "Whiskers" not in dots_of([ours]).caption
@@ -554,11 +555,11 @@ def test_the_command_writes_the_report_and_says_where(command: Callable[..., Ran
     assert ran.code == 0, ran.err
     assert "report.html" in ran.out
     assert (tmp_path / "r" / "report.html").stat().st_size > 50_000
-    told = command("challenge", "report", runs / "maha", "--out", tmp_path / "r", "--json").json
-    assert told["page"].endswith("report.html")
-    assert told["tables"]["accuracy"]["rows"][0][0] == "maha"
-    assert "speedup" not in told["figures"]
-    assert told["provenance"][0]["data_hash"]
+    report = command("challenge", "report", runs / "maha", "--out", tmp_path / "r", "--json").json
+    assert report["page"].endswith("report.html")
+    assert report["tables"]["accuracy"]["rows"][0][0] == "maha"
+    assert "speedup" not in report["figures"]
+    assert report["provenance"][0]["data_hash"]
 
 
 def test_the_command_refuses_invalid_levels(command: Callable[..., Ran], runs: Path, tmp_path: Path):

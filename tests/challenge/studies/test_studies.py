@@ -89,7 +89,7 @@ class TestClusters:
         representation, floor = clusters.WAYS[way]
         agent = new_agent(anchor="gmmc", representation=representation, variance_floor=floor, clusters=count)
         measured = evaluate(agent, paths).summary()
-        (row,) = [row for row in by_clusters.rows if (row["gmmc on"], row["k"]) == (way, count)]
+        (row,) = [row for row in by_clusters.rows if (row["input of gmmc"], row["k"]) == (way, count)]
         assert row["task found, %"] == pytest.approx(100 * measured["task_found_accuracy"], abs=1e-3)
         assert row["worst task, %"] == pytest.approx(
             100 * min(t["task_found_accuracy"] for t in measured["tasks"]), abs=1e-3
@@ -98,23 +98,23 @@ class TestClusters:
 
     def test_bytes_and_products_grow_with_clusters_up_to_one_per_image(self, by_clusters: Findings):
         for way in clusters.WAYS:
-            rows = {row["k"]: row for row in by_clusters.rows if row["gmmc on"] == way}
+            rows = {row["k"]: row for row in by_clusters.rows if row["input of gmmc"] == way}
             assert list(rows) == list(clusters.CLUSTERS)
             assert 1000 * rows[25]["KB per task"] == pytest.approx(25 * 4 * (2 * FEATURES + 1))
             assert rows[100]["KB per task"] < 2 * rows[50]["KB per task"]  # dice has 48 training images
             assert rows[25]["EM, MACs per task"] > 5 * rows[1]["EM, MACs per task"] > 0
 
     def test_training_images_fit_better(self, by_clusters: Findings):
-        assert all(row["of training images, %"] >= row["task found, %"] for row in by_clusters.rows)
-        assert any(row["of training images, %"] > row["task found, %"] for row in by_clusters.rows)
+        assert all(row["task found on training images, %"] >= row["task found, %"] for row in by_clusters.rows)
+        assert any(row["task found on training images, %"] > row["task found, %"] for row in by_clusters.rows)
 
     def test_the_best_is_named(self):
         made = [{"k": k, "task found, %": 90 + k % 25, "KB per task": 10.0 * k} for k in (10, 25)]
-        assert "k = 10 finds most tasks, 10.0 points more than the paper's 25 for 0.4 ×" in clusters._best(
+        assert "k = 10 recognises tasks best, 10.0 points more than the paper's 25 with 0.4 ×" in clusters._best(
             "x", made
         )
         made[1]["task found, %"] = 101
-        assert clusters._best("x", made) == "On x: the paper's k = 25 finds most tasks."
+        assert clusters._best("x", made) == "With x: the paper's k = 25 recognises tasks best."
 
     def test_what_cannot_be_told_apart_is_not(self, one_network, twins, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(clusters, "CLUSTERS", (25,))
@@ -136,11 +136,15 @@ class TestImagesPerClass:
         rows = {row["images per class"]: row for row in by_images.rows}
         for count, row in rows.items():
             sent = classes * min(count, 8)  # there are eight training images of each class
-            assert row["images in all"] == sent
-            assert row["KB per task as images"] == pytest.approx(sent * IMAGE_BYTES / 3000)
+            assert row["images in total"] == sent
+            assert row["KB per task if sent as images"] == pytest.approx(sent * IMAGE_BYTES / 3000)
             assert row["covariance, MACs"] == sent * FEATURES**2
             assert 3000 * row["KB per task"] == pytest.approx(2 * FEATURES * (sent + classes) + classes, abs=3)
-        assert rows[5]["passes over images sent, MACs"] == 5 * rows[1]["passes over images sent, MACs"] > 0
+        assert (
+            rows[5]["forward passes over the images, MACs"]
+            == 5 * rows[1]["forward passes over the images, MACs"]
+            > 0
+        )
 
     def test_without_calibration_nothing_of_it_is_left(self, settings: StudySettings, monkeypatch):
         from skillmesh.backbone.backbone import load_calibration
@@ -154,13 +158,13 @@ class TestImagesPerClass:
         monkeypatch.setattr(images, "DRAWS", 1)
         monkeypatch.setattr(images, "_without_scatter", lambda prior: prior)
         (row,) = run_study("images-per-class", settings).rows
-        assert row["without calibration, %"] == row["task found, %"]
+        assert row["task found without calibration, %"] == row["task found, %"]
 
     def test_what_cannot_be_told_apart_is_not(self, one_network, twins, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(images, "IMAGES", (5,))
         monkeypatch.setattr(images, "DRAWS", 1)
         (row,) = run_study("images-per-class", StudySettings(twins)).rows
-        assert row["task found, %"] == row["without calibration, %"] == 50
+        assert row["task found, %"] == row["task found without calibration, %"] == 50
 
 
 class TestDifficulty:
@@ -202,7 +206,7 @@ class TestDifficulty:
         monkeypatch.setattr(difficulty, "MOST_IMAGES", 30)
         painted(tmp_path / "easy", EASY, test=2)
         found = run_study("difficulty", StudySettings((tmp_path / "easy",)))
-        assert (found.rows[0]["images"], found.rows[0]["images learned"]) == (88, 30)
+        assert (found.rows[0]["images"], found.rows[0]["images used by the small net"]) == (88, 30)
         assert "at most 30 (1 tasks had more)" in found.notes[0]
 
     def test_relations_of_made_up_rows(self):
@@ -216,7 +220,13 @@ class TestDifficulty:
     def test_relations_reach_notes_and_figures(self, one_network, tmp_path: Path, monkeypatch):
         errors = {f"task{i}": i / 10 for i in range(5)}
         made = [
-            {"task": name, "classes": i + 2, "images": 100 - i, "images learned": 100 - i, NET: errors[name]}
+            {
+                "task": name,
+                "classes": i + 2,
+                "images": 100 - i,
+                "images used by the small net": 100 - i,
+                NET: errors[name],
+            }
             | {"images per class": i, HEAD: 1 - errors[name], CHANCE: 0.5}
             for i, name in enumerate(errors)
         ]
@@ -227,7 +237,7 @@ class TestDifficulty:
         assert found.figures["rank correlation with the number of classes"] == 1
         assert found.summary()["figures"]["rank correlation with the number of images"] == -1
         assert "the number of images: -1.00 (p < 0.001)" in found.notes[-1]
-        assert not any("chance" in name for name in found.figures)  # all alike: nothing to be said
+        assert not any("guessing" in name for name in found.figures)  # all alike: nothing to be said
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -273,7 +283,7 @@ class TestCommittedResults:
         return lambda name: json.loads((RESULTS / f"{name}.json").read_text())
 
     def test_the_papers_k_finds_what_eval_found(self, kept):
-        rows = {row["gmmc on"]: row for row in kept("study-clusters")["rows"] if row["k"] == 25}
+        rows = {row["input of gmmc"]: row for row in kept("study-clusters")["rows"] if row["k"] == 25}
         for way, name in zip(clusters.WAYS, ("gmmc", "gmmc-floor"), strict=True):
             assert rows[way]["task found, %"] == pytest.approx(100 * kept(name)["task_found_accuracy"], abs=0.2)
             assert 1000 * rows[way]["KB per task"] == pytest.approx(kept(name)["anchor_bytes"])

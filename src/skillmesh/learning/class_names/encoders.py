@@ -26,7 +26,8 @@ from skillmesh.numerics.process import quiet
 # all-MiniLM-L6-v2 in NumPy: a BERT of six layers whose outputs are averaged, and its WordPiece tokeniser.
 #
 # Class names are a few words long. One name at a time needs no padding and no mask, gives the same bits whatever
-# else is encoded, and starts without loading torch. It equals sentence-transformers to 4e-7 (docs/synergy.md).
+# else is encoded, and starts without loading torch. It equals sentence-transformers to 4e-7
+# (docs/appendix/synergy-matching.md).
 
 Array = NDArray[np.float32]
 LONGEST_WORD = 100
