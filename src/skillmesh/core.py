@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
+import shlex
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -36,6 +39,7 @@ from skillmesh.data.inputs import (
 from skillmesh.errors import (
     AgentError,
     DataError,
+    ModuleError,
     SettingsMismatchError,
     TensorError,
     UnknownTaskError,
@@ -53,8 +57,16 @@ from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, withdraw
 from skillmesh.module.teachers import Teachers
 from skillmesh.numerics.arrays import Floats, counted
 from skillmesh.numerics.process import Progress, begin
-from skillmesh.store.bank import SUFFIX, Bank, Signing, told
-from skillmesh.store.home import KEY_FILE, VALIDATION, create_home, home_folder, put_in_order, remove_validation
+from skillmesh.store.bank import SUFFIX, Bank, Signing, specs_for, told
+from skillmesh.store.home import (
+    CALIBRATION_FILE,
+    KEY_FILE,
+    VALIDATION,
+    create_home,
+    home_folder,
+    put_in_order,
+    remove_validation,
+)
 from skillmesh.store.ledger import FILE as LEDGER_FILE
 from skillmesh.store.ledger import Ledger
 from skillmesh.synergy.links import TaskMerger
@@ -66,6 +78,8 @@ if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Prior, Raw
     from skillmesh.data.inputs import Unreadable
     from skillmesh.synergy.composition import Pick
+
+log = logging.getLogger(__name__)
 
 
 class Core:
@@ -84,6 +98,8 @@ class Core:
     ) -> None:
         """Open the agent at `home`. Agents in one process may share a `backbone` that is already loaded."""
         self.home = home = Path(home)
+        if _has_lost_settings(home):
+            raise _lost_settings(home)
         self.config = AgentConfig.load(home)
         self.identity = Identity.load(home / KEY_FILE)
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
@@ -125,7 +141,7 @@ class Core:
     def open(cls, home: str | Path | None = None, **options: Any) -> Core:
         """Open the agent at `home`; if there is none, create one with default settings."""
         folder = home_folder(home)
-        if not (folder / CONFIG_FILE).exists():
+        if not (folder / CONFIG_FILE).exists() and not _has_lost_settings(folder):
             create_home(folder)
         return cls(folder, **options)
 
@@ -624,8 +640,50 @@ def slot_of(module: Module) -> Slot:
 
 
 def _trusts_everyone(home: Path) -> bool:
-    """Return whether the home's settings trust every teacher. A node's own option overrides this in its ledger."""
-    return MeshSettings.load(home).trust == "open"
+    """Return whether the home's settings trust every teacher. A node's own option overrides this in its ledger.
+
+    If the settings are damaged, log a warning and trust only listed teachers: most commands do not need them.
+    """
+    try:
+        return MeshSettings.load(home).trust == "open"
+    except AgentError as error:
+        log.warning("%s; until then only teachers on the trust list are trusted", error)
+        return False
+
+
+def _has_lost_settings(home: Path) -> bool:
+    """Return whether a home holds a ledger or modules but no settings.
+
+    A key alone is what a killed process leaves that was creating the home: then there is nothing to lose yet.
+    """
+    used = (home / LEDGER_FILE).exists() or any((home / "bank").glob(f"*{SUFFIX}"))
+    return used and not (home / CONFIG_FILE).exists()
+
+
+def _lost_settings(home: Path) -> AgentError:
+    """Return the error for lost settings. It names those that can be read from a module in the bank."""
+    modules = sorted((home / "bank").glob(f"*{SUFFIX}"))
+    command = f"skillmesh --home {shlex.quote(str(home))} init"
+    for file in modules:
+        with suppress(ModuleError):
+            card = Module.load(file, specs_for).card
+            command += f" --backbone {card.backbone_name} --representation {card.representation}"
+            command += f" --anchor {card.anchors[0]}{' --compact' if card.compact else ''}"
+            break
+    if (home / CALIBRATION_FILE).exists():
+        command += f" --calibration {shlex.quote(str(home / CALIBRATION_FILE))}"
+    found = [name for name in (KEY_FILE, LEDGER_FILE) if (home / name).exists()]
+    found.append(f"{len(modules)} module{'' if len(modules) == 1 else 's'}")
+    no_key = (
+        f"; {KEY_FILE} is missing too: put it back first, or the tasks learned here count as another agent's"
+        if KEY_FILE not in found
+        else ""
+    )
+    return AgentError(
+        f"{home} has no {CONFIG_FILE}: the agent's settings are lost (found {', '.join(found[:-1])} and {found[-1]}, "
+        f"which are unchanged); put {CONFIG_FILE} back from a copy, or write it again with `{command}` and any "
+        f"other options with which the agent was created{no_key}"
+    )
 
 
 def _settings(representation: str, compact: bool) -> str:

@@ -82,7 +82,7 @@ class TestAdvice:
     def test_none_to_tell_is_said(self):
         said = advise(Outcome.nothing(("a", "b")), [1, 1], 1.0, adapting_tried=False)
         assert said is not None
-        assert said.startswith("no validation images: the accuracy is unknown")
+        assert said.startswith("no validation images: accuracy unknown; 20 per class")
 
 
 class TestFigures:

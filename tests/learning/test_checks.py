@@ -57,7 +57,7 @@ class TestLearning:
         (finding,) = lesson.all_findings
         assert finding.kind == "twins-across-classes"
         assert finding.files == ("train/one/0.jpg", "train/two/wrong.jpg")
-        assert finding.text.startswith("2 images left out: they lie in two classes")
+        assert finding.text.startswith("2 images left out: they are in two classes, neither label is certain: ")
         assert dict(zip(module.card.classes, module.card.counts, strict=True))["one"] == 7
 
     @pytest.mark.parametrize("copy", [shutil.copy, saved_again])

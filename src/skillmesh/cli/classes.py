@@ -59,7 +59,9 @@ def match(
     ] = None,
     share: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Sight: more than this share of a class's images must get the same answer."),
+        typer.Option(
+            min=0, max=1, help="Sight: more than this share of a class's images must get the same answer."
+        ),
     ] = 0.5,
     images: Annotated[int, typer.Option(min=1, help="Sight: number of images checked per class.")] = 10,
     encoder: options.NameEncoder = "minilm",
@@ -77,17 +79,17 @@ def match(
 
     folder = home or context.obj
     method = by or _default_by(learned, target)
-    compared = remembering(encoder, weights) if method != "sight" else None
+    name_encoder = remembering(encoder, weights) if method != "sight" else None
     facts: dict[str, Any] = {"share": share}
-    if compared is not None:
-        threshold = checked(compared, threshold)
-        facts = {"encoder": compared.name, "threshold": threshold}
+    if name_encoder is not None:
+        threshold = checked(name_encoder, threshold)
+        facts = {"encoder": name_encoder.name, "threshold": threshold}
     if method == "name":
-        assert compared is not None
-        matches = _by_name(learned, target, folder, compared, threshold)
+        assert name_encoder is not None
+        matches = _by_name(learned, target, folder, name_encoder, threshold)
     else:
         agent = open_agent(folder, device=device)
-        matches = _by_sight(agent, learned, target, compared, threshold, share, images)
+        matches = _by_sight(agent, learned, target, name_encoder, threshold, share, images)
     if json:
         show.print_json({"by": method} | facts | {"matches": matches})
     else:
@@ -218,9 +220,9 @@ def _known(agent: Core, task: str | None = None) -> Side:
     bank = list(agent.bank)
     chosen = bank if task is None else [agent.find(task)]
     classes = {module.id: tuple(module.card.classes) for module in chosen}
-    names = {module.id: module.card.task for module in chosen} | _display_names(agent, bank)
+    shown = {module.id: module.card.task for module in chosen} | _display_names(agent, bank)
     parts = frozenset(part.id for module in chosen for part in parts_of(module))
-    return Side(classes, names, parts)
+    return Side(classes, shown, parts)
 
 
 def _display_names(agent: Core, modules: Sequence[Module]) -> dict[str, str]:

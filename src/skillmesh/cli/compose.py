@@ -36,7 +36,10 @@ def compose(
     ] = None,
     form: Annotated[
         names.Refining,
-        typer.Option("--form", help="Training with --images: our prior, or as in the paper, with each row's 2- or infinity norm fixed."),
+        typer.Option(
+            "--form",
+            help="Training with --images: our prior, or the paper's, with a fixed 2-norm or infinity norm per row.",
+        ),
     ] = "prior",
     epochs: Annotated[
         int | None,

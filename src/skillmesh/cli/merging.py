@@ -19,7 +19,10 @@ def merge(
     ],
     home: options.Home = None,
     name: Annotated[
-        str | None, typer.Option("--name", show_default=False, help="Name of the merged task. Default: that of the first task.")
+        str | None,
+        typer.Option(
+            "--name", show_default=False, help="Name of the merged task. Default: the first task's name."
+        ),
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Separate merged tasks again.")] = False,
     json: options.Json = False,

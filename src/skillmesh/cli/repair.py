@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from skillmesh.mesh.repair import Repair
 
 TABLES = {
-    "notices": "notices of tasks and withdrawals",
-    "links": "notices of merged tasks",
-    "trusted": "trusted teachers",
-    "forgotten": "forgotten tasks",
-    "choices": "decisions about modules",
-    "bans": "banned agents",
-    "addresses": "addresses",
+    "notices": ("notice of a task or withdrawal", "notices of tasks and withdrawals"),
+    "links": ("notice of a merged task", "notices of merged tasks"),
+    "trusted": ("trusted teacher", "trusted teachers"),
+    "forgotten": ("forgotten task", "forgotten tasks"),
+    "choices": ("decision about a module", "decisions about modules"),
+    "bans": ("banned agent", "banned agents"),
+    "addresses": ("address", "addresses"),
 }
+"""Name of a row of each table in messages: of one, and of several."""
 
 
 @app.command()
@@ -51,15 +52,19 @@ def _show(done: Repair) -> None:
     if done.aside is not None:
         show.say(f"the damaged file is kept as {done.aside}", indent=2)
     own = f": {', '.join(done.announced)}" if done.announced else ""
-    show.say(
-        f"restored from the bank: {len(done.announced)} own tasks{own}; {done.others} of other teachers", indent=2
-    )
-    read = [f"{count:,} {TABLES[table]}" for table, count in (done.kept or {}).items() if count]
+    tasks = _counted(len(done.announced), ("own task", "own tasks"))
+    show.say(f"restored from the bank: {tasks}{own}; {done.others} of other teachers", indent=2)
+    read = [_counted(count, TABLES[table]) for table, count in (done.kept or {}).items() if count]
     show.say(f"kept from the old file: {', '.join(read) or 'nothing'}", indent=2)
     for table in done.lost:
         show.say(f"lost, fully or in part: {LOSSES[table]}", indent=2)
     if done.held:
-        show.say(f"still in quarantine, but the reasons are lost: {done.held} modules", indent=2)
+        held = _counted(done.held, ("module", "modules"))
+        show.say(f"still in quarantine, but the reasons are lost: {held}", indent=2)
     if "notices" in done.lost:
         show.say("run `skillmesh sync` before you learn a withdrawn task again; otherwise", indent=2)
         show.say("its version starts at 1 and other agents keep the old one", indent=2)
+
+
+def _counted(count: int, names: tuple[str, str]) -> str:
+    return f"{count:,} {names[count != 1]}"

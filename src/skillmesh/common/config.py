@@ -69,10 +69,7 @@ class AgentConfig(BaseModel):
         try:
             return cls(**settings)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            name = ".".join(map(str, first["loc"]))
-            start = f"the setting {name} is {first['input']!r}; " if name else "these settings do not fit: "
-            raise AgentError(start + first["msg"].lower()) from error
+            raise AgentError(_complaint(error)) from error
 
     def save(self, home: Path) -> None:
         write_whole(home / FILE, (self.model_dump_json(indent=2) + "\n").encode(), mode=PRIVATE)
@@ -87,9 +84,9 @@ class AgentConfig(BaseModel):
         try:
             return cls.model_validate_json(path.read_text())
         except (ValidationError, UnicodeDecodeError) as error:
-            first = str(error).splitlines()
             raise AgentError(
-                f"{path} is damaged: {' '.join(first[:3])}; correct the file, or create an agent in another home"
+                f"{path} is damaged: {_complaint(error)}; correct the file, put it back from a copy, or create an "
+                "agent in another home"
             ) from error
 
 
@@ -210,7 +207,9 @@ class MeshSettings(BaseModel):
             return cls.of({})
         except ValidationError as error:
             raise AgentError(f"{path} is damaged: {_complaint(error)}; correct or remove the file") from error
-        except (OSError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise AgentError(f"{path} cannot be read: {_complaint(error)}; correct or remove the file") from error
+        except OSError as error:
             raise AgentError(f"{path} cannot be read: {error}; correct or remove the file") from error
 
 
@@ -246,8 +245,21 @@ def is_here(locator: str) -> bool:
         return host == "localhost"
 
 
-def _complaint(error: ValidationError) -> str:
+def _complaint(error: ValidationError | UnicodeDecodeError) -> str:
+    """Return what was found and what was expected, for the first setting at fault."""
+    file = "a JSON object with one entry for each setting"
+    if isinstance(error, UnicodeDecodeError):
+        return f"found bytes that are not UTF-8 text, expected {file}"
     first = error.errors(include_url=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    name = ".".join(map(str, first["loc"]))
-    return f"the setting {name} is {first['input']!r}; {message.lower()}" if name else message
+    name, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        return f"found text that is not valid JSON ({message.removeprefix('Invalid JSON: ')}), expected {file}"
+    if first["type"] == "extra_forbidden":
+        return f"found the setting {name}, which does not exist; leave it out"
+    if first["type"] == "missing":
+        return f"the setting {name} is missing"
+    if not name:
+        return message.replace("Input should be an object", f"found another kind of value, expected {file}")
+    expected = re.sub(r"^(Input should be|\w+ should have) ", "expected ", message)
+    expected = re.sub(r"^expected (?=greater|less)", "expected a number ", expected)
+    return f"the setting {name} is {first['input']!r}; {expected[0].lower()}{expected[1:]}"

@@ -1,7 +1,7 @@
-"""Faults of a task that would falsify what is measured: of its names, its numbers, and images that lie twice.
+"""Checks of a task's class names, image counts, and twins (images that occur twice), which distort measurements.
 
-Equal files have equal hashes. Pictures that were saved again or resized are found in two steps: descriptors name
-the few images that may be the same, and small versions of these decide.
+Equal files have equal hashes. Pictures that were saved again or resized are found in two steps: descriptors select
+the few pairs that may be the same, and small versions of these images decide.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}
 
 
 class Placed(Protocol):
-    """Where an image lies in its task."""
+    """The place of an image in its task."""
 
     @property
     def split(self) -> str: ...
@@ -48,7 +48,7 @@ class Placed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImagePlace:
-    """The plainest `Placed`."""
+    """A `Placed` with nothing but its three fields."""
 
     split: str
     label: str
@@ -57,19 +57,19 @@ class ImagePlace:
 
 @dataclass
 class TaskTwins:
-    """One task's images that lie there more than once."""
+    """Images that occur more than once in a task."""
 
     in_split: list[str] = field(default_factory=list)
     across_splits: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By words like "test in train": the files of the later split."""
+    """Files of the later split, by keys like "test in train"."""
     across_classes: list[str] = field(default_factory=list)
     elsewhere: int = 0
     """Number of images that another task has too."""
     originals: dict[str, str] = field(default_factory=dict)
-    """For a file in `across_splits` or `across_classes`, one that shows the same picture."""
+    """For each file in `across_splits` or `across_classes`, another file that shows the same picture."""
 
     def note(self, same: Sequence[Placed]) -> None:
-        """Note what it means that these files show the same picture."""
+        """Record that these files show the same picture."""
         files = {split: [place.file for place in same if place.split == split] for split in SPLITS}
         for split in SPLITS:
             self.in_split += files[split][1:]
@@ -85,17 +85,17 @@ class TaskTwins:
 
 
 def equal_groups(keys: Iterable[bytes]) -> list[list[int]]:
-    """Return the positions of keys that are there more than once, those of each key together."""
+    """Return the positions of keys that occur more than once, one group per key."""
     positions: dict[bytes, list[int]] = defaultdict(list)
     for index, key in enumerate(keys):
         positions[key].append(index)
     return [group for group in positions.values() if len(group) > 1]
 
 
-# Faults of a task that its names and numbers show, before any image is opened, and the words for all faults.
+# Checks of names and counts, which open no image; and the texts of all findings.
 
 UNBALANCED = 10
-"""Ratio of the largest class to the smallest that is worth a word; the most in forty real tasks is 6.7."""
+"""Ratio of the largest class to the smallest from which it is reported; the largest in forty real tasks is 6.7."""
 
 Kind = Literal[
     "same-name",
@@ -116,16 +116,16 @@ class Finding:
     kind: Kind
     text: str
     files: tuple[str, ...] = ()
-    """All the files, or classes, that it is about."""
+    """All files, or classes, that it is about."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the finding as a JSON-compatible dict."""
         return asdict(self) | {"files": list(self.files)}
 
 
 def check_names(task: TaskImages) -> list[Finding]:
-    """Find classes whose names are nearly equal, and folders that were joined because their names are equal."""
-    return [*_nearly_equal(task.classes), *_joined(task)]
+    """Find classes whose names are nearly equal, and folders merged into one class because of equal names."""
+    return [*_nearly_equal(task.classes), *_merged_folders(task)]
 
 
 def _nearly_equal(classes: Sequence[str]) -> list[Finding]:
@@ -136,7 +136,7 @@ def _nearly_equal(classes: Sequence[str]) -> list[Finding]:
         Finding(
             "same-name",
             f"{' and '.join(map(repr, names))} are {len(names)} classes whose names differ only in case or "
-            "spacing; if they are one, put their images into one folder",
+            "spacing; if they are the same class, put their images into one folder",
             tuple(names),
         )
         for names in alike.values()
@@ -145,13 +145,13 @@ def _nearly_equal(classes: Sequence[str]) -> list[Finding]:
 
 
 def _plain(name: str) -> str:
-    """Return the name without case, spaces, underscores and hyphens, unless nothing is left of it."""
+    """Return the name in one case without spaces, underscores and hyphens, unless nothing would be left."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     return "".join(letter for letter in folded if not letter.isspace() and letter not in "_-") or name
 
 
-def _joined(task: TaskImages) -> list[Finding]:
-    """Find folders side by side whose names are equal in Unicode's NFC; `data.folder` takes them as one class."""
+def _merged_folders(task: TaskImages) -> list[Finding]:
+    """Find sibling folders whose names are equal in Unicode's NFC; `data.folder` reads them as one class."""
     spellings: dict[tuple[str, str], set[str]] = defaultdict(set)
     if all(file.name.isascii() for split in task.splits.values() for file in split.files):
         return []
@@ -164,8 +164,8 @@ def _joined(task: TaskImages) -> list[Finding]:
     return [
         Finding(
             "merged-names",
-            f"{len(folders)} folders are named {name!r}, spelled in different ways of Unicode; they were taken as "
-            "one class; if they are not one, rename one",
+            f"{len(folders)} folders are named {name!r}, with different Unicode spellings; they were read as one "
+            "class; if they are different classes, rename one",
             tuple(sorted(folders)),
         )
         for (_, name), folders in spellings.items()
@@ -181,13 +181,13 @@ def check_balance(task: TaskImages) -> list[Finding]:
     most, least = int(np.argmax(counts)), int(np.argmin(counts))
     text = (
         f"{task.classes[most]!r} has {counts[most]:,} training images, {task.classes[least]!r} {counts[least]:,} "
-        f"({counts[most] / counts[least]:.0f} × as many): answers lean towards the larger; add images of the other"
+        f"({counts[most] / counts[least]:.0f} × as many): answers favour the larger class; add images of the other"
     )
     return [Finding("unbalanced", text, (task.classes[most], task.classes[least]))]
 
 
 def twins_across_splits(twins: TaskTwins, totals: dict[str, int], left_out: bool = False) -> list[Finding]:
-    """Say which images of a later split lie in an earlier one; those under two classes are said elsewhere."""
+    """Report images of a later split that are also in an earlier one, except those in two classes."""
     are = "left out: they are" if left_out else "are"
     findings = []
     two_classes = set(twins.across_classes)
@@ -204,12 +204,12 @@ def twins_across_splits(twins: TaskTwins, totals: dict[str, int], left_out: bool
 
 
 def twins_across_classes(twins: TaskTwins, left_out: bool = False) -> list[Finding]:
-    """Say which images lie under two classes."""
+    """Report images that are in two classes."""
     files = tuple(dict.fromkeys(twins.across_classes))
     if not files:
         return []
-    lie = "left out: they lie" if left_out else "lie"
-    text = f"{len(files):,} images {lie} in two classes, neither of them sure: {_with_originals(files, twins)}"
+    are = "left out: they are" if left_out else "are"
+    text = f"{len(files):,} images {are} in two classes, neither label is certain: {_with_originals(files, twins)}"
     return [Finding("twins-across-classes", text, files)]
 
 
@@ -218,7 +218,7 @@ def _with_originals(files: Sequence[str], twins: TaskTwins) -> str:
 
 
 def unreadable(reasons: Sequence[tuple[str, str]]) -> list[Finding]:
-    """Say which files cannot be read, and why; each is given with its reason."""
+    """Report files that cannot be read; `reasons` holds each file name with its reason."""
     if not reasons:
         return []
     images = "1 image that cannot" if len(reasons) == 1 else f"{len(reasons):,} images that cannot"
@@ -227,23 +227,27 @@ def unreadable(reasons: Sequence[tuple[str, str]]) -> list[Finding]:
 
 
 NEAR = 0.45
-"""Largest difference of two descriptors, RMS over their standardised numbers, of images that may show the same."""
+"""Largest RMS difference of the standardised descriptors of two images that may show the same picture."""
 ALIKE = 0.05
-"""Largest difference of two small versions, RMS over their pixels, as a share of their contrast, of twins.
+"""Largest RMS difference of the small versions of twins, as a share of their contrast.
 
-Frames of one film can be as alike; they are twins too."""
+Frames of one film can be as similar; they count as twins too."""
 CANDIDATES = 300
-"""Pairs of images, the nearest first, of which small versions are compared: bounds the work where all are near."""
+"""Largest number of pairs, nearest first, whose small versions are compared: a limit where all images are near."""
 DIRECTIONS = 256
-"""Number of the calibration's principal directions: enough to find what is near, at an eleventh of the work."""
+"""Number of the calibration's principal directions used: enough to find near images, at 1/11 of the work."""
 BLOCK = 1024
-"""Images described at once."""
+"""Number of images whose descriptors are projected at once."""
 DISTANCES = 2**22
-"""Pairs of images compared at once: bounds memory, whatever their number."""
+"""Number of pairs of images compared at once, which limits memory."""
 MOST_COMPARED = 20_000
-"""Images up to which twins that were saved again are searched for, in seconds; of more, equal files alone."""
+"""Number of images up to which twins that were saved again are searched for, which takes seconds.
+
+Above it only equal files are found."""
 SIDE, POOLED = 64, 16
-"""Pixels of a small version, as decoded and as compared: averages of 4 × 4 hardly feel how a file was saved."""
+"""Sides of a small version in pixels, as decoded and as compared.
+
+Averages of 4 × 4 pixels hardly depend on how a file was saved."""
 
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -257,7 +261,7 @@ class Part:
     images: list[AnyImage]
     labels: Labels
     raw: Raw
-    """Their descriptors, or no rows at all: then only equal files are found."""
+    """Their raw descriptors; without rows only equal files are found."""
     keys: list[bytes]
 
     @classmethod
@@ -273,11 +277,11 @@ class Part:
         return len(self.raw) == len(self.images) > 0
 
     def without_raw(self) -> Part:
-        """Let go of the descriptors."""
+        """Return the part without its descriptors, to free memory."""
         return replace(self, raw=self.raw[:0].copy())
 
     def only(self, kept: Mask) -> Part:
-        """Leave out the other images; where all are kept, this is the same object."""
+        """Return the part with the kept images only; the same object if all are kept."""
         if kept.all():
             return self
         rows = np.flatnonzero(kept)
@@ -288,7 +292,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Examined:
-    """The images that may be learned from or measured on, split by split, and what was found about the others."""
+    """The images to learn from or measure on, split by split, and the findings about the others."""
 
     parts: tuple[Part, ...]
     findings: tuple[Finding, ...] = ()
@@ -297,9 +301,9 @@ class Examined:
 def examine(
     parts: Sequence[Part], classes: Sequence[str], backbone: Backbone, split: str | None = None
 ) -> Examined:
-    """Leave out images that lie in two classes, and those of a later split that lie in an earlier one too.
+    """Leave out images that are in two classes, and those of a later split that are also in an earlier one.
 
-    Where `split` is given, only its images are examined, and compared with all others.
+    If `split` is given, only its images are examined; they are compared with all others.
     """
     twins = find_twins(parts, classes, backbone, split)
     unfit = {*twins.across_classes, *(file for files in twins.across_splits.values() for file in files)}
@@ -311,7 +315,7 @@ def examine(
     findings = [*twins_across_classes(twins, left_out=True), *twins_across_splits(twins, totals, left_out=True)]
     if (images := sum(len(part) for part in parts if part.described)) > MOST_COMPARED:
         text = (
-            f"of {images:,} images only equal files were compared; twins that were saved again may be among them"
+            f"of {images:,} images only equal files were compared; copies that were saved again may be among them"
         )
         findings.append(Finding("twins-not-searched", text))
     return Examined(kept, tuple(findings))
@@ -320,16 +324,16 @@ def examine(
 def find_twins(
     parts: Sequence[Part], classes: Sequence[str], backbone: Backbone, split: str | None = None
 ) -> TaskTwins:
-    """Find what lies in two splits or under two classes; twins in one class of one split are harmless."""
+    """Find images in two splits or two classes; twins in one class of one split are harmless and not searched for."""
     twins, places = TaskTwins(), _places(parts, classes)
     for group in equal_groups(key for part in parts for key in part.keys):
         twins.note([places[index] for index in group])
     described = [part for part in parts if part.described]
     if sum(map(len, described)) > MOST_COMPARED:
         described = []
-    images, shown = [image for part in described for image in part.images], _places(described, classes)
-    for one, other in _near_twins(images, shown, _codes(described, backbone), split):
-        twins.note([shown[one], shown[other]])
+    images, described_places = [image for part in described for image in part.images], _places(described, classes)
+    for one, other in _near_twins(images, described_places, _codes(described, backbone), split):
+        twins.note([described_places[one], described_places[other]])
     return twins if split is None else _only(twins, {place.file for place in places if place.split == split})
 
 
@@ -342,14 +346,14 @@ def _places(parts: Sequence[Part], classes: Sequence[str]) -> list[ImagePlace]:
 
 
 def _only(twins: TaskTwins, files: set[str]) -> TaskTwins:
-    across_splits = {words: [f for f in found if f in files] for words, found in twins.across_splits.items()}
+    across_splits = {key: [f for f in names if f in files] for key, names in twins.across_splits.items()}
     return replace(
         twins, across_splits=across_splits, across_classes=[f for f in twins.across_classes if f in files]
     )
 
 
 def _codes(parts: Sequence[Part], backbone: Backbone) -> Floats:
-    """Project descriptors onto a few directions; a projection is never longer than the whole."""
+    """Project descriptors onto a few directions; projected distances are never larger than the real ones."""
     basis = backbone.calibration.basis[:DIRECTIONS]
     width = np.float32(np.sqrt(basis.shape[1]))
     with one_thread():
@@ -367,31 +371,32 @@ def _near_twins(
     names = {label: index for index, label in enumerate(sorted({place.label for place in places}))}
     labels = np.array([names[place.label] for place in places], dtype=np.int64)
     splits = np.array([SPLITS.index(place.split) for place in places], dtype=np.int64)
-    asked = np.arange(len(codes)) if split is None else np.flatnonzero(splits == SPLITS.index(split))
-    with one_thread():  # what is found must not depend on the number of threads
-        near = sorted(set(_near(codes, labels, splits, asked)))
+    queried = np.arange(len(codes)) if split is None else np.flatnonzero(splits == SPLITS.index(split))
+    with one_thread():  # the findings must not depend on the number of threads
+        near = sorted(set(_near(codes, labels, splits, queried)))
     pairs = [pair for _, pair in near[:CANDIDATES]]
     small = _small_versions(images, sorted({index for pair in pairs for index in pair}))
     return [(one, other) for one, other in pairs if _alike(small[one], small[other])]
 
 
-def _near(codes: Floats, labels: Labels, splits: Labels, asked: Labels) -> Iterator[tuple[float, tuple[int, int]]]:
-    """Yield each image asked about with the nearest one in an earlier split or another class, if that is near.
+def _near(codes: Floats, labels: Labels, splits: Labels, queried: Labels) -> Iterator[tuple[float, tuple[int, int]]]:
+    """Yield the squared distance and indices of each queried image and its nearest twin candidate, if near.
 
-    Their squared distance comes first; it is rounded, so that a pair is the same from both of its ends.
+    Candidates are images of an earlier split or another class. The distance is rounded, so that it is the same from
+    both images of a pair.
     """
     squares = np.square(codes).sum(axis=1)
     step = max(1, DISTANCES // max(1, len(codes)))
-    for start in range(0, len(asked), step):
-        rows = asked[start : start + step]
+    for start in range(0, len(queried), step):
+        rows = queried[start : start + step]
         distances = squares[rows, None] + squares[None] - 2 * (codes[rows] @ codes.T)
-        apart = (labels[rows, None] != labels[None]) | (splits[rows, None] > splits[None])
-        distances[~apart] = np.inf
+        comparable = (labels[rows, None] != labels[None]) | (splits[rows, None] > splits[None])
+        distances[~comparable] = np.inf
         nearest = distances.argmin(axis=1)
         least = distances[np.arange(len(rows)), nearest]
         near = least <= NEAR**2
-        for row, other, far in zip(rows[near], nearest[near], least[near], strict=True):
-            yield round(float(far), 4), (min(int(row), int(other)), max(int(row), int(other)))
+        for row, other, distance in zip(rows[near], nearest[near], least[near], strict=True):
+            yield round(float(distance), 4), (min(int(row), int(other)), max(int(row), int(other)))
 
 
 def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[int, Floats | None]:
@@ -400,7 +405,7 @@ def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[i
 
 
 def _small_version(image: AnyImage) -> Floats | None:
-    """Shrink an image to a few numbers; `None` where it is not there any more."""
+    """Return a small version of an image; `None` if it can no longer be read."""
     try:
         pixels = read_pixels(image, SIDE).astype(np.float32)
     except UnreadableImageError:

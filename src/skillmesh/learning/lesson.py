@@ -213,7 +213,7 @@ def _not_separable(outcome: Outcome) -> str | None:
 def _too_few_to_judge(outcome: Outcome) -> str:
     images = len(outcome)
     if not images:
-        return f"no validation images: the accuracy is unknown; {TO_JUDGE_A_CLASS} per class are enough to judge it"
+        return f"no validation images: accuracy unknown; {TO_JUDGE_A_CLASS} per class are enough to judge it"
     off = 100 * 1.96 * math.sqrt(0.25 / images)
     return (
         f"only {images} validation image{'s' if images > 1 else ''}: the accuracy is uncertain (it may be off by "

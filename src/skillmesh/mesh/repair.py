@@ -82,7 +82,8 @@ def repair(agent: Core) -> Repair:
         if moved:  # by an interrupted repair, perhaps not all files
             _move_aside(path, aside)
         with TemporaryDirectory(prefix="skillmesh-repair-") as folder:
-            new = Ledger(Path(folder) / "ledger.sqlite", agent.identity.public_key, agent.ledger.open_trust)
+            # Open trust, whatever the settings are: the limit for strangers' notices must not drop readable rows.
+            new = Ledger(Path(folder) / "ledger.sqlite", agent.identity.public_key, open_trust=True)
             kept, lost = _restore(aside if moved else path, new)
             announced = _announce_own(agent, new)
             held = _hold_again(agent.home, new)
