@@ -663,27 +663,25 @@ def _has_lost_settings(home: Path) -> bool:
 def _lost_settings(home: Path) -> AgentError:
     """Return the error for lost settings. It names those that can be read from a module in the bank."""
     modules = sorted((home / "bank").glob(f"*{SUFFIX}"))
-    command = f"skillmesh --home {shlex.quote(str(home))} init"
+    command = option(f"skillmesh --home {shlex.quote(str(home))} init", "skillmesh init")
     for file in modules:
         with suppress(ModuleError):
             card = Module.load(file, specs_for).card
-            command += f" --backbone {card.backbone_name} --representation {card.representation}"
+            command += f" --backbone {shlex.quote(card.backbone_name)} --representation {card.representation}"
             command += f" --anchor {card.anchors[0]}{' --compact' if card.compact else ''}"
             break
     if (home / CALIBRATION_FILE).exists():
         command += f" --calibration {shlex.quote(str(home / CALIBRATION_FILE))}"
-    found = [name for name in (KEY_FILE, LEDGER_FILE) if (home / name).exists()]
-    found.append(f"{len(modules)} module{'' if len(modules) == 1 else 's'}")
-    no_key = (
-        f"; {KEY_FILE} is missing too: put it back first, or the tasks learned here count as another agent's"
-        if KEY_FILE not in found
-        else ""
+    present = [name for name in (KEY_FILE, LEDGER_FILE) if (home / name).exists()]
+    present.append(f"{len(modules)} module{'' if len(modules) == 1 else 's'}")
+    message = (
+        f"{home} has no {CONFIG_FILE}: the agent's settings are lost (found {', '.join(present)}; these are "
+        f"unchanged); put {CONFIG_FILE} back from a copy, or write it again with `{command}` and any other "
+        "options with which the agent was created"
     )
-    return AgentError(
-        f"{home} has no {CONFIG_FILE}: the agent's settings are lost (found {', '.join(found[:-1])} and {found[-1]}, "
-        f"which are unchanged); put {CONFIG_FILE} back from a copy, or write it again with `{command}` and any "
-        f"other options with which the agent was created{no_key}"
-    )
+    if KEY_FILE not in present:
+        message += f"; {KEY_FILE} is missing too: put it back first, or the new key makes this another agent"
+    return AgentError(message)
 
 
 def _settings(representation: str, compact: bool) -> str:

@@ -1,4 +1,4 @@
-"""After learning: which classes are confused, and one sentence on what helps, with figures that were measured."""
+"""After learning: which classes are confused, and one sentence of advice with measured figures."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def outcome(labels: list[int], guesses: list[int], classes: str = "abc") -> Outc
 
 GOOD = outcome([0, 1, 2] * 10, [0, 1, 2] * 10)
 WEAK = outcome([0, 1, 2] * 10, [0, 1, 1] * 3 + [0, 1, 2] * 7)
-"""Three of ten images of c are taken for b."""
+"""Three of ten images of c are answered with b."""
 
 
 class TestOutcome:
     def test_counts_recall_and_confusions(self):
-        made = outcome([0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 0, OTHER])
-        assert made.accuracy == pytest.approx(2 / 6)
-        assert made.matrix().tolist() == [[1, 2, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1]]
-        assert made.recall() == [pytest.approx(1 / 3), 0.5, 0.0]
-        assert [str(pair) for pair in made.confusions()] == ["a with b (2 of 3)", "b with a (1 of 2)"]
+        answered = outcome([0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 0, OTHER])
+        assert answered.accuracy == pytest.approx(2 / 6)
+        assert answered.matrix().tolist() == [[1, 2, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1]]
+        assert answered.recall() == [pytest.approx(1 / 3), 0.5, 0.0]
+        assert [str(pair) for pair in answered.confusions()] == ["a with b (2 of 3)", "b with a (1 of 2)"]
 
-    def test_wrong_answers_come_class_by_class_the_surest_first(self):
+    def test_wrong_answers_are_ordered_by_class_then_confidence(self):
         assert outcome([1, 0, 0, 1], [0, 1, 1, 1]).wrong() == [2, 1, 0]
 
     def test_a_class_without_images_has_no_recall(self):
@@ -42,51 +42,51 @@ class TestOutcome:
 
 
 class TestAdvice:
-    def test_a_perfect_result_gets_none(self):
+    def test_a_perfect_result_gets_no_advice(self):
         assert advise(GOOD, [9, 9, 9], 1.0, adapting_tried=False) is None
 
-    def test_a_nearly_perfect_result_gets_none(self):
+    def test_a_nearly_perfect_result_gets_no_advice(self):
         nearly = outcome([0, 1] * 50, [0, 1] * 49 + [0, 0])
         assert advise(nearly, [9, 9, 9], 1.0, adapting_tried=False) is None
 
-    def test_few_images_of_a_class_ask_for_more_of_it(self):
-        said = advise(WEAK, [900, 12, 900], 1.0, adapting_tried=False)
-        assert said is not None
-        assert said.startswith("more images of 'b' (it has 12) help most: ")
-        assert "11 real tasks with up to 30 per class" in said
+    def test_a_class_with_few_images_gets_the_advice_to_add_more(self):
+        advice = advise(WEAK, [900, 12, 900], 1.0, adapting_tried=False)
+        assert advice is not None
+        assert advice.startswith("more images of 'b' (it has 12) help most: ")
+        assert "11 real tasks with up to 30 per class" in advice
 
-    def test_many_images_ask_for_an_adapted_backbone_once(self):
-        said = advise(WEAK, [900, 900, 900], 1.0, adapting_tried=False)
-        assert said is not None
-        assert said.startswith("adaptation=Adaptation() may help: on 9 of 16 real tasks")
+    def test_many_images_get_the_advice_to_adapt_unless_that_was_tried(self):
+        advice = advise(WEAK, [900, 900, 900], 1.0, adapting_tried=False)
+        assert advice is not None
+        assert advice.startswith("adaptation=Adaptation() may help: on 9 of 16 real tasks")
         again = advise(WEAK, [900, 900, 900], 1.0, adapting_tried=True)
         assert again is not None
         assert again.startswith("more images of 'b' (it has 900) help a little")
         assert "29 real tasks with over 30 per class" in again
 
-    def test_a_head_no_better_on_what_it_was_fitted_to_gains_nothing_from_more_images(self):
-        said = advise(WEAK, [90, 90, 90], WEAK.accuracy, adapting_tried=True)
-        assert said is not None
-        assert said.startswith(f"the head confuses {WEAK.confusions()[0]} and is no better on its own")
-        assert "more of the same will not help" in said
+    def test_a_head_no_better_on_its_training_images_is_not_advised_to_add_more(self):
+        advice = advise(WEAK, [90, 90, 90], WEAK.accuracy, adapting_tried=True)
+        assert advice is not None
+        assert advice.startswith(f"the head confuses {WEAK.confusions()[0]} and is no better on its own")
+        assert "more of the same will not help" in advice
 
     @pytest.mark.parametrize(
         ("images", "words"), [(3, "only 3 validation images"), (1, "only 1 validation image:")]
     )
-    def test_too_few_to_tell_is_said_even_of_a_perfect_result(self, images: int, words: str):
-        said = advise(outcome([0] * images, [0] * images), [9, 9, 9], 1.0, adapting_tried=False)
-        assert said is not None
-        assert said.startswith(words)
-        assert "20 per class are enough to judge it" in said
+    def test_few_validation_images_are_reported_even_for_a_perfect_result(self, images: int, words: str):
+        advice = advise(outcome([0] * images, [0] * images), [9, 9, 9], 1.0, adapting_tried=False)
+        assert advice is not None
+        assert advice.startswith(words)
+        assert "20 per class are enough to judge it" in advice
 
-    def test_none_to_tell_is_said(self):
-        said = advise(Outcome.nothing(("a", "b")), [1, 1], 1.0, adapting_tried=False)
-        assert said is not None
-        assert said.startswith("no validation images: accuracy unknown; 20 per class")
+    def test_missing_validation_images_are_reported(self):
+        advice = advise(Outcome.nothing(("a", "b")), [1, 1], 1.0, adapting_tried=False)
+        assert advice is not None
+        assert advice.startswith("no validation images: accuracy unknown; 20 per class")
 
 
 class TestFigures:
-    """The numbers in the sentences are those of the committed results."""
+    """The numbers in the advice equal those of the committed results."""
 
     def test_more_images(self):
         tasks = json.loads((RESULTS / "learning-curve.json").read_text())["tasks"]

@@ -1,4 +1,4 @@
-"""Faults of a task's images: each is said in a line, and what would falsify a measurement is left out of it."""
+"""Checks of a task's images: each fault is reported, and images that would distort a measurement are left out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NewAgent = Callable[..., Core]
 
 @pytest.fixture
 def dice(demo_tasks: Path, tmp_path: Path) -> Path:
-    """Dice, free to be spoiled: eight training, three validation and four test images of each of six classes."""
+    """A copy of dice to modify: eight training, three validation and four test images of each of six classes."""
     shutil.copytree(demo_tasks / "dice", tmp_path / "dice")
     return tmp_path / "dice"
 
@@ -45,13 +45,13 @@ def saved_again(path: Path, to: Path) -> None:
 
 
 class TestLearning:
-    def test_good_images_are_all_learned_from_and_nothing_is_said(self, new_agent: NewAgent, dice: Path):
+    def test_good_images_are_all_used_without_findings(self, new_agent: NewAgent, dice: Path):
         module, lesson = new_agent().learn(dice)
         assert lesson.all_findings == ()
         assert sum(module.card.counts) == 48
         assert module.card.validation_images == 18
 
-    def test_an_image_in_two_classes_is_learned_as_neither(self, new_agent: NewAgent, dice: Path):
+    def test_an_image_in_two_classes_is_used_for_neither(self, new_agent: NewAgent, dice: Path):
         shutil.copy(dice / "train/one/0.jpg", dice / "train/two/wrong.jpg")
         module, lesson = new_agent().learn(dice)
         (finding,) = lesson.all_findings
@@ -61,7 +61,7 @@ class TestLearning:
         assert dict(zip(module.card.classes, module.card.counts, strict=True))["one"] == 7
 
     @pytest.mark.parametrize("copy", [shutil.copy, saved_again])
-    def test_a_validation_image_that_is_trained_on_is_no_judge(self, new_agent: NewAgent, dice: Path, copy):
+    def test_a_validation_image_that_is_also_a_training_image_is_left_out(self, new_agent: NewAgent, dice: Path, copy):
         copy(dice / "train/one/0.jpg", dice / "val/one/again.jpg")
         module, lesson = new_agent().learn(dice)
         (finding,) = lesson.all_findings
@@ -71,7 +71,7 @@ class TestLearning:
         assert "(= train/one/0.jpg)" in finding.text
         assert module.card.validation_images == len(lesson.validation) == 18
 
-    def test_what_is_left_is_learned_to_the_bit_as_if_the_rest_had_never_been_there(
+    def test_leaving_out_twins_gives_the_same_module_as_a_task_without_them(
         self, new_agent: NewAgent, dice: Path, demo_tasks: Path
     ):
         shutil.copy(dice / "train/one/0.jpg", dice / "val/one/again.jpg")
@@ -85,7 +85,7 @@ class TestLearning:
         assert lesson.all_findings == ()
         assert sum(module.card.counts) == 49
 
-    def test_a_class_that_only_repeats_another_is_refused_with_the_reason(self, new_agent: NewAgent, dice: Path):
+    def test_a_class_with_only_images_of_another_is_refused_with_the_reason(self, new_agent: NewAgent, dice: Path):
         for split in ("train", "val"):
             shutil.rmtree(dice / split / "two")
             shutil.copytree(dice / split / "one", dice / split / "two")
@@ -103,7 +103,7 @@ class TestLearning:
         )
         assert finding.text.endswith("and 2 more")
 
-    def test_going_on_with_a_task_checks_its_new_images(self, new_agent: NewAgent, dice: Path, demo_tasks: Path):
+    def test_continuing_a_task_checks_its_new_images(self, new_agent: NewAgent, dice: Path, demo_tasks: Path):
         agent = new_agent()
         agent.learn(demo_tasks / "dice")
         shutil.copy(dice / "train/one/0.jpg", dice / "val/one/again.jpg")
@@ -132,12 +132,12 @@ class TestMeasuring:
         result = evaluate(new_agent(), [dice])
         assert (result.tasks[0].test_images, result.tasks[0].left_out) == (23, 2)
 
-    def test_an_agent_as_it_is_is_not_measured_on_files_it_learned_from(self, taught: Core, dice: Path):
+    def test_an_agent_that_does_not_learn_is_not_measured_on_its_training_files(self, taught: Core, dice: Path):
         shutil.copy(dice / "train/one/0.jpg", dice / "test/one/again.jpg")
         result = evaluate(taught, [dice], learn=False)
         assert (result.tasks[0].test_images, result.tasks[0].left_out) == (24, 1)
 
-    def test_nothing_left_to_measure_on_is_an_error(self, new_agent: NewAgent, dice: Path):
+    def test_a_task_without_usable_test_images_is_an_error(self, new_agent: NewAgent, dice: Path):
         shutil.rmtree(dice / "test")
         shutil.copytree(dice / "train", dice / "test")
         with pytest.raises(
@@ -147,15 +147,15 @@ class TestMeasuring:
 
 
 class TestNames:
-    def test_names_that_differ_in_case_or_spacing_are_named(self, tmp_path: Path):
+    def test_names_that_differ_only_in_case_or_spacing_are_reported(self, tmp_path: Path):
         for name in ("Cat", "cat", "red apple", "red_apple", "dog", "-", "_"):
             self._images(tmp_path / name)
-        found = check_names(open_task(tmp_path))
-        assert [finding.files for finding in found] == [("Cat", "cat"), ("red apple", "red_apple")]
-        assert "'Cat' and 'cat' are 2 classes whose names differ only in case or spacing" in found[0].text
-        assert "put their images into one folder" in found[0].text
+        findings = check_names(open_task(tmp_path))
+        assert [finding.files for finding in findings] == [("Cat", "cat"), ("red apple", "red_apple")]
+        assert "'Cat' and 'cat' are 2 classes whose names differ only in case or spacing" in findings[0].text
+        assert "put their images into one folder" in findings[0].text
 
-    def test_two_spellings_of_one_accent_are_joined_and_it_is_said(self, tmp_path: Path):
+    def test_two_unicode_spellings_of_an_accent_are_merged_and_reported(self, tmp_path: Path):
         composed, decomposed = (unicodedata.normalize(form, "pâté") for form in ("NFC", "NFD"))
         for name in (composed, decomposed, "bread"):
             self._images(tmp_path / name)
@@ -165,7 +165,7 @@ class TestNames:
         assert finding.kind == "merged-names"
         assert set(finding.files) == {composed, decomposed}
 
-    def test_a_sign_that_stands_for_a_letter_is_joined_with_it_and_it_is_said(self, tmp_path: Path):
+    def test_a_symbol_equivalent_to_a_letter_is_merged_with_it_and_reported(self, tmp_path: Path):
         kelvin = "\N{KELVIN SIGN}"
         for name in ("K", kelvin, "bread"):
             self._images(tmp_path / name)
@@ -174,13 +174,13 @@ class TestNames:
         (finding,) = check_names(task)
         assert set(finding.files) == {"K", kelvin}
 
-    def test_spellings_in_two_splits_are_no_news(self, tmp_path: Path):
+    def test_different_spellings_in_two_splits_are_not_reported(self, tmp_path: Path):
         composed, decomposed = (unicodedata.normalize(form, "pâté") for form in ("NFC", "NFD"))
         for name in (f"train/{composed}", f"test/{decomposed}", "train/bread", "test/bread"):
             self._images(tmp_path / name)
         assert check_names(open_task(tmp_path)) == []
 
-    def test_a_class_with_many_times_the_images_of_another_is_named(self, tmp_path: Path):
+    def test_a_class_with_many_times_the_images_of_another_is_reported(self, tmp_path: Path):
         self._images(tmp_path / "train/few", 2)
         self._images(tmp_path / "train/many", 2 * UNBALANCED)
         (finding,) = check_balance(open_task(tmp_path, hold_out=()))
@@ -197,7 +197,7 @@ class TestNames:
 
 
 class TestNearTwins:
-    def test_an_image_too_small_to_show_anything_is_unreadable(self):
+    def test_a_too_small_image_is_unreadable(self):
         for size, fits in (((MIN_SIDE, MIN_SIDE), True), ((MIN_SIDE - 1, 200), False), ((200, 1), False)):
             file = io.BytesIO()
             Image.new("RGB", size).save(file, "PNG")
@@ -208,7 +208,7 @@ class TestNearTwins:
                     with pytest.raises(UnreadableImageError, match=f"has only {size[0]} × {size[1]} pixels"):
                         read(file.getvalue())
 
-    def test_blocks_find_what_one_block_finds(self, taught: Core, demo_tasks: Path, monkeypatch):
+    def test_the_block_size_does_not_change_the_twins_found(self, taught: Core, demo_tasks: Path, monkeypatch):
         task = open_task(demo_tasks / "latin")
         parts = [
             Part.of(name, split.files, split.labels, taught.backbone.describe(split.files))
@@ -221,7 +221,7 @@ class TestNearTwins:
         monkeypatch.setattr(examine, "BLOCK", 7)
         assert examine.find_twins(parts, task.classes, taught.backbone) == whole
 
-    def test_drawn_tasks_have_none(self, taught: Core, demo_tasks: Path):
+    def test_demo_tasks_have_no_near_twins(self, taught: Core, demo_tasks: Path):
         for folder in sorted(demo_tasks.iterdir()):
             task = open_task(folder)
             parts = [
@@ -237,7 +237,7 @@ class TestNearTwins:
         assert described.keys[0] == described.keys[3]
 
 
-def test_adapting_is_refused_where_no_validation_image_is_left(
+def test_adaptation_is_refused_if_no_validation_image_is_left(
     new_agent: Callable[..., Core], tiny_tasks, tmp_path
 ):
     task = tmp_path / "dice"
@@ -248,14 +248,14 @@ def test_adapting_is_refused_where_no_validation_image_is_left(
         new_agent().learn(task, adaptation=Adaptation(mode="always"))
 
 
-def test_names_that_differ_in_blanks_dashes_and_case_are_alike():
+def test_plain_names_ignore_spaces_hyphens_underscores_and_case():
     assert {_plain(name) for name in ("Blue tit", "blue-tit", "blue_tit", "BLUETIT", "blue\u3000tit")} == {
         "bluetit"
     }
     assert _plain("_") == "_"
 
 
-def test_twins_are_named_with_one_that_lies_elsewhere():
+def test_twins_are_listed_with_a_file_from_another_split_or_class():
     twins = TaskTwins()
     twins.note([ImagePlace("train", "cat", "train/cat/1"), ImagePlace("train", "dog", "train/dog/1")])
     twins.note([ImagePlace("train", "cat", "train/cat/2"), ImagePlace("test", "cat", "test/cat/2")])
@@ -270,6 +270,6 @@ def test_twins_are_named_with_one_that_lies_elsewhere():
     assert twins.in_split == ["train/dog/1", "val/cat/4"]
 
 
-def test_of_many_names_the_first_few_are_shown_and_the_rest_counted():
+def test_a_long_list_of_names_shows_the_first_and_counts_the_rest():
     assert some(["a", "b"], shown=2) == "a, b"
     assert some(["a", "b", "c"], shown=2) == "a, b and 1 more"

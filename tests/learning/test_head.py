@@ -1,4 +1,4 @@
-"""The head: as good as scikit-learn's, its strength chosen on validation images, its confidence honest."""
+"""The head: equal to scikit-learn's, with its strength chosen and its confidence calibrated on validation images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blobs(seed: int, images: int, classes: int = 3, dim: int = 40, spread: float
 
 @pytest.mark.parametrize("images", [15, 200])
 def test_path_reaches_the_optimum_that_scikit_learn_finds(images: int) -> None:
-    """15 images take the road through the Gram matrix, 200 the direct one."""
+    """15 images are fitted through the Gram matrix, 200 directly."""
     x, labels = blobs(0, images)
     x /= np.sqrt(np.square(x - x.mean(axis=0)).mean())
     ours = head_module.fit_path(x, labels, 3, [0.1])[0]
@@ -36,7 +36,7 @@ def test_path_reaches_the_optimum_that_scikit_learn_finds(images: int) -> None:
     np.testing.assert_allclose(softmax(ours.logits(x)), theirs.predict_proba(x), atol=0.02)
 
 
-def test_few_images_in_many_dimensions_give_the_same_head_by_both_roads() -> None:
+def test_fits_through_the_gram_matrix_and_directly_agree() -> None:
     x, labels = blobs(0, 30, dim=100)
     short = head_module.fit_path(x, labels, 3, [0.01])[0]
     doubled = np.concatenate([x, x, x]), np.concatenate([labels, labels, labels])
@@ -44,15 +44,15 @@ def test_few_images_in_many_dimensions_give_the_same_head_by_both_roads() -> Non
     np.testing.assert_allclose(short.logits(x), direct.logits(x), atol=0.1)
 
 
-def test_noise_chooses_a_stronger_regularisation_than_clean_data() -> None:
+def test_noisy_data_gets_a_stronger_regularisation_than_clean_data() -> None:
     noisy = fit_head(*blobs(0, 60, dim=300, spread=4), *blobs(5, 200, dim=300, spread=4), 3)
     clean = fit_head(*blobs(0, 60, spread=0.05), *blobs(5, 200, spread=0.05), 3)
     assert noisy.strength > clean.strength
     assert clean.strength == STRENGTHS[-1]
 
 
-def test_validation_accuracy_is_of_images_not_trained_on() -> None:
-    """Labels of the validation images that contradict training lower it, though the last fit sees them."""
+def test_validation_accuracy_is_measured_before_training_on_these_images() -> None:
+    """Validation labels that contradict the training labels give zero accuracy, though the last fit uses them."""
     x, labels = blobs(0, 90, spread=0.2)
     fit = fit_head(x, labels, x[:30], (labels[:30] + 1) % 3, 3)
     assert fit.accuracy == 0.0
@@ -72,14 +72,14 @@ def test_one_image_per_class_is_enough_to_tell_them_apart() -> None:
     assert np.mean(fit.head.logits(test_x).argmax(axis=1) == test_labels) > 0.9
 
 
-def test_int8_rows_lose_no_label() -> None:
+def test_int8_rows_keep_the_predicted_labels() -> None:
     x, labels = blobs(0, 300)
     head = head_module.fit_path(x, labels, 3, [0.01])[0]
     stored = Head.read(head.tensors())
     assert np.mean(stored.logits(x).argmax(axis=1) == head.logits(x).argmax(axis=1)) > 0.99
 
 
-def test_twins_and_constant_dimensions_do_no_harm() -> None:
+def test_repeated_images_and_constant_dimensions_give_finite_weights() -> None:
     x, labels = blobs(0, 12)
     x[:, 5] = 7.0
     twins = np.concatenate([x, x]), np.concatenate([labels, labels])
@@ -87,22 +87,22 @@ def test_twins_and_constant_dimensions_do_no_harm() -> None:
     assert np.isfinite(fit.head.weight).all()
 
 
-def test_temperature_mends_overconfidence_and_few_images_change_little() -> None:
+def test_temperature_corrects_overconfidence_and_few_images_change_it_little() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=500)
-    honest = rng.standard_normal((500, 3)) + 1.5 * np.eye(3)[labels]
-    loud = 8 * honest
-    t = best_temperature(loud, labels)
-    assert log_loss(loud / t, labels) < log_loss(loud, labels)
+    calibrated = rng.standard_normal((500, 3)) + 1.5 * np.eye(3)[labels]
+    overconfident = 8 * calibrated
+    t = best_temperature(overconfident, labels)
+    assert log_loss(overconfident / t, labels) < log_loss(overconfident, labels)
     assert 3 < t < 20
     assert best_temperature(np.eye(3) * 5, np.arange(3)) > 0.3
 
 
-def test_among_one_there_is_nothing_to_be_unsure_about() -> None:
+def test_the_temperature_of_a_single_class_is_one() -> None:
     assert best_temperature(np.array([[3.0], [-2.0]]), np.array([0, 0])) == 1.0
 
 
-def test_probes_range_from_usual_to_odd_and_stand_for_their_layer() -> None:
+def test_probes_range_from_usual_to_unusual_images() -> None:
     novelty = np.random.default_rng(0).permutation(100).astype(np.float32)
     chosen = choose_probes(novelty[:, None], novelty)
     assert chosen[:, 0].tolist() == [25, 65, 86, 96]
@@ -116,7 +116,7 @@ def test_fewer_validation_images_than_probes_are_all_sent() -> None:
     assert probe_weights(4).tolist() == [0.25] * 4
 
 
-def test_a_fit_of_much_data_is_as_good_as_one_of_little():
+def test_fit_large_is_as_accurate_as_fit_head():
     from skillmesh.learning.head import fit_large
 
     rng = np.random.default_rng(0)

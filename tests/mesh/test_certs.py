@@ -106,7 +106,7 @@ def test_the_authority_may_sign_agents_and_no_other_authority(mesh: Mesh) -> Non
 
 
 @pytest.mark.parametrize("wrong_by", [timedelta(days=-1), timedelta(days=1)])
-def test_a_clock_that_is_wrong_by_a_day_locks_nobody_out(mesh: Mesh, wrong_by: timedelta) -> None:
+def test_certificates_allow_for_clocks_that_are_wrong_by_a_day(mesh: Mesh, wrong_by: timedelta) -> None:
     now = datetime.now(UTC) + wrong_by
     for path in (mesh.anna.ca, mesh.anna.certificate):
         assert read(path).not_valid_before_utc < now < read(path).not_valid_after_utc
@@ -171,7 +171,7 @@ def test_issuing_without_an_authority_says_so(tmp_path: Path) -> None:
 # what is refused before anything is opened
 
 
-def test_files_that_no_peer_would_accept_are_named(mesh: Mesh, tmp_path: Path) -> None:
+def test_invalid_tls_files_are_reported(mesh: Mesh, tmp_path: Path) -> None:
     anna, junk = mesh.anna, tmp_path / "junk.pem"
     junk.write_text("no PEM")
     for files, message in (
@@ -186,9 +186,7 @@ def test_files_that_no_peer_would_accept_are_named(mesh: Mesh, tmp_path: Path) -
             open_session(settings(files), Path())
 
 
-def test_a_certificate_that_has_ended_is_named(
-    mesh: Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expired_certificate_is_reported(mesh: Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certs, "AGENT_DAYS", -1)
     ended = certs.issue(mesh.folder / "ca", ANNA, "Anna", tmp_path)
     with pytest.raises(MeshError, match=r"is valid from .* to .* clock shows"):
@@ -213,7 +211,7 @@ def test_agents_with_certificates_find_each_other_by_multicast(mesh: Mesh) -> No
         assert locators(anna)[0].startswith("tls/127.0.0.1:")
 
 
-def test_an_agent_with_a_certificate_does_not_call_one_without_that_it_finds(mesh: Mesh) -> None:
+def test_an_agent_with_a_certificate_does_not_connect_to_a_discovered_one_without(mesh: Mesh) -> None:
     port = discovery_port()
     with joined(nearby(port, mesh.anna)) as anna, joined(nearby(port, None)) as plain:
         assert not meets_someone(plain, 1.5)

@@ -81,7 +81,7 @@ def test_an_error_for_the_user_is_passed_on_unchanged(tmp_path: Path, start: Sta
     assert not isinstance(caught.value, NotRunningError)
 
 
-def test_any_other_error_is_passed_on_too_and_the_node_goes_on(tmp_path: Path, start: Start):
+def test_any_other_error_is_passed_on_too_and_the_node_continues(tmp_path: Path, start: Start):
     start(divide=lambda a, b: a / b)
     with pytest.raises(AgentError, match="the node failed: ZeroDivisionError: division by zero"):
         call(tmp_path, "divide", a=1, b=0)
@@ -118,20 +118,20 @@ class TestWithoutANode:
             ):
                 call(home, "status")
 
-    def test_a_file_that_a_killed_node_left_is_no_node(self, tmp_path: Path):
+    def test_a_socket_left_by_a_killed_node_is_no_node(self, tmp_path: Path):
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(tmp_path / FILE))
         assert (tmp_path / FILE).exists()
         with pytest.raises(NotRunningError):
             call(tmp_path, "status")
 
-    def test_a_new_node_takes_the_place_of_a_killed_one(self, tmp_path: Path, start: Start):
+    def test_a_new_node_replaces_a_killed_one(self, tmp_path: Path, start: Start):
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(tmp_path / FILE))
         start(status=lambda: "fine")
         assert call(tmp_path, "status") == "fine"
 
-    def test_one_that_was_stopped_leaves_nothing(self, tmp_path: Path, start: Start):
+    def test_a_stopped_node_leaves_no_socket(self, tmp_path: Path, start: Start):
         control = start(status=dict)
         control.close()
         assert list(tmp_path.iterdir()) == []
@@ -139,12 +139,12 @@ class TestWithoutANode:
             call(tmp_path, "status")
 
     @pytest.mark.parametrize("said", [b"", b'{"result": [1, 2', b"\xff"])
-    def test_one_that_ends_in_the_middle_of_an_answer_has_stopped(self, tmp_path: Path, said: bytes):
+    def test_a_node_that_ends_during_an_answer_is_reported_as_stopped(self, tmp_path: Path, said: bytes):
         socket_that(tmp_path, lambda line: (line.recv(100), line.sendall(said)))
         with pytest.raises(NotRunningError, match="stopped before it replied"):
             call(tmp_path, "status")
 
-    def test_one_that_hangs_is_waited_for_until_the_timeout_only(self, tmp_path: Path):
+    def test_a_node_that_hangs_is_waited_for_until_the_timeout(self, tmp_path: Path):
         over = threading.Event()
         socket_that(tmp_path, lambda _: over.wait(30))
         began = time.monotonic()
@@ -206,7 +206,7 @@ class TestABusyNode:
             busy.undo()
             assert asked.result() == "fine"
 
-    def test_is_given_up_after_the_timeout(self, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch):
+    def test_is_abandoned_after_the_timeout(self, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(control, "MAX_HELD", -1)
         start(status=lambda: "fine")
         began = time.monotonic()
@@ -258,14 +258,14 @@ class TestTheFile:
             os.umask(before)
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
 
-    def test_is_made_without_a_change_of_what_other_threads_make(self, tmp_path: Path):
+    def test_is_created_without_changing_the_umask_of_other_threads(self, tmp_path: Path):
         """A folder that is made at the same moment can be entered."""
         subprocess.run([sys.executable, "-c", MAKES_FOLDERS, str(tmp_path)], check=True)
         modes = {folder.stat().st_mode & 0o777 for folder in tmp_path.glob("made*")}
         assert modes == {0o755}
 
     @pytest.mark.parametrize("letter", ["x", "é"])
-    def test_may_lie_deeper_than_a_sockets_path_can_be_long(self, tmp_path: Path, start: Start, letter: str):
+    def test_may_have_a_longer_path_than_sockets_allow(self, tmp_path: Path, start: Start, letter: str):
         home = tmp_path / (letter * 100) / (letter * 100)
         home.mkdir(parents=True)
         start(home, status=lambda: "fine")
@@ -282,7 +282,7 @@ class TestTheFile:
 
 
 class TestManyAtOnce:
-    def test_a_slow_answer_delays_no_other(self, tmp_path: Path, start: Start):
+    def test_a_slow_answer_does_not_delay_others(self, tmp_path: Path, start: Start):
         release = threading.Event()
         start(slow=lambda: release.wait(30), quick=lambda: "now")
         with ThreadPoolExecutor(1) as pool:
@@ -347,7 +347,7 @@ class PanicError(BaseException):
 
 
 @pytest.mark.parametrize("error", [None, PanicError])
-def test_a_verb_whose_result_cannot_be_sent_costs_no_worker(
+def test_a_result_that_cannot_be_sent_does_not_end_a_worker(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None
 ):
     def odd() -> object:
@@ -363,7 +363,9 @@ def test_a_verb_whose_result_cannot_be_sent_costs_no_worker(
     assert call(tmp_path, "status", timeout=5) == "fine"
 
 
-def test_without_a_thread_for_it_a_request_waits(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch):
+def test_a_request_waits_if_no_thread_can_be_started(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+):
     start(status=lambda: "fine")
     begin, refused = threading.Thread.start, [RuntimeError("can't start new thread")]
     monkeypatch.setattr(threading.Thread, "start", lambda self: (refused and _raise(refused.pop())) or begin(self))
@@ -375,7 +377,7 @@ def _raise(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("when", ["it connects", "it is answered", "another can be accepted"])
-def test_a_connection_that_the_system_cannot_watch_ends_alone(
+def test_a_connection_that_cannot_be_watched_is_closed_without_affecting_others(
     tmp_path: Path, start: Start, hurry: None, monkeypatch: pytest.MonkeyPatch, when: str
 ):
     monkeypatch.setattr(control, "MAX_OPEN", 1)
@@ -400,7 +402,7 @@ def test_a_connection_that_the_system_cannot_watch_ends_alone(
     assert back_to(base)
 
 
-def test_a_caller_that_the_system_does_not_let_in_at_first_is_logged_and_let_in_later(
+def test_a_failed_accept_is_logged_and_tried_again(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, caplog
 ):
     start(status=lambda: "fine")
@@ -664,7 +666,7 @@ except OSError as error:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 @pytest.mark.parametrize("mode", [0o600, 0o666])
-def test_another_user_is_not_served_even_where_the_file_would_let_it(tmp_path: Path, start: Start, mode: int):
+def test_another_user_is_refused_even_if_the_file_permissions_allow_it(tmp_path: Path, start: Start, mode: int):
     start(echo=lambda value: value)
     tmp_path.chmod(0o755)
     (tmp_path / FILE).chmod(mode)

@@ -231,7 +231,7 @@ def test_a_file_that_no_peer_has_is_reported_and_takes_no_disk_space(
     assert [peer.busy for peer in town.peers.all()] == [0, 0]
 
 
-def test_more_files_than_a_peer_may_be_asked_for_at_once_wait_for_it(town: Town) -> None:
+def test_files_beyond_a_peers_limit_wait_for_it(town: Town) -> None:
     """A busy peer that has the file does not count as none having it."""
     town.add("alice", honest)
     wanted = [town.announce(40_000) for _ in range(60)]

@@ -46,14 +46,14 @@ def importing_without_peers() -> Importing:
 class TestATeachersShare:
     OF_BOB, OF_EVE = ([announced(teacher, f"task {number}") for number in range(6)] for teacher in (BOB, EVE))
 
-    def test_is_one_module_at_first_and_twice_as_many_with_each_that_comes(self):
+    def test_starts_at_one_module_and_doubles_with_each_arrival(self):
         importing = importing_without_peers()
         for most in (1, 2, 4):
             assert len(importing._in_turn(list(self.OF_BOB))) == most
             importing._share(BOB.public_key, arrived=True)
         assert len(importing._in_turn([*self.OF_BOB, *self.OF_EVE])) == 6 + 1
 
-    def test_is_halved_by_a_module_that_no_peer_has_and_the_last_one_waits(self, monkeypatch: pytest.MonkeyPatch):
+    def test_is_halved_by_a_module_that_no_peer_has(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("skillmesh.mesh.importing.IN_VAIN", 600.0)
         importing = importing_without_peers()
         for _ in range(2):
@@ -71,7 +71,7 @@ class TestOneThatHasArrived:
         return Arrival(notice, Partial(folder / task, notice))
 
     @pytest.mark.parametrize("coming", [1, 2])
-    def test_waits_for_those_on_their_way_and_for_no_others(
+    def test_waits_only_for_modules_being_fetched(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coming: int
     ):
         monkeypatch.setattr("skillmesh.mesh.importing.LINGER", 120.0)
@@ -86,7 +86,7 @@ class TestOneThatHasArrived:
 
 
 @pytest.mark.parametrize("fault", ["full", "unforeseen"])
-def test_it_continues_if_a_refusal_cannot_be_stored(new_agent, tmp_path: Path, monkeypatch, caplog, fault):
+def test_importing_continues_if_a_refusal_cannot_be_stored(new_agent, tmp_path: Path, monkeypatch, caplog, fault):
     agent, importer = new_agent(), Stumbling()
     caplog.set_level(logging.ERROR)
     if fault == "full":
@@ -115,7 +115,7 @@ def test_it_continues_if_a_refusal_cannot_be_stored(new_agent, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_what_came_piece_by_piece_is_kept_once_in_the_bank_or_in_quarantine(
+def test_a_fetched_file_is_stored_once_in_the_bank_or_in_quarantine(
     new_agent: Callable[..., Core], tiny_taught: Core, monkeypatch: pytest.MonkeyPatch, held: bool
 ):
     agent, dice = new_agent("student"), tiny_taught.bank.find("dice")

@@ -86,7 +86,7 @@ class TestTheLost:
         monkeypatch.setattr(membership_module, "introduce", lambda *given: found.extend(given[3]))
         return found
 
-    def test_are_called_at_each_of_their_places_in_turn(
+    def test_are_called_at_each_of_their_addresses_in_turn(
         self, member: Joined, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, called: list[str]
     ):
         monkeypatch.setattr(membership_module, "CALL", 0.0)  # no need to wait
@@ -112,7 +112,7 @@ class TestTheLost:
             times += [clock.now - 1000] * (len(called) - before)
         assert times == [2, 6, 14, 30, 62, 122, 182]
 
-    def test_are_neither_those_here_nor_those_banned(
+    def test_include_neither_present_nor_banned_agents(
         self, member: Joined, ledger: Ledger, peers: Peers, monkeypatch: pytest.MonkeyPatch, called: list[str]
     ):
         monkeypatch.setattr(membership_module, "CALL", 0.0)

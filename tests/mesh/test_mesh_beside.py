@@ -70,7 +70,7 @@ def in_step(node: Node) -> bool:
 # Learn, forget, remember, import, export, withdraw.
 
 
-def test_what_is_learned_beside_a_node_reaches_everyone_and_is_withdrawn_everywhere(
+def test_a_task_learned_beside_a_node_reaches_all_agents_and_is_withdrawn_everywhere(
     crew: Crew, command: Command, tiny_tasks: Path
 ) -> None:
     words = ("learn", tiny_tasks / "snowflakes", "--name", "beside", "--home", crew.first.home, "--json")
@@ -90,7 +90,9 @@ def test_what_is_learned_beside_a_node_reaches_everyone_and_is_withdrawn_everywh
     eventually(lambda: all("beside" not in node.live() for node in crew.all))
 
 
-def test_what_is_forgotten_stays_forgotten_here_only_until_it_is_remembered(crew: Crew, command: Command) -> None:
+def test_a_forgotten_task_is_forgotten_by_this_agent_only_until_it_is_remembered(
+    crew: Crew, command: Command
+) -> None:
     task = crew.own_task(crew.first)
     before = files_of(crew.student.home)
     assert command("forget", task, "--home", crew.student.home).code == 0
@@ -106,7 +108,7 @@ def test_what_is_forgotten_stays_forgotten_here_only_until_it_is_remembered(crew
     eventually(lambda: in_step(crew.student))
 
 
-def test_import_export_and_tasks_beside_a_node(
+def test_import_export_and_tasks_work_beside_a_node(
     crew: Crew, command: Command, skill_files: dict[str, Path], tmp_path: Path
 ) -> None:
     home = crew.student.home
@@ -188,7 +190,7 @@ def test_answers_through_a_node_and_beside_it_are_the_same(
 # Trust, quarantine, bans.
 
 
-def test_an_image_that_is_given_twice_or_by_links_is_answered_each_time(
+def test_an_image_given_twice_or_through_links_is_answered_each_time(
     crew: Crew, command: Command, demo_tasks: Path, tmp_path: Path
 ) -> None:
     image = min((demo_tasks / "greek" / "test").glob("*/0.jpg"))
@@ -201,7 +203,7 @@ def test_an_image_that_is_given_twice_or_by_links_is_answered_each_time(
     assert len({answer["label"] for answer in answers}) == 1
 
 
-def test_trust_is_taken_away_and_given_back_while_the_node_runs(crew: Crew, command: Command) -> None:
+def test_trust_can_be_removed_and_restored_while_the_node_runs(crew: Crew, command: Command) -> None:
     home, key = crew.student.home, crew.keys[0]
     before = files_of(home)
     taught = {m.card.task for m in Core(home).bank if m.card.teacher_key == key}
@@ -218,7 +220,7 @@ def test_trust_is_taken_away_and_given_back_while_the_node_runs(crew: Crew, comm
     assert crew.student.status()["root"] == crew.first.status()["root"]
 
 
-def test_quarantine_is_released_or_dropped_while_the_node_runs(crew: Crew, command: Command) -> None:
+def test_held_modules_can_be_released_or_dropped_while_the_node_runs(crew: Crew, command: Command) -> None:
     home = crew.student.home
     before = files_of(home)
     agent = Core(home)
@@ -242,7 +244,7 @@ def test_quarantine_is_released_or_dropped_while_the_node_runs(crew: Crew, comma
     eventually(lambda: files_of(home) == before)
 
 
-def test_a_ban_is_lifted_while_the_node_runs(crew: Crew, command: Command, tiny_tasks: Path) -> None:
+def test_a_ban_can_be_lifted_while_the_node_runs(crew: Crew, command: Command, tiny_tasks: Path) -> None:
     home = crew.student.home
     ledger = Core(home).ledger
     for key in crew.keys:
@@ -264,7 +266,7 @@ def test_a_ban_is_lifted_while_the_node_runs(crew: Crew, command: Command, tiny_
 # One clear owner.
 
 
-def test_sync_once_goes_through_a_node_that_runs_and_does_without_one(mesh: Mesh) -> None:
+def test_sync_once_works_with_and_without_a_running_node(mesh: Mesh) -> None:
     teacher, student = mesh.serve(0), mesh.node(name="student").start()
     through = student.run("sync", "--once", "--json")
     assert through.returncode == 0, through.stderr
@@ -280,7 +282,7 @@ def test_sync_once_goes_through_a_node_that_runs_and_does_without_one(mesh: Mesh
     assert files_of(student.home) == files_of(teacher.home)
 
 
-def test_sync_once_does_not_wait_for_what_nobody_has(mesh: Mesh) -> None:
+def test_sync_once_does_not_wait_for_modules_that_no_agent_has(mesh: Mesh) -> None:
     """A teacher forgets a task of its own: all agents know of it, and none can send it."""
     teacher = mesh.node(0)
     gone = Core(teacher.home).forget(min(m.card.task for m in Core(teacher.home).bank)).card.task
@@ -314,7 +316,7 @@ def test_a_node_that_learns_answers_from_it(
     assert late["guesses"][0]["task"] == "shapes"
 
 
-def test_two_modules_of_one_version_end_as_one_everywhere(mesh: Mesh) -> None:
+def test_all_agents_keep_the_same_of_two_modules_with_one_version(mesh: Mesh) -> None:
     """Two commands that learn one task at once make the same version twice; all agents keep the same one."""
     teacher, student = mesh.serve(0), mesh.node(name="student").start()
     eventually(lambda: mesh.converged(tasks=2))
@@ -336,7 +338,7 @@ def twin(card: Card, changes: dict[str, Any], module: Module, agent: Core) -> tu
 
 
 @pytest.mark.slow
-def test_many_commands_at_once_leave_a_sound_bank(
+def test_many_concurrent_commands_leave_the_bank_intact(
     mesh: Mesh, tiny_tasks: Path, skill_files: dict[str, Path]
 ) -> None:
     """Ten processes at once, beside a node that receives: each does its work or says why not."""

@@ -19,7 +19,7 @@ def taught_by(node: Node) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_composed_task_reaches_all_answers_outlasts_a_restart_and_is_withdrawn(
+def test_a_composed_task_reaches_all_agents_answers_survives_a_restart_and_is_withdrawn(
     mesh: Mesh, tmp_path: Path
 ) -> None:
     first, second = mesh.serve(0), mesh.serve(1)

@@ -115,7 +115,7 @@ def bytes_there(node: Node, announced: Announcement) -> int:
 # A holder is killed in the middle of a transfer.
 
 
-def test_holder_killed_in_the_middle_and_another_goes_on(mesh: Mesh, large: Path) -> None:
+def test_a_transfer_continues_from_another_holder_if_one_is_killed(mesh: Mesh, large: Path) -> None:
     with namespaces(3, "skfa") as switch:
         lan = {"network": "lan", "interface": "eth0"}
         teacher = adopt_home(mesh, large, "teacher", switch.hosts[0], **lan).start()
@@ -148,7 +148,7 @@ def test_holder_killed_in_the_middle_and_another_goes_on(mesh: Mesh, large: Path
 
 
 @pytest.mark.slow
-def test_holder_and_receiver_killed_and_both_come_back(mesh: Mesh, large: Path) -> None:
+def test_a_transfer_resumes_after_holder_and_receiver_were_killed(mesh: Mesh, large: Path) -> None:
     """No other agent has it: the transfer resumes where it stopped, however often it is interrupted."""
     with namespaces(2, "skfb") as switch:
         lan = {"network": "lan", "interface": "eth0"}
@@ -183,12 +183,12 @@ def test_holder_and_receiver_killed_and_both_come_back(mesh: Mesh, large: Path) 
 # The receiver is killed anywhere.
 
 
-def test_receiver_killed_at_random_points_converges(mesh: Mesh, library: Path) -> None:
+def test_a_receiver_killed_at_random_points_converges(mesh: Mesh, library: Path) -> None:
     kill_and_converge(mesh, library, times=6, kilobits=6000)
 
 
 @pytest.mark.slow
-def test_receiver_killed_at_random_points_fifty_times_converges(mesh: Mesh, library: Path) -> None:
+def test_a_receiver_killed_fifty_times_at_random_points_converges(mesh: Mesh, library: Path) -> None:
     kill_and_converge(mesh, library, times=50, kilobits=2000)
 
 
@@ -284,7 +284,7 @@ def fill(folder: Path, leave: int) -> Path:
     return ballast
 
 
-def test_full_disk_is_said_and_when_there_is_room_again_all_comes(mesh: Mesh, library: Path) -> None:
+def test_a_full_disk_is_reported_and_fetching_resumes_when_there_is_space(mesh: Mesh, library: Path) -> None:
     with small_disk(mesh.folder / "disk", "8m") as disk:
         receiver = mesh.node(name="disk/receiver")
         receiver.start()
@@ -315,7 +315,7 @@ def test_full_disk_is_said_and_when_there_is_room_again_all_comes(mesh: Mesh, li
         mesh.stop()
 
 
-def test_a_notice_that_a_full_disk_kept_away_comes_later_and_the_trouble_ends(mesh: Mesh) -> None:
+def test_a_notice_missed_because_of_a_full_disk_arrives_later(mesh: Mesh) -> None:
     """A withdrawal brings no file; the node recovers all the same."""
     with small_disk(mesh.folder / "disk", "8m") as disk:
         teacher = mesh.serve(0)
@@ -336,7 +336,7 @@ def test_a_notice_that_a_full_disk_kept_away_comes_later_and_the_trouble_ends(me
 
 
 @pytest.mark.slow
-def test_a_node_that_is_killed_on_a_full_disk_starts_again(mesh: Mesh, library: Path) -> None:
+def test_a_node_killed_while_the_disk_is_full_can_be_restarted(mesh: Mesh, library: Path) -> None:
     with small_disk(mesh.folder / "disk", "8m") as disk:
         receiver = mesh.node(name="disk/receiver").start()
         fill(disk, leave=400_000)
@@ -353,7 +353,7 @@ def test_a_node_that_is_killed_on_a_full_disk_starts_again(mesh: Mesh, library: 
 
 
 @pytest.mark.slow
-def test_quota_is_kept_and_what_it_declined_comes_when_it_is_raised(mesh: Mesh, library: Path) -> None:
+def test_modules_declined_for_the_quota_arrive_when_it_is_raised(mesh: Mesh, library: Path) -> None:
     whole = sum(map(len, files_of(library).values()))
     adopt_home(mesh, library, "library").start()
     receiver = mesh.node(name="receiver", quota_bytes=whole // 3).start()
@@ -383,7 +383,7 @@ def wrong_clock(shift: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_clocks_wrong_by_a_day_change_nothing(mesh: Mesh, tiny_tasks: Path, tmp_path: Path) -> None:
+def test_clocks_that_are_wrong_by_a_day_do_no_harm(mesh: Mesh, tiny_tasks: Path, tmp_path: Path) -> None:
     """One node a day behind, one a day ahead, one right; with certificates, which have dates."""
     behind, ahead = wrong_clock("-1d"), wrong_clock("+1d")
     says = subprocess.run([*behind, "date", "+%s"], capture_output=True, check=True).stdout
@@ -424,7 +424,7 @@ def test_clocks_wrong_by_a_day_change_nothing(mesh: Mesh, tiny_tasks: Path, tmp_
 # Two nodes on one home; restarts.
 
 
-def test_the_second_node_on_a_home_is_refused_and_the_first_unharmed(mesh: Mesh) -> None:
+def test_a_second_node_on_a_home_is_refused_and_the_first_continues(mesh: Mesh) -> None:
     first = mesh.serve(0)
     words = [*SKILLMESH, "serve", "--home", str(first.home)]
     second = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60, check=False)
@@ -438,7 +438,7 @@ def test_the_second_node_on_a_home_is_refused_and_the_first_unharmed(mesh: Mesh)
     eventually(lambda: mesh.converged(tasks=4))
 
 
-def test_a_killed_node_is_no_obstacle_and_everything_it_had_is_there(mesh: Mesh) -> None:
+def test_a_killed_node_can_be_restarted_and_has_lost_nothing(mesh: Mesh) -> None:
     teachers = [mesh.serve(index) for index in range(2)]
     keys = [Core(teacher.home).identity.public_key for teacher in teachers]
     student = mesh.node(name="student", trust="listed")

@@ -158,14 +158,18 @@ def liars(town: Mesh, begin: Attacks) -> dict[str, Attack]:
 
 
 @pytest.mark.parametrize("kind", LIES)
-def test_who_lies_about_what_there_is_gets_banned(town: Mesh, liars: dict[str, Attack], kind: str) -> None:
+def test_a_peer_that_sends_false_digests_or_notices_is_banned(
+    town: Mesh, liars: dict[str, Attack], kind: str
+) -> None:
     key = liars[kind].key
     for node in town.nodes:
         assert LIES[kind] in eventually(lambda node=node: bans(node).get(key), why="the liar is banned")
         assert bans(node)[key].isprintable()
 
 
-def test_honest_nodes_share_on_among_liars(town: Mesh, liars: dict[str, Attack]) -> None:
+def test_honest_nodes_share_while_peers_send_false_digests_or_notices(
+    town: Mesh, liars: dict[str, Attack]
+) -> None:
     survives(town)
     assert all(len(node.live()) == 4 for node in town.nodes)
     names = [peer["name"] for peer in call(town.nodes[0].home, "peers")]
@@ -197,7 +201,7 @@ def forgers(market: Mesh, begin: Attacks) -> dict[str, Attack]:
 
 
 @pytest.mark.parametrize("kind", BAD_PIECES)
-def test_who_sends_other_bytes_than_its_teacher_announced_gets_banned(
+def test_a_peer_that_sends_other_bytes_than_announced_is_banned(
     market: Mesh, forgers: dict[str, Attack], kind: str
 ) -> None:
     for node in market.nodes:
@@ -206,7 +210,7 @@ def test_who_sends_other_bytes_than_its_teacher_announced_gets_banned(
         assert not node.live()
 
 
-def test_the_honest_teacher_whose_module_was_forged_is_believed(market: Mesh, forgers: dict[str, Attack]) -> None:
+def test_the_honest_teacher_of_a_forged_module_stays_trusted(market: Mesh, forgers: dict[str, Attack]) -> None:
     teacher = market.serve(0)
     eventually(lambda: market.converged(tasks=2))
     for node in market.nodes:
@@ -237,7 +241,7 @@ def refusals(node: Node) -> list[str]:
         ("other-backbone", "made for backbone ffff"),
     ],
 )
-def test_what_is_not_as_its_own_teacher_announced_is_refused(
+def test_a_module_that_differs_from_its_announcement_is_refused(
     town: Mesh, quacks: dict[str, Attack], kind: str, reason: str
 ) -> None:
     for node in town.nodes:
@@ -254,13 +258,13 @@ def test_a_teacher_that_does_not_send_what_it_announced_itself_is_banned(
 
 
 @pytest.mark.parametrize("kind", ["contradiction", "anothers-file", "other-backbone"])
-def test_a_teacher_whose_announcement_is_a_lie_is_banned(town: Mesh, quacks: dict[str, Attack], kind: str) -> None:
+def test_a_teacher_of_a_false_announcement_is_banned(town: Mesh, quacks: dict[str, Attack], kind: str) -> None:
     for node in town.nodes:
         eventually(lambda node=node: len(node.status()["refused"]) >= 3, why="the false modules are refused")
         eventually(lambda node=node: bans(node).get(quacks[kind].key), seconds=2, why="their teachers are banned")
 
 
-def test_of_two_modules_signed_as_one_version_all_keep_the_same(mesh: Mesh, attack: Attacks) -> None:
+def test_all_nodes_keep_the_same_of_two_modules_signed_with_one_version(mesh: Mesh, attack: Attacks) -> None:
     nodes = [mesh.node(0).start(wait=False), mesh.node(1).start(wait=False)]
     double = attack(mesh, "equivocation")
     standing = max(eventually(lambda: loot_ids(double), why="the attacker has made its modules"))
@@ -269,7 +273,7 @@ def test_of_two_modules_signed_as_one_version_all_keep_the_same(mesh: Mesh, atta
     )
 
 
-def test_nobody_loses_a_module_whose_id_another_teacher_claims(mesh: Mesh, attack: Attacks) -> None:
+def test_a_module_whose_id_another_teacher_claims_is_still_imported(mesh: Mesh, attack: Attacks) -> None:
     student = mesh.node().start(wait=False)
     claimant = attack(mesh, "anothers-file")
     eventually(lambda: student.runs() and student.status()["refused"], why="the false announcement is refused")
@@ -287,7 +291,7 @@ def loot_ids(attacker: Attack) -> list[str]:
 # What is genuine but old.
 
 
-def test_what_was_replaced_or_withdrawn_does_not_come_back(mesh: Mesh, attack: Attacks) -> None:
+def test_replaced_and_withdrawn_modules_do_not_come_back(mesh: Mesh, attack: Attacks) -> None:
     student, other = mesh.node().start(wait=False), mesh.node().start(wait=False)
     attack(mesh, "replay")
     eventually(lambda: student.runs() and len(student.live()) == 2, why="the student takes what is genuine")
@@ -307,14 +311,14 @@ def test_what_was_replaced_or_withdrawn_does_not_come_back(mesh: Mesh, attack: A
 # Pretending to be others.
 
 
-def test_questions_to_zenoh_itself_stop_nobody(town: Mesh, attack: Attacks):
+def test_queries_to_zenohs_admin_space_do_not_stop_nodes(town: Mesh, attack: Attacks):
     attack(town, "inside-questions")
     time.sleep(5)
     survives(town)
 
 
 @pytest.mark.parametrize("kind", ["impostor", "obituaries"])
-def test_nobody_is_cut_off_by_one_who_speaks_in_its_name(town: Mesh, attack: Attacks, kind: str) -> None:
+def test_an_impostor_cannot_cut_off_the_agent_that_it_imitates(town: Mesh, attack: Attacks, kind: str) -> None:
     there = call(town.nodes[0].home, "status")["peers"]
     attack(town, kind)
     eventually(lambda: call(town.nodes[0].home, "status")["peers"] > there, why="the attacker is there")
@@ -361,7 +365,7 @@ def heirs(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
         ),
     ],
 )
-def test_who_keeps_others_waiting_does_not_keep_them_from_the_honest(
+def test_peers_that_delay_replies_do_not_prevent_fetching_from_honest_ones(
     heirs: Mesh, attack: Attacks, kind: str, peers: int
 ) -> None:
     """One attacker, whom a newcomer asks for one of two modules, may cost one timeout; a crowd costs no more."""
@@ -405,7 +409,7 @@ def catch_up(mesh: Mesh, name: str) -> tuple[float, int]:
         mesh.nodes.remove(late)
 
 
-def test_ghosts_without_a_key_cost_a_newcomer_no_question_for_a_piece(library: Mesh, attack: Attacks) -> None:
+def test_peers_without_a_key_cause_few_extra_questions(library: Mesh, attack: Attacks) -> None:
     seconds, asked = catch_up(library, "alone")
     attack(library, "ghosts")
     eventually(lambda: call(library.nodes[0].home, "status")["peers"] >= GHOSTS, why="the ghosts are there")
@@ -467,7 +471,7 @@ HARMFUL = {
 }
 
 
-def test_harmful_modules_are_held_back_and_answers_stay_as_they_were(
+def test_harmful_modules_are_quarantined_and_answers_do_not_change(
     mesh: Mesh, attack: Attacks, mixed: list[Path]
 ) -> None:
     nodes = [mesh.node(0), mesh.node(1)]
@@ -487,7 +491,7 @@ def test_harmful_modules_are_held_back_and_answers_stay_as_they_were(
     assert answers(nodes[0], mixed[:12]) == before
 
 
-def test_a_second_teacher_of_the_same_classes_is_let_in(mesh: Mesh, attack: Attacks) -> None:
+def test_a_second_teacher_of_the_same_classes_is_accepted(mesh: Mesh, attack: Attacks) -> None:
     node = mesh.serve(0)
     attack(mesh, "second-teacher")
     eventually(lambda: len(node.live()) == 4)
@@ -501,7 +505,7 @@ def right(node: Node, images: list[Path]) -> list[bool]:
     ]
 
 
-def test_who_knows_all_that_modules_are_tried_on_takes_no_more_than_is_tolerated(
+def test_a_module_tuned_to_the_validation_images_loses_no_more_than_tolerated(
     taught: Core, demo_tasks: Path, mixed: list[Path], attack: Attacks, tmp_path: Path, record_property: Any
 ) -> None:
     """A module that is tuned to stay just under the threshold does get in; this is what it can still do."""

@@ -28,7 +28,7 @@ def in_use(node: Node) -> int:
 
 
 @pytest.mark.slow
-def test_two_teach_a_third_links_and_all_answer_the_same(
+def test_two_agents_teach_a_third_links_and_all_answer_the_same(
     mesh: Mesh, new_agent: NewAgent, demo_tasks: Path, mixed: list[Path]
 ) -> None:
     nodes = [mesh.node(name=name) for name in ("ann", "bob", "cyd")]
@@ -61,7 +61,7 @@ def test_two_teach_a_third_links_and_all_answer_the_same(
 
 
 @pytest.mark.slow
-def test_a_task_that_goes_on_replaces_its_older_version_on_every_agent(mesh: Mesh, demo_tasks: Path) -> None:
+def test_an_extended_task_replaces_its_older_version_on_every_agent(mesh: Mesh, demo_tasks: Path) -> None:
     ann, bob = mesh.node(name="ann"), mesh.node(name="bob")
     agent = Core(ann.home)
     agent.learn(demo_tasks / "dice")

@@ -46,7 +46,7 @@ def learn(node: Node, task: Path) -> None:
 # one lan
 
 
-def test_both_sides_of_a_split_lan_learn_and_then_share(mesh: Mesh, switch: Switch, tiny_tasks: Path) -> None:
+def test_a_split_lan_converges_after_it_heals(mesh: Mesh, switch: Switch, tiny_tasks: Path) -> None:
     nodes = [on(mesh, switch, host, teacher).start(wait=False) for host, teacher in enumerate((0, None, 1, None))]
     left, right = nodes[:2], nodes[2:]
     converge(mesh, nodes, 4, "four agents of a lan start, two of them with two tasks each")
@@ -62,7 +62,7 @@ def test_both_sides_of_a_split_lan_learn_and_then_share(mesh: Mesh, switch: Swit
     converge(mesh, nodes, 6, "a lan split in two and two agents heals; each side learned a task meanwhile")
 
 
-def test_what_is_withdrawn_is_gone_everywhere_and_what_is_forgotten_stays_so(mesh: Mesh, switch: Switch) -> None:
+def test_withdrawals_reach_every_agent_and_forgotten_tasks_stay_forgotten(mesh: Mesh, switch: Switch) -> None:
     nodes = [on(mesh, switch, host, teacher=host).start(wait=False) for host in range(3)]
     converge(mesh, nodes, 6, "three agents of a lan start with two tasks each")
     withdrawn, forgotten = sorted(own(mesh, 0))[0], sorted(own(mesh, 1))[0]
@@ -98,7 +98,7 @@ def own(mesh: Mesh, teacher: int) -> set[str]:
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_there_before_its_network_joins_when_it_comes(mesh: Mesh, switch: Switch) -> None:
+def test_an_agent_started_without_a_network_joins_when_there_is_one(mesh: Mesh, switch: Switch) -> None:
     ip("addr", "flush", "dev", "eth0", namespace=switch.hosts[0])
     early = on(mesh, switch, 0, teacher=0).start()
     other = on(mesh, switch, 1, teacher=1).start()
@@ -117,7 +117,7 @@ def test_an_agent_that_is_there_before_its_network_joins_when_it_comes(mesh: Mes
 
 
 @pytest.mark.slow
-def test_a_lan_whose_cables_are_pulled_one_by_one_converges_when_they_are_back(
+def test_a_lan_converges_after_its_cables_were_pulled_one_by_one(
     mesh: Mesh, switch: Switch, tiny_tasks: Path
 ) -> None:
     nodes = [on(mesh, switch, host, teacher=host).start(wait=False) for host in range(3)]
@@ -141,7 +141,7 @@ def fixed(mesh: Mesh, switch: Switch, host: int, teacher: int | None = None) -> 
 
 
 @pytest.mark.slow
-def test_the_seed_may_go_for_good(mesh: Mesh, switch: Switch, tiny_tasks: Path) -> None:
+def test_agents_survive_the_permanent_loss_of_their_seed(mesh: Mesh, switch: Switch, tiny_tasks: Path) -> None:
     """Three that know of each other by the seed alone outlive it, a cut between them, and a restart."""
     seed, *others = [fixed(mesh, switch, host, teacher=host).start(wait=False) for host in range(4)]
     converge(mesh, [seed, *others], 8, "a seed and three fixed peers start with two tasks each")
@@ -209,7 +209,7 @@ def sites(mesh: Mesh) -> Iterator[tuple[Network, list[Gateway]]]:
 
 
 @pytest.mark.slow
-def test_two_sites_learn_apart_and_share_when_their_link_is_back(mesh: Mesh, tiny_tasks: Path) -> None:
+def test_two_sites_converge_when_their_link_is_restored(mesh: Mesh, tiny_tasks: Path) -> None:
     with sites(mesh) as (net, gateways):
         nodes = [
             mesh.node(teacher, name=host, namespace=net.namespace(host), network="lan", discovery_port=7446).start(
@@ -238,7 +238,7 @@ def test_two_sites_learn_apart_and_share_when_their_link_is_back(mesh: Mesh, tin
 
 
 @pytest.mark.slow
-def test_a_client_behind_a_nat_waits_for_its_gateway_and_finds_it_again(mesh: Mesh, tiny_tasks: Path) -> None:
+def test_a_client_behind_a_nat_waits_for_its_gateway_and_reconnects(mesh: Mesh, tiny_tasks: Path) -> None:
     hosts = {"gate": ("10.77.0.1",), "ann": ("10.77.0.2",), "bob": ("192.168.1.20",)}
     with network("ct", hosts, answering=("gate",)) as net:
         ann = mesh.node(0, name="ann", namespace=net.namespace("ann"), network="lan", discovery_port=7446)

@@ -60,19 +60,19 @@ REPLIES = (
 
 class TestDigest:
     @given(st.sets(st.sampled_from(sorted(BY_SHORT))), st.integers(0, 10**9))
-    def test_lists_what_is_known(self, ids: set[bytes], live: int):
+    def test_lists_known_notices(self, ids: set[bytes], live: int):
         hello = HELLO.model_copy(update={"live": live})
         found = read_digest(write_digest(hello, [BY_SHORT[i] for i in ids]))
         assert found == (hello, ids)
 
-    def test_lists_nothing_to_who_knows_the_same(self):
+    def test_lists_nothing_for_a_peer_that_knows_the_same(self):
         hello = HELLO.model_copy(update={"same": True})
         assert read_digest(write_digest(hello, KNOWN)) == (hello, frozenset())
 
     @FUZZ
     @given(REPLIES)
     @example(b"[" * 100_000)
-    def test_of_any_bytes_is_one_or_a_lie(self, body: bytes):
+    def test_of_any_bytes_is_read_or_refused(self, body: bytes):
         try:
             found = read_digest(body)
         except LieError:
@@ -93,25 +93,25 @@ class TestDigest:
             ("colour", "red"),
         ],
     )
-    def test_with_a_field_out_of_bounds_is_a_lie(self, name: str, value: Any):
+    def test_with_a_field_out_of_bounds_is_refused(self, name: str, value: Any):
         head = json.dumps(json.loads(HELLO.model_dump_json()) | {name: value}).encode()
         with pytest.raises(LieError, match=f"its digest is malformed .{name}"):
             read_digest(head + b"\n")
 
-    def test_with_half_an_id_or_with_ids_of_the_same_is_a_lie(self):
+    def test_with_a_partial_id_or_with_ids_despite_equal_roots_is_refused(self):
         body = write_digest(HELLO, KNOWN)
         same = HELLO.model_copy(update={"same": True}).model_dump_json().encode() + b"\n"
         for wrong in (body[:-1], body + b"x", same + bytes(SHORT)):
             with pytest.raises(LieError, match="inventory of"):
                 read_digest(wrong)
 
-    def test_that_lists_an_id_twice_is_a_lie(self):
+    def test_that_lists_an_id_twice_is_refused(self):
         """Reading it costs as much as reading a long one, and making it costs little."""
         body = write_digest(HELLO, KNOWN)
         with pytest.raises(LieError, match="lists 1 ids more than once"):
             read_digest(body + body[-SHORT:])
 
-    def test_of_so_many_notices_as_are_kept_fits(self):
+    def test_of_the_maximum_number_of_notices_fits(self):
         largest = HELLO.model_copy(update={"name": "日" * 64, "locators": ("é" * 200,) * 16})
         head = len(write_digest(largest, []))
         assert head + 100 * 1_000 * SHORT < MAX_DIGEST  # a hundred teachers with all that they may have
@@ -122,7 +122,7 @@ class TestNotices:
         st.lists(st.sampled_from(sorted(BY_SHORT)), unique=True),
         st.sets(st.binary(min_size=SHORT, max_size=SHORT)),
     )
-    def test_are_those_that_were_asked_for_and_are_known(self, known: list[bytes], unknown: set[bytes]):
+    def test_are_those_requested_and_known(self, known: list[bytes], unknown: set[bytes]):
         wanted = [*known, *(unknown - BY_SHORT.keys())]
         found = read_notices(write_notices(b"".join(wanted), BY_SHORT), wanted)
         assert found == [BY_SHORT[i] for i in known]
@@ -132,33 +132,33 @@ class TestNotices:
     @example(b"\n")
     @example(b"\n" * 1000)
     @example(b'{"kind":"withdrawal","\\ud800":1}')
-    def test_in_any_bytes_are_sound_or_a_lie(self, body: bytes):
+    def test_in_any_bytes_are_valid_or_refused(self, body: bytes):
         try:
             found = read_notices(body, list(BY_SHORT))
         except LieError:
             return
         assert all(notice in KNOWN for notice in found)
 
-    def test_that_nobody_asked_for_are_a_lie(self):
+    def test_that_were_not_requested_are_refused(self):
         one, two = KNOWN[:2]
         with pytest.raises(LieError, match="1 notices, 1 of them not asked for"):
             read_notices(two.encode(), [short(one)])
         with pytest.raises(LieError, match="2 notices, 0 of them not asked for"):
             read_notices(one.encode() + b"\n" + one.encode(), [short(one)])
 
-    def test_that_a_crowd_sends_over_and_over_are_checked_once(self, monkeypatch: pytest.MonkeyPatch):
+    def test_sent_repeatedly_are_verified_once(self, monkeypatch: pytest.MonkeyPatch):
         notice, checked = announced(ALICE, "of a crowd"), []
         monkeypatch.setattr(wire, "decode", lambda data: checked.append(data) or notice)
         for _ in range(5):
             assert read_notices(notice.encode(), [short(notice)]) == [notice]
         assert len(checked) == 1
 
-    def test_that_are_forged_are_a_lie(self):
+    def test_that_are_forged_are_refused(self):
         forged = KNOWN[0].encode().replace(b"task 0", b"task 9")
         with pytest.raises(LieError, match=r"sent an invalid notice: .* was not signed by alice"):
             read_notices(forged, [short(KNOWN[0])])
 
-    def test_beyond_one_reply_are_left_for_the_next(self):
+    def test_that_do_not_fit_into_a_reply_come_in_the_next(self):
         size = 64_000_000
         leaves = "0" * 64 * -(-size // LEAF)
         large = [announced(ALICE, f"task {i}", size=size, leaves=leaves) for i in range(12)]
@@ -175,41 +175,41 @@ class TestNotices:
         assert replies == 2
         assert len(large[0].encode()) < MAX_NOTICE
 
-    def test_are_so_many_at_once_and_no_more(self, monkeypatch: pytest.MonkeyPatch):
+    def test_in_one_reply_are_limited_in_number(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(wire, "NOTICES_AT_ONCE", 3)
         wanted = b"".join(BY_SHORT)
         assert len(write_notices(wanted, BY_SHORT).split(b"\n")) == 3
         assert NOTICES_AT_ONCE * SHORT < 10_000
 
-    def test_none_is_no_bytes(self):
+    def test_none_are_no_bytes(self):
         assert write_notices(b"", BY_SHORT) == write_notices(b"half an id", BY_SHORT) == b""
         assert read_notices(b"", []) == []
 
 
 class TestPieces:
     @given(st.integers(0, 2**40), st.integers(1, MAX_PIECE))
-    def test_are_asked_for_by_module_offset_and_length(self, offset: int, length: int):
+    def test_are_requested_by_module_offset_and_length(self, offset: int, length: int):
         announcement = announced()
         assert asked_piece(ask_piece(announcement, offset, length)) == (announcement.digest, offset, length)
 
     @pytest.mark.parametrize("length", [0, MAX_PIECE + 1, 2**32 - 1])
-    def test_of_no_or_too_great_length_are_not_answered(self, length: int):
+    def test_of_length_zero_or_above_the_maximum_are_not_sent(self, length: int):
         assert asked_piece(ask_piece(announced(), 0, length)) is None
 
     @FUZZ
     @given(st.binary(max_size=60))
-    def test_in_any_bytes_are_a_question_or_none(self, body: bytes):
+    def test_requested_by_any_bytes_are_parsed_or_ignored(self, body: bytes):
         asked = asked_piece(body)
         assert asked is None or (len(body) == 44 and len(asked[0]) == 64 and 0 < asked[2] <= MAX_PIECE)
 
     @given(st.binary(min_size=1, max_size=100))
-    def test_come_as_they_are(self, piece: bytes):
+    def test_are_read_back_unchanged(self, piece: bytes):
         assert read_piece(write_piece(piece), len(piece)) == piece
         assert read_piece(write_piece(None), len(piece)) is None
 
     @FUZZ
     @given(st.binary(max_size=20), st.integers(1, 20))
-    def test_of_another_length_are_a_lie(self, body: bytes, length: int):
+    def test_of_another_length_are_refused(self, body: bytes, length: int):
         try:
             piece = read_piece(body, length)
         except LieError:

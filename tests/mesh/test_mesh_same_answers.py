@@ -50,7 +50,7 @@ def told_by(node: Node, images: Sequence[Path]) -> str:
     return json.dumps(answers(node, images))
 
 
-def test_equal_live_sets_answer_alike_whatever_order_things_came_in(
+def test_equal_live_sets_give_equal_answers_in_any_order_of_arrival(
     mesh: Mesh,
     new_agent: NewAgent,
     all_files: list[Path],

@@ -65,7 +65,7 @@ def test_alone_it_waits_for_a_few_seconds_at_least(
     assert 11.0 / 4 < node.MEETING <= waited[0] < 9.0
 
 
-def test_with_another_it_takes_all_and_leaves_when_nothing_happens_any_more(
+def test_with_a_peer_it_fetches_everything_and_ends_when_all_is_quiet(
     new_agent: Callable[..., Core], tiny_tasks: Path, settings: MeshSettings, waited: list[float]
 ):
     teacher, student = new_agent("teacher"), new_agent("student")
@@ -103,13 +103,13 @@ class Waiting:
         return False
 
 
-def test_while_it_waits_it_asks_everyone_once_a_second(monkeypatch: pytest.MonkeyPatch):
+def test_while_it_waits_it_asks_all_peers_once_a_second(monkeypatch: pytest.MonkeyPatch):
     waiting = Waiting(monkeypatch)
     Node.sync(waiting, 11.0, waiting)  # type: ignore[arg-type]
     assert 9 <= waiting.asked <= 10
 
 
-def test_a_node_that_is_told_to_sync_asks_everyone_and_waits(monkeypatch: pytest.MonkeyPatch):
+def test_the_sync_verb_asks_all_peers_and_waits(monkeypatch: pytest.MonkeyPatch):
     done: list[Any] = []
     waiting, stop = Waiting(monkeypatch), threading.Event()
     waiting.sync_now = lambda: done.append("asked")  # type: ignore[method-assign]
@@ -122,14 +122,14 @@ def test_a_node_that_is_told_to_sync_asks_everyone_and_waits(monkeypatch: pytest
         sync(seconds="soon")
 
 
-def test_a_node_that_is_asked_about_too_many_images_at_once_says_so(monkeypatch: pytest.MonkeyPatch):
+def test_too_many_images_in_one_request_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(service, "IMAGES_AT_ONCE", 2)
     ask = service._verbs(SimpleNamespace(), threading.Event(), Lessons(()))["ask"]  # type: ignore[arg-type]
     with pytest.raises(AgentError, match="3 images at once, the limit is 2; ask about fewer"):
         ask(images=["a.jpg", "b.jpg", "c.jpg"])
 
 
-def test_lessons_are_learned_in_order_each_once_and_a_bad_one_does_not_stop_the_rest(
+def test_lessons_are_learned_once_in_order_and_a_bad_one_does_not_stop_the_rest(
     new_agent: Callable[..., Core], tiny_tasks: Path, tmp_path: Path
 ):
     agent = new_agent()
@@ -175,7 +175,7 @@ service.serve(Core(sys.argv[1]), settings, (), lambda node: threading.Thread(tar
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory a process has")
-def test_a_node_gives_back_what_it_has_freed_between_things_that_stay(
+def test_a_node_returns_freed_memory_to_the_system_despite_fragmentation(
     new_agent: Callable[..., Core], settings: MeshSettings
 ):
     command = [sys.executable, "-c", SERVES, str(new_agent().home), str(settings.discovery_port)]
@@ -186,7 +186,7 @@ def test_a_node_gives_back_what_it_has_freed_between_things_that_stay(
     assert stayed < kept / 2
 
 
-def test_a_task_that_fails_unexpectedly_does_not_keep_the_others_from_being_learned():
+def test_an_unexpected_error_in_one_task_does_not_stop_the_others():
     class Agent:
         def learn(self, folder: str) -> Any:
             if folder == "odd":

@@ -73,7 +73,7 @@ def fixed(*connect: str) -> MeshSettings:
 # settings
 
 
-def test_limits_that_nobody_set_are_those_of_the_docs() -> None:
+def test_default_limits_are_those_of_the_docs() -> None:
     limits = {name: value for name, value in settings() if name.startswith(("quota", "max", "modules"))}
     assert limits == {
         "quota_bytes": 10**9,
@@ -92,19 +92,19 @@ def test_settings_are_the_defaults_until_they_are_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", '{"network": "moon"}', '{"colour": "red"}', '{"listen": ["x"]}'])
-def test_damaged_settings_are_named(tmp_path: Path, content: str) -> None:
+def test_damaged_settings_are_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / MESH_FILE).write_text(content)
     with pytest.raises(AgentError, match=r"mesh\.json is damaged"):
         MeshSettings.load(tmp_path)
 
 
-def test_settings_that_are_no_text_are_named(tmp_path: Path) -> None:
+def test_settings_that_are_no_text_are_reported(tmp_path: Path) -> None:
     (tmp_path / MESH_FILE).write_bytes(b"\xff\xfe")
     with pytest.raises(AgentError, match="cannot be read"):
         MeshSettings.load(tmp_path)
 
 
-def test_settings_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+def test_settings_that_cannot_be_written_are_reported(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match="cannot write"):
         settings().save(tmp_path / "absent")
 
@@ -120,7 +120,7 @@ def test_settings_that_cannot_be_written_are_named(tmp_path: Path) -> None:
         ("tls/host:7447", True, "tls/host:7447"),
     ],
 )
-def test_endpoints_have_one_form(given: str, secure: bool, expected: str) -> None:
+def test_endpoints_are_normalised(given: str, secure: bool, expected: str) -> None:
     assert endpoint(given, secure=secure) == expected
 
 
@@ -128,7 +128,7 @@ def test_endpoints_have_one_form(given: str, secure: bool, expected: str) -> Non
     "bad",
     ["", "host", "host:", ":7447", "udp/host:1", "host:70000", "host:0", "tcp/a:1#iface=x", "a b:1", "tls/a:1", 7],
 )
-def test_what_is_no_endpoint_is_refused(bad: object) -> None:
+def test_invalid_endpoints_are_refused(bad: object) -> None:
     with pytest.raises(ValueError, match=r"expected|TLS"):
         endpoint(bad)
 
@@ -145,12 +145,12 @@ def test_what_is_no_endpoint_is_refused(bad: object) -> None:
         ({"colour": "red"}, "the setting colour"),
     ],
 )
-def test_settings_that_contradict_are_refused(given: dict[str, Any], message: str) -> None:
+def test_contradictory_settings_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(AgentError, match=message):
         MeshSettings.of(given)
 
 
-def test_one_run_may_differ_and_tls_lifts_the_endpoints() -> None:
+def test_settings_can_be_changed_for_one_run_and_tls_changes_the_endpoints() -> None:
     plain = settings(network="fixed", connect=["host:7447"])
     files = TlsFiles(ca=Path("ca.pem"), certificate=Path("a.pem"), key=Path("a.key"))
     assert plain.with_(tls=files).connect == ("tls/host:7447",)
@@ -159,7 +159,7 @@ def test_one_run_may_differ_and_tls_lifts_the_endpoints() -> None:
         plain.with_(network="moon")
 
 
-def test_tls_files_lie_in_the_home_unless_they_are_absolute(tmp_path: Path) -> None:
+def test_tls_files_are_relative_to_the_home(tmp_path: Path) -> None:
     files = TlsFiles(ca=Path("tls/ca.pem"), certificate=Path("/etc/a.pem"), key=Path("a.key")).beside(tmp_path)
     assert (files.ca, files.certificate) == (tmp_path.resolve() / "tls/ca.pem", Path("/etc/a.pem"))
 
@@ -167,7 +167,7 @@ def test_tls_files_lie_in_the_home_unless_they_are_absolute(tmp_path: Path) -> N
 # sessions
 
 
-def test_agents_on_one_machine_meet_and_ask_each_other() -> None:
+def test_agents_on_one_machine_find_and_query_each_other() -> None:
     here = settings(discovery_port=free_port(socket.SOCK_DGRAM))
     with joined(here) as one, joined(here) as other:
         queryable = one.declare_queryable("t/q", lambda query: query.reply("t/q", b"yes"))
@@ -176,13 +176,13 @@ def test_agents_on_one_machine_meet_and_ask_each_other() -> None:
         queryable.undeclare()
 
 
-def test_agents_with_other_discovery_ports_do_not_meet() -> None:
+def test_agents_with_different_discovery_ports_do_not_find_each_other() -> None:
     ports = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_DGRAM)
     with joined(settings(discovery_port=ports[0])) as one, joined(settings(discovery_port=ports[1])) as other:
         assert not until(lambda: one.info.peers_zid() or other.info.peers_zid(), 1.5)
 
 
-def test_a_place_that_answers_later_is_still_tried() -> None:
+def test_an_endpoint_that_answers_later_is_still_tried() -> None:
     place = f"127.0.0.1:{free_port()}"
     with joined(fixed(place)) as early:
         time.sleep(0.3)
@@ -190,21 +190,21 @@ def test_a_place_that_answers_later_is_still_tried() -> None:
             assert until(early.info.peers_zid)
 
 
-def test_peers_that_share_no_seed_are_introduced_without_opening_again() -> None:
+def test_peers_without_a_common_seed_are_introduced_without_reopening_the_session() -> None:
     with joined(fixed()) as one, joined(fixed()) as other:
         assert not one.info.peers_zid()
         assert introduce(one, fixed(), Path(), locators(other)) == 1
         assert until(lambda: [str(zid) for zid in one.info.peers_zid()] == [str(other.zid())])
 
 
-def test_remembered_places_that_make_no_sense_are_left_out() -> None:
+def test_invalid_remembered_endpoints_are_skipped() -> None:
     with joined(fixed()) as one, joined(fixed()) as other:
         assert introduce(other, fixed(), Path(), ["nonsense", "tls/127.0.0.1:1"]) == 0
         assert introduce(other, fixed(), Path(), ["nonsense", *locators(one)]) == 1
         assert until(other.info.peers_zid)
 
 
-def test_strangers_are_told_nothing_by_zenoh_itself() -> None:
+def test_zenohs_admin_space_does_not_answer_other_agents() -> None:
     """Its admin space answers under a lock: who asks while others come stops all links (zenoh's PR 2619)."""
     place = f"127.0.0.1:{free_port()}"
     gateway = open_router([place], discovery_port=None)
@@ -216,7 +216,7 @@ def test_strangers_are_told_nothing_by_zenoh_itself() -> None:
     close_session(gateway)
 
 
-def test_a_port_that_somebody_takes_first_is_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_port_is_chosen_if_the_first_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free, first = session_module._exactly, f"tcp/127.0.0.1:{taken.getsockname()[1]}"
         chosen = [first, first]
@@ -237,7 +237,7 @@ def test_a_port_that_somebody_takes_first_is_chosen_again(monkeypatch: pytest.Mo
         ("0.0.0.0", {f"tcp/{address}" for address in addresses() or ("127.0.0.1",)}),
     ],
 )
-def test_others_are_told_where_a_session_is_reached(listens: str, reached: set[str]) -> None:
+def test_locators_are_addresses_at_which_a_session_is_reachable(listens: str, reached: set[str]) -> None:
     with joined(settings(network="fixed", listen=[f"{listens}:0"])) as one:
         assert {place.rpartition(":")[0] for place in locators(one)} == reached
         for place in locators(one):
@@ -246,7 +246,7 @@ def test_others_are_told_where_a_session_is_reached(listens: str, reached: set[s
     assert locators(one) == ()
 
 
-def test_a_name_is_looked_up_once_so_that_what_is_said_is_what_is_listened_on(
+def test_a_host_name_is_resolved_once_so_that_the_locator_is_the_listening_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where a name has several addresses, another look could say one that nobody listens on."""
@@ -270,7 +270,7 @@ def test_a_name_is_looked_up_once_so_that_what_is_said_is_what_is_listened_on(
     assert len(asked) == 1
 
 
-def test_an_agent_that_stays_on_its_machine_calls_no_remembered_place_elsewhere() -> None:
+def test_an_agent_restricted_to_its_machine_uses_no_remembered_endpoint_elsewhere() -> None:
     from skillmesh.mesh.session import usable
 
     places = ["192.0.2.7:7447", "127.0.0.1:7447"]
@@ -278,7 +278,7 @@ def test_an_agent_that_stays_on_its_machine_calls_no_remembered_place_elsewhere(
     assert usable(places, settings(network="lan")) == ["tcp/192.0.2.7:7447", "tcp/127.0.0.1:7447"]
 
 
-def test_introducing_to_nobody_ends_in_time() -> None:
+def test_introducing_to_no_peer_ends_in_time() -> None:
     with joined(fixed()) as one:
         started = time.monotonic()
         assert introduce(one, fixed(), Path(), [f"127.0.0.1:{free_port()}"], seconds=0.3) == 0
@@ -286,7 +286,7 @@ def test_introducing_to_nobody_ends_in_time() -> None:
         assert time.monotonic() - started < 1.5
 
 
-def test_a_message_larger_than_the_bound_does_not_arrive() -> None:
+def test_a_message_above_the_size_limit_does_not_arrive() -> None:
     with joined(fixed()) as one, joined(fixed(*locators(one))) as other:
         sizes: list[int] = []
         subscriber = one.declare_subscriber("t/s", lambda sample: sizes.append(len(sample.payload)))
@@ -303,7 +303,7 @@ def test_a_message_larger_than_the_bound_does_not_arrive() -> None:
         subscriber.undeclare()
 
 
-def test_a_client_reaches_others_through_its_gateway_and_finds_it_again() -> None:
+def test_a_client_reaches_others_through_its_gateway_and_reconnects() -> None:
     place = f"127.0.0.1:{free_port()}"
     behind = settings(network="client", connect=[place])
     gateway = open_router([place], discovery_port=None)
@@ -319,13 +319,13 @@ def test_a_client_reaches_others_through_its_gateway_and_finds_it_again() -> Non
         close_session(gateway)
 
 
-def test_a_client_without_its_gateway_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_its_gateway_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skillmesh.mesh.session.GATEWAY_MS", 200)
     with pytest.raises(GatewayAwayError, match="no gateway answers at tcp/"):
         open_session(settings(network="client", connect=[f"127.0.0.1:{free_port()}"]), Path())
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(MeshError, match=f"cannot listen on tcp/{place}.*in use.*listen"):
@@ -340,7 +340,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         (OSError("the network is odd"), "the network is odd"),
     ],
 )
-def test_why_nobody_can_listen_somewhere_is_said_in_words(
+def test_the_reason_why_listening_fails_is_reported(
     monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
 ) -> None:
     def fail(*_: object, **__: object) -> socket.socket:
@@ -352,12 +352,12 @@ def test_why_nobody_can_listen_somewhere_is_said_in_words(
     assert said.startswith(f"cannot listen on tcp/127.0.0.1:7447: {reason}; ")
 
 
-def test_an_address_of_another_machine_is_named() -> None:
+def test_an_address_of_another_machine_is_reported() -> None:
     with pytest.raises(MeshError, match=r"cannot listen on tcp/192\.0\.2\.77:7447"):
         open_session(settings(network="fixed", listen=["192.0.2.77:7447"]), Path())
 
 
-def test_an_interface_that_is_not_there_is_named() -> None:
+def test_a_missing_interface_is_reported() -> None:
     with pytest.raises(MeshError, match=r"no network interface 'moon0'.*expected one of"):
         open_session(settings(network="lan", interface="moon0"), Path())
 
@@ -373,7 +373,7 @@ def test_interfaces_have_the_addresses_that_the_system_gave_them() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells of interfaces in another way")
-def test_an_interface_that_goes_while_they_are_listed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_removed_during_the_listing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
     ask = fcntl.ioctl
@@ -391,7 +391,7 @@ def test_an_interface_that_goes_while_they_are_listed_is_left_out(monkeypatch: p
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells of interfaces in another way")
-def test_an_interface_that_does_not_run_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_that_is_down_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
     ask = fcntl.ioctl
@@ -404,12 +404,12 @@ def test_an_interface_that_does_not_run_is_left_out(monkeypatch: pytest.MonkeyPa
         assert session_module._addresses_4(probe) == []
 
 
-def test_where_interfaces_are_not_listed_the_address_is_that_from_which_one_would_send() -> None:
+def test_without_a_list_of_interfaces_the_source_address_of_packets_is_used() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         assert session_module._address_towards("127.0.0.1", probe) == "127.0.0.1"
 
 
-def test_without_any_network_one_looks_on_the_machine_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_network_the_loopback_address_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "addresses", lambda _: ())
     assert session_module._hosts(settings(network="lan")) == ("127.0.0.1",)
     monkeypatch.setattr(session_module, "addresses", lambda _: ("10.0.0.2",))
@@ -417,7 +417,7 @@ def test_without_any_network_one_looks_on_the_machine_itself(monkeypatch: pytest
     assert session_module._hosts(settings(network="machine")) == ("127.0.0.1",)
 
 
-def test_addresses_are_those_that_others_can_reach() -> None:
+def test_addresses_are_not_loopback_and_can_be_listened_on() -> None:
     assert "127.0.0.1" not in addresses()
     for address in addresses():
         socket.create_server((address, 0)).close()
@@ -444,6 +444,6 @@ def test_a_gateway_runs_until_it_is_told_to_stop(heard_by: int) -> None:
     assert process.returncode == 0
 
 
-def test_a_gateway_with_a_bad_address_says_so() -> None:
+def test_a_gateway_with_an_invalid_address_is_refused() -> None:
     with pytest.raises(MeshError, match="expected host:port"):
         open_router(["nowhere"])

@@ -81,7 +81,7 @@ def peers(node: Node) -> list[dict[str, Any]]:
     return found
 
 
-def test_only_nodes_with_a_certificate_of_the_mesh_share(mesh: Mesh, authorities: Path) -> None:
+def test_only_nodes_with_a_certificate_of_the_mesh_share_modules(mesh: Mesh, authorities: Path) -> None:
     """Three that are refused become members in the end: nothing but their certificates had kept them out."""
     ours, port = authorities / "ours", free_port()
     members = [
@@ -122,7 +122,9 @@ def no_certificate_is_refused(authority: Path, port: int) -> None:
 
 
 @pytest.mark.parametrize("lost", ["agent.pem", "agent.key", "ca.pem"])
-def test_a_node_whose_certificate_is_lost_does_not_go_on_without(mesh: Mesh, authorities: Path, lost: str) -> None:
+def test_a_node_without_its_certificate_does_not_continue_unencrypted(
+    mesh: Mesh, authorities: Path, lost: str
+) -> None:
     node = secure(mesh, None, authorities / "ours", "careless")
     (node.home / "tls" / lost).unlink()
     done = node.run("serve")
@@ -132,7 +134,7 @@ def test_a_node_whose_certificate_is_lost_does_not_go_on_without(mesh: Mesh, aut
 
 
 @pytest.mark.slow
-def test_nodes_found_by_multicast_share_with_their_own_mesh_only(mesh: Mesh, authorities: Path) -> None:
+def test_nodes_discovered_by_multicast_share_with_their_own_mesh_only(mesh: Mesh, authorities: Path) -> None:
     members = [secure(mesh, teacher, authorities / "ours", f"ours{teacher}") for teacher in (0, 1)]
     foreign = [secure(mesh, teacher, authorities / "foreign", f"foreign{teacher}") for teacher in (2, 3)]
     plain = [mesh.node(teacher, name=f"plain{teacher}") for teacher in (4, 5)]
@@ -159,7 +161,7 @@ def gateway(mesh: Mesh, files: Path, port: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_gateway_with_a_certificate_serves_the_clients_of_its_mesh_alone(mesh: Mesh, authorities: Path) -> None:
+def test_a_gateway_with_a_certificate_serves_only_clients_of_its_mesh(mesh: Mesh, authorities: Path) -> None:
     ours, port = authorities / "ours", free_port()
     client = {"network": "client", "connect": [f"127.0.0.1:{port}"]}
     members = [secure(mesh, teacher, ours, f"client{teacher}", **client) for teacher in (0, 1)]

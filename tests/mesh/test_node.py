@@ -72,14 +72,14 @@ class TestItsOwnModules:
 
 
 class TestWithdrawals:
-    def test_end_what_they_are_about(self, node: Node, tiny_taught: Core):
+    def test_remove_the_module_that_they_name(self, node: Node, tiny_taught: Core):
         node._step()
         assert tasks(node) == {"dice"}  # its announcement is no withdrawal
         node.agent.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
         node._step()
         assert tasks(node) == set()
 
-    def test_leave_newer_versions_alone(self, node: Node, tiny_taught: Core):
+    def test_do_not_affect_newer_versions(self, node: Node, tiny_taught: Core):
         dice = node.agent.bank.find("dice")
         newer, data = Module.create(
             dice.card.model_copy(update={"version": 3}), dice.tensors, tiny_taught.identity
@@ -91,13 +91,13 @@ class TestWithdrawals:
 
 
 class TestItsStatus:
-    def test_has_numbers_that_people_can_read(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
+    def test_has_readable_numbers(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("skillmesh.mesh.status.time.monotonic", lambda: newcomer.began + 12.345)
         newcomer.importing.importer.slowest = 1.23456
         found = node_status(newcomer)
         assert (found["seconds"], found["slowest_import_seconds"]) == (12.3, 1.235)
 
-    def test_says_of_links_that_do_not_act_why(self, newcomer: Node):
+    def test_gives_the_reason_for_links_without_effect(self, newcomer: Node):
         acts, other = (link(name, 1, ["a" * 64, "b" * 64], newcomer.agent.identity) for name in ("acts", "other"))
         agent = SimpleNamespace(
             merged=lambda: [SimpleNamespace(link=acts)],
@@ -117,17 +117,17 @@ class TestAFlood:
         newcomer._merge_announcements()
         return set(newcomer.agent.ledger.view().bans)
 
-    def test_ends_with_a_ban_of_its_maker(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
+    def test_ends_with_a_ban_of_the_teacher(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
         some = [announced(BOB, f"task {number}") for number in range(4)]
         assert self.heard(newcomer, monkeypatch, *some[:3]) == set()
         assert self.heard(newcomer, monkeypatch, *some[:3], announced(EVE)) == set()  # the same ones count once
         assert self.heard(newcomer, monkeypatch, some[3]) == {BOB.public_key}
 
-    def test_of_ones_own_is_none(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
+    def test_of_own_modules_is_allowed(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
         own = [announced(newcomer.agent.identity, f"task {number}") for number in range(9)]
         assert self.heard(newcomer, monkeypatch, *own) == set()
 
-    def test_is_what_came_within_an_hour(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
+    def test_counts_only_the_last_hour(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch):
         clock = [10_000.0]
         monkeypatch.setattr("skillmesh.mesh.node.time.monotonic", lambda: clock[0])
         for number in range(8):

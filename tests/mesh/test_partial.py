@@ -86,7 +86,7 @@ def test_a_wrong_byte_is_refused_and_nothing_of_the_piece_is_stored(size: int, d
 
 @FEW
 @given(SIZES, st.data())
-def test_after_any_damage_only_the_damaged_leaves_are_missed(size: int, drawn: st.DataObject):
+def test_after_any_damage_only_the_damaged_leaves_are_missing(size: int, drawn: st.DataObject):
     data = a_file(size)
     with TemporaryDirectory() as folder:
         announcement = announced(data=data)
@@ -115,13 +115,13 @@ class TestClaims:
         partial = Partial(tmp_path, announcement)
         assert list(self.gaps(partial, 1)) == [(0, LEAF), (LEAF, LEAF), (2 * LEAF, LEAF), (3 * LEAF, 100)]
 
-    def test_are_as_large_as_they_may_be(self, tmp_path: Path, announcement: Announcement):
+    def test_are_as_large_as_allowed(self, tmp_path: Path, announcement: Announcement):
         assert list(self.gaps(Partial(tmp_path, announcement), 3 * LEAF - 1)) == [
             (0, 2 * LEAF),
             (2 * LEAF, LEAF + 100),
         ]
 
-    def test_given_back_are_handed_out_again(self, tmp_path: Path, announcement: Announcement):
+    def test_that_were_released_are_handed_out_again(self, tmp_path: Path, announcement: Announcement):
         partial = Partial(tmp_path, announcement)
         first, second = partial.claim(LEAF), partial.claim(2 * LEAF)
         assert second == (LEAF, 2 * LEAF)
@@ -129,7 +129,7 @@ class TestClaims:
         assert first == (0, LEAF)
         assert list(self.gaps(partial, 4 * LEAF)) == [(LEAF, 2 * LEAF + 100)]
 
-    def test_stop_at_what_is_there_or_asked_for(self, tmp_path: Path, announcement: Announcement, data: bytes):
+    def test_end_at_leaves_already_present(self, tmp_path: Path, announcement: Announcement, data: bytes):
         partial = Partial(tmp_path, announcement)
         gaps = list(self.gaps(partial, LEAF))
         partial.fill(LEAF, data[LEAF : 2 * LEAF])
@@ -147,7 +147,7 @@ def test_a_piece_that_is_too_long_too_short_or_in_the_wrong_place_is_refused(tmp
     assert fetched(partial, data) == len(data)
 
 
-def test_what_has_come_is_not_fetched_again(tmp_path: Path, announcement: Announcement, data: bytes):
+def test_received_pieces_are_not_fetched_again(tmp_path: Path, announcement: Announcement, data: bytes):
     partial = Partial(tmp_path, announcement)
     partial.fill(LEAF, data[LEAF : 2 * LEAF])
     again = Partial(tmp_path, announcement)
@@ -155,7 +155,7 @@ def test_what_has_come_is_not_fetched_again(tmp_path: Path, announcement: Announ
     assert fetched(again, data) == len(data) - LEAF
 
 
-def test_a_file_that_was_taken_away_meanwhile_is_fetched_from_the_start(tmp_path, announcement, data):
+def test_a_file_deleted_meanwhile_is_fetched_from_the_start(tmp_path, announcement, data):
     partial = Partial(tmp_path, announcement)
     partial.fill(0, data[:LEAF])
     partial.path.unlink()
@@ -164,7 +164,7 @@ def test_a_file_that_was_taken_away_meanwhile_is_fetched_from_the_start(tmp_path
     assert partial.read() == data
 
 
-def test_modules_have_files_of_their_own_and_leave_none(tmp_path: Path):
+def test_each_module_has_its_own_file_which_is_removed_at_the_end(tmp_path: Path):
     one, two = announced(data=b"one"), announced(data=b"two")
     partials = [Partial(tmp_path, one), Partial(tmp_path, two)]
     for partial, data in zip(partials, (b"one", b"two"), strict=True):
@@ -180,7 +180,9 @@ def test_modules_have_files_of_their_own_and_leave_none(tmp_path: Path):
     ("most", "length"),
     [(1, LEAF), (LEAF, LEAF), (2 * LEAF - 1, LEAF), (2 * LEAF, 2 * LEAF), (99 * LEAF, 3 * LEAF + 100)],
 )
-def test_a_claim_is_as_large_as_it_may_be(tmp_path: Path, announcement: Announcement, most: int, length: int):
+def test_a_claim_covers_as_many_leaves_as_allowed(
+    tmp_path: Path, announcement: Announcement, most: int, length: int
+):
     """A round trip for each leaf would make a fast connection as slow as a slow one."""
     assert Partial(tmp_path, announcement).claim(most) == (0, length)
 

@@ -66,7 +66,7 @@ def the(peers: Peers, agent: str) -> Peer:
 
 
 class TestWhoIsThere:
-    def test_to_appear_is_news_once(self, peers: Peers):
+    def test_appearing_is_reported_once(self, peers: Peers):
         assert peers.appeared("new")
         assert not peers.appeared("new")
         peers.gone("new")
@@ -74,7 +74,7 @@ class TestWhoIsThere:
         assert "new" in {peer.agent for peer in peers.all()}
         assert peers.appeared("new")
 
-    def test_the_first_hello_since_it_appeared_is_news_once(self, peers: Peers):
+    def test_the_first_hello_after_appearing_is_reported_once(self, peers: Peers):
         peers.appeared("new")
         assert not peers.newly_greeted("new")
         peers.greeted("new", HELLO)
@@ -82,7 +82,7 @@ class TestWhoIsThere:
         assert not peers.newly_greeted("new")
         assert not peers.newly_greeted("nobody")
 
-    def test_to_come_back_is_a_fresh_start(self, peers: Peers):
+    def test_coming_back_resets_a_peer(self, peers: Peers):
         teacher = the(peers, "teacher")
         peers.failed(teacher)
         peers.lacked(teacher, "module")
@@ -109,12 +109,12 @@ class TestWhomToAsk:
     def test_the_teacher_comes_first(self, peers: Peers):
         assert {asked(peers) for _ in range(20)} == {"teacher"}
 
-    def test_then_any_peer_that_has_said_hello(self, peers: Peers):
+    def test_any_peer_that_has_said_hello_is_next(self, peers: Peers):
         peers.gone("teacher")
         peers.appeared("silent")
         assert {asked(peers) for _ in range(60)} == {"one", "two", "three"}
 
-    def test_never_peers_that_have_signed_nothing_however_many(self):
+    def test_peers_that_have_signed_nothing_are_never_asked(self):
         peers = Peers()
         for number in range(200):
             peers.appeared(f"ghost {number}")
@@ -128,17 +128,17 @@ class TestWhomToAsk:
         peers.delivered(the(peers, "two"), 1, 0.01)
         assert {asked(peers) for _ in range(60)} == {"two"}
 
-    def test_a_peer_that_delivered_slowly_does_not(self, peers: Peers):
+    def test_a_peer_that_delivered_slowly_does_not_come_first(self, peers: Peers):
         peers.gone("teacher")
         peers.delivered(the(peers, "two"), 1, 4.0)
         assert {asked(peers) for _ in range(60)} == {"one", "two", "three"}
 
-    def test_not_a_peer_that_is_gone_or_shunned(self, peers: Peers):
+    def test_a_peer_that_is_gone_or_shunned_is_not_asked(self, peers: Peers):
         peers.gone("teacher")
         assert asked(peers, shunned=("one", "two")) == "three"
         assert asked(peers, shunned=("one", "two", "three")) is None
 
-    def test_work_is_spread_over_all_before_anyone_gets_more(self, peers: Peers):
+    def test_requests_are_spread_over_all_peers_first(self, peers: Peers):
         names = [peer.agent for _ in range(8) if (peer := peers.take("module", "teacher", ()))]
         assert names[0] == names[4] == "teacher"
         assert sorted(names[:4]) == sorted(names[4:]) == ["one", "teacher", "three", "two"]
@@ -168,7 +168,7 @@ class TestWhomToLeaveAlone:
             clock.now += 0.02
             assert asked(peers, shunned=("one", "two", "three")) == "teacher"
 
-    def test_but_never_too_long(self, peers: Peers, clock: Clock):
+    def test_the_pause_after_failures_has_a_maximum(self, peers: Peers, clock: Clock):
         teacher = the(peers, "teacher")
         for _ in range(3000):  # days of silence
             peers.failed(teacher)
@@ -213,7 +213,7 @@ class TestWhomToLeaveAlone:
 
 
 class TestPieceSize:
-    def test_grows_on_a_quick_line_and_shrinks_on_a_slow_one(self, peers: Peers):
+    def test_grows_on_a_fast_connection_and_shrinks_on_a_slow_one(self, peers: Peers):
         teacher = the(peers, "teacher")
         assert teacher.piece == FIRST_PIECE
         peers.delivered(teacher, teacher.piece, 0.01)
@@ -257,13 +257,13 @@ class TestTooMany:
     def names(self, peers: Peers) -> set[str]:
         return {peer.agent for peer in peers.all()}
 
-    def test_those_who_never_signed_anything_make_room(self, full: Peers):
+    def test_peers_that_never_signed_anything_are_dropped_first(self, full: Peers):
         for number in range(100):
             assert full.appeared(f"flood {number}")
         assert len(self.names(full)) == 6
         assert {"one", "two", "three", "teacher"} < self.names(full)
 
-    def test_those_who_are_gone_make_room(self, full: Peers):
+    def test_peers_that_are_gone_are_dropped(self, full: Peers):
         full.greeted("fake 1", HELLO)
         full.greeted("fake 2", HELLO)
         assert not full.appeared("new")
@@ -271,7 +271,7 @@ class TestTooMany:
         assert full.appeared("new")
         assert self.names(full) == {"one", "three", "teacher", "fake 1", "fake 2", "new"}
 
-    def test_those_who_only_kept_others_waiting_make_room(self, full: Peers):
+    def test_peers_that_only_caused_timeouts_are_dropped(self, full: Peers):
         for agent in ("fake 1", "fake 2"):
             full.greeted(agent, HELLO)
             for _ in range(IN_VAIN):
@@ -282,7 +282,7 @@ class TestTooMany:
         assert self.names(full) == {"one", "two", "three", "teacher", "fake 2", "new"}
         assert not full.appeared("another")
 
-    def test_one_that_fails_for_a_while_stays_as_long_as_others_are_gone_or_silent(self, full: Peers):
+    def test_a_peer_that_failed_for_a_while_is_dropped_after_those_gone_or_silent(self, full: Peers):
         """It would not appear again, since it never left the mesh."""
         for _ in range(IN_VAIN):
             full.failed(the(full, "one"))
@@ -293,7 +293,7 @@ class TestTooMany:
         assert full.appeared("new 2")
         assert self.names(full) == {"one", "two", "three", "teacher", "new 1", "new 2"}
 
-    def test_no_one_is_dropped_in_the_middle_of_a_fetch(self, full: Peers):
+    def test_no_peer_is_dropped_during_a_fetch(self, full: Peers):
         full.greeted("fake 1", HELLO)
         full.greeted("fake 2", HELLO)
         peer = full.take("module", "fake 1", ("one", "two", "three", "teacher", "fake 2"))
@@ -304,7 +304,7 @@ class TestTooMany:
         assert full.appeared("new")
 
 
-def test_a_peer_that_others_overtake_repeatedly_has_failed(peers: Peers):
+def test_a_peer_that_is_repeatedly_slower_than_others_counts_as_failed(peers: Peers):
     slow = the(peers, "one")
     for times in range(1, IN_VAIN):
         peers.overtaken(slow)

@@ -65,7 +65,7 @@ def code_of(process: subprocess.Popen[bytes] | None) -> int | None:
     return process.returncode
 
 
-def test_one_that_ends_by_itself_is_reported_with_the_end_of_its_log(nodes: Nodes):
+def test_a_process_that_ends_by_itself_is_reported_with_the_end_of_its_log(nodes: Nodes):
     node = nodes.stand_in("print('x' * 5000 + ' the disk is full'); raise SystemExit(3)", until="full")
     assert eventually(lambda: node.returncode) == 3
     with pytest.raises(AgentError, match=r"agent0 ended with exit status 3, .*: x{900,983} the disk is full$"):
@@ -82,7 +82,7 @@ def test_the_log_of_an_earlier_process_is_kept_but_not_reported(nodes: Nodes):
     assert node.log.read_text().strip() == READY
 
 
-def test_a_running_one_is_no_error_and_has_no_status_before_it_listens(nodes: Nodes):
+def test_a_running_process_is_no_error_and_has_no_status_before_it_listens(nodes: Nodes):
     node = nodes.stand_in(OBEYS)
     node.check()
     assert node.returncode is None
@@ -90,14 +90,14 @@ def test_a_running_one_is_no_error_and_has_no_status_before_it_listens(nodes: No
         node.status()
 
 
-def test_one_that_was_never_started_can_be_stopped(nodes: Nodes):
+def test_a_process_that_was_never_started_can_be_stopped(nodes: Nodes):
     node = nodes.make()
     node.check()
     node.stop()
     node.kill()
 
 
-def test_options_and_variables_reach_it(nodes: Nodes):
+def test_options_and_environment_variables_reach_the_process(nodes: Nodes):
     node = nodes.make()
     show = "import os, sys; print(*sys.argv[3:], os.environ['SKILLMESH_CACHE'])"
     node.start("--learn", "dice", variables={"SKILLMESH_CACHE": "here"}, under=[sys.executable, "-c", show])
@@ -105,7 +105,7 @@ def test_options_and_variables_reach_it(nodes: Nodes):
     assert node.last_words() == f"skillmesh --home {node.home} serve --learn dice here"
 
 
-def test_one_that_ignores_sigterm_is_killed_after_the_grace(nodes: Nodes):
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(nodes: Nodes):
     node = nodes.stand_in(IGNORES)
     process, began = node.process, time.monotonic()
     node.stop(grace=0.5)
@@ -114,7 +114,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(nodes: Nodes):
     assert node.process is None
 
 
-def test_all_are_stopped_within_one_grace(nodes: Nodes):
+def test_all_processes_are_stopped_within_one_grace_period(nodes: Nodes):
     obedient, *stubborn = nodes.stand_in(OBEYS), nodes.stand_in(IGNORES), nodes.stand_in(IGNORES)
     processes, began = [node.process for node in (obedient, *stubborn)], time.monotonic()
     stop_all([*stubborn, obedient], grace=1.0)
@@ -122,7 +122,7 @@ def test_all_are_stopped_within_one_grace(nodes: Nodes):
     assert [code_of(process) for process in processes] == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGKILL]
 
 
-def test_kill_gives_no_time(nodes: Nodes):
+def test_kill_does_not_wait(nodes: Nodes):
     node = nodes.stand_in(OBEYS)
     process = node.process
     node.kill()
@@ -130,7 +130,7 @@ def test_kill_gives_no_time(nodes: Nodes):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_one_whose_parent_is_killed_ends_too(tmp_path: Path):
+def test_a_process_ends_if_its_parent_is_killed(tmp_path: Path):
     command = [sys.executable, "-c", PARENT, str(tmp_path), IGNORES]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -169,7 +169,7 @@ def test_a_node_that_cannot_start_is_reported_with_its_message(real: NodeProcess
 
 
 @pytest.mark.long
-def test_a_node_is_asked_for_its_status_and_stops_in_order(real: NodeProcess):
+def test_a_node_reports_its_status_and_stops_cleanly(real: NodeProcess):
     def status() -> dict[str, object] | None:
         real.check()
         try:

@@ -54,7 +54,7 @@ def on_disk(folder: Path) -> list[str]:
 
 
 class TestHolding:
-    def test_keeps_file_and_reason_for_another_process_too(self, agent: Core, shelf: Shelf, held: Module, files):
+    def test_keeps_file_and_reason_on_disk(self, agent: Core, shelf: Shelf, held: Module, files):
         for there in (shelf, Shelf(agent.home, Core(agent.home).ledger)):
             (found,) = there.held()
             assert (found.module, found.reason) == (held, "it lies")
@@ -63,7 +63,7 @@ class TestHolding:
         assert shelf.size == len(files["dice"])
         assert agent.tasks() == []
 
-    def test_on_a_full_disk_decides_nothing_and_says_so(self, agent: Core, shelf: Shelf, files, monkeypatch):
+    def test_fails_on_a_full_disk_without_a_decision(self, agent: Core, shelf: Shelf, files, monkeypatch):
         def fail(self: Path, target: Path) -> Path:
             raise OSError(28, "No space left on device")
 
@@ -73,7 +73,7 @@ class TestHolding:
         assert on_disk(shelf.quarantine) == []
         assert agent.ledger.view().choices == {}
 
-    def test_a_damaged_file_hides_no_other(self, agent: Core, shelf: Shelf, held: Module, files):
+    def test_a_damaged_file_does_not_hide_others(self, agent: Core, shelf: Shelf, held: Module, files):
         other = agent.bank.check(files["latin"])
         shelf.hold(other.id, files["latin"], "odd")
         (shelf.quarantine / f"{held.id}.skill").write_bytes(files["dice"][:100])
@@ -82,7 +82,7 @@ class TestHolding:
         assert agent.ledger.view().choices.keys() == {other.id}  # the damaged one is fetched again
         assert on_disk(shelf.quarantine) == [f"{other.id}.skill"]
 
-    def test_there_is_no_file_of_what_is_not_held(self, shelf: Shelf):
+    def test_there_is_no_file_for_a_module_that_is_not_held(self, shelf: Shelf):
         assert shelf.file_of("ab" * 32) is None
 
 
@@ -110,26 +110,28 @@ class TestFinding:
 
 
 class TestDeciding:
-    def test_release_puts_it_into_the_bank_for_good(self, agent: Core, shelf: Shelf, held: Module):
+    def test_release_adds_the_module_to_the_bank_permanently(self, agent: Core, shelf: Shelf, held: Module):
         assert shelf.release(shelf.find("dice", agent.teachers), agent) == held
         assert agent.tasks() == [held]
         assert agent.ledger.view().choices[held.id].choice == "released"
         assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
 
-    def test_release_of_what_was_withdrawn_meanwhile_is_refused(self, agent, shelf, held, tiny_taught):
+    def test_release_of_a_module_withdrawn_meanwhile_is_refused(self, agent, shelf, held, tiny_taught):
         agent.ledger.merge([withdraw("dice", 1, tiny_taught.identity)], "tina")
         with pytest.raises(WithdrawnError):
             shelf.release(shelf.find("dice", agent.teachers), agent)
         assert agent.tasks() == []
         assert [h.module for h in shelf.held()] == [held]
 
-    def test_drop_throws_it_away_for_good(self, agent: Core, shelf: Shelf, held: Module):
+    def test_drop_deletes_the_module_permanently(self, agent: Core, shelf: Shelf, held: Module):
         shelf.drop(shelf.find("dice", agent.teachers))
         assert (shelf.held(), on_disk(shelf.quarantine), agent.tasks()) == ([], [], [])
         chosen = agent.ledger.view().choices[held.id]
         assert chosen[:2] == ("refused", "dropped by the user; it was held: it lies")
 
-    def test_try_again_makes_it_an_arrival(self, agent: Core, shelf: Shelf, held: Module, files, tiny_taught):
+    def test_try_again_makes_the_module_an_arrival(
+        self, agent: Core, shelf: Shelf, held: Module, files, tiny_taught
+    ):
         announcement = announced_by(tiny_taught, "dice")
         shelf.try_again(shelf.find("dice", agent.teachers), announcement)
         assert (shelf.partial / announcement.digest).read_bytes() == files["dice"]
@@ -144,7 +146,7 @@ class TestDeciding:
 
 
 class TestTidying:
-    def test_keeps_what_stands(self, agent: Core, shelf: Shelf, held: Module, tiny_taught: Core, tina: str):
+    def test_keeps_current_modules(self, agent: Core, shelf: Shelf, held: Module, tiny_taught: Core, tina: str):
         notices = [announced_by(tiny_taught, task) for task in ("dice", "latin")]
         agent.ledger.trust(tina, "tina")
         agent.ledger.merge(notices, "tina")
@@ -153,7 +155,7 @@ class TestTidying:
         assert [h.module for h in shelf.held()] == [held]
         assert on_disk(shelf.partial) == [notices[1].digest]
 
-    def test_removes_what_is_on_its_way_and_no_longer_stands(self, agent: Core, shelf: Shelf):
+    def test_removes_partial_files_of_outdated_modules(self, agent: Core, shelf: Shelf):
         first, second = announced(ALICE, data=b"1"), announced(ALICE, version=2, data=b"2")
         agent.ledger.open_trust = True
         for notice in (first, second):
@@ -166,7 +168,7 @@ class TestTidying:
         assert on_disk(shelf.partial) == []
 
     @pytest.mark.parametrize("newer", ["version", "withdrawal"])
-    def test_lets_go_of_what_is_held_and_superseded(self, agent, shelf, held, tiny_taught, newer: str):
+    def test_removes_held_modules_that_are_superseded(self, agent, shelf, held, tiny_taught, newer: str):
         identity = tiny_taught.identity
         by = announced(identity, "dice", 2) if newer == "version" else withdraw("dice", 1, identity)
         agent.ledger.merge([by], "tina")
@@ -174,7 +176,7 @@ class TestTidying:
         assert (shelf.held(), on_disk(shelf.quarantine)) == ([], [])
         assert agent.ledger.view().choices == {}
 
-    def test_keeps_what_is_held_in_a_later_version_than_was_announced(
+    def test_keeps_a_held_module_that_is_newer_than_its_announcement(
         self, agent: Core, shelf: Shelf, tiny_taught: Core, files
     ):
         module = agent.bank.check(files["dice"])
@@ -185,7 +187,7 @@ class TestTidying:
         shelf.tidy(agent.ledger.view())
         assert [h.module for h in shelf.held()] == [later]
 
-    def test_removes_the_file_that_a_killed_drop_has_left(self, agent: Core, shelf: Shelf, held: Module):
+    def test_removes_the_file_left_by_an_interrupted_drop(self, agent: Core, shelf: Shelf, held: Module):
         agent.ledger.choose(held.id, "refused", "dropped by the user")
         shelf.tidy(agent.ledger.view())
         (path,) = shelf.quarantine.iterdir()  # somebody may be about to hold it again
@@ -203,7 +205,7 @@ class TestTrust:
             agent.import_bytes(files[task])
         return agent
 
-    def test_lost_moves_all_of_a_teachers_modules_to_quarantine(self, believing, shelf, tina, tiny_tasks):
+    def test_removed_moves_all_of_a_teachers_modules_to_quarantine(self, believing, shelf, tina, tiny_tasks):
         own, _ = believing.learn(tiny_tasks / "greek")
         moved = distrust(believing, shelf, tina)
         assert {m.card.task for m in moved} == {"dice", "latin"}
@@ -212,7 +214,7 @@ class TestTrust:
         assert {h.reason for h in shelf.held()} == {"its teacher tina is not trusted any more"}
         assert not believing.ledger.trusts(tina)
 
-    def test_regained_has_them_vetted_again_or_restored(self, believing, shelf, tina, tiny_taught):
+    def test_restored_has_modules_vetted_again_or_restored(self, believing, shelf, tina, tiny_taught):
         notice = announced_by(tiny_taught, "dice")
         believing.ledger.merge([notice], "tina")
         distrust(believing, shelf, tina)
@@ -224,7 +226,7 @@ class TestTrust:
         shelf.tidy(believing.ledger.view())
         assert on_disk(shelf.partial) == [notice.digest]
 
-    def test_gained_does_not_release_what_was_held_for_another_reason(self, agent, shelf, held, tina):
+    def test_added_does_not_release_modules_held_for_another_reason(self, agent, shelf, held, tina):
         trust(agent, shelf, tina, "tina")
         assert [h.module for h in shelf.held()] == [held]
 
@@ -237,9 +239,9 @@ class TestTrust:
         assert len(distrust(believing, shelf, tina)) == 2
         assert believing.tasks() == []
 
-    def test_in_oneself_stays(self, agent: Core, shelf: Shelf):
+    def test_in_the_own_key_cannot_be_removed(self, agent: Core, shelf: Shelf):
         with pytest.raises(AgentError, match="it always trusts itself"):
             distrust(agent, shelf, agent.identity.public_key)
 
-    def test_in_a_stranger_can_be_taken_away_although_there_is_none(self, agent: Core, shelf: Shelf):
+    def test_in_an_unlisted_teacher_can_be_removed(self, agent: Core, shelf: Shelf):
         assert distrust(agent, shelf, ALICE.public_key) == []

@@ -41,7 +41,7 @@ def sync(ledger: Ledger) -> Sync:
     return listening(ledger, there(ALICE.public_key, BOB.public_key))
 
 
-def test_a_teacher_that_is_not_there_is_heard_only_if_the_user_listed_it(ledger: Ledger) -> None:
+def test_announcements_of_an_absent_teacher_count_only_if_the_user_listed_it(ledger: Ledger) -> None:
     peers = there(ALICE.public_key)
     peers.appeared(BOB.public_key)  # a sign of life, and nothing signed
     sync = listening(ledger, peers)
@@ -77,7 +77,7 @@ def test_a_notice_announced_twice_at_once_counts_once(sync: Sync) -> None:
     assert sync.take_heard() == [notice]
 
 
-def test_another_cannot_announce_in_a_teachers_place(sync: Sync, ledger: Ledger) -> None:
+def test_an_agent_cannot_announce_for_another_teacher(sync: Sync, ledger: Ledger) -> None:
     sync.hear(BOB.public_key, announced(ALICE).encode())
     sync.hear(ALICE.public_key, withdraw("dice", 9, BOB).encode())
     sync.hear(ALICE.public_key, b"junk")
@@ -91,7 +91,7 @@ def test_announcements_of_banned_agents_are_ignored(sync: Sync, ledger: Ledger) 
     assert sync.take_heard() == []
 
 
-def test_if_the_ledger_is_full_only_trusted_teachers_are_heard(
+def test_if_the_ledger_is_full_only_trusted_teachers_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(tmp_path / "listed.sqlite", "ab" * 32)
@@ -104,7 +104,7 @@ def test_if_the_ledger_is_full_only_trusted_teachers_are_heard(
         assert {notice.teacher_key for notice in sync.take_heard()} == heard
 
 
-def test_in_a_flood_most_is_dropped(sync: Sync) -> None:
+def test_most_messages_of_a_flood_are_dropped(sync: Sync) -> None:
     for _ in range(HEARD_AT_ONCE):
         sync.hear(BOB.public_key, b"junk")
     sync.hear(ALICE.public_key, announced(ALICE).encode())
@@ -127,7 +127,7 @@ def listing(ledger: Ledger) -> Sync:
     return Sync(lambda: pytest.fail("nobody is asked"), ledger, Peers(), hello, lambda: None)
 
 
-def test_an_older_release_is_told_of_modules_only_since_it_would_take_a_link_for_a_lie(ledger: Ledger) -> None:
+def test_an_older_release_gets_no_links_because_it_would_refuse_them(ledger: Ledger) -> None:
     module, made = announced(ALICE), link("dice", 1, PAIR, BOB)
     ledger.merge([module, made], "someone")
     view = ledger.view()
@@ -142,7 +142,7 @@ def test_an_older_release_is_told_of_modules_only_since_it_would_take_a_link_for
     assert sync.answer_notices(short(made)) == made.encode()
 
 
-def test_a_link_is_heard_and_an_older_release_lets_it_pass(
+def test_a_link_is_accepted_and_an_older_release_ignores_it(
     sync: Sync, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = link("dice", 1, PAIR, ALICE)
@@ -156,7 +156,7 @@ def test_a_link_is_heard_and_an_older_release_lets_it_pass(
     assert ledger.view().bans == {}
 
 
-def test_a_flood_under_many_keys_is_taken_in_slowly_and_does_not_drown_a_listed_teacher(
+def test_a_flood_under_many_keys_is_rate_limited_and_listed_teachers_are_still_accepted(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]

@@ -56,7 +56,7 @@ class TestEverything:
         assert {a.id for a in choose(agent).wanted} == {a.id for a in notices}
         assert choose(agent).declined == {}
 
-    def test_but_not_of_untrusted_teachers_nor_what_was_withdrawn(self, agent: Core, announce: Announce):
+    def test_is_not_wanted_if_untrusted_or_withdrawn(self, agent: Core, announce: Announce):
         announce("dice")
         agent.ledger.merge([withdraw("latin", 1, BOB)], "somebody")
         agent.ledger.open_trust = False
@@ -104,7 +104,7 @@ class TestLimits:
         assert len(found.wanted) == 3
         assert set(found.declined.values()) == {"the quota of 3,500 bytes is used up; raise quota_bytes"}
 
-    def test_what_lies_in_bank_and_quarantine_counts(self, agent: Core, announce: Announce, skill_files):
+    def test_modules_in_bank_and_quarantine_count(self, agent: Core, announce: Announce, skill_files):
         module = agent.import_file(skill_files["dice"])
         (agent.home / "quarantine").mkdir()
         (agent.home / "quarantine" / "x.skill").write_bytes(bytes(500))
@@ -139,7 +139,7 @@ class TestLimits:
         clock[0] += AN_HOUR + 1
         assert len(chooses.choose(agent.ledger.view()).wanted) == 1
 
-    def test_trying_again_does_not_use_up_the_hour(self, agent: Core, announce: Announce):
+    def test_repeated_attempts_do_not_count_against_the_hourly_limit(self, agent: Core, announce: Announce):
         """A module that no peer has now is requested every second."""
         notice = announce("dice")
         chooses = chooser(agent, modules_per_hour=2)
@@ -181,7 +181,7 @@ class TestFit:
 
 
 class TestDecisions:
-    def test_what_was_forgotten_is_not_taken_again_in_any_version(self, agent: Core, announce: Announce):
+    def test_a_forgotten_task_is_not_fetched_again_in_any_version(self, agent: Core, announce: Announce):
         agent.ledger.forget(announce().slot)
         newer = announce(version=2)
         announce("dice", BOB)  # another teacher's is another task
@@ -192,7 +192,7 @@ class TestDecisions:
         assert newer in choose(agent).wanted
 
     @pytest.mark.parametrize("choice", ["refused", "held"])
-    def test_what_was_refused_or_held_is_not_fetched_again_but_a_newer_version_is(
+    def test_a_refused_or_held_module_is_not_fetched_again_but_a_newer_version_is(
         self, agent: Core, announce: Announce, choice: Any
     ):
         notice = announce()
@@ -202,7 +202,7 @@ class TestDecisions:
         newer = announce(version=2)
         assert choose(agent) == Wants([newer], {})
 
-    def test_what_the_user_released_is_fetched(self, agent: Core, announce: Announce):
+    def test_a_module_that_the_user_released_is_fetched(self, agent: Core, announce: Announce):
         notice = announce()
         agent.ledger.choose(notice.id, "held", "it lies")
         agent.ledger.choose(notice.id, "released", "by the user")
@@ -227,7 +227,7 @@ class TestVersions:
         assert choose(agent) == Wants([], {})
 
     @pytest.mark.parametrize(("other", "count"), [(None, 0), ("0" * 64, 0), ("f" * 64, 1)])
-    def test_of_two_of_one_version_the_one_that_every_bank_keeps_is_wanted(
+    def test_of_two_modules_with_one_version_the_one_that_every_bank_keeps_is_wanted(
         self, agent: Core, announce: Announce, skill_files, tina: Identity, other: str | None, count: int
     ):
         module = agent.import_file(skill_files["dice"])

@@ -87,7 +87,7 @@ def answered(wire: Wire, question: bytes | None, answer: Callable[[bytes], bytes
     return query
 
 
-def test_pieces_give_way_to_all_other_questions(wire: Wire, session: Session) -> None:
+def test_pieces_have_lower_priority_than_other_questions(wire: Wire, session: Session) -> None:
     wire.ask(BOB.public_key, "piece", b"which", 3.0, 100, bulk=True)
     wire.ask(BOB.public_key, "digest", b"root", 2.0, 100)
     assert [asked["priority"] for asked in session.questions] == [
@@ -102,7 +102,7 @@ def test_pieces_give_way_to_all_other_questions(wire: Wire, session: Session) ->
     assert session.questions[0]["payload"][:NONCE] != session.questions[1]["payload"][:NONCE]
 
 
-def test_what_is_announced_goes_out_under_the_agents_key(wire: Wire, session: Session) -> None:
+def test_announcements_are_published_under_the_agents_key(wire: Wire, session: Session) -> None:
     wire.announce(b"a notice")
     assert session.announced == [(f"sk/v1/ann/{ALICE.public_key}", b"a notice")]
 
@@ -159,7 +159,7 @@ class TestAReply:
         with pytest.raises(NoReplyError, match=f"no reply from {ALICE.public_key[:12]}… to digest"):
             pending.wait()
 
-    def test_that_is_longer_than_was_allowed_is_a_lie(self, signature: bytes):
+    def test_that_is_longer_than_allowed_is_refused(self, signature: bytes):
         pending = Pending(ALICE.public_key, "digest", self.QUESTION, 3)
         pending.heard(reply(b"that", signature))
         with pytest.raises(LieError, match="replied to digest with 4 bytes, expected ≤ 3"):
@@ -169,7 +169,7 @@ class TestAReply:
 class TestWhatComes:
     """It waits in the wire's own queue, not in zenoh."""
 
-    def test_waits_in_queues_that_cannot_grow_without_end(self, wire: Wire, monkeypatch: pytest.MonkeyPatch):
+    def test_waits_in_bounded_queues(self, wire: Wire, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(wire_module, "close_session", lambda _: None)
         wire.serve({"digest": lambda _: None})
         wire.hear(lambda *_: None)
@@ -177,7 +177,7 @@ class TestWhatComes:
         assert min(WAITING_QUESTIONS, WAITING_NOTICES) > 0
         wire.close()
 
-    def test_is_handed_on_until_the_wire_is_closed(self, wire: Wire, monkeypatch: pytest.MonkeyPatch):
+    def test_is_processed_until_the_wire_is_closed(self, wire: Wire, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(wire_module, "close_session", lambda _: None)
         before, heard = set(threading.enumerate()), list[tuple[str, bytes]]()
         wire.hear(lambda *notice: heard.append(notice))

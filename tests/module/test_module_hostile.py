@@ -95,7 +95,7 @@ def refuse(data: bytes, error: type[ModuleError], message: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_helpers_make_good_files() -> None:
+def test_the_helpers_write_valid_files() -> None:
     assert pack(HEADER) == with_header(lambda _: None) == with_card() == sign(make_tensors()) == GOOD
     assert accept(GOOD).size == len(GOOD)
 
@@ -118,7 +118,7 @@ def test_helpers_make_good_files() -> None:
         (bytes(100), "begins with b'.x00'"),
     ],
 )
-def test_something_else(data: bytes, seems: str) -> None:
+def test_a_file_of_another_kind(data: bytes, seems: str) -> None:
     refuse(data, NotASkillFileError, seems)
 
 

@@ -64,7 +64,7 @@ RNG = np.random.default_rng(18)
 # The head.
 
 
-def test_softmax_and_log_loss_are_the_plain_formulas():
+def test_softmax_and_log_loss_match_their_formulas():
     logits, labels = RNG.standard_normal((6, 4)) * 3, np.array([0, 1, 2, 3, 0, 1])
     share = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(softmax(logits), share, rtol=1e-12)
@@ -76,7 +76,7 @@ def test_softmax_and_log_loss_are_the_plain_formulas():
 
 
 @pytest.mark.parametrize(("images", "loudness"), [(1, 5.0), (2, 0.2), (40, 12.0), (40, 0.3)])
-def test_the_temperature_has_the_least_loss_and_a_prior_around_one(images: int, loudness: float):
+def test_the_temperature_minimises_the_loss_with_a_prior_around_one(images: int, loudness: float):
     rng = np.random.default_rng(images)
     labels = rng.integers(3, size=images)
     logits = loudness * (rng.standard_normal((images, 3)) + 1.5 * np.eye(3)[labels])
@@ -98,11 +98,11 @@ def test_temperatures_go_from_a_tenth_to_a_hundred():
     assert best_temperature(hopeless, np.arange(500) % 2) == pytest.approx(100)
 
 
-def test_one_class_leaves_no_doubt_and_no_loss():
+def test_one_class_has_temperature_one_and_no_loss():
     assert calibrate(np.array([[3.0], [-2.0]]), np.array([0, 0])) == (1.0, 0.0)
 
 
-def test_strengths_are_positive_and_fall():
+def test_strengths_are_positive_and_descending():
     for strengths in (heads.STRENGTHS, heads.LARGE_STRENGTHS):
         assert list(strengths) == sorted(strengths, reverse=True)
         assert all(0 < strength < 1 for strength in strengths)
@@ -118,7 +118,7 @@ def blobs(images: int, dim: int, classes: int = 3) -> tuple[np.ndarray, np.ndarr
 
 @pytest.mark.parametrize(("images", "dim"), [(60, 6), (12, 30)])
 @pytest.mark.parametrize("pulled", [False, True])
-def test_a_fitted_head_is_where_the_objective_is_least(images: int, dim: int, pulled: bool):
+def test_a_fitted_head_minimises_the_objective(images: int, dim: int, pulled: bool):
     """Mean log-loss and strength/2·‖W − centre‖², on images of unit variance; nothing pulls the bias."""
     x, labels = blobs(images, dim)
     centre = np.random.default_rng(2).standard_normal((3, dim)).astype(np.float32) / 3 if pulled else None
@@ -139,7 +139,7 @@ def test_a_fitted_head_is_where_the_objective_is_least(images: int, dim: int, pu
         assert objective(flat) < objective(1.1 * flat) + 1e-4
 
 
-def test_of_validation_images_comes_the_strength_the_temperature_and_the_accuracy():
+def test_strength_temperature_and_accuracy_come_from_validation_images():
     x, labels = blobs(40, 8)
     val_x, val_labels = blobs(31, 8)
     fit = fit_head(x, labels, val_x, val_labels, 3)
@@ -156,12 +156,12 @@ def test_of_validation_images_comes_the_strength_the_temperature_and_the_accurac
     assert (alone.strength, alone.temperature, alone.accuracy) == (heads.DEFAULT_STRENGTH, 1.0, None)
 
 
-def test_with_few_rounds_the_road_to_the_best_strength_is_gone_again():
+def test_with_few_rounds_the_fit_passes_through_the_larger_strengths_again():
     assert heads.strengths_up_to((3, 2, 1), 1, heads.ROUNDS) == [2]
     assert list(heads.strengths_up_to((3, 2, 1), 1, heads.ROUNDS - 1)) == [3, 2]
 
 
-def test_a_large_fit_takes_the_strength_that_validation_images_like_best(monkeypatch: pytest.MonkeyPatch):
+def test_a_large_fit_chooses_its_strength_by_validation_images(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(heads, "LARGE_STRENGTHS", (30.0, 0.01, 0.001))
     x, labels = blobs(90, 6)
     val_x, val_labels = blobs(30, 6)
@@ -172,7 +172,7 @@ def test_a_large_fit_takes_the_strength_that_validation_images_like_best(monkeyp
 
 
 @pytest.mark.parametrize(("exponents", "most"), [(False, None), (True, 20)])
-def test_what_a_head_may_hold_has_bounds(exponents: bool, most: int | None):
+def test_values_of_a_head_out_of_bounds_are_refused(exponents: bool, most: int | None):
     good = {
         "head.weight": np.zeros((2, 3), dtype=np.int8),
         "head.scale": np.array([0, 1e6], dtype=np.float32),
@@ -192,7 +192,7 @@ def test_what_a_head_may_hold_has_bounds(exponents: bool, most: int | None):
                 check_tensors(good | {name: changed}, specs)
 
 
-def test_exponents_undo_themselves():
+def test_exponents_cancel_when_a_head_is_read_back():
     weight = np.array([[1.0, 1e-3, 1e3], [0.5, 2e-3, -1e3]], dtype=np.float32)
     head = Head(weight, np.zeros(2, dtype=np.float32), np.array([0, 10, -10], dtype=np.int8))
     np.testing.assert_allclose(Head.read(head.tensors()).weight, weight, rtol=0.02)
@@ -201,14 +201,14 @@ def test_exponents_undo_themselves():
 # Anchors.
 
 
-def test_no_more_samples_are_sent_than_a_byte_can_count():
+def test_maha_sends_at_most_255_samples_per_class():
     x = RNG.standard_normal((300, 3)).astype(np.float32)
     anchor = MahaAnchor.fit(x, np.zeros(300, dtype=np.int64), 1, AnchorSettings(images_per_class=999))
     assert anchor.counts.tolist() == [255]
     assert len(anchor.samples) == 255
 
 
-def test_an_image_next_to_the_middle_of_everything_has_the_same_novelty_in_both_scorers():
+def test_an_image_near_the_prior_centre_has_the_same_novelty_in_both_scorers():
     """There the distance to the background, by which novelty is divided, is small."""
     dim = 6
     prior = Prior(LowRank(np.ones(dim), np.zeros((1, dim))), LowRank(np.ones(dim), np.eye(dim)), np.zeros(dim))
@@ -220,7 +220,7 @@ def test_an_image_next_to_the_middle_of_everything_has_the_same_novelty_in_both_
     assert small.novelty.min() > 10
 
 
-def test_half_of_the_evidence_is_half_of_the_weight():
+def test_a_task_with_few_degrees_of_freedom_gets_less_weight():
     """A task of 32 degrees of freedom counts half; the calibration counts as half a task."""
     dim = 4
     prior = Prior(
@@ -242,7 +242,7 @@ def test_half_of_the_evidence_is_half_of_the_weight():
 # Answers.
 
 
-def test_a_confidence_is_the_tasks_share_times_the_classs(taught: Core, mixed: list[Path]):
+def test_confidence_is_the_task_posterior_times_the_class_probability(taught: Core, mixed: list[Path]):
     modules, mapper = taught.mapper()
     images = mixed[:12]
     raw = taught.backbone.describe([as_image(path) for path in images]).raw
@@ -258,7 +258,7 @@ def test_a_confidence_is_the_tasks_share_times_the_classs(taught: Core, mixed: l
             assert guess.confidence == pytest.approx(float(expected), rel=1e-3, abs=1e-6)
 
 
-def test_likely_tasks_are_the_best_five_and_whoever_is_probable_enough():
+def test_likely_tasks_are_the_best_few_and_all_that_are_probable_enough():
     few = np.array([[0.1, 0.6, 0.3]])
     assert _likely_tasks(few).tolist() == [[1, 2, 0]]
     count = RIVAL_TASKS + 4
@@ -281,7 +281,7 @@ def test_the_longest_names_set_the_width_of_a_table(tiny_taught: Core):
     assert longest([], tiny_taught.teachers) == {"label": 0, "task": 0, "teacher": 0}
 
 
-def test_probes_are_asked_of_evenly_spaced_modules(tiny_taught: Core, monkeypatch: pytest.MonkeyPatch):
+def test_probes_come_from_evenly_spaced_modules(tiny_taught: Core, monkeypatch: pytest.MonkeyPatch):
     """Of four modules two are asked: the first and the third; with room for all, all."""
     modules, whole = tiny_taught.mapper()
     monkeypatch.setattr("skillmesh.answering.answering.ASKED_MODULES", 2)
@@ -352,11 +352,11 @@ def test_two_of_the_largest_images_can_be_decoded_at_once():
         (1, 0.05, 0, 1),
     ],
 )
-def test_so_many_images_may_be_lost(images: int, rate: float, excused: float, allowed: int):
+def test_number_of_images_that_a_module_may_lose(images: int, rate: float, excused: float, allowed: int):
     assert tolerance(images, rate, excused) == allowed
 
 
-def test_the_probabilities_behind_it_are_the_binomials():
+def test_tail_probabilities_are_those_of_the_binomial():
     from scipy.stats import binom
 
     for images, rate in ((1, 0.3), (7, 0.05), (40, 0.01)):
@@ -364,7 +364,7 @@ def test_the_probabilities_behind_it_are_the_binomials():
         np.testing.assert_allclose(_more_than_each(images, rate), expected, atol=1e-12)
 
 
-def test_one_image_more_than_allowed_is_worse():
+def test_one_lost_image_more_than_allowed_is_a_complaint():
     before = Result(images=200, right=180, known=190, excused=0.0)
     assert worse(before, replace(before, right=171), 0.01, "x") is None
     complaint = worse(before, replace(before, right=170), 0.01, "x")
@@ -389,14 +389,14 @@ def test_one_image_more_than_allowed_is_worse():
         ("claim", SketchAnchor.most_claimed, 0.26, "26% of the background"),
     ],
 )
-def test_a_module_is_held_just_past_each_bound(field: str, most: float, more: float, says: str):
+def test_a_module_just_beyond_each_bound_is_held(field: str, most: float, more: float, says: str):
     fine = Figures("sketch", claim=0.1, distance=1, spread=1, certainty=1, oddity=1.0, images=100, freedom=90)
     assert fine.complaint is None
     assert replace(fine, **{field: most}).complaint is None
     assert says in (replace(fine, **{field: more}).complaint or "")
 
 
-def test_probes_that_are_too_usual_are_odd_too_and_none_are_not():
+def test_too_low_novelty_of_probes_is_a_complaint_and_no_probes_are_not():
     fine = Figures("sketch", claim=0.1, distance=1, spread=1, certainty=1, oddity=0.5, images=100, freedom=None)
     assert fine.complaint is None
     assert replace(fine, oddity=None).complaint is None
@@ -413,7 +413,7 @@ def card(*counts: int) -> Any:
     return SimpleNamespace(card=SimpleNamespace(counts=counts))
 
 
-def test_counts_of_parts_add_up_and_nobody_is_believed_more_than_four_times_the_middle():
+def test_counts_of_parts_add_up_and_evidence_is_capped_at_four_times_the_median():
     classes = union([("a", "b", "own"), ("b", "a"), ("a",)])
     parts = [card(10, 10, 900), card(1000, 30), card(20)]
     assert _counts(parts, classes).tolist() == [60, 1010, 900]
@@ -425,12 +425,12 @@ def test_counts_of_parts_add_up_and_nobody_is_believed_more_than_four_times_the_
     assert _counts([card(2**31), card(2**31)], union([("a",), ("a",)])).tolist() == [2**31]
 
 
-def test_without_a_shared_class_nobody_is_believed_to_have_seen_any_image():
+def test_without_a_shared_class_no_part_has_evidence():
     believed = _evidence([card(10, 20), card(5)], union([("a", "b"), ("c",)]))
     assert [seen.tolist() for seen in believed] == [[0, 0], [0]]
 
 
-def test_what_is_joined_is_not_rounded():
+def test_merged_tensors_are_not_rounded():
     diagonal = np.array([0.37, 1e-6, 0.0, 2.5])
     anchor = SketchAnchor(np.eye(2, 4, dtype=np.float32) / 3, LowRank(diagonal, np.full((1, 4), 0.3)), 17)
     head = Head(np.full((2, 4), 0.123456, dtype=np.float32), np.array([0.1, -0.7], dtype=np.float32))
@@ -444,7 +444,7 @@ def test_what_is_joined_is_not_rounded():
     np.testing.assert_array_equal(Head.read(tensors).bias, head.bias)
 
 
-def test_a_class_without_images_takes_no_freedom():
+def test_a_class_without_images_uses_no_degree_of_freedom():
     some = Statistics(np.array([4.0, 0.0, 1.0]), np.zeros((3, 2)), LowRank(np.full(2, 6.0), np.zeros((1, 2))))
     assert some.freedom == 3
     assert some.gaussians().freedom == 3
@@ -454,7 +454,7 @@ def test_a_class_without_images_takes_no_freedom():
     assert not none.gaussians().scatter.diagonal.any()
 
 
-def test_an_anchors_scatter_stands_for_its_images_less_its_classes():
+def test_an_anchors_scatter_counts_as_its_degrees_of_freedom():
     anchor = SketchAnchor(np.zeros((2, 3), dtype=np.float32), LowRank(np.full(3, 0.5), np.ones((1, 3))), 8)
     of = Statistics.of_gaussians(anchor, [6, 4])
     np.testing.assert_allclose(of.scatter.variances, 8 * anchor.scatter.variances)
@@ -463,7 +463,7 @@ def test_an_anchors_scatter_stands_for_its_images_less_its_classes():
     np.testing.assert_allclose(whole.scatter.variances, anchor.scatter.variances)
 
 
-def test_a_part_without_a_chain_to_the_first_is_found():
+def test_a_part_that_shares_no_class_with_the_others_is_found():
     def places(*parts: tuple[int, ...]) -> Union:
         return Union(tuple("abcdef"), tuple(np.array(p) for p in parts))
 
@@ -490,7 +490,7 @@ def test_disputed_classes_may_lose_two_images_or_half_of_them():
     assert "60 instead of 90" in (loss or "")
 
 
-def test_heads_are_combined_as_the_formula_says():
+def test_heads_are_combined_by_the_formula():
     """½ closed + ½ Σ wₚ(κₚ·headₚ less its mean + the mean of closed), w the part's share of a class's images."""
     rng = np.random.default_rng(4)
     means = rng.standard_normal((3, 5)).astype(np.float32) * 2

@@ -46,7 +46,7 @@ def test_scaling_scales_the_matrix(matrix: LowRank, weight: float):
     ranks=st.lists(st.integers(0, 12), min_size=1, max_size=6),
     seed=st.integers(0, 10**6),
 )
-def test_a_total_is_the_exact_sum_and_never_wider_than_the_space(dim: int, ranks: list[int], seed: int):
+def test_a_total_is_the_exact_sum_and_its_factor_at_most_square(dim: int, ranks: list[int], seed: int):
     parts = [some(dim, rank, seed + i) for i, rank in enumerate(ranks)]
     added = total(parts, np.empty((sum(ranks), dim)))
     np.testing.assert_allclose(dense(added), np.sum([dense(part) for part in parts], axis=0), atol=1e-9)
@@ -67,23 +67,23 @@ def test_principal_directions_are_those_of_the_full_decomposition(shape: tuple[i
     np.testing.assert_allclose(found.T @ found, best.T @ best, atol=2e-3 * values[0] ** 2)
 
 
-def test_principal_of_more_directions_than_there_are_is_everything():
+def test_principal_with_more_directions_than_exist_keeps_everything():
     rows = np.random.default_rng(1).standard_normal((6, 9))
     found = principal(rows, 50)
     assert found.shape == (6, 9)
     np.testing.assert_allclose(found.T @ found, rows.T @ rows, atol=1e-9)
 
 
-def test_principal_is_the_same_each_time():
+def test_principal_is_deterministic():
     rows = np.random.default_rng(2).standard_normal((50, 30))
     assert np.array_equal(principal(rows, 4), principal(rows, 4))
 
 
-def test_principal_of_nothing_but_zeros_is_zero():
+def test_principal_of_zeros_is_zero():
     assert np.array_equal(principal(np.zeros((7, 5)), 3), np.zeros((3, 5)))
 
 
-def test_a_root_is_found_where_rounding_spoiled_the_matrix_and_not_where_it_never_was_one():
+def test_a_root_exists_if_only_rounding_made_the_matrix_indefinite():
     rows = np.random.default_rng(3).standard_normal((6, 3)) * 1e4
     gram = (rows @ rows.T).astype(np.float32).astype(np.float64)  # of rank 3 but for rounding
     gram[np.diag_indices_from(gram)] += 1

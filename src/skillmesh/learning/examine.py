@@ -324,7 +324,7 @@ def examine(
 def find_twins(
     parts: Sequence[Part], classes: Sequence[str], backbone: Backbone, split: str | None = None
 ) -> TaskTwins:
-    """Find images in two splits or two classes; twins in one class of one split are harmless and not searched for."""
+    """Find images in two splits or in two classes; twins in one class of one split are harmless."""
     twins, places = TaskTwins(), _places(parts, classes)
     for group in equal_groups(key for part in parts for key in part.keys):
         twins.note([places[index] for index in group])
@@ -371,24 +371,24 @@ def _near_twins(
     names = {label: index for index, label in enumerate(sorted({place.label for place in places}))}
     labels = np.array([names[place.label] for place in places], dtype=np.int64)
     splits = np.array([SPLITS.index(place.split) for place in places], dtype=np.int64)
-    queried = np.arange(len(codes)) if split is None else np.flatnonzero(splits == SPLITS.index(split))
+    query = np.arange(len(codes)) if split is None else np.flatnonzero(splits == SPLITS.index(split))
     with one_thread():  # the findings must not depend on the number of threads
-        near = sorted(set(_near(codes, labels, splits, queried)))
+        near = sorted(set(_near(codes, labels, splits, query)))
     pairs = [pair for _, pair in near[:CANDIDATES]]
     small = _small_versions(images, sorted({index for pair in pairs for index in pair}))
     return [(one, other) for one, other in pairs if _alike(small[one], small[other])]
 
 
-def _near(codes: Floats, labels: Labels, splits: Labels, queried: Labels) -> Iterator[tuple[float, tuple[int, int]]]:
-    """Yield the squared distance and indices of each queried image and its nearest twin candidate, if near.
+def _near(codes: Floats, labels: Labels, splits: Labels, query: Labels) -> Iterator[tuple[float, tuple[int, int]]]:
+    """Yield the squared distance and indices of each query image and its nearest twin candidate, if near.
 
-    Candidates are images of an earlier split or another class. The distance is rounded, so that it is the same from
-    both images of a pair.
+    Candidates are images of an earlier split or another class. The distance is rounded, so that it is the same
+    from both images of a pair.
     """
     squares = np.square(codes).sum(axis=1)
     step = max(1, DISTANCES // max(1, len(codes)))
-    for start in range(0, len(queried), step):
-        rows = queried[start : start + step]
+    for start in range(0, len(query), step):
+        rows = query[start : start + step]
         distances = squares[rows, None] + squares[None] - 2 * (codes[rows] @ codes.T)
         comparable = (labels[rows, None] != labels[None]) | (splits[rows, None] > splits[None])
         distances[~comparable] = np.inf

@@ -17,11 +17,11 @@ from skillmesh.learning.class_names.pairs import (
     Encoded,
     Match,
     checked,
+    distinguishing_words,
     joined,
     pairs,
     plain,
     surest_first,
-    telling,
 )
 from skillmesh.learning.head import Labels, softmax
 
@@ -97,7 +97,7 @@ class ClassMatches:
 
     def _encoded(self, forms: Sequence[str]) -> Encoded:
         rows = np.stack([self._rows[form] for form in forms])
-        return Encoded(tuple(forms), tuple(map(joined, forms)), tuple(map(telling, forms)), rows)
+        return Encoded(tuple(forms), tuple(map(joined, forms)), tuple(map(distinguishing_words, forms)), rows)
 
     def _keep(self, block: Encoded, others: Encoded) -> None:
         for i, j, score in pairs(block, others, self.threshold):

@@ -372,7 +372,7 @@ def test_costs_of_choosing_the_ridge_by_hand(tasks):
 def test_a_run_sees_images_through_our_backbone_and_pays_for_it(name, command, tiny_tasks: Path, tmp_path: Path):
     from skillmesh.backbone.backbone import Backbone
 
-    file = tmp_path / "given.toml"
+    file = tmp_path / "withheld.toml"
     file.write_text(f'kind = "{METHODS[name].kind}"\nbase = "{name}"\nlabel = "withheld"\n')
     ran = command("challenge", "run", tiny_tasks, "--method", file, "--out", tmp_path / "run", "--no-bound")
     assert ran.code == 0, ran.err

