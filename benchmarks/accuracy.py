@@ -33,8 +33,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results")
-    parser.add_argument("--only", nargs="*", default=[], help="names of rows to measure (again)")
-    parser.add_argument("--jobs", type=int, default=1, help="evaluations side by side")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="names of rows to measure, even if there are results"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="evaluations to run in parallel")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as scratch:
@@ -46,7 +48,7 @@ def main() -> None:
 
 
 def _rows(paths: list[Path], folder: Path, scratch: Path) -> dict[str, list[str]]:
-    """Name → arguments of `skillmesh eval`."""
+    """Return the arguments of `skillmesh eval` for each row, by its name."""
     order = np.random.default_rng(0).permutation(len(paths))
     halves = [
         _linked(scratch / half, [paths[i] for i in part])
@@ -68,7 +70,7 @@ def _rows(paths: list[Path], folder: Path, scratch: Path) -> dict[str, list[str]
 
 
 def _linked(folder: Path, paths: list[Path]) -> Path:
-    """A folder of links to some of the tasks, so that a half of them can be named in one word."""
+    """Make a folder of links to some of the tasks, so that one path names half of them."""
     folder.mkdir()
     for path in paths:
         (folder / path.name).symlink_to(path.resolve())

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def asked(place: Path, count: int) -> dict[str, Any]:
-    """Run the command on so many new images, with an empty cache."""
+    """Run the command on `count` new images, with an empty cache."""
     images = place / f"images-{count}"
     draw(images, place / "tasks", count)
     home = str(place / "agent")
@@ -78,7 +78,7 @@ def asked(place: Path, count: int) -> dict[str, Any]:
 
 
 def draw(into: Path, tasks: Path, count: int) -> None:
-    """Make different images of drawn ones: the same picture with another last pixel."""
+    """Write distinct images: drawn pictures, each with another last pixel."""
     from skillmesh.data.images import open_rgb
 
     into.mkdir()
@@ -93,7 +93,7 @@ def drawn(tasks: Path) -> Iterator[Path]:
 
 
 def memory(pid: int) -> int:
-    """Return the most memory that a process has had so far, in bytes; 0 where it has just ended."""
+    """Return the peak memory of a process so far, in bytes; 0 if it has just ended."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
 

@@ -43,21 +43,21 @@ PARTS = ("train", "val", "test")
 
 @dataclass
 class Row:
-    """How one method did on one task."""
+    """The results of one method on one task."""
 
     val: float
     test: float
     passes: float
     right: str
-    """Of each test image, whether it was called by its name: 1 or 0."""
+    """Whether each test image was classified correctly, as a string of 1 and 0."""
     bytes: int | None = None
-    """Of the module, where an agent made one."""
+    """Size of the module, if an agent made one."""
     trial: str | None = None
-    """What the module's card says of it."""
+    """The trial as recorded on the module's card."""
 
 
 class Bench:
-    """One task, with what all methods share."""
+    """One task, with the data that all methods share."""
 
     def __init__(self, backbone: Backbone, folder: TaskImages, work: Path, weights: Path | None) -> None:
         self.backbone, self.folder, self.classes = backbone, folder, len(folder.classes)
@@ -72,7 +72,7 @@ class Bench:
         self.pass_macs = backbone.network.forward_macs * images
 
     def learned(self, representation: str = "descriptor", **options: Any) -> Row:
-        """What an agent makes of the task."""
+        """Let an agent learn the task and return its results."""
         agent = self.agents[representation]
         module, lesson = agent.learn(self.folder, replace=True, **options, warm_start=WarmStart("never"))
         test = self.folder.splits["test"]
@@ -83,7 +83,7 @@ class Bench:
         return row
 
     def measured(self, head: Head, seen: dict[str, Any], macs: float, val: float | None = None) -> Row:
-        """How a head does that was fitted here; `val` where it has seen the validation images since."""
+        """Return the results of a head fitted here; `val`: its validation accuracy before the last fit."""
         right = [head.logits(seen[part]).argmax(axis=1) == self.parts[part].labels for part in PARTS[1:]]
         return self._row(right[1], float(np.mean(right[0])) if val is None else val, macs)
 
@@ -102,7 +102,7 @@ class Bench:
         return found
 
     def described(self, biases: torch.Tensor | None = None) -> dict[str, Any]:
-        """Raw descriptors of all parts; the pass over test images is no part of learning."""
+        """Return raw descriptors of all splits; the pass over test images is not counted as learning."""
         network = self.backbone.network
         spend("forward", self.pass_macs)
         return {part: np.concatenate([network.forward(b, biases) for b in self._batches(part)]) for part in PARTS}
@@ -129,7 +129,7 @@ class Bench:
 
 
 def paper_biases(bench: Bench) -> tuple[Trained, float]:
-    """Biases behind all layers, trained for twenty epochs with a head on the features; and what that cost."""
+    """Return biases after all layers, trained for twenty epochs with a head on the features, and the cost."""
     network = bench.backbone.network
     space = Space(bench.backbone.calibration, "features", False, network.device)
     with counted() as costs:
@@ -140,7 +140,7 @@ def paper_biases(bench: Bench) -> tuple[Trained, float]:
 
 
 def by_the_paper(bench: Bench) -> Iterator[tuple[str, Row]]:
-    """With the head that was trained along; with one on the descriptor; with one on the toes."""
+    """Yield results with the head trained along, with one on the descriptor, and with one on Head2Toe features."""
     trained, spent = paper_biases(bench)
     biases = bench.backbone.network.biases(trained.values)
     raw = bench.described(biases)
@@ -167,12 +167,12 @@ LEARNED: dict[str, dict[str, Any]] = {
     "head2toe, from our biases": {"adaptation": Adaptation("always", "head2toe")},
     "reprogramming": {"adaptation": Adaptation("always", "reprogramming")},
 }
-"""What agents are told."""
+"""Settings of `learn` for each method that an agent offers."""
 PAPER_S = "the paper's"
 
 
 def rows(bench: Bench, only: list[str]) -> Iterator[tuple[str, Row]]:
-    """All methods, or those asked for, one after the other."""
+    """Yield the results of all methods, or of those requested, one after the other."""
     for name, options in LEARNED.items():
         if not only or name in only:
             yield name, bench.learned(**options)

@@ -37,7 +37,7 @@ def counted(name: str) -> dict[str, Any]:
     stored = Biases(np.random.default_rng(0).standard_normal(len(network.base)).astype(np.float32)).tensors()
 
     def training(settings: TrainingSettings, first: int) -> int:
-        """MACs per training image, without validation; nothing is cut off."""
+        """Return the MACs per training image, without validation, if no part of the network is skipped."""
         return settings.epochs * (costs.forward + costs.backward(first))
 
     return {

@@ -32,7 +32,7 @@ def peak_mb() -> float:
 
 
 def train(way: str, batch: int) -> float:
-    """Do two steps and return how far the peak rose."""
+    """Do two training steps and return the increase of the peak memory."""
     torch.set_num_threads(1)
     network = Network("lite0", device="cpu")
     images = torch.randint(256, (batch, network.size, network.size, 3), dtype=torch.uint8)
@@ -69,7 +69,7 @@ def train(way: str, batch: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--way", choices=WAYS, help="only this, in this process")
+    parser.add_argument("--way", choices=WAYS, help="measure only this method, in this process")
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "biases-memory.json")
     options = parser.parse_args()
     if options.way:

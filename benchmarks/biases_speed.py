@@ -34,7 +34,7 @@ ROUNDS = 3
 
 
 def fastest(work: Callable[[], Any]) -> float:
-    """Seconds, at best of some rounds: what else runs on the machine only ever adds."""
+    """Return the fastest of several rounds, in seconds: other processes can only add time."""
     taken = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -54,7 +54,7 @@ def measure(folder: Path) -> dict[str, Any]:
             adaptation=Adaptation(mode="always" if index % 2 else "none"),
             warm_start=WarmStart("never"),
         )
-    agent.backbone.cache = None  # every image is described anew
+    agent.backbone.cache = None  # so that no descriptor comes from the cache
     paths = sorted((folder / "tasks").glob("*/test/*/*.jpg"))
     chosen = [paths[i] for i in np.random.default_rng(0).permutation(len(paths))[:IMAGES]]
     network = agent.backbone.network

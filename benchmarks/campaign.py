@@ -26,12 +26,10 @@ FIGURES = "figures.json"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600, help="for all parts together")
+    parser.add_argument("--seconds", type=float, default=600, help="seconds for all parts together")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=list(SHARES), default=list(SHARES), help="the parts to run")
-    parser.add_argument(
-        "--kept", type=Path, default=Path("campaign-out"), help="where it keeps what it did and found"
-    )
+    parser.add_argument("--kept", type=Path, default=Path("campaign-out"), help="folder for progress and findings")
     parser.add_argument("--json", type=Path, help="put the figures of these parts into this file")
     options = parser.parse_args()
     whole = sum(SHARES[part] for part in options.only)
@@ -62,7 +60,7 @@ def attack(part: str, seconds: float, seed: int, kept: Path) -> dict[str, Any]:
 
     origin = provenance(" ".join(["python", "benchmarks/campaign.py", *sys.argv[1:]]), [], seed)
     figures = import_module(f"attacks.{part}").run(seconds, seed, kept, say)
-    # A part may know of more: of calls that were interrupted.
+    # A part may report a larger total, which includes interrupted calls.
     figures["seconds"] = round(max(figures.get("seconds", 0.0), earlier["seconds"] + time.monotonic() - began), 1)
     figures["calls"] = [*earlier["calls"], origin]
     file.write_text(json.dumps(figures, indent=1) + "\n")
@@ -70,7 +68,7 @@ def attack(part: str, seconds: float, seed: int, kept: Path) -> dict[str, Any]:
 
 
 def publish(target: Path, part: str, figures: dict[str, Any]) -> None:
-    """Put a part's figures in the place of its earlier ones; its provenance is that of its last call."""
+    """Replace a part's earlier figures; the provenance is that of its last call."""
     parts = json.loads(target.read_text())["parts"] if target.is_file() else {}
     parts[part] = figures
     target.write_text(json.dumps({"parts": parts, "provenance": figures["calls"][-1]}, indent=1) + "\n")

@@ -60,7 +60,7 @@ def row(record: Record, folder: Path) -> dict[str, Any]:
 
 
 def compared(results: dict[str, Any], path: Path) -> bool | None:
-    """Whether all macro averages are those of `skillmesh eval`; None where it was not run."""
+    """Return whether all macro averages equal those of `skillmesh eval`; None if it was not run."""
     if not path.exists():
         return None
     expected = json.loads(path.read_text())

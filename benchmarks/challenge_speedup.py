@@ -69,7 +69,7 @@ def smallest(paths: list[Path], count: int) -> list[Path]:
 
 
 def measured(paths: list[Path], method: str, settings: dict[str, int]) -> dict[str, Any]:
-    """Run into a folder that is thrown away."""
+    """Run the challenge in a temporary folder and return its times."""
     with TemporaryDirectory(prefix="skillmesh-speedup-") as folder:
         plan = Plan(
             paths, METHODS[method], Path(folder) / "run", agents=1, assign="balanced", cold=True, bound=False
@@ -91,7 +91,7 @@ def measured(paths: list[Path], method: str, settings: dict[str, int]) -> dict[s
 
 
 def busiest(record: Record) -> float:
-    """Processor seconds of the agent that learned longest: what other processes do does not add to them."""
+    """Return the CPU seconds of the agent that learned longest; other processes hardly change them."""
     agents = record.settings.assignment
     return max(sum(m.cpu_seconds or 0 for m in record.learned if m.agent == name) for name in agents)
 

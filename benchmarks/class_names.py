@@ -26,11 +26,11 @@ HERE = Path(__file__).parent
 PAIRS = HERE.parent / "tests" / "fixtures" / "paper-class-pairs.json"
 JUDGED = HERE.parent / "tests" / "fixtures" / "class_names_judged.json"
 SURE = 0.9
-"""From here on the paper calls two classes similar."""
+"""Similarity from which the paper calls two classes similar."""
 
 
 def paper_pairs(encoder: Encoder) -> list[dict[str, Any]]:
-    """The paper's pairs with the encoder's score beside the paper's."""
+    """Return the paper's pairs with the encoder's score and the paper's."""
     rows = []
     for pair in json.loads(PAIRS.read_text()):
         learned, target = (Encoded.of([pair[side]], encoder) for side in ("learned", "target"))
@@ -40,7 +40,7 @@ def paper_pairs(encoder: Encoder) -> list[dict[str, Any]]:
 
 
 def judged_matches(encoder: Encoder, tasks: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:
-    """All matches between the tasks, each with the verdict of a human reader."""
+    """Return all matches between the tasks, each with the verdict of a human reader."""
     matches = ClassMatches(encoder)
     for task, classes in tasks.items():
         matches.add(task, classes)
@@ -57,7 +57,7 @@ def judged_matches(encoder: Encoder, tasks: dict[str, tuple[str, ...]]) -> list[
 
 
 def matches_without_telling_words(encoder: Encoder, tasks: dict[str, tuple[str, ...]]) -> int:
-    """How many pairs the encoder alone would call one, did numbers, letters, negations, sides not count."""
+    """Count the pairs that the encoder would match without the rules on numbers, letters, negations and sides."""
     ready = [Encoded.of(classes, encoder) for classes in tasks.values()]
     blind = [replace(task, marks=((),) * len(task.classes)) for task in ready]
     return sum(int((similarity(a, b) >= encoder.threshold).sum()) for a, b in combinations(blind, 2))
@@ -68,7 +68,7 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def classes_in(rows: list[dict[str, Any]], *verdicts: str) -> int:
-    """How many classes stand in matches with one of the verdicts."""
+    """Count the classes in matches with one of these verdicts."""
     sides = {
         (row[f"{side}_task"], row[side])
         for row in rows

@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 
 
 def random_picks(bank: Sequence[Module], rng: np.random.Generator, renamed: bool) -> list[Pick]:
-    """Some classes of some tasks, two at least; of two with one name the first."""
+    """Return random classes of random tasks, at least two; of two classes with one name only the first."""
     chosen: dict[str, Pick] = {}
     tasks = rng.permutation(len(bank))[: rng.integers(1, len(bank) + 1)]
     for task in tasks:
@@ -47,19 +47,19 @@ def random_picks(bank: Sequence[Module], rng: np.random.Generator, renamed: bool
 
 
 def answers(modules: list[Module], agent: Core, x: Floats) -> list[tuple[str, str]]:
-    """Task and class of each image, as an agent with these modules says."""
+    """Return task and class of each image, as answered by an agent with these modules."""
     tasks = Mapper(modules, agent.config.anchor, agent.prior).map(x).task
-    said: list[tuple[str, str]] = [("", "")] * len(x)
+    results: list[tuple[str, str]] = [("", "")] * len(x)
     for index in np.unique(tasks):
         rows = np.flatnonzero(tasks == index)
         labels = Head.read(modules[index].tensors).logits(x[rows]).argmax(axis=1)
         for row, label in zip(rows, labels, strict=True):
-            said[row] = modules[index].card.task, modules[index].card.classes[label]
-    return said
+            results[row] = modules[index].card.task, modules[index].card.classes[label]
+    return results
 
 
 class World:
-    """Two teachers, what they taught, and test images of all of it."""
+    """Two teachers, their modules, and test images of all tasks."""
 
     def __init__(self, paths: Sequence[Path], homes: Path) -> None:
         self.teachers = [self._agent(homes / name) for name in ("first", "second")]
@@ -83,7 +83,7 @@ class World:
         return Core(home, backbone=self.teachers[0].backbone if hasattr(self, "teachers") else None)
 
     def held(self, live: list[Module], newcomers: list[Module]) -> list[str]:
-        """Whom the first teacher holds back."""
+        """Return the tasks that the first teacher quarantines, with reasons."""
         agent = self.teachers[0]
         kept = load_validation(agent.home / VALIDATION, self.taught[0])
         background = background_of(agent.calibration, agent.config.representation, agent.config.compact)

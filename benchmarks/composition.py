@@ -41,26 +41,26 @@ from skillmesh.synergy.composition import FORMS, ComposedSource, compose, refine
 
 HERE = Path(__file__).parent
 EPOCHS = (0, 1, 2, 5, 10, 20, 30)
-"""After which accuracy is told."""
+"""Epochs after which accuracy is reported."""
 ROUNDS = {"ours, from blend": (0, 1, 2, 5, 30), "ours, from nothing": (0, 5, 30)}
-"""The same for ours, each of which is a fit of its own."""
+"""The same for our heads, where each number of rounds is a separate fit."""
 MOST = 30
-"""Training images of a class in each half, at most: 190 pairs of all images would take hours."""
+"""Maximum of training images per class in each half: 190 pairs with all images would take hours."""
 SHOWN: tuple[Norm, ...] = ("two", "infinity")
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a task: its module's parts, and the paper's rows by norm."""
+    """What is known of a task: the parts of its module, and the paper's rows for each norm."""
 
     task: Task
-    """As whoever goes on with images has it."""
+    """The task with the images for further training."""
     source: ComposedSource
     rows: dict[Norm, Floats]
 
 
 def learned(task: Task, later: Task) -> Known:
-    """Learn a task alone, as its module would carry it; `later` has the images to go on with."""
+    """Learn a task alone, as its module would store it; `later` has the images for further training."""
     classes = len(task.classes)
     x, labels = task.split("train")
     fit = fit_head(x, labels, *task.split("val"), classes)
@@ -74,13 +74,13 @@ def learned(task: Task, later: Task) -> Known:
 
 
 def all_of(task: Task | Both) -> tuple[Floats, Labels]:
-    """Training and validation images: ours learns from the latter in the end, so the paper's ways may, too."""
+    """Return training and validation images together: our heads use both in the end, so the paper's may, too."""
     (x, labels), (more, others) = task.split("train"), task.split("val")
     return np.concatenate([x, more]), np.concatenate([labels, others])
 
 
 def thinned(task: Task, seed: int) -> Task:
-    """With no more training images of a class than are wanted."""
+    """Return the task with at most `MOST` training images per class."""
     x, labels = task.split("train")
     chosen = np.sort(few(labels, MOST, np.random.default_rng(seed)))
     return replace(task, seen=task.seen | {"train": x[chosen]}, labels=task.labels | {"train": labels[chosen]})
@@ -106,7 +106,7 @@ class Both:
         return np.concatenate([x, other]), np.concatenate([labels, others + len(self.first.task.classes)])
 
     def accuracy(self, logits: Floats) -> float:
-        """Of test images, the average of the two tasks'."""
+        """Return the accuracy on test images, averaged over the two tasks."""
         right = logits.argmax(axis=1) == self.split("test")[1]
         cut = len(self.first.task.labels["test"])
         return round(50 * float(right[:cut].mean() + right[cut:].mean()), 3)
@@ -130,7 +130,7 @@ def without_images(both: Both, prior: Prior) -> dict[str, float]:
 
 
 def ours(both: Both, prior: Prior) -> dict[str, list[float]]:
-    """The composed head, refined by its prior, and today's head from nothing, after so many rounds."""
+    """Return the accuracy of the composed head, refined with it as prior, and of a cold start, by rounds."""
     composed = compose(both.sources, prior)
     parts, test = (*both.split("train"), *both.split("val")), both.split("test")[0]
     blended = [composed.head] + [refine(composed, *parts, n)[0].head for n in ROUNDS["ours, from blend"][1:]]
@@ -143,7 +143,7 @@ def ours(both: Both, prior: Prior) -> dict[str, list[float]]:
 
 
 def the_papers(both: Both, norm: Norm) -> dict[str, list[float]]:
-    """Accuracy from epoch 0 on, from the two tasks' rows and from random ones."""
+    """Return the accuracy from epoch 0 on, started from the two tasks' rows and from random ones."""
     x, labels = all_of(both)
     test = both.split("test")[0]
     starts = {
@@ -173,7 +173,7 @@ def measure(both: Both, prior: Prior) -> dict[str, Any]:
 
 
 def over_tasks(values: Sequence[float], pairs: Sequence[Sequence[str]]) -> dict[str, float | int]:
-    """The mean over pairs, and where it lies with 95 %. Pairs share tasks, so a task at a time is left out."""
+    """Return the mean over pairs and its 95 % interval, by leaving out one task at a time: pairs share tasks."""
     mean, tasks = float(np.mean(values)), sorted({task for pair in pairs for task in pair})
     found: dict[str, float | int] = {"mean": round(mean, 3), "n": len(values)}
     if len(tasks) < 4:
@@ -184,15 +184,15 @@ def over_tasks(values: Sequence[float], pairs: Sequence[Sequence[str]]) -> dict[
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Averages over pairs, by epoch, and how much better ours is than each other way where both were told."""
+    """Return averages over pairs by epoch, and our advantage over each other method where both were measured."""
     pairs = [pair["tasks"] for pair in found]
     curves = {name: np.array([pair["epochs"][name] for pair in found]) for name in found[0]["epochs"]}
 
-    def told(name: str) -> dict[int, np.ndarray]:
+    def by_epoch(name: str) -> dict[int, np.ndarray]:
         return dict(zip(ROUNDS.get(name, EPOCHS), curves[name].T, strict=True))
 
     def less(name: str) -> dict[int, np.ndarray]:
-        best, other = told("ours, from blend"), told(name)
+        best, other = by_epoch("ours, from blend"), by_epoch(name)
         return {epoch: best[epoch] - other[epoch] for epoch in best if epoch in other}
 
     def along(values: dict[int, np.ndarray]) -> dict[int, dict[str, float | int]]:
@@ -201,18 +201,18 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     at_once = {name: [pair["without images"][name] for pair in found] for name in found[0]["without images"]}
     return {
         "without images": {name: over_tasks(values, pairs) for name, values in at_once.items()},
-        "epochs": {name: along(told(name)) for name in curves},
+        "epochs": {name: along(by_epoch(name)) for name in curves},
         "ours less": {name: along(less(name)) for name in curves if name != "ours, from blend"},
     }
 
 
 _known: list[Known] = []
 _prior: list[Prior] = []
-"""What a forked process finds: hundreds of megabytes that need not travel."""
+"""Inherited by forked processes: hundreds of megabytes that need not be sent."""
 
 
 def _measured(pair: tuple[int, int]) -> dict[str, Any]:
-    with threadpool_limits(1, "blas"):  # as agents learn
+    with threadpool_limits(1, "blas"):  # as in agents
         return measure(Both(*(_known[index] for index in pair)), _prior[0])
 
 
@@ -225,9 +225,11 @@ def _all_pairs(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path, nargs="+")
-    parser.add_argument("--count", type=int, default=20, help="tasks: every second by name, at most so many")
-    parser.add_argument("--every", type=int, default=1, help="only every so many of their pairs")
-    parser.add_argument("--same-images", action="store_true", help="learn and go on with the same images")
+    parser.add_argument("--count", type=int, default=20, help="number of tasks, at most (every second by name)")
+    parser.add_argument("--every", type=int, default=1, help="measure one in this many pairs")
+    parser.add_argument(
+        "--same-images", action="store_true", help="use the same images for learning and for further training"
+    )
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "composition.json")
@@ -250,7 +252,7 @@ def main() -> None:
 
 
 def write(report: dict[str, Any], pairs: list[dict[str, Any]], out: Path) -> None:
-    """A pair is a line."""
+    """Write the results with one line per pair."""
     lines = ",\n  ".join(json.dumps(pair, ensure_ascii=False) for pair in pairs)
     text = json.dumps(report | {"pairs": ["PAIRS"]}, indent=1, ensure_ascii=False)
     out.write_text(text.replace('"PAIRS"', lines) + "\n")

@@ -1,4 +1,4 @@
-"""Draw the paper's figure on composition: accuracy by epochs, from known rows and from a random start, and ours.
+"""Draw the accuracy of composed tasks by epochs, from known and from random rows, like the paper's figure.
 
     python benchmarks/composition_figure.py
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parent.parent / "docs"
 CURVES = {
-    "ours, from blend": ("ours, from blend", 0, 0),
-    "ours, from nothing": ("ours, from nothing", 0, 1),
+    "ours, from blend": ("ours, from the composed head", 0, 0),
+    "ours, from nothing": ("ours, cold start", 0, 1),
     "two, from rows": ("2-norm, from the tasks' rows", 1, 0),
     "two, from nothing": ("2-norm, from random rows", 1, 1),
     "infinity, from rows": ("∞-norm, from the tasks' rows", 2, 0),
     "infinity, from nothing": ("∞-norm, from random rows", 2, 1),
 }
-"""Words, and the number of the colour and of the line."""
+"""Label and indices of colour and line style, by the key of the curve in the results."""
 
 
-def draw(axes: Axes, told: dict[str, Any]) -> None:
-    for name, (words, colour, line) in CURVES.items():
-        curve = {int(epoch): found for epoch, found in told["epochs"][name].items()}
-        at = sorted(curve)
-        means = [curve[epoch]["mean"] for epoch in at]
+def draw(axes: Axes, summary: dict[str, Any]) -> None:
+    for name, (label, colour, line) in CURVES.items():
+        curve = {int(epoch): figures for epoch, figures in summary["epochs"][name].items()}
+        epochs = sorted(curve)
+        means = [curve[epoch]["mean"] for epoch in epochs]
         axes.plot(
-            at,
+            epochs,
             means,
             color=PALETTE[colour],
             linestyle=LINES[line],
             marker=MARKERS[colour],
             markerfacecolor=PALETTE[colour] if line == 0 else "white",
-            label=words,
+            label=label,
         )
-    given = told["without images"]["given"]["mean"]
+    given = summary["without images"]["given"]["mean"]
     axes.axhline(given, color=GREY, linewidth=0.8, linestyle=LINES[2])
-    axes.text(0.05, given - 0.4, "each image by its own task's head", color=GREY, fontsize=7.5, va="top")
+    axes.text(0.05, given - 0.4, "each task's own head, task given", color=GREY, fontsize=7.5, va="top")
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks([0, 1, 2, 5, 10, 20, 30], labels=["0", "1", "2", "5", "10", "20", "30"])
     axes.minorticks_off()
@@ -64,7 +64,7 @@ def main() -> None:
         canvas = Figure(figsize=(7, 4.2))
         axes = canvas.subplots()
         draw(axes, report["summary"])
-        axes.set_title(f"Tasks of two known tasks' classes, average of {len(report['pairs'])} pairs")
+        axes.set_title(f"Tasks composed of two known tasks, average of {len(report['pairs'])} pairs")
         out = DOCS / "images" / "composition.png"
         canvas.savefig(out, dpi=160, metadata={"Software": "skillmesh"})
     print(out.relative_to(DOCS.parent))

@@ -45,7 +45,7 @@ def measured(agent: Core, folders: list[TaskImages], encoder: Encoder) -> dict[s
 
 
 def banks(folders: list[TaskImages], scratch: Path, encoder: Encoder) -> dict[str, Any]:
-    """The tasks as they are."""
+    """Measure the tasks as they are."""
     found = {}
     for kind, settings in KINDS.items():
         found[kind] = measured(taught(scratch / kind, folders, **settings), folders, encoder)
@@ -54,7 +54,7 @@ def banks(folders: list[TaskImages], scratch: Path, encoder: Encoder) -> dict[st
 
 
 def twice_taught(folders: list[TaskImages], scratch: Path, encoder: Encoder) -> dict[str, Any]:
-    """Every task twice; test images are asked once, as the first half's. Support by plain forms and by encoder."""
+    """Measure every task taught twice; support by spelling and by encoder. Test images count as the first half."""
     pairs = [halves(folder) for folder in folders]
     found = {}
     for kind in TWICE:
@@ -76,7 +76,7 @@ def _set(home: Path, support: str) -> Path:
 
 
 def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """All different corrections between different tasks with verdicts, and how often each mapper made them."""
+    """Return all corrections between different tasks with verdicts, and how often each mapper made them."""
     verdicts = {_key(v): v for v in json.loads(JUDGED.read_text())} if JUDGED.exists() else {}
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for kind, bank in found.items():
@@ -89,12 +89,12 @@ def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
     missing = [row for key, row in rows.items() if key not in verdicts]
     if missing:
         sys.exit(f"judge these and add them to {JUDGED.name}:\n" + "\n".join(map(json.dumps, missing)))
-    told = [row | {part: verdicts[key][part] for part in ("verdict", "why")} for key, row in rows.items()]
-    return sorted(told, key=lambda row: (-row["score"], _key(row)))
+    with_verdicts = [row | {part: verdicts[key][part] for part in ("verdict", "why")} for key, row in rows.items()]
+    return sorted(with_verdicts, key=lambda row: (-row["score"], _key(row)))
 
 
 def within(found: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Of corrections between the two halves of a task: images of the same class, and of another class."""
+    """Count corrections between the two halves of a task: images of the same class, and of another class."""
     counts = {}
     for kind, bank in found.items():
         same = [c for c in bank["corrections"] if _base(c["task"]) == _base(c["said_task"])]
@@ -112,14 +112,14 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def overlapping(folders: list[TaskImages], encoder: Encoder) -> list[str]:
-    """The tasks that share a class with another one, by name."""
+    """Return the tasks that share a class, by name, with another one."""
     matches = ClassMatches(encoder)
     matches.add_all({folder.name: folder.classes for folder in folders})
     return sorted({task for match in matches for task in (match.learned_task, match.target_task)})
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """As the paper's figure: the tasks that share a class with another, without and with correction."""
+    """Draw the paper's figure: tasks that share a class with another, without and with correction."""
     from skillmesh_challenge.report.style import PALETTE, canvas, drawing
 
     tasks, kinds = report["overlapping"], list(report["banks"])
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("tasks", type=Path)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "corrective.json")
     parser.add_argument("--figure", type=Path, default=HERE.parent / "docs" / "images" / "corrective.png")
-    parser.add_argument("--homes", type=Path, help="keep the agents here, and take those that are there already")
+    parser.add_argument("--homes", type=Path, help="keep the agents in this folder and reuse those in it")
     options = parser.parse_args()
     paths, folders, encoder = find_tasks([options.tasks]), opened(options.tasks), remembering()
     with TemporaryDirectory() as scratch:

@@ -25,11 +25,11 @@ import numpy as np
 from skillmesh.evaluation.provenance import provenance
 
 CLASSES, SIDE, MOST = 10, 96, 800
-"""MOST: megabytes that learning may take beside the agent; the descriptors of 20,000 images alone are 120."""
+"""MOST: megabytes that learning may need in addition to the agent; descriptors of 20,000 images alone need 120."""
 
 
 class Drawn:
-    """A dataset of torch's map style: stripes whose direction and colour say the class, under noise."""
+    """A torch map-style dataset: noisy stripes whose direction and colour depend on the class."""
 
     classes = [f"stripes {index}" for index in range(CLASSES)]  # noqa: RUF012
 
@@ -62,7 +62,7 @@ def main() -> None:
         print(json.dumps(measured(options.measure, options.images, options.lazy)))
         return
     command = " ".join(["python", "benchmarks/dataset_memory.py", *sys.argv[1:]])
-    origin = provenance(command, [], 0)  # of the source as it is now, not when all is done
+    origin = provenance(command, [], 0)  # before the work, so that it describes the source that runs
     with TemporaryDirectory(prefix="skillmesh-bench-") as folder:
         words = [sys.executable, __file__, "--measure", folder, "--images", str(options.images)]
         environment = os.environ | {"SKILLMESH_CACHE": f"{folder}/cache"}
@@ -77,11 +77,11 @@ def main() -> None:
         runs = [other for other in runs if other["lazy"] != run["lazy"]] + [run]
         options.json.write_text(json.dumps({"limit_mb": MOST, "runs": runs}, indent=1) + "\n")
     if run["learning_mb"] > MOST:
-        sys.exit(f"learning took {run['learning_mb']} MB beside the agent, expected at most {MOST}")
+        sys.exit(f"learning took {run['learning_mb']} MB in addition to the agent, expected at most {MOST}")
 
 
 def measured(place: Path, count: int, lazy: bool) -> dict[str, Any]:
-    """Learn the dataset in this process, and say what its memory was at most."""
+    """Learn the dataset in this process and return its peak memory."""
     from skillmesh import Agent
 
     agent = Agent(place / "agent")
@@ -107,7 +107,7 @@ def measured(place: Path, count: int, lazy: bool) -> dict[str, Any]:
 
 
 def peak() -> int:
-    """Return the most memory that this process has had so far, in bytes."""
+    """Return the peak memory of this process so far, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 

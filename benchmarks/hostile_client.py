@@ -47,7 +47,7 @@ from skillmesh.store.home import create_home
 HERE = Path(__file__).parent
 TESTS = HERE.parent / "tests" / "helpers"
 TEACHERS = 6
-"""With two modules each."""
+"""Number of teachers, with two modules each."""
 GROUPS = {
     "lies in lists": [
         "endless-digest",
@@ -87,17 +87,17 @@ GROUPS = {
     "harmful modules": ["swallow-everything", "swallow-head", "huge-scatter", "huge-count", "far-probes"],
 }
 OUTSIDE = "at the door"
-"""The group of those who get no link: TLS handshakes that fail, half-open connections, junk."""
+"""The group of attacks without a link: failing TLS handshakes, half-open connections, junk."""
 PORT = 7447
 LEAD = 1.0
-"""Seconds that the client has before the newcomer comes, once it is there."""
+"""Seconds between the appearance of the client and that of the newcomer."""
 LIMIT = 30.0
-"""Seconds after which a newcomer has failed."""
+"""Seconds after which a newcomer counts as failed."""
 
 
 @dataclass
 class Setting:
-    """How the nodes of one row of cells are linked, and what the client has."""
+    """How the nodes of one row are linked, and what the client has."""
 
     name: str
     trust: str = "open"
@@ -105,7 +105,7 @@ class Setting:
     gateway: bool = False
     groups: list[str] = field(default_factory=lambda: list(GROUPS))
     certificate: str = "ours"
-    """Of which authority the client's is: ours, foreign, or none."""
+    """Authority of the client's certificate: ours, foreign, or none."""
 
 
 SETTINGS = [
@@ -119,7 +119,7 @@ SETTINGS = [
 
 
 class Bench:
-    """One set-up: a carrier that goes on through all cells, and whatever links the others to it."""
+    """One set-up: a carrier that runs through all cells, and what links the others to it."""
 
     def __init__(self, work: Path, homes: list[Path], setting: Setting, net: Namespace) -> None:
         self.work, self.setting, self.net = work, setting, net
@@ -151,7 +151,7 @@ class Bench:
                 end(process)
 
     def cell(self, group: str | None, image: Path, seed: int) -> dict[str, Any]:
-        """Let a newcomer come beside the client, and look at what it cost; without a group, with nobody there."""
+        """Start a newcomer next to the client and measure the cost; without a group, no client runs."""
         create_home(self.folder / "late", name="late")
         late = self._linked(self.folder / "late")
         attackers = self._attack(group, seed) if group else []
@@ -218,7 +218,7 @@ class Bench:
         return home
 
     def _attack(self, group: str, seed: int) -> list[subprocess.Popen[bytes]]:
-        """Start the client: a process that does all of a group, or two."""
+        """Start the client: one or two processes that run all attacks of a group."""
         kinds = ["knock", "ghosts", "noise"] if group == OUTSIDE else GROUPS[group]
         homes = []
         for kind in kinds:
@@ -250,7 +250,7 @@ class Bench:
         )
 
     def _foreign(self, home: Path) -> list[str]:
-        """Tasks in a bank that no honest teacher taught."""
+        """Return the tasks in a bank that no honest teacher taught."""
         return [m.card.task for m in Core(home).bank if m.card.teacher_key not in self.teachers]
 
 
@@ -261,7 +261,7 @@ def paths() -> str:
 
 def wait(what: Callable[[], Any], why: str) -> None:
     if not soon(what, 60):
-        sys.exit(f"not within a minute: {why}")
+        sys.exit(f"timed out after a minute: {why}")
 
 
 def soon(what: Callable[[], Any], seconds: float) -> bool:
@@ -280,23 +280,23 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def used(home: Path) -> int:
-    """Bytes on disk under a home."""
+    """Return the bytes on disk of a home."""
     total = 0
     for path in home.rglob("*"):
-        with contextlib.suppress(OSError):  # it has just gone
+        with contextlib.suppress(OSError):  # deleted meanwhile
             total += path.lstat().st_blocks * 512
     return total
 
 
 def forget_peak(pid: int) -> None:
-    """Have the system count a process's peak of memory from here on."""
+    """Reset the peak of a process's memory."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 @dataclass
 class Usage:
-    """What a process takes: memory now and at most in MB, threads, descriptors."""
+    """Resources of a process: current and peak memory in MB, threads, descriptors."""
 
     memory: float
     peak: float
@@ -311,7 +311,7 @@ class Usage:
 
 
 class Asker(threading.Thread):
-    """Asks about an image over and over, and notes how long each answer takes."""
+    """Asks about an image repeatedly and records the time of each answer."""
 
     def __init__(self, home: Path, image: Path) -> None:
         super().__init__(daemon=True)
@@ -338,11 +338,11 @@ class Asker(threading.Thread):
         return round(1000 * max(self.seconds), 1) if self.seconds else -1.0
 
 
-# The client, in a process of its own.
+# The client, in its own process.
 
 
 def attack(kinds: list[str], homes: Path, loot: Path, seed: int) -> None:
-    """Do all of these at once, until killed."""
+    """Run all of these attacks at once, until killed."""
     random.seed(seed)
     for kind in kinds:
         home = homes / kind
@@ -361,7 +361,7 @@ def _begin(kind: str, home: Path, loot: Path) -> None:
 
 
 def knock(home: Path) -> None:
-    """Connect where TLS is spoken: with no or a foreign certificate, with junk, and with nothing at all."""
+    """Connect to a TLS port: with no or a foreign certificate, with junk, and silently."""
     tls = MeshSettings.load(home).tls
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -387,7 +387,7 @@ def knock(home: Path) -> None:
         time.sleep(0.005)
 
 
-# What comes of it.
+# Results.
 
 
 def measure(work: Path, seed: int, only: list[str], groups: list[str]) -> Iterator[dict[str, Any]]:
@@ -427,10 +427,12 @@ def line(cell: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=None, help="where to write the figures")
+    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=[], help="settings whose names begin so")
-    parser.add_argument("--groups", nargs="*", default=[], choices=list(GROUPS), help="these only")
+    parser.add_argument("--only", nargs="*", default=[], help="only settings whose names begin with one of these")
+    parser.add_argument(
+        "--groups", nargs="*", default=[], choices=list(GROUPS), help="only these groups of attacks"
+    )
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "skillmesh-bench")
     for name in ("--attack", "--homes", "--loot"):
         parser.add_argument(name, default=None, help=argparse.SUPPRESS)

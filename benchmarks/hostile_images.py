@@ -36,20 +36,20 @@ import hostile_cases as cases
 
 HUNDRED = "a folder of 100 hostile files"
 MOST_MEGABYTES = {HUNDRED: 600}
-"""Limits on the peak over the base; 400 for all others."""
+"""Limits on the peak above the base; 400 for all other cases."""
 MOST_SECONDS = 30
 VERBS = ("ask", "learn")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one case cost."""
+    """The cost of one case."""
 
     case: str
     verb: str
     seconds: float
     megabytes: float
-    """Peak over the base, helper process included."""
+    """Peak above the base, helper process included."""
     outcome: str
 
     @property
@@ -63,7 +63,7 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--only", default="", help="only cases whose names contain this")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -95,18 +95,18 @@ def main() -> None:
 
 
 def measured(names: Sequence[str]) -> Iterator[Row]:
-    """Measure cases; the folder apart, or descriptors of its files would be in the cache from the cases alone."""
+    """Measure cases; the folder separately, or its files would be in the cache from the single cases."""
     yield from _measured_together([name for name in names if name != HUNDRED])
     yield from _measured_together([name for name in names if name == HUNDRED])
 
 
 def _measured_together(names: Sequence[str]) -> Iterator[Row]:
-    """Measure cases in a process of its own, which has nothing else in memory, not even what made the files."""
+    """Measure cases in a new process, which has nothing else in memory, not even the code that wrote the files."""
     words = [sys.executable, str(Path(__file__)), "--measure"]
     pipe = subprocess.PIPE
     with TemporaryDirectory(prefix="skillmesh-bench-") as folder:
         environment = os.environ | {"SKILLMESH_CACHE": f"{folder}/cache"}
-        quiet = {"PYTHONWARNINGS": "ignore"}  # Pillow's, of thousands of tags
+        quiet = {"PYTHONWARNINGS": "ignore"}  # Pillow's warnings about thousands of tags
         with subprocess.Popen(words, env=environment | quiet, stdin=pipe, stdout=pipe, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -117,14 +117,14 @@ def _measured_together(names: Sequence[str]) -> Iterator[Row]:
                 process.stdin.flush()
                 for _ in VERBS:
                     if not (line := process.stdout.readline()):
-                        raise RuntimeError(f"the measurement ended in {name!r}")
+                        raise RuntimeError(f"the measuring process ended at case {name!r}")
                     yield Row(**json.loads(line))
                 shutil.rmtree(place)
             process.stdin.close()
 
 
 def measured_here() -> Iterator[Row]:
-    """Measure the cases whose names and paths come in through standard input."""
+    """Measure the cases whose names and paths are read from standard input."""
     with TemporaryDirectory(prefix="skillmesh-bench-") as folder:
         place = Path(folder)
         tasks = list(LEARNED)[:2]
@@ -159,12 +159,12 @@ def made(name: str, folder: Path) -> Path:
 
 
 def asked(agent: Core, path: Path, ordinary: Path) -> str:
-    """Ask about it between two ordinary images, as the command does; those must be answered."""
+    """Ask about a case between two ordinary images, as the command does; these must be answered."""
     inputs = list(gather([str(ordinary), str(path), str(ordinary)]))
     readable = [each for each in inputs if not isinstance(each, Unreadable)]
     answers = list(agent.answer_each(readable))
     if answers[0].error or answers[-1].error or len(answers) < 2:
-        raise AssertionError("an ordinary image beside it has no answer")
+        raise AssertionError("an ordinary image beside the case has no answer")
     errors = [each.reason for each in inputs if isinstance(each, Unreadable)]
     errors += [answer.error for answer in answers if answer.error]
     read = sum(answer.error is None for answer in answers) - 2
@@ -172,7 +172,7 @@ def asked(agent: Core, path: Path, ordinary: Path) -> str:
 
 
 def learned(agent: Core, path: Path, task: Path) -> str:
-    """Learn a task that has it among its training images, or that it is."""
+    """Learn a task that contains the case among its training images, or that is the case itself."""
     if path.suffix == ".zip":
         try:
             agent.learn(path, replace=True)
@@ -190,7 +190,7 @@ def learned(agent: Core, path: Path, task: Path) -> str:
 
 
 class Meter:
-    """Measures this process, and the helper that decodes unusual images with what it has forked."""
+    """Measures this process, and the helper that decodes unusual images, with its children."""
 
     def __init__(self) -> None:
         self._base = _memory("self", "VmRSS")
@@ -215,7 +215,7 @@ class Meter:
 
 
 def _children(process: str = "self") -> list[str]:
-    """Return all processes that one has started, and those that these have."""
+    """Return all descendants of a process."""
     try:
         tasks = list(Path(f"/proc/{process}/task").iterdir())
     except OSError:
@@ -225,9 +225,9 @@ def _children(process: str = "self") -> list[str]:
 
 
 def _share(process: str) -> float:
-    """Return a helper's memory in megabytes; what it shares with the process it has forked counts once.
+    """Return a helper's memory in megabytes; memory shared with its child counts once.
 
-    A process that is just being started still shows its parent's memory: it is not counted until it is a helper.
+    A process that is just starting still shows its parent's memory: it is not counted until it is a helper.
     """
     if "helper.serve" not in _text(Path(f"/proc/{process}/cmdline")):
         return 0.0
@@ -236,7 +236,7 @@ def _share(process: str) -> float:
 
 
 def _memory(process: str, figure: str) -> float:
-    """Return a figure in megabytes; 0 where the process has ended."""
+    """Return a figure in megabytes; 0 if the process has ended."""
     lines = _text(Path(f"/proc/{process}/status")).splitlines()
     return next((int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(figure)), 0.0)
 

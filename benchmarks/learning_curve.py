@@ -58,7 +58,7 @@ def measured(folder: TaskImages, backbone: Backbone) -> dict[str, Any]:
 
 
 def _half(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Rows of half of each class's images, at least one."""
+    """Return the rows of half of each class's images, at least one per class."""
     chance = np.random.default_rng(SEED)
     rows = []
     for label in range(classes):

@@ -38,7 +38,7 @@ from skillmesh.vetting.quarantine import Quarantine, background_of
 HERE = Path(__file__).parent
 EVERY = 4
 LEAST_CLASSES = 3
-"""A task of fewer cannot be cut in two by classes: two are the least to begin with."""
+"""A task with fewer classes cannot be split by classes: a task needs two to begin with."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Asked:
 
 
 def cut(split: Split, seed: int) -> tuple[Split, Split]:
-    """Every class's images in two halves, at random."""
+    """Split every class's images into two random halves."""
     mine = half_of(split.labels, np.random.default_rng(seed))
     return _rows(split, mine), _rows(split, ~mine)
 
@@ -71,8 +71,8 @@ def by_classes(task: TaskImages) -> tuple[TaskImages, TaskImages]:
     for kept in (range(middle), range(middle, len(task.classes))):
         splits = {}
         for name, split in task.splits.items():
-            some = _rows(split, np.isin(split.labels, list(kept)))
-            splits[name] = Split(some.files, some.labels - kept[0])
+            chosen = _rows(split, np.isin(split.labels, list(kept)))
+            splits[name] = Split(chosen.files, chosen.labels - kept[0])
         halves.append(replace(task, classes=tuple(task.classes[c] for c in kept), splits=splits))
     return halves[0], halves[1]
 
@@ -122,7 +122,7 @@ def asked(agent: Core, task: TaskImages) -> Asked:
 
 
 def final(agent: Core, exams: Sequence[Asked]) -> dict[str, float]:
-    """For each task how often task and class are right, in per cent."""
+    """Return the percentage of images with the right task and class, for each task."""
     found = {}
     for exam in exams:
         answers = agent.answer_described(exam.x, exam.images)
@@ -134,11 +134,12 @@ def final(agent: Core, exams: Sequence[Asked]) -> dict[str, float]:
     return found
 
 
-# 1. The sums themselves.
+# 1. Exactness of the statistics.
 
 
 def exactness(agent: Core, tasks: Sequence[TaskImages], seed: int) -> dict[str, float]:
-    """Unquantised statistics of two halves against those of the whole, relative to the largest number."""
+    """Return the difference between merged statistics of two halves and those of the whole, unquantised, relative
+    to the largest number."""
     worst = {"mean": 0.0, "scatter": 0.0}
     for task in tasks:
         parts = [_statistics(agent, half) for half in by_images(task, seed)]
@@ -168,28 +169,28 @@ def linked(agent: Core) -> Core:
 
 
 def any_order(crew: Crew, maker: Core, files: list[bytes], exams: Sequence[Asked], seed: int) -> dict[str, Any]:
-    """Three more agents take in the same in orders of their own."""
+    """Return whether three more agents that import the same modules in other orders give the same bits."""
     rng, same = np.random.default_rng(seed), []
-    said = [_bits(maker, exam) for exam in exams]
+    expected = [_bits(maker, exam) for exam in exams]
     for number in range(3):
         shuffled = [files[i] for i in rng.permutation(len(files))]
         agent = crew.student(f"order{number}", shuffled, maker)
-        same.append([_bits(agent, exam) for exam in exams] == said)
+        same.append([_bits(agent, exam) for exam in exams] == expected)
     return {"agents": len(same), "bit_identical": sum(same), "images": sum(len(e.x) for e in exams)}
 
 
 def _bits(agent: Core, exam: Asked) -> bytes:
-    """Scores of the mapper and answers with raw confidences."""
+    """Return the scores of the mapper and answers with raw confidences, as bytes."""
     scores = agent.mapper()[1].map(exam.x)
     answers = agent.answer_described(exam.x, exam.images)
     return scores.posterior.tobytes() + scores.novelty.tobytes() + repr(answers).encode()
 
 
-# 3. Second teachers before quarantine.
+# 3. Vetting of second teachers.
 
 
 def second_teachers(first: Core, second: Core) -> dict[str, Any]:
-    """Each task's second teacher before the first, who knows all tasks; then the same with names moved by one."""
+    """Let the first teacher, who knows all tasks, vet each second one; then again with shifted class names."""
     config = first.config
     background = background_of(first.calibration, config.representation, config.compact)
     own = load_validation(first.home / VALIDATION, list(first.bank))
@@ -215,12 +216,12 @@ def second_teachers(first: Core, second: Core) -> dict[str, Any]:
 
 
 def _swapped(module: Module, teacher: Core) -> Module:
-    """As if every class had been taught under the name of the next."""
+    """Return the module as if every class had been taught under the name of the next."""
     classes = (*module.card.classes[1:], module.card.classes[0])
     return Module.create(module.card.model_copy(update={"classes": classes}), module.tensors, teacher.identity)[0]
 
 
-# 4. Tasks that go on.
+# 4. Extended tasks.
 
 
 def gone_on(
@@ -234,7 +235,7 @@ def gone_on(
         first, second = halves(task)
         agent.learn(first, warm_start=WarmStart("never"))
         agent.continue_task(task.name, second)
-    print(f"{name} has gone on with {len(tasks)} tasks", flush=True)
+    print(f"{name} has extended {len(tasks)} tasks", flush=True)
     return agent
 
 
@@ -285,7 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=EVERY, help="every so manieth task is in the bank")
+    parser.add_argument("--every", type=int, default=EVERY, help="one in this many tasks is in the bank")
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "merge.json")
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
@@ -301,7 +302,7 @@ def main() -> None:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to four digits."""
+    """Return the value with numbers rounded to four digits."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -35,13 +35,13 @@ from skillmesh.synergy.merging import HeadPart, combined
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 STRENGTHS = (1.0, 0.1, 0.01)
 MOST_IMAGES = 700
-"""In training, of a task that is gone on with in twenty ways."""
+"""Maximum of training images of a task that is extended in twenty ways."""
 HOLD_BACK = 4
-"""Every so manieth training image judges tasks that go on."""
+"""One in this many training images is held out to judge extended tasks."""
 
 
 def chosen_on_others(paths: Sequence[Path], seed: int) -> dict[str, Any]:
-    """All figures of the choice: for tasks merged, and for some of them gone on with."""
+    """Return all figures of the choice: for merged tasks, and for some extended ones."""
     tasks, prior = load(paths, "descriptor")
     merging, going = [], []
     for number, task in enumerate(tasks):
@@ -55,30 +55,30 @@ def chosen_on_others(paths: Sequence[Path], seed: int) -> dict[str, Any]:
 def _averaged(found: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
     return {
         name: {
-            "tasks": len(some),
-            "accuracy": fmean(accuracy for accuracy, _ in some),
-            "log_loss": fmean(loss for _, loss in some),
+            "tasks": len(results),
+            "accuracy": fmean(accuracy for accuracy, _ in results),
+            "log_loss": fmean(loss for _, loss in results),
         }
         for name in dict.fromkeys(name for each in found for name in each)
-        for some in [[each[name] for each in found if name in each]]
+        for results in [[each[name] for each in found if name in each]]
     }
 
 
 def _judged(head: Head, x: Floats, labels: Labels) -> tuple[float, float]:
-    """Accuracy, and the log-loss at the best temperature."""
+    """Return the accuracy, and the log-loss at the best temperature."""
     logits = head.logits(x)
     return 100 * float(np.mean(logits.argmax(axis=1) == labels)), calibrate(logits, labels)[1]
 
 
 def _learned(train: Images, val: Images, classes: int) -> tuple[Fit, SketchAnchor, np.ndarray]:
-    """As a module carries it, but for the last fit, in which validation images join."""
+    """Learn a task as in a module, but without the last fit that adds validation images."""
     fit = fit_head(*train, *val, classes)
     anchor = SketchAnchor.read(SketchAnchor.fit(*train, classes, AnchorSettings()).tensors())
     return fit, anchor, np.bincount(train[1], minlength=classes).astype(np.float64)
 
 
 def _shares(task: Task, prior: Prior, seed: int) -> dict[str, tuple[float, float]]:
-    """Two halves put together with several shares of heads and closed form, on the validation images."""
+    """Judge merges of two halves by several weights of heads and closed form, on the validation images."""
     classes, val = len(task.classes), task.split("val")
     places = np.arange(classes)
     known = [_learned(half.split("train"), half.split("val"), classes) for half in halves(task, seed)]
@@ -91,7 +91,7 @@ def _shares(task: Task, prior: Prior, seed: int) -> dict[str, tuple[float, float
 
 
 def _ways(task: Task, prior: Prior, seed: int) -> list[dict[str, tuple[float, float]]]:
-    """Ways to go on, by images and by classes, on training images that were held back."""
+    """Judge ways to extend a task, by images and by classes, on held-out training images."""
     classes, (x, labels), (val, val_labels) = len(task.classes), task.split("train"), task.split("val")
     back = _turn(labels) % HOLD_BACK == HOLD_BACK - 1
     judges, kept = (x[back], labels[back]), (x[~back], labels[~back])
@@ -141,7 +141,7 @@ def _candidates(
 
 
 def _turn(labels: Labels) -> np.ndarray:
-    """How many images of its class come before each."""
+    """Return how many images of its class precede each image."""
     turn = np.zeros(len(labels), dtype=np.int64)
     for c in np.unique(labels):
         turn[labels == c] = np.arange(int((labels == c).sum()))

@@ -49,7 +49,7 @@ def run(homes: list[Path], idle_seconds: float) -> dict[str, Any]:
             answering = time.monotonic() - began
             wire = net.bytes_sent() - began_bytes
             memory = [_memory(node.process.pid) for node in nodes]
-            time.sleep(15)  # until what follows news has died down
+            time.sleep(15)  # until the traffic that follows new modules has ended
             idle_from = net.bytes_sent()
             time.sleep(idle_seconds)
             idle = (net.bytes_sent() - idle_from) * 60 / idle_seconds
@@ -76,7 +76,7 @@ def run(homes: list[Path], idle_seconds: float) -> dict[str, Any]:
 
 
 def memory_of_answering(home: Path) -> dict[str, Any]:
-    """What a node takes beyond a process that has backbone and mapper loaded and has answered the same image."""
+    """Return the memory of a node, and of a plain process that has answered the same image, in MB."""
     image = next((home.parent.parent.parent / "tasks").rglob("*.jpg"))
     alone = (
         "import sys; from pathlib import Path; from skillmesh.core import Core; a = Core(Path(sys.argv[1]));"
@@ -101,13 +101,13 @@ def _count(home: Path) -> int:
 
 
 def _memory(pid: int) -> tuple[float, float]:
-    """Resident memory now and at most, in MB."""
+    """Return current and peak resident memory, in MB."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(lines["VmRSS"].split()[0]) / 1000, int(lines["VmHWM"].split()[0]) / 1000
 
 
 def _floor(count: int) -> float:
-    """Seconds for so many bytes through one TCP connection on loopback."""
+    """Return the seconds that `count` bytes take through one TCP connection on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def send() -> None:

@@ -36,7 +36,7 @@ REST = 30.0
 
 
 def carrier(homes: list[Path], into: Path) -> Path:
-    """The home of an agent that carries the modules of all others, with their teachers' announcements."""
+    """Make the home of an agent that holds the modules of all others, with their teachers' announcements."""
     shutil.rmtree(into, ignore_errors=True)
     create_home(into, name="carrier")
     MeshSettings.of({"trust": "open"}).save(into)
@@ -51,7 +51,7 @@ def carrier(homes: list[Path], into: Path) -> Path:
 
 
 class Asker(threading.Thread):
-    """Asks one image after the other and notes how long each answer took."""
+    """Asks about one image after the other and records the time of each answer."""
 
     def __init__(self, home: Path, images: list[Path]) -> None:
         super().__init__(daemon=True)
@@ -68,13 +68,13 @@ class Asker(threading.Thread):
             self.times.append((began, time.monotonic() - began))
 
     def between(self, begin: float, end: float) -> dict[str, Any]:
-        taken = [seconds for at, seconds in self.times if begin <= at < end]
-        middle, late = np.percentile(taken, [50, 99])
+        durations = [seconds for at, seconds in self.times if begin <= at < end]
+        middle, late = np.percentile(durations, [50, 99])
         return {
-            "answers": len(taken),
+            "answers": len(durations),
             "median_ms": round(1000 * middle, 1),
             "p99_ms": round(1000 * late, 1),
-            "slowest_ms": round(1000 * max(taken), 1),
+            "slowest_ms": round(1000 * max(durations), 1),
         }
 
 
@@ -119,7 +119,7 @@ def measure(receiver: Path, giver: Path, images: list[Path], modules: int) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teachers", type=int, default=100, help="with two modules each")
+    parser.add_argument("--teachers", type=int, default=100, help="number of teachers, with two modules each")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "skillmesh-bench")
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "mesh-answers.json")
     options = parser.parse_args()
@@ -129,7 +129,7 @@ def main() -> None:
     receiver = fresh_copies(homes[-1:], options.work / "run" / "receiver")[0]
     images = sorted((options.work / "tasks").rglob("train/*/*.jpg"))
     np.random.default_rng(0).shuffle(images)
-    os.environ["SKILLMESH_CACHE"] = str(options.work / "empty-cache")  # every image is described anew
+    os.environ["SKILLMESH_CACHE"] = str(options.work / "empty-cache")  # so that no descriptor comes from the cache
     shutil.rmtree(options.work / "empty-cache", ignore_errors=True)
     report = measure(receiver, giver, images, 2 * options.teachers + 2) | {"provenance": origin}
     print(json.dumps(report, indent=1))

@@ -46,7 +46,7 @@ CORE = (
     "mesh/*.py",
     "data/*.py",
 )
-"""What is changed, in this order: the numbers first. `data/demo`, which draws pictures, is no part of it."""
+"""Files to mutate, in this order: numerical code first. `data/demo`, which draws pictures, is not included."""
 ABOUT = (
     "agent",
     "anchors",
@@ -167,35 +167,35 @@ NEAR = {
     "importer": "importing",
     "calling": "control",
 }
-"""Which tests are about a file, where they are not named after it."""
+"""Name of the tests about a file, if they are not named after it."""
 LIMITS = "tests/project/test_limits.py"
-"""Tests that read constants of all files, and so run none of their lines."""
+"""Tests that read constants of all files, and therefore run none of their lines."""
 EXACT = ("test_exact_numbers", "test_limits")
 """Tests about numbers of all files."""
 UNSURE = 3.0
-"""Seconds: a test that takes longer has processes that wait for each other, and may fail without any mutant."""
+"""Seconds from which a failed test is repeated on unchanged code: it waits for processes and may be flaky."""
 MOST_TESTS = 120
 QUICK, FEW = 1.5, 25
-"""So many tests that take less than so many seconds come first, in a process of their own."""
+"""The first FEW tests that take less than QUICK seconds run first, in a process of their own."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one mutant."""
+    """The result of one mutant."""
 
     key: str
     file: str
     source: str
     """Hash of the file that was changed."""
     tests: str
-    """Hash of the test files that it met; where it was detected, of the one that failed."""
+    """Hash of the test files that were run; if it was detected, of the one that failed."""
     outcome: str
     test: str
     seconds: float
 
 
 class Campaign:
-    """The trial of many mutants, which can be interrupted."""
+    """A run over many mutants, which can be interrupted."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Campaign:
         self._shaky: set[str] = set()
 
     def reload(self) -> None:
-        """Read what is kept, of all workers."""
+        """Read the stored results of all workers."""
         self._known: dict[str, Result] = {}
         if self._record.exists():
             for line in self._record.read_text().splitlines():
@@ -223,7 +223,7 @@ class Campaign:
                 self._known[result.key] = result
 
     def draw(self, count: int, seed: int, patterns: tuple[str, ...] = CORE) -> list[Mutant]:
-        """Draw at least `count` mutants, each file's share by its number of lines."""
+        """Draw at least `count` mutants; each file's share is proportional to its number of lines."""
         files = dict.fromkeys(path for pattern in patterns for path in sorted(self._source.glob(pattern)))
         texts = {path.relative_to(self._source.parent).as_posix(): path.read_text() for path in files}
         total = sum(len(text.splitlines()) for text in texts.values())
@@ -234,7 +234,7 @@ class Campaign:
         return mutants
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that can notice a mutant, up to the budget: about its file and others, quick ones first."""
+        """Return the tests that can detect a mutant, up to the budget: about its file and quick ones first."""
         stem = Path(mutant.file).stem
         near = (f"test_{stem}", f"test_mesh_{stem}", f"test_data_{stem}", f"test_{NEAR.get(stem, stem)}", *EXACT)
         found = self.map.tests(mutant.file, None if mutant.at_import else mutant.lines)
@@ -259,14 +259,14 @@ class Campaign:
         return sorted(chosen, key=lambda t: (chosen[t], t))
 
     def known(self, mutant: Mutant) -> Result | None:
-        """What is known of a mutant, if neither its file nor the tests in question have changed since."""
+        """Return the stored result of a mutant, if neither its file nor its tests have changed since."""
         result = self._known.get(mutant.key)
         if result is None or result.source != digest(self._source.parent / mutant.file):
             return None
         return result if result.tests == self._state_of_tests(mutant, result.test) else None
 
     def _state_of_tests(self, mutant: Mutant, test: str) -> str:
-        """The hash of what a result rests on: the test that failed, or all that did not."""
+        """Return the hash of the tests behind a result: the one that failed, or all that passed."""
         file = test.partition("::")[0]
         if test and (self._root / file).is_file():
             return digest(self._root / file)
@@ -293,18 +293,18 @@ class Campaign:
         return result
 
     def _met(self, mutant: Mutant, text: str) -> Tried:
-        """Let it meet a few quick tests, then the others: most are noticed by the first, which load little."""
+        """Run a few quick tests, then the others: the first, which load little, detect most mutants."""
         tests = self.tests_of(mutant)
         quick = [test for test in tests if self._seconds(test) < QUICK][:FEW]
         tried = Tried("survived", "", 0.0)
-        for some in (quick, [test for test in tests if test not in quick]):
-            if some and tried.outcome == "survived":
-                further = self._run(mutant.file, text, some)
+        for batch in (quick, [test for test in tests if test not in quick]):
+            if batch and tried.outcome == "survived":
+                further = self._run(mutant.file, text, batch)
                 tried = Tried(further.outcome, further.test, tried.seconds + further.seconds)
         return tried
 
     def _seconds(self, test: str) -> float:
-        """What a test takes alone, with its fixtures."""
+        """Return the seconds that a test takes alone, with its fixtures."""
         facts = self.map.facts(test)
         return facts["seconds"] + sum(facts["fixtures"].values()) if facts else inf
 
@@ -315,7 +315,9 @@ class Campaign:
             self._trial = Trial(
                 self._root, self._source, self._kept / f"trial-{self.worker}", self._preload, shared, cache
             )
-        reads_images = file.startswith("skillmesh/data/")  # what they make of an image must not come from a cache
+        reads_images = file.startswith(
+            "skillmesh/data/"
+        )  # mutants change descriptors, which must not come from a cache
         return self._trial.run(file, text, tests, 2 * self._budget, warm=not reads_images)
 
     def _doubtful(self, test: str) -> bool:
@@ -323,12 +325,12 @@ class Campaign:
         return facts is not None and facts["seconds"] > UNSURE
 
     def _holds(self, file: str, text: str, test: str) -> bool:
-        """Whether a test passes on the code as it is, here and now."""
+        """Return whether a test passes now on the unchanged code."""
         return self._run(file, text, [test]).outcome == "survived"
 
 
 def summary(campaign: Campaign, mutants: list[Mutant], source: Path = SOURCE) -> dict[str, Any]:
-    """The figures of those that were tried, and every survivor with its change and why it survives."""
+    """Return the figures of the tried mutants, and every survivor with its change and explanation."""
     explained = json.loads(EXPLAINED.read_text()) if EXPLAINED.exists() else {}
     tried = [(mutant, result) for mutant in mutants if (result := campaign.known(mutant))]
     counts = Counter(result.outcome for _, result in tried)
@@ -365,20 +367,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300, help="mutants to draw, at least")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=inf, help="stop after so long; a second run goes on")
     parser.add_argument(
-        "--budget", type=float, default=60.0, help="seconds of tests that one mutant meets at most"
+        "--seconds", type=float, default=inf, help="stop after this many seconds; a second run resumes"
     )
+    parser.add_argument("--budget", type=float, default=60.0, help="maximum seconds of tests per mutant")
     parser.add_argument(
-        "--kept", type=Path, default=Path("mutants-kept"), help="folder of what was measured and tried"
+        "--kept", type=Path, default=Path("mutants-kept"), help="folder for measurements and results"
     )
     parser.add_argument("--json", type=Path, help="write the figures and survivors here")
-    parser.add_argument(
-        "--named", action="store_true", help="try the holes that were found by hand, and only these"
-    )
+    parser.add_argument("--named", action="store_true", help="try only the mutants that were found by hand")
     parser.add_argument("--only", default="", help="only files whose name contains this")
-    parser.add_argument("--workers", type=int, default=1, help="mutants that are tried at a time")
-    parser.add_argument("--again", action="store_true", help="try survivors again even where nothing has changed")
+    parser.add_argument("--workers", type=int, default=1, help="mutants to try in parallel")
+    parser.add_argument("--again", action="store_true", help="try survivors again even if nothing has changed")
     options = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", SKILLMESH_TASKS="")
     began = time.monotonic()
@@ -387,10 +387,10 @@ def main() -> int:
     about = [path.relative_to(ROOT).as_posix() for path in files]
     campaign.map.measure(about, _say, ["-m", "not slow"])
     for test in campaign.map.failed:
-        _say(f"fails without any mutant, and is left out: {test}")
+        _say(f"left out, since it fails on the unchanged code: {test}")
     mutants = named(SOURCE) if options.named else campaign.draw(options.count, options.seed)
     mutants = [mutant for mutant in mutants if options.only in mutant.file]
-    # Each in a process of its own: a worker ends all its children after every mutant.
+    # Each worker is a separate process, since it ends all its children after every mutant.
     for child in [_forked(campaign, mutants, worker, options, began) for worker in range(options.workers)]:
         os.waitpid(child, 0)
     campaign.reload()
@@ -425,7 +425,7 @@ def _forked(
 def _try_all(
     campaign: Campaign, mutants: list[Mutant], worker: int, options: argparse.Namespace, began: float
 ) -> None:
-    """Try those of one worker's mutants of which nothing is known, until the time is over."""
+    """Try one worker's mutants without a stored result, until the time is over."""
     campaign.worker = worker
     for index in range(worker, len(mutants), options.workers):
         if time.monotonic() - began > options.seconds:
@@ -440,17 +440,17 @@ def _try_all(
 
 
 def _write(options: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Write the figures; those of the named holes go beside the others'."""
-    told = json.loads(options.json.read_text()) if options.json.exists() else {}
+    """Write the figures; those of the named mutants are stored beside the others."""
+    content = json.loads(options.json.read_text()) if options.json.exists() else {}
     if options.named:
-        told["named"] = {key: value for key, value in found.items() if key != "files"} | {"holes": list(NAMED)}
+        content["named"] = {key: value for key, value in found.items() if key != "files"} | {"holes": list(NAMED)}
     else:
         from skillmesh.evaluation.provenance import provenance  # not before: trials import a changed skillmesh
 
         origin = provenance(" ".join(["python", "benchmarks/mutants.py", *sys.argv[1:]]), [], options.seed)
         settings = {"provenance": origin, "budget": options.budget}
-        told = settings | found | ({"named": told["named"]} if "named" in told else {})
-    options.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        content = settings | found | ({"named": content["named"]} if "named" in content else {})
+    options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _say(line: str) -> None:

@@ -32,7 +32,7 @@ from skillmesh.learning import examine
 from skillmesh.learning.examine import Part
 
 COPIES = 20
-"""Images of each task that are saved again."""
+"""Number of images of each task that are saved again."""
 
 
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -75,7 +75,7 @@ def measured(path: Path, backbone: Backbone) -> dict[str, Any]:
 
 
 def _left_out(path: Path, backbone: Backbone) -> dict[str, int]:
-    """Count what is left out of each split, as a task is measured."""
+    """Count the images left out of each split, as in learning and evaluation."""
     task = open_measured(path, seed=0)
     parts = [
         Part.of(name, split.files, split.labels, backbone.describe(split.files))
@@ -104,7 +104,7 @@ def _found(
 
 
 def _pairs(whole: Part, codes: np.ndarray) -> dict[str, Any]:
-    """Pairs of the task's own images that pass; each image alone in its split, so that all pairs are compared."""
+    """Return pairs of the task's own images within the limits; each image is a split, so that all are compared."""
     every = np.arange(len(codes))
     pairs = sorted({pair for _, pair in examine._near(codes, every, np.zeros_like(every), every)})
     small = examine._small_versions(whole.images, sorted({index for pair in pairs for index in pair}))

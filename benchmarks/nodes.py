@@ -25,14 +25,14 @@ from skillmesh.store.home import create_home
 
 COUNTER = "/sys/class/net/lo/statistics/tx_bytes"
 LIMIT = 300.0
-"""Seconds."""
+"""Seconds to wait for nodes."""
 
 IMAGES = {"train": 6, "val": 3, "test": 1}
 """Per class: a module's size depends on its classes, not on its images."""
 
 
 def taught_homes(work: Path, count: int, tasks: int = 2) -> list[Path]:
-    """Homes of agents that have learned so many tasks each, all different; kept in `work` for the next time."""
+    """Return homes of `count` agents with different tasks, `tasks` each; `work` keeps them for the next run."""
     backbone: Backbone | None = None
     homes = []
     for index in range(count):
@@ -54,7 +54,7 @@ def taught_homes(work: Path, count: int, tasks: int = 2) -> list[Path]:
 
 
 def fresh_copies(homes: list[Path], into: Path, **settings: object) -> list[Path]:
-    """The same homes as if they had never met anybody."""
+    """Copy the homes with new ledgers, which know no other agent."""
     shutil.rmtree(into, ignore_errors=True)
     copies = []
     for home in homes:
@@ -69,10 +69,10 @@ def fresh_copies(homes: list[Path], into: Path, **settings: object) -> list[Path
 
 
 class Namespace:
-    """A network of its own with nothing but loopback, or the machine's where that is not allowed."""
+    """A separate network with loopback only, or the machine's own if a new one is not allowed."""
 
     def __init__(self) -> None:
-        self.name: str | None = f"skm-{os.getpid()}-bench"  # tests remove those whose process has ended
+        self.name: str | None = f"skm-{os.getpid()}-bench"  # tests remove namespaces whose process has ended
         try:
             subprocess.run(["ip", "netns", "add", self.name], check=True, capture_output=True)
             subprocess.run(["ip", "-n", self.name, "link", "set", "lo", "up"], check=True)
@@ -128,5 +128,5 @@ def until(what: Callable[[], Any]) -> None:
     deadline = time.monotonic() + LIMIT
     while not what():
         if time.monotonic() > deadline:
-            sys.exit("not within five minutes; look at serve.log in the homes")
+            sys.exit("the nodes did not finish within five minutes; see serve.log in their homes")
         time.sleep(0.05)

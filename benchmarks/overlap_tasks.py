@@ -18,7 +18,7 @@ def opened(tasks: Path, seed: int = 0) -> list[TaskImages]:
 
 
 def half_of(labels: np.ndarray, rng: np.random.Generator, larger: bool = True) -> np.ndarray:
-    """Half of each class's images, at random, as a mask; of an odd number the larger or the smaller half."""
+    """Return a mask of a random half of each class's images; of an odd number the larger or the smaller half."""
     mine = np.zeros(len(labels), dtype=bool)
     for c in np.unique(labels):
         of = rng.permutation(np.flatnonzero(labels == c))
@@ -27,7 +27,7 @@ def half_of(labels: np.ndarray, rng: np.random.Generator, larger: bool = True) -
 
 
 def halves(folder: TaskImages, seed: int = 0) -> tuple[TaskImages, TaskImages]:
-    """The task twice, with no training or validation image in common; test images are the same."""
+    """Return the task twice, with no training or validation image in common and the same test images."""
     rng = np.random.default_rng(seed)
     parts: tuple[dict[str, Split], dict[str, Split]] = ({}, {})
     for name in ("train", "val"):
@@ -43,14 +43,14 @@ def halves(folder: TaskImages, seed: int = 0) -> tuple[TaskImages, TaskImages]:
 
 
 def every_second_class(folder: TaskImages) -> TaskImages:
-    """The task without half of its classes; one of fewer than four keeps all."""
+    """Return the task without half of its classes; one with fewer than four keeps all."""
     if len(folder.classes) < 4:
         return folder
     kept = list(range(0, len(folder.classes), 2))
     splits = {}
     for name, split in folder.splits.items():
-        some = _kept(split, np.flatnonzero(np.isin(split.labels, kept)))
-        splits[name] = Split(some.files, np.searchsorted(kept, some.labels))
+        chosen = _kept(split, np.flatnonzero(np.isin(split.labels, kept)))
+        splits[name] = Split(chosen.files, np.searchsorted(kept, chosen.labels))
     return TaskImages(folder.name, tuple(folder.classes[c] for c in kept), splits, ())
 
 
@@ -59,7 +59,7 @@ def _kept(split: Split, rows: Sequence[int] | np.ndarray) -> Split:
 
 
 def taught(home: Path, folders: Iterable[TaskImages], **settings: object) -> Core:
-    """An agent that has these tasks, each of a teacher of its own; a home that is there is taken as it is."""
+    """Return an agent that has these tasks, each by its own teacher; an existing home is used as it is."""
     if not (home / "agent.json").exists():
         create_home(home, name="benchmark", **settings)
         agent = Core(home)

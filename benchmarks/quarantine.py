@@ -39,18 +39,18 @@ from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of, fig
 
 HERE = Path(__file__).parent
 OWN = (1, 2, 5)
-"""So many tasks of its own has an agent that is tried."""
+"""Numbers of own tasks of the tested agents."""
 OTHERS = (0, 10)
-"""So many modules of honest teachers it holds when a forged one arrives, in turns."""
+"""Numbers of modules of honest teachers in the bank when a forged one arrives, alternating."""
 UNSEEN_SEEDS = (2, 3)
-"""Splits of the tasks into the calibration's and those that are learned; 0 and 1 served to set the bounds."""
+"""Seeds of the splits into tasks for the calibration and tasks to learn; 0 and 1 were used to set the bounds."""
 TEST_IMAGES = 40
-"""Of each task, to see what a module does that is let in."""
+"""Number of test images of each task, to measure the effect of an accepted module."""
 
 
 @dataclass
 class World:
-    """All tasks, learned, and what an agent tries newcomers with."""
+    """All tasks, learned, and the data with which an agent vets new modules."""
 
     agent: Core
     own: list[OwnValidation]
@@ -101,7 +101,7 @@ def resigned(module: Module, teacher: Identity) -> Module:
 
 
 def alone(world: World) -> dict[str, Any]:
-    """How near honest modules come to each bound."""
+    """Return how close honest modules come to each bound."""
     kind = world.agent.config.anchor
     figures = [figures_of(m, kind, world.prior, world.background) for m in world.modules]
     return {
@@ -112,7 +112,7 @@ def alone(world: World) -> dict[str, Any]:
 
 
 def one_by_one(world: World, agents: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Agents receive all other tasks in a random order."""
+    """Let agents receive all other tasks in a random order, one by one."""
     tried, held = 0, []
     for number in range(agents):
         order = [int(i) for i in rng.permutation(len(world.own))]
@@ -128,7 +128,7 @@ def one_by_one(world: World, agents: int, rng: np.random.Generator) -> dict[str,
 
 
 def together(world: World, agents: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Agents receive all other tasks at once; every fourth has none of its own."""
+    """Let agents receive all other tasks at once; every fourth agent has no task of its own."""
     tried, held, built = 0, [], []
     for number in range(agents):
         order = [int(i) for i in rng.permutation(len(world.own))]
@@ -145,7 +145,7 @@ def together(world: World, agents: int, rng: np.random.Generator) -> dict[str, A
 
 @contextmanager
 def _counted_builds() -> Iterator[list[int]]:
-    """Count how many mappers over whole banks are built."""
+    """Count the mappers that are built over whole banks."""
     count, build = [0], bank_trial.Mapper
 
     def counting(*arguments: Any) -> Mapper:
@@ -160,7 +160,7 @@ def _counted_builds() -> Iterator[list[int]]:
 
 
 def second_teachers(world: World, paths: list[Path], home: Path, rng: np.random.Generator) -> dict[str, Any]:
-    """Two teachers of one task, each with half of the images: one is tried by the other, beside other tasks."""
+    """Let one of two teachers of a task, each with half of the images, vet the other, beside other tasks."""
     teachers = []
     for half in range(2):
         create_home(home / str(half), name=f"half-{half}", **_settings(world.agent))
@@ -191,7 +191,7 @@ def _held(verdict: Verdict) -> list[str]:
     return [f"{h.module.card.task}: {h.reason}" for h in verdict.held]
 
 
-# 2. Forged modules. Each is an honest task's module, altered and signed by the liar.
+# 2. Forged modules. Each is an honest task's module, altered and signed by the attacker.
 
 
 @dataclass
@@ -202,7 +202,7 @@ class Scene:
     mine: list[int]
     others: list[int]
     carried: int
-    """The task that the liar starts from, which is not in the bank."""
+    """The task that the attacker starts from, which is not in the bank."""
     liar: Identity
     rng: np.random.Generator
 
@@ -218,7 +218,7 @@ class Scene:
         return [self.world.modules[i] for i in self.mine]
 
     def forged(self, anchor: SketchAnchor, **changes: Any) -> Module:
-        """Sign the carrier with another anchor and a head that says whose mean is nearest."""
+        """Sign the carrier with another anchor and a head that answers the nearest mean."""
         classes = tuple(f"class {i}" for i in range(len(anchor.means)))
         head = Head(anchor.means / 50, np.zeros(len(classes), dtype=np.float32))
         tensors: Tensors = dict(self.carrier.tensors) | anchor.tensors() | head.tensors()
@@ -245,7 +245,7 @@ def _means(modules: list[Module]) -> Floats:
 
 
 def _altered(scene: Scene, tensors: Tensors, **card: Any) -> Module:
-    """The carrier, honest but for these tensors."""
+    """Return the carrier with only these tensors changed."""
     card |= {"task": "forged", "teacher": scene.liar.name, "teacher_key": scene.liar.public_key}
     return Module.create(scene.carrier.card.model_copy(update=card), scene.carrier.tensors | tensors, scene.liar)[
         0
@@ -274,7 +274,7 @@ def centre(scene: Scene, **card: int) -> Module:
 
 
 def everywhere(scene: Scene, **card: int) -> Module:
-    """A thousand classes where classes usually lie."""
+    """Return a module of a thousand classes where classes usually lie."""
     between = scene.world.prior.between
     draws = scene.rng.standard_normal((1000, len(between.factor))) @ between.factor
     draws += np.sqrt(between.diagonal) * scene.rng.standard_normal((1000, between.dim))
@@ -283,7 +283,7 @@ def everywhere(scene: Scene, **card: int) -> Module:
 
 
 def wrong_names(scene: Scene) -> Module:
-    """A copy of one of the agent's own modules, a little nearer to everything, with its names mixed up."""
+    """Return a copy of one of the agent's modules, a little nearer to everything, with mixed-up class names."""
     victim = scene.victims()[0]
     head, anchor = Head.read(victim.tensors), SketchAnchor.read(victim.tensors)
     mixed_up = Head(np.roll(head.weight, 1, axis=0), np.roll(head.bias, 1))
@@ -307,7 +307,7 @@ def huge_scatter(scene: Scene) -> Module:
 
 
 def blinding_scatter(scene: Scene) -> Module:
-    """As much scatter as passes, along all directions in which the agent's own classes differ."""
+    """Return a module with as much scatter as passes, along the directions in which the agent's classes differ."""
     means = _means(scene.victims()).astype(np.float64)
     means -= means.mean(axis=0)
     room = 7.5 * scene.world.prior.within.variances.sum()
@@ -331,26 +331,26 @@ def far_means(scene: Scene) -> Module:
 
 
 def far_probes(scene: Scene) -> Module:
-    """Probes that no image has, so that nothing is unknown any more."""
+    """Return a module with probes unlike any image, so that no image is unknown any more."""
     return _altered(scene, {"probe.scale": np.full_like(scene.carrier.tensors["probe.scale"], 10)})
 
 
 def strange_probes(scene: Scene) -> Module:
-    """The oddest probes that pass as images: background images of other tasks."""
+    """Return a module with the most unusual probes that pass as images: background images of other tasks."""
     mapped = scene.world.mapper([scene.carrier]).map(scene.world.background)
     oddest = scene.world.background[np.argsort(-mapped.novelty)[: len(SHARES)]]
     return _altered(scene, probe_tensors(oddest))
 
 
 def perfect_probes(scene: Scene) -> Module:
-    """Probes at the class means, so that the threshold falls and the agent's own images become unknown."""
+    """Return a module with probes at class means, so that the threshold falls and own images become unknown."""
     return _altered(
         scene, probe_tensors(scene.honest_anchor().means[np.arange(4) % len(scene.carrier.card.classes)])
     )
 
 
 def surrounding(victims: list[Module], rng: np.random.Generator, rows: int = 8) -> Floats:
-    """Several means around each of some classes, along the scatter of their images: together they are nearer."""
+    """Return means around each class of the victims, along the scatter of its images: one is often nearer."""
     found = []
     for victim in victims:
         anchor = SketchAnchor.read(victim.tensors)
@@ -394,7 +394,7 @@ def scenes(world: World, agents: int, rng: np.random.Generator) -> Iterator[Scen
 
 
 def harm(scene: Scene, forged: list[Module]) -> dict[str, float]:
-    """What letting modules in takes, in points on test images, unknown counting as wrong."""
+    """Return the loss from accepting modules, in points on test images; unknown counts as wrong."""
     before, after = _tested(scene, scene.live), _tested(scene, scene.live + forged)
     return {name: 100 * (before[name] - after[name]) for name in before}
 
@@ -407,11 +407,11 @@ def _tested(scene: Scene, live: list[Module]) -> dict[str, float]:
         x, labels = scene.world.test[index]
         truth = np.array([c.casefold() for c in scene.world.modules[index].card.classes])[labels]
         mapped = mapper.map(x)
-        said = [
+        answers = [
             live[t].card.classes[heads[t].logits(x[r : r + 1]).argmax()].casefold()
             for r, t in enumerate(mapped.task)
         ]
-        right.append(float(np.mean((np.array(said) == truth) & ~mapped.unknown)))
+        right.append(float(np.mean((np.array(answers) == truth) & ~mapped.unknown)))
     bank = (*scene.mine, *scene.others, scene.carried)
     hidden = [i for i in range(len(scene.world.own)) if i not in bank]
     strange = np.concatenate([scene.world.test[i][0] for i in hidden])
@@ -423,7 +423,7 @@ def _tested(scene: Scene, live: list[Module]) -> dict[str, float]:
 
 
 def attacked(world: World, agents: int, seed: int) -> dict[str, Any]:
-    """Try every forged module on the same agents."""
+    """Send every forged module to the same agents."""
     table: dict[str, Any] = {}
     for name, forge in ATTACKS.items():
         held, reasons, damage = 0, [], []
@@ -453,11 +453,11 @@ def _line(name: str, row: dict[str, Any]) -> str:
     return f"{name:42} held {row['held']:3}/{row['tried']:<3}" + "".join(f"{value:8.1f}" for value in harms)
 
 
-# 3. A liar who knows everything: the bank, the rules, and what passes.
+# 3. An attacker who knows everything: the bank, the rules, and what passes.
 
 
 def tuned(scene: Scene, live: list[Module], targets: list[Module], number: int) -> Module | None:
-    """Add means around as many classes of the targets as still pass, to an anchor that is honest otherwise."""
+    """Add means around as many classes of the targets as still pass, to an otherwise honest anchor."""
     honest = scene.honest_anchor()
     around = surrounding(targets, scene.rng).reshape(-1, 8, honest.means.shape[1])
     around = around[scene.rng.permutation(len(around))]
@@ -479,7 +479,7 @@ def tuned(scene: Scene, live: list[Module], targets: list[Module], number: int) 
 
 
 def tuned_attack(world: World, agents: int, seed: int, modules: int = 5) -> dict[str, Any]:
-    """Send tuned modules one after the other; see what the first and all of them together take."""
+    """Send tuned modules one after the other; measure the loss from the first and from all together."""
     report: dict[str, Any] = {}
     for aim in ("own", "others"):
         first, last, passed = [], [], []

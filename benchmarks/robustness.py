@@ -68,7 +68,7 @@ CHANGES: dict[str, Callable[[Image.Image], bytes] | None] = {
 
 @dataclass(frozen=True)
 class ChangedImage:
-    """An image that is changed when it is read, on the thread that reads it."""
+    """An image that is changed when it is read, by the reading thread."""
 
     inner: AnyImage
     change: Callable[[Image.Image], bytes]

@@ -40,9 +40,9 @@ Pair = tuple[str, str, str, str]
 
 
 def by_construction(folders: list[TaskImages], home: Path, encoder: Encoder) -> dict[str, Any]:
-    """Precision and recall of sight by the number of images and the share of them that must agree.
+    """Measure precision and recall of sight by the number of images and the share of them that must agree.
 
-    Names are all right here, and lose what sight speaks against wrongly: by both, `kept` of the known remain.
+    All names are right here and lose the matches that sight wrongly rejects: by both, `kept` of the known remain.
     """
     pairs = [halves(folder) for folder in folders]
     agent = taught(home, (every_second_class(first) for first, _ in pairs))
@@ -64,7 +64,7 @@ def by_construction(folders: list[TaskImages], home: Path, encoder: Encoder) -> 
 
 
 def in_the_wild(folders: list[TaskImages], home: Path, encoder: Encoder) -> dict[str, Any]:
-    """What each task's classes match in a bank of all others, by three ways."""
+    """Return the matches of each task's classes in a bank of all others, by three methods."""
     agent = taught(home, folders)
     agent.rebuilds_itself = False
     whole = list(agent.bank)
@@ -85,7 +85,7 @@ def in_the_wild(folders: list[TaskImages], home: Path, encoder: Encoder) -> dict
 
 
 def _blind(view: BankView) -> BankView:
-    """The same view with sight that never speaks: what names find alone."""
+    """Return the same view without sight, so that names alone decide."""
     return _Blind(**{name: getattr(view, name) for name in view.__dataclass_fields__})
 
 
@@ -124,11 +124,11 @@ def _key(row: dict[str, Any]) -> Pair:
 
 
 def answer_costs(folders: list[TaskImages], home: Path) -> dict[str, float]:
-    """Milliseconds that an answer takes once the image is described, by the kind of support."""
+    """Return the milliseconds of an answer for an image already described, by the kind of support."""
     agent = taught(home, folders)
     folder = max(folders, key=lambda f: len(f.splits["test"]))
     shown = show(agent, folder)
-    agent.answer_described(shown.x, shown.images, "encoder")  # loads what there is to load
+    agent.answer_described(shown.x, shown.images, "encoder")  # warm-up
     kinds: tuple[Support, ...] = ("never", "plain", "encoder")
     return {
         how: round(
@@ -142,7 +142,7 @@ def answer_costs(folders: list[TaskImages], home: Path) -> dict[str, float]:
 
 
 def at_scale(tasks: int = 1000, classes: int = 49) -> dict[str, Any]:
-    """What following a large bank costs once all names are encoded: rows of random names, as wide as MiniLM's."""
+    """Return the cost of matching in a large bank with all names encoded: random rows, as wide as MiniLM's."""
     rng = np.random.default_rng(0)
 
     class Drawn:
@@ -176,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "sight.json")
-    parser.add_argument("--homes", type=Path, help="keep the agents here, and take those that are there already")
+    parser.add_argument("--homes", type=Path, help="keep the agents in this folder and reuse those in it")
     options = parser.parse_args()
     paths, folders, encoder = find_tasks([options.tasks]), opened(options.tasks), remembering()
     with TemporaryDirectory() as scratch:

@@ -46,7 +46,7 @@ from skillmesh_challenge.bare import BareNetwork
 
 @dataclass(frozen=True)
 class Row:
-    """Two things timed in turns."""
+    """Two things timed alternately."""
 
     what: str
     ours: str
@@ -54,7 +54,7 @@ class Row:
     ours_seconds: float
     other_seconds: float
     ratio: float
-    """Times faster than the other; for a floor, how many times the floor."""
+    """How many times faster than the other; for a floor, how many times the floor."""
     aim: str
 
 
@@ -65,13 +65,13 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def in_turns(ours: Callable[[], object], other: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Median seconds of each, after one round that does not count."""
+    """Return the median seconds of each, after one round that is not counted."""
     pairs = [(timed(ours), timed(other)) for _ in range(rounds + 1)][1:]
     return median(p[0] for p in pairs), median(p[1] for p in pairs)
 
 
 def anchor_row(task: Path, rounds: int) -> Row:
-    """A sketch anchor against the mixture that the paper's mapper needs, on the descriptors of a task."""
+    """Time a sketch anchor against the mixture that the paper's mapper needs, on the descriptors of a task."""
     folder = open_task(task)
     backbone = Backbone.load(device="cpu")
     described = backbone.describe(folder.splits["train"].files)
@@ -87,7 +87,7 @@ def anchor_row(task: Path, rounds: int) -> Row:
 
 
 def scoring_rows(rounds: int, tasks: int = 102, dim: int = 1280) -> list[Row]:
-    """All clusters at once against a loop over scikit-learn's mixtures, one per task."""
+    """Time scoring all clusters at once against a loop over scikit-learn's mixtures, one per task."""
     rng = np.random.default_rng(0)
     mixtures, anchors = [], []
     for _ in range(tasks):
@@ -116,7 +116,7 @@ def scoring_rows(rounds: int, tasks: int = 102, dim: int = 1280) -> list[Row]:
 
 
 def plain_timm(pixels: list[Pixels]) -> Callable[[], object]:
-    """What a user would write: timm's network as it comes, batches of 32 on all cores."""
+    """Return what a user would write: timm's network unchanged, batches of 32 on all cores."""
     from skillmesh.backbone.building import spec_of
 
     model = build(spec_of("lite0"), None).eval()
@@ -132,7 +132,7 @@ def plain_timm(pixels: list[Pixels]) -> Callable[[], object]:
 
 
 def learning_rows(task: Path, rounds: int) -> list[Row]:
-    """Learning a task from its files, nothing cached, against bare forward passes over the same images."""
+    """Time learning a task from its files, without cache, against bare forward passes over the same images."""
     folder = open_task(task)
     with TemporaryDirectory() as scratch:
         create_home(Path(scratch) / "home", name="speed")
@@ -165,7 +165,7 @@ def learning_rows(task: Path, rounds: int) -> list[Row]:
 
 
 def answering_row(rounds: int, tasks: int = 40, classes: int = 15) -> Row:
-    """One image through an agent that knows 40 tasks, against the bare network alone."""
+    """Time one image through an agent that knows 40 tasks, against the bare network."""
     rng = np.random.default_rng(0)
     with TemporaryDirectory() as scratch:
         create_home(Path(scratch) / "home", name="speed")

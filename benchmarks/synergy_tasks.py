@@ -39,7 +39,7 @@ def load(paths: Sequence[Path], representation: str) -> tuple[list[Task], Prior]
 
 
 def halves(task: Task, seed: int) -> tuple[Task, Task]:
-    """The task twice, with no training or validation image in common; test images are the same."""
+    """Return the task twice, with no training or validation image in common and the same test images."""
     rng = np.random.default_rng(seed)
     parts: tuple[dict, dict] = ({}, {})
     for split in ("train", "val"):
@@ -60,7 +60,7 @@ def halves(task: Task, seed: int) -> tuple[Task, Task]:
 
 
 def few(labels: Labels, each: int | None, rng: np.random.Generator) -> np.ndarray:
-    """So many images of each class, at random, or all."""
+    """Return the indices of at most `each` random images of each class; all if it is None."""
     if each is None:
         return np.arange(len(labels))
     return np.concatenate([rng.permutation(np.flatnonzero(labels == c))[:each] for c in np.unique(labels)])
@@ -75,7 +75,7 @@ def row_accuracy(weight: Floats, x: Floats, labels: Labels) -> float:
 
 
 def interval(values: Sequence[float]) -> dict[str, float | int]:
-    """The mean, and where it lies with 95 % by Student's t."""
+    """Return the mean and its 95 % interval by Student's t."""
     from scipy.stats import t
 
     n, mean = len(values), float(np.mean(values))

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Recorder:
-    """Notes the files of functions that are called, in all threads."""
+    """Records the files of called functions, in all threads."""
 
     def __init__(self, source: Path) -> None:
         self._source, self._known = str(source) + os.sep, dict[CodeType, None]()
@@ -41,7 +41,7 @@ class Recorder:
             self.files[code.co_filename.removeprefix(self._source)] = None
 
     def _importing(self, frame: FrameType) -> bool:
-        """Whether it runs only because a module of the packages is being imported."""
+        """Return whether a frame runs only because a module of the packages is being imported."""
         above: FrameType | None = frame
         while above is not None:
             code = above.f_code
@@ -52,7 +52,7 @@ class Recorder:
 
 
 def record(source: Path, words: list[str], out: Path) -> None:
-    """Run one command in this process and write down its files."""
+    """Run one command in this process and record its files."""
     sys.path.insert(0, str(source))
     recorder = Recorder(source)
     from skillmesh.cli import main
@@ -73,7 +73,7 @@ def record(source: Path, words: list[str], out: Path) -> None:
 
 
 class Stage:
-    """Two agents and some images, drawn and learned with the code that is looked at."""
+    """Two agents and some images, made with the version of the code under examination."""
 
     def __init__(self, source: Path, folder: Path) -> None:
         self._source, self._folder = source, folder
@@ -135,7 +135,7 @@ class Stage:
         )  # fmt: skip
         try:
             assert node.stdout is not None
-            node.stdout.readline()  # it listens
+            node.stdout.readline()  # the node listens
             files = self.walk("sync", "--home", student, *options, "--connect", "127.0.0.1:17551")
             known = json.loads(self.run("tasks", "--home", student, "--json"))
             if len(known["tasks"] if isinstance(known, dict) else known) != 2:
@@ -149,9 +149,9 @@ class Stage:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--source", type=Path, default=ROOT / "src", help=argparse.SUPPRESS)
-    parser.add_argument("--before", type=Path, help="a folder that holds the packages as they were")
-    parser.add_argument("--before-commit", default="", help="where those are from, for the file")
-    parser.add_argument("--json", type=Path, help="write the walks to a file, too")
+    parser.add_argument("--before", type=Path, help="source folder of another version to compare with")
+    parser.add_argument("--before-commit", default="", help="commit of that version, recorded in the file")
+    parser.add_argument("--json", type=Path, help="also write the walks to this file")
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -30,12 +30,12 @@ from skillmesh.learning.rows import (
 from skillmesh.numerics.arrays import Floats
 
 HALF = 10
-"""A task is cut in two if each half has so many training images of every class."""
+"""Training images of every class that each half must have for a task to be split."""
 MOST = 100
-"""Training images of a new task's class, of both halves where it is cut: more would only take longer."""
+"""Maximum of training images per class of a new task, of both halves if split: more would only take longer."""
 EXP_CLASSES = 5
 EXP_SIMILAR = 0.7
-"""A task is taken for EXP if its five pairs are so similar on average."""
+"""Mean similarity of its five pairs from which a task is used for EXP."""
 
 Images = tuple[Floats, Labels]
 
@@ -56,7 +56,7 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Pair:
-    """Those who know, and a task to learn."""
+    """Old tasks that are known, and a new task to learn."""
 
     sort: str
     old: str
@@ -73,7 +73,7 @@ class Pair:
 
 
 class Knowledge:
-    """Old rows, learned once: ours as a module carries them, and the paper's by norm."""
+    """Old rows, learned once: ours as stored in a module, and the paper's for each norm."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
@@ -93,7 +93,7 @@ class Knowledge:
         return train_rows(x, labels, start, EpochSettings(self._epochs, norm=norm))
 
     def sources(self, pair: Pair) -> list[RowSource]:
-        """As `skillmesh learn` finds them in a bank."""
+        """Return the sources as `skillmesh learn` finds them in a bank."""
         found = []
         for teacher in pair.teachers:
             rows = self.rows(teacher, None)
@@ -104,7 +104,7 @@ class Knowledge:
         return found
 
     def surest(self, pair: Pair, norm: Norm) -> dict[int, Floats]:
-        """The paper's way: for each class the row of the most similar name."""
+        """Return the row of the most similar name for each class, as in the paper."""
         best: dict[int, tuple[float, Teacher, int]] = {}
         for teacher in pair.teachers:
             for new, (old, similar) in teacher.matches.items():
@@ -114,7 +114,7 @@ class Knowledge:
 
 
 class Pairs:
-    """All pairs of some tasks; names are encoded once."""
+    """All pairs of the given tasks; names are encoded once."""
 
     def __init__(self, tasks: Sequence[Task], encoder: Encoder) -> None:
         self.tasks = tasks
@@ -154,14 +154,14 @@ class Pairs:
         return Pair(sort, name, new.name, teachers, train, val, new.split("test"), len(new.classes))
 
     def exp(self, seed: int) -> Iterator[Pair]:
-        """Five classes of a task, each like a class of another task: the best such choice for every task."""
+        """Yield, for every task, the best five classes that are each similar to a class of another task."""
         for new in self.tasks:
             chosen = self._five(new)
             if len(chosen) == EXP_CLASSES and np.mean([s for *_, s in chosen]) >= EXP_SIMILAR:
                 yield _five_classes(new, chosen, seed)
 
     def _five(self, new: Task) -> list[tuple[int, Task, int, float]]:
-        """New class, old task, old class and similarity, each task once."""
+        """Return (new class, old task, old class, similarity) for five classes; each old task is used once."""
         from scipy.optimize import linear_sum_assignment
 
         olds = [task for task in self.tasks if task is not new]
@@ -176,7 +176,7 @@ class Pairs:
 
 
 def dealt_again(task: Task, seed: int) -> tuple[Images, Images]:
-    """Training and validation images of each class dealt anew, as many as before, at most `MOST` to train on."""
+    """Return training and validation images, shuffled again, as many as before but at most `MOST` to train on."""
     x = np.concatenate([task.seen["train"], task.seen["val"]])
     labels = np.concatenate([task.labels["train"], task.labels["val"]])
     rng, parts = np.random.default_rng(seed), ([], [])
@@ -194,7 +194,7 @@ def _teacher(old: Task, matches: dict[int, tuple[int, float]]) -> Teacher:
 
 
 def _cut(task: Task, seed: int) -> Pair:
-    """Half of each class's images are the old task's, the rest the new one's, other halves for each seed."""
+    """Split each class's images into an old and a new task; the seed decides the halves."""
     x, labels = task.split("train")
     rng = np.random.default_rng(seed)
     dealt = [rng.permutation(np.flatnonzero(labels == c))[:MOST] for c in np.unique(labels)]

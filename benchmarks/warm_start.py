@@ -35,16 +35,16 @@ HERE = Path(__file__).parent
 SHOTS: tuple[int | None, ...] = (1, 3, 5, 10, None)
 NORMS: tuple[Norm, ...] = ("plain", "two", "infinity")
 FEW_MATCHES = 2
-"""The paper's epochs are run on pairs that share at least so many classes ..."""
+"""Minimum number of shared classes for which the paper's epochs are run ..."""
 EVERY = 3
-"""... and on every third task that is cut in two, since they take long."""
+"""... and on every third split task, since they take long."""
 
 shared: dict[str, Any] = {}
-"""Tasks and what was learned of them before: processes that are forked have it too."""
+"""Tasks and what was learned of them; inherited by forked processes."""
 
 
 def heads(pair: Pair, known: Knowledge, shots: int | None, seed: int) -> dict[str, Any]:
-    """Our heads. Few images are all there is: with a number of shots there are no validation images."""
+    """Return the accuracy of our heads. With a number of shots there are no validation images."""
     x, labels = pair.train
     chosen = few(labels, shots, np.random.default_rng(1000 + seed))
     train, val = (x[chosen], labels[chosen]), pair.val if shots is None else (x[:0], labels[:0])
@@ -58,7 +58,7 @@ def heads(pair: Pair, known: Knowledge, shots: int | None, seed: int) -> dict[st
 
 
 def curves(pair: Pair, known: Knowledge, norm: Norm, shots: int | None, seed: int, epochs: int) -> dict[str, Any]:
-    """Test accuracy after each epoch, from old rows and from random ones, and epochs to 95 % of the cold best."""
+    """Return test accuracy by epoch, from old and from random rows, and the epochs to 95 % of the cold best."""
     x, labels = pair.train
     chosen = few(labels, shots, np.random.default_rng(1000 + seed))
     settings = EpochSettings(epochs, norm=norm, seed=seed)
@@ -85,7 +85,7 @@ def curves(pair: Pair, known: Knowledge, norm: Norm, shots: int | None, seed: in
 def measure_seed(seed: int) -> list[dict[str, Any]]:
     pairs, known, options = shared["pairs"], shared["known"], shared["options"]
     found = []
-    with threadpool_limits(1, "blas"):  # as agents learn
+    with threadpool_limits(1, "blas"):  # as in agents
         cut = list(pairs.cut(seed))
         long = {pair.new for pair in cut[::EVERY]}
         for pair in (*pairs.named(seed), *pairs.bank(seed), *cut, *pairs.exp(seed)):
@@ -117,7 +117,7 @@ def _curves(pair: Pair, known: Knowledge, options: argparse.Namespace, seed: int
 
 
 def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Averages over pairs of one sort, with intervals over seeds."""
+    """Return averages over pairs of one kind, with intervals over seeds."""
     groups = defaultdict(lambda: defaultdict(list))
     for row in found:
         sorts = [row["sort"], *(["all pairs"] if row["sort"] in ("same names", "cut in two") else [])]
@@ -129,7 +129,7 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def per_pair(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each pair's averages over seeds: a hundred thousand single figures would only fill the file."""
+    """Return each pair's averages over seeds, instead of a hundred thousand single figures."""
     groups = defaultdict(lambda: defaultdict(list))
     for row in found:
         key = row["sort"], row["old"], row["new"], row["matched"], row["classes"], row["way"], row["shots"]
@@ -167,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path, nargs="+")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=30, help="of the paper's way; 0: leave it out")
+    parser.add_argument("--epochs", type=int, default=30, help="epochs of the paper's method; 0: skip it")
     parser.add_argument("--epoch-shots", type=int, nargs="+", default=[10], help="images per class; 0: all")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--representation", default="descriptor")

@@ -1,4 +1,4 @@
-"""What the tests share: tasks drawn by code, agents in fresh homes, and a backbone that is loaded once."""
+"""Shared fixtures: tasks drawn by code, agents in new homes, and a backbone that is loaded once."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-# Speed is measured in benchmarks/; here a busy machine must not make a test fail.
+# Speed is measured in benchmarks/; a busy machine must not make a test fail.
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 
 REQUIRE_ALL = os.environ.get("SKILLMESH_REQUIRE_ALL") == "1"
 TASKS = os.environ.get("SKILLMESH_TASKS")
-"""Where real tasks lie; `.ci/run` sets it where they are there."""
+"""Folder of real tasks; `.ci/run` sets it if they are available."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """A skip is not a pass: with SKILLMESH_REQUIRE_ALL=1 it is a failure."""
+    """Turn a skip into a failure if SKILLMESH_REQUIRE_ALL=1."""
     report = yield
     if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
@@ -44,7 +44,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests neither read nor fill the user's descriptor cache, nor find the user's agent."""
+    """Keep tests away from the user's descriptor cache and agent."""
     folder = tmp_path_factory.getbasetemp().parent / "skillmesh-cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKILLMESH_CACHE", str(folder))
@@ -54,7 +54,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def real_tasks() -> Path:
-    """The folder of real tasks, or a skip that says how to give it."""
+    """Return the folder of real tasks, or skip with a hint how to set it."""
     if not TASKS or not Path(TASKS).is_dir():
         pytest.skip("SKILLMESH_TASKS does not name a folder of real tasks")
     return Path(TASKS)
@@ -62,7 +62,7 @@ def real_tasks() -> Path:
 
 @pytest.fixture(scope="session")
 def demo_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of small drawn tasks: shapes, dice, latin and greek to learn, snowflakes to be unknown."""
+    """Return a folder of small drawn tasks: shapes, dice, latin and greek to learn, snowflakes to be unknown."""
     from skillmesh.data.demo import write_demo_tasks
 
     folder = tmp_path_factory.mktemp("demo-tasks")
@@ -72,7 +72,7 @@ def demo_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_tasks(demo_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tasks that are learned in an instant: two classes, three images to train on and one to validate, each."""
+    """Return tasks that are learned quickly: two classes of three training images and one validation image."""
     folder = tmp_path_factory.mktemp("tiny-tasks")
     for task in sorted(demo_tasks.iterdir()):
         for split, count in {"train": 3, "val": 1, "test": 2}.items():
@@ -86,7 +86,7 @@ def tiny_tasks(demo_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def one_network() -> Iterator[None]:
-    """All agents of a test run share one loaded network; calibrations are read as ever."""
+    """Let all agents of a test run share one loaded network; calibrations are read as usual."""
     from skillmesh.backbone.backbone import Backbone, load_calibration
 
     load, loaded = Backbone.load, {}
@@ -104,7 +104,7 @@ def one_network() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def new_agent(one_network: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Core]:
-    """Make agents in fresh homes; settings as `create_home` takes them."""
+    """Return a function that makes agents in new homes; settings as in `create_home`."""
     from skillmesh.core import Core
     from skillmesh.store.home import create_home
 
@@ -118,7 +118,7 @@ def new_agent(one_network: None, tmp_path_factory: pytest.TempPathFactory) -> Ca
 
 @pytest.fixture(scope="session")
 def taught(new_agent: Callable[..., Core], demo_tasks: Path) -> Core:
-    """An agent that learned shapes, dice, latin and greek. Many tests share it: none may change it."""
+    """Return an agent that learned shapes, dice, latin and greek. Many tests share it: none may change it."""
     agent = new_agent("alice")
     for name in LEARNED:
         agent.learn(demo_tasks / name)
@@ -127,7 +127,7 @@ def taught(new_agent: Callable[..., Core], demo_tasks: Path) -> Core:
 
 @pytest.fixture(scope="session")
 def tiny_taught(new_agent: Callable[..., Core], tiny_tasks: Path) -> Core:
-    """The same with tiny tasks."""
+    """Return the same with tiny tasks."""
     agent = new_agent("tina")
     for name in LEARNED:
         agent.learn(tiny_tasks / name)
@@ -136,7 +136,7 @@ def tiny_taught(new_agent: Callable[..., Core], tiny_tasks: Path) -> Core:
 
 @pytest.fixture(scope="session")
 def skill_files(tiny_taught: Core, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The tiny tasks' modules as files, by name."""
+    """Return the tiny tasks' modules as files, by name."""
     folder = tmp_path_factory.mktemp("skills")
     for name in LEARNED:
         tiny_taught.export(name, folder / f"{name}.skill")
@@ -145,7 +145,7 @@ def skill_files(tiny_taught: Core, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def mixed(demo_tasks: Path) -> list[Path]:
-    """Test images of the four learned tasks, shuffled; a path tells an image's task and class."""
+    """Return test images of the four learned tasks, shuffled; a path contains the image's task and class."""
     paths = [path for name in LEARNED for path in sorted((demo_tasks / name / "test").glob("*/*"))]
     random.Random(0).shuffle(paths)
     return paths
@@ -153,13 +153,13 @@ def mixed(demo_tasks: Path) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def strange(demo_tasks: Path) -> list[Path]:
-    """Images of a task that nobody learned."""
+    """Return images of a task that was not learned."""
     return sorted((demo_tasks / "snowflakes" / "test").glob("*/*"))
 
 
 @pytest.fixture(scope="session")
 def other_calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A calibration of the same network that differs in one number."""
+    """Return a calibration of the same network that differs in one number."""
     from skillmesh.backbone.backbone import load_calibration
     from skillmesh.backbone.calibration import Calibration
 
@@ -175,7 +175,7 @@ def other_calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(
     one_network: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Ran]:
-    """Run `skillmesh` as the shell would, but in this process."""
+    """Return a function that runs `skillmesh` as the shell would, but in this process."""
     from skillmesh.cli import main
 
     def run(*words: object) -> Ran:
@@ -193,7 +193,7 @@ def command(
 
 @pytest.fixture(scope="session")
 def teachers(new_agent: Callable[..., Core], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Homes of eight agents with two really learned tasks each, sixteen in all. Tests copy them."""
+    """Return homes of eight agents with two really learned tasks each, sixteen in all. Tests copy them."""
     from skillmesh.data.demo import HIDDEN, write_demo_tasks
     from skillmesh.data.demo import LEARNED as DRAWN
 
@@ -214,9 +214,9 @@ def teachers(new_agent: Callable[..., Core], tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def mesh(teachers: list[Path], tmp_path: Path) -> Iterator[Mesh]:
-    """A mesh of real processes that ends with the test."""
+    """Yield a mesh of real processes, stopped at the end of the test."""
     from meshes import Mesh
 
-    made = Mesh(tmp_path, teachers)
-    yield made
-    made.stop()
+    nodes = Mesh(tmp_path, teachers)
+    yield nodes
+    nodes.stop()

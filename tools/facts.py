@@ -1,9 +1,9 @@
 """List the numbers that the docs or the messages of the source stated at an earlier commit and state no longer.
 
-python tools/facts.py COMMIT            # numbers that stand nowhere any more, with the line where they stood
-python tools/facts.py COMMIT --moved    # also those that stand in another file now
+python tools/facts.py COMMIT            # numbers that are stated nowhere any more, with their old lines
+python tools/facts.py COMMIT --moved    # also those that are now in another file
 
-A rewrite should keep every fact. A number that vanished was wrong, or is now said in other words, or is lost.
+A rewrite should keep every fact. A number that vanished was wrong, is now expressed in other words, or is lost.
 Tables between `<!-- table NAME -->` and `<!-- end -->` are not compared: they are generated from docs/results.
 """
 
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def numbers(text: str) -> Iterator[str]:
-    """Yield the numbers of a text without their thousands separators; 0 to 9 stand everywhere and tell nothing."""
+    """Yield the numbers of a text without their thousands separators; 0 to 9 are too common to be useful."""
     for match in NUMBER.finditer(text):
         number = match[0].replace(",", "").rstrip(".")
         if not number.isdigit() or int(number) > 9:

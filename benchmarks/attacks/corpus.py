@@ -1,7 +1,7 @@
-"""Valid files of all kinds that mutations start from: small, made by the same code that makes users' files.
+"""Valid files of all kinds, from which mutations start: small, written by the same code as users' files.
 
-They are made once for each campaign and kept beside its state: certificates and databases are never made twice
-alike, and a case must be the same when it is repeated.
+They are written once for each campaign and kept with its state: certificates and databases differ each time they
+are written, and a case must be reproducible.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from skillmesh.store.home import CALIBRATION_FILE, KEY_FILE, create_home, save_v
 from skillmesh.store.ledger import Ledger
 
 ADA, BOB = Identity("ada", b"a" * 32), Identity("bob", b"b" * 32)
-"""The agent whose home is attacked, and an honest teacher whom it trusts."""
+"""The agent whose home is attacked, and an honest teacher that it trusts."""
 NETWORK = "ab" * 32
 WIDTH, FEATURES = 24, 8
 SIDE = 40
-"""Pixels of an image."""
+"""Side of an image, in pixels."""
 TEXTS = ("circle", "square", "a star")
 CREATED = "2024-12-31T23:59:59Z"
 
@@ -50,7 +50,7 @@ Corpus = dict[str, Files]
 
 
 def load_corpus(folder: Path) -> Corpus:
-    """Read the campaign's valid files, or make them where there are none yet."""
+    """Read the campaign's valid files, or write them if there are none yet."""
     if not folder.exists():
         partial_folder = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial_folder, ignore_errors=True)
@@ -108,7 +108,7 @@ def _calibration() -> Calibration:
 def _modules(calibration: Calibration) -> list[tuple[Module, bytes]]:
     from skillmesh.backbone.calibration import represent
 
-    made = []
+    modules = []
     for seed, (task, classes, teacher) in enumerate(
         [("dice", 2, ADA), ("shapes", 3, ADA), ("letters", 5, BOB), ("maps", 2, BOB), ("signs", 2, MALLORY)], 50
     ):
@@ -146,8 +146,8 @@ def _modules(calibration: Calibration) -> list[tuple[Module, bytes]]:
             teacher_key=teacher.public_key,
             **facts,
         )
-        made.append(Module.create(card, tensors, teacher))
-    return made
+        modules.append(Module.create(card, tensors, teacher))
+    return modules
 
 
 def _notices(modules: list[tuple[Module, bytes]]) -> list[Notice]:
@@ -170,7 +170,7 @@ def _wire(notices: list[Notice], data: bytes) -> Files:
 
 
 def _home(folder: Path, modules: list[tuple[Module, bytes]], notices: list[Notice]) -> Files:
-    """An agent's home, with everything in it that its commands and its node read."""
+    """Return the files of an agent's home, with everything that its commands and its node read."""
     home = folder / "home"
     home.mkdir()
     ADA.save(home / KEY_FILE)
@@ -200,7 +200,7 @@ def _home(folder: Path, modules: list[tuple[Module, bytes]], notices: list[Notic
 
 
 def _put_log_away(path: Path) -> None:
-    """Have all of a database in its one file."""
+    """Checkpoint a database, so that all of it is in one file."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -224,7 +224,7 @@ def _certs(folder: Path) -> Files:
 
 
 def _other_keys() -> Files:
-    """Keys of other kinds, as other programs write them."""
+    """Return keys of other types, as other programs write them."""
     from cryptography.hazmat.primitives import serialization as ser
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
@@ -246,7 +246,7 @@ FORMATS = ("png", "jpeg", "gif", "webp", "tiff", "bmp", "avif", "heif", "ppm", "
 
 
 def _images(kind: str) -> Files:
-    """One format's images in several modes and ways of packing."""
+    """Return one format's images in several modes and compressions."""
     chance = np.random.default_rng(7)
     blocks = chance.integers(0, 255, (SIDE // 8, SIDE // 8, 4), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
     rgba = Image.fromarray(blocks)
@@ -306,7 +306,7 @@ def _images(kind: str) -> Files:
 
 
 def _foreign() -> Files:
-    """Images of formats that nobody should meet here: some of them run programs, or read other files."""
+    """Return images of formats that must not be opened: some of them run programs, or read other files."""
     image = Image.linear_gradient("L").resize((SIDE, SIDE)).convert("RGB")
     files: Files = {"x.svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "x.pdf": b"%PDF-1.4\n"}
     for kind in ("EPS", "PCX", "SGI", "DDS", "IM", "JPEG2000", "ICNS", "XBM", "MSP"):

@@ -1,4 +1,4 @@
-"""Every prefix of what commands write, and the power cuts after it."""
+"""Check every prefix of what commands write, and the power cuts after it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ RANDOM_CUTS = 3
 
 
 class Cuts:
-    """Goes through the prefixes of all commands, one after the other, round by round.
+    """Checks the prefixes of all commands, one after the other, in rounds.
 
-    The first round has every prefix as a killed process leaves it; every round has power cuts, with other losses.
+    The first round checks every prefix as a killed process leaves it; every round checks power cuts with other
+    losses.
     """
 
     def __init__(self, ground: Ground, commands: Sequence[Command], seed: int) -> None:
@@ -61,7 +62,7 @@ class Cuts:
         self._ground.figures.add(kind)
         reported = any(op.kind == "report" for op in ops)
         state = (command.name, reported, disk.digest())
-        if state in self._seen:  # after other calls, or with other things lost, the disk was the same
+        if state in self._seen:  # the same state of the disk was checked before
             return
         self._seen.add(state)
         self._ground.figures.add("different_states")

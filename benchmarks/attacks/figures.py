@@ -1,4 +1,4 @@
-"""Counts that are kept on disk, so that a stopped campaign goes on where it was."""
+"""Counts that are kept on disk, so that a stopped campaign can resume."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_FAILURES = 50
-"""Kinds of failures that are kept; the rest is counted."""
+"""Kinds of failures that are kept; others are only counted."""
 _NAMES = re.compile(r"[0-9a-f]{16,}|tmp\w{8}")
 
 
@@ -48,7 +48,7 @@ class Figures:
         counts[name] = counts.get(name, 0) + 1
 
     def fail(self, command: str, what: str, repeat: str) -> None:
-        """Note a failure; one that is known of this command, but for the names of files, is only counted."""
+        """Record a failure; one already known for this command, except for file names, is only counted."""
         self.add("failed")
         kind = f"{command}: {_NAMES.sub('…', what)}"
         for known in self.values["failures"]:

@@ -1,11 +1,11 @@
 """Mutated files against everything that reads files: modules, notices, homes, calibrations, images and zips.
 
-Some worker processes make and read the files, a range of cases at a time; this process hands out ranges, counts,
-and puts another worker in the place of one that crashed or hangs. A case is known by seed, kind and index:
+Worker processes make and read the files, a range of cases at a time; this process hands out ranges, counts, and
+replaces workers that crash or hang. A case is identified by seed, kind and index:
 
     python -m attacks.files KEPT 7/module/123       (with benchmarks/ in PYTHONPATH)
 
-makes it again, from the valid files in KEPT, and says how it ends. `attacks/targets.py` says what is wrong.
+makes it again, from the valid files in KEPT, and prints how it ends. `attacks/targets.py` defines what is wrong.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from skillmesh.errors import SkillmeshError
 
 WORKERS = 3
 SLOW = 1.0
-"""Seconds after which it is looked at whether a file took too long."""
+"""Seconds after which a file is checked for having taken too long."""
 HANGS = 90.0
-"""Seconds after which a worker that has not come to its next file is stopped."""
+"""Seconds after which a worker that has not reached its next file is stopped."""
 ROOM = 600 * MB
-"""Bytes that a worker may map over what it needs anyway; what wants more gets a `MemoryError`."""
+"""Bytes that a worker may map in addition to what it always needs; beyond that it gets a `MemoryError`."""
 BATCH_SECONDS = 3.0
-"""After each batch the process that decodes images is started anew: its peak is known only when it has ended."""
+"""Seconds per batch. After each, the decoding process is restarted: its peak is known only when it has ended."""
 WARM_UP = 30
 SAVE_SECONDS = 2.0
 KEPT_OF_EACH = 3
-"""Files that are kept of failures that look the same."""
+"""Number of files kept of failures that look the same."""
 MOST_KEPT_BYTES = 2 * MB
 _WATCHED = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect"}
 
 Range = tuple[str, int, int]
-"""A kind, and from which index up to which."""
+"""A kind, the first index, and the index after the last."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Tally:
 
     files: int = 0
     ends: Counter[str] = field(default_factory=Counter)
-    """How files ended: the name of the error that refused them, or how they were accepted."""
+    """Outcomes of files: the name of the error that refused them, or how they were accepted."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     worst_seconds: float = 0.0
@@ -82,19 +82,19 @@ class Tally:
 
 @dataclass(frozen=True)
 class Failure:
-    """A file that did what no file may."""
+    """A file that caused a failure."""
 
     kind: str
     index: int
     what: str
     alike: str
-    """The same for failures that have one cause."""
+    """Equal for failures with the same cause."""
     case: Case = field(default_factory=lambda: Case(b""))
 
 
 @dataclass
 class Done:
-    """What a worker reports of a range; `end` is less than was asked for where it wants to be replaced."""
+    """A worker's report on a range; `end` is smaller than requested if the worker needs to be replaced."""
 
     end: int
     tally: Tally
@@ -102,7 +102,7 @@ class Done:
 
 
 def run(seconds: float, seed: int, kept: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Attack for about `seconds`, going on from what `kept` holds; return the figures of all calls on `kept`."""
+    """Attack for about `seconds`, resuming from `kept`; return the figures of all calls on `kept`."""
     return Campaign(seed, kept, say).run(seconds)
 
 
@@ -122,10 +122,10 @@ def work(
     crash_log: Path,
     prepare: Callable[[], None] | None,
 ) -> None:
-    """Read ranges from `pipe` and answer each with a `Done`; `current` shows which case is under way."""
+    """Read ranges from `pipe` and answer each with a `Done`; `current` holds the current case."""
     with crash_log.open("w") as log, Path(os.devnull).open("w") as nowhere:
         faulthandler.enable(log)
-        for stream in (1, 2):  # decoders of images write what they think there
+        for stream in (1, 2):  # decoders of images print warnings there
             os.dup2(nowhere.fileno(), stream)
         logging.disable(logging.CRITICAL)
         try:
@@ -145,13 +145,15 @@ def work(
 
 
 class Watch:
-    """Raises where reading a file would start a program, call another machine or write elsewhere."""
+    """Raises if reading a file would start a program, call another machine or write elsewhere."""
 
     def __init__(self, place: Path) -> None:
         self._places = (str(place), "/dev/null", "/proc/")
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        helper = event == "subprocess.Popen" and arguments[0] == sys.executable  # decodes unusual images
+        helper = (
+            event == "subprocess.Popen" and arguments[0] == sys.executable
+        )  # the helper that decodes unusual images
         if event in _WATCHED and not helper:
             raise Wrong(f"it would {event} {arguments[:2]!r}")
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
@@ -161,7 +163,7 @@ class Watch:
 
 
 def warmed_up(kind: Kind, seed: int) -> Kind:
-    """Read some files that are not counted: what is loaded only once, and stays, is no file's fault."""
+    """Read some files that are not counted, since loading libraries costs memory once."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
     for index in range(WARM_UP):
@@ -179,7 +181,7 @@ def attack(kind: Kind, seed: int, start: int, end: int, current: Any) -> Done:
         current.value = index
         case = make_case(kind, seed, index)
         ended, failure, lasted = judge(kind, case)
-        if lasted > SLOW:  # perhaps the machine was busy with something else
+        if lasted > SLOW:  # perhaps the machine was busy
             before = meter()
             _, other, shorter = judge(kind, case)
             lasted, failure = min(lasted, fair_seconds(shorter, before, meter())), failure or other
@@ -200,7 +202,7 @@ def attack(kind: Kind, seed: int, start: int, end: int, current: Any) -> Done:
             break
     tally.seconds, tally.cpu_seconds = time.monotonic() - began, time.process_time() - began_cpu
     if HELPERS.are_running and end > start:
-        HELPERS.stop()  # what the processes that it forked took at most is known only now
+        HELPERS.stop()  # the peak of its children is known only now
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         tally.peak_mb = max(tally.peak_mb, round(most / MB, 1))
         if most > kind.limit:
@@ -211,7 +213,7 @@ def attack(kind: Kind, seed: int, start: int, end: int, current: Any) -> Done:
 
 
 def judge(kind: Kind, case: Case) -> tuple[str, tuple[str, str] | None, float]:
-    """Feed one file; return how it ended, what is wrong with that (with its figures and without), and seconds."""
+    """Feed one file; return how it ended, what is wrong with it (with figures and without), and the seconds."""
     began = time.monotonic()
     failure = None
     try:
@@ -244,7 +246,7 @@ def _failure(what: str, error: BaseException) -> tuple[str, str]:
 
 
 def peak_bytes(forget: bool = False) -> int:
-    """Return the most memory that this process and its helpers have had; with `forget`, counting begins anew."""
+    """Return the peak memory of this process and its helpers; with `forget`, reset it."""
     total = 0
     for process in ("self", *_children()):
         try:
@@ -261,13 +263,13 @@ def peak_bytes(forget: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Meter:
-    """Seconds so far."""
+    """Time so far, in seconds."""
 
     waited: float
-    """In which this process was ready to run, and no core was free."""
+    """Time in which this process was ready to run, and no core was free."""
     cpu: float
     helpers: float
-    """On a core, of this process and of its helpers."""
+    """CPU time of this process and of its helpers."""
 
 
 def meter() -> Meter:
@@ -279,23 +281,23 @@ def meter() -> Meter:
 
 
 def fair_seconds(lasted: float, before: Meter, after: Meter) -> float:
-    """Return how long it would have lasted on a quiet machine; a helper counts by its time on a core."""
+    """Return how long it would have lasted on an idle machine; a helper counts by its CPU time."""
     lasted -= after.waited - before.waited
     helpers = after.helpers - before.helpers
     return min(lasted, after.cpu - before.cpu + helpers) if helpers > 0.01 else lasted
 
 
 def _scheduled(process: str) -> tuple[float, float]:
-    """Return a process's seconds on a core, and those for which it waited for one."""
+    """Return a process's CPU seconds, and those in which it waited for a core."""
     try:
         running, waiting, _ = Path(f"/proc/{process}/schedstat").read_text().split()
         return int(running) / 1e9, int(waiting) / 1e9
-    except (OSError, ValueError):  # it has just ended, or the system has no such file
+    except (OSError, ValueError):  # the process has just ended, or the system has no such file
         return 0.0, 0.0
 
 
 def _of_its_children(process: str) -> float:
-    """Return the seconds on a core of what a helper has forked, one process for each image, and waited for."""
+    """Return the CPU seconds of the children that a helper has waited for, one for each image."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
@@ -316,7 +318,7 @@ def _children() -> list[str]:
 
 @dataclass
 class Worker:
-    """A worker process and what it was asked to do."""
+    """A worker process and its current range."""
 
     process: Any
     pipe: Any
@@ -325,7 +327,7 @@ class Worker:
     crash_log: Path
     asked: Range | None = None
     seen: tuple[int, float] = (-1, 0.0)
-    """The last case that was seen under way, and since when."""
+    """The last case that was seen in progress, and since when."""
 
 
 class Campaign:
@@ -339,7 +341,7 @@ class Campaign:
         kinds: Sequence[str] = tuple(KINDS),
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Take up what `kept` holds. `prepare` is called in every worker: tests break readers with it."""
+        """Load the state in `kept`. `prepare` is called in every worker: tests break readers with it."""
         self._seed, self._kept, self._say, self._prepare = seed, kept, say, prepare
         (kept / "failures").mkdir(parents=True, exist_ok=True)
         load_corpus(kept / "corpus")
@@ -354,9 +356,9 @@ class Campaign:
         self._context = multiprocessing.get_context("spawn")
 
     def run(self, seconds: float, most: int | None = None) -> dict[str, Any]:
-        """Attack for so long, or until so many files of this call are done."""
+        """Attack for some seconds, or until `most` files of this call are done."""
         before, self._began = self._seconds, time.monotonic()
-        first, saved, said = self.files, 0.0, 0.0
+        first, saved, reported = self.files, 0.0, 0.0
         memory = Path("/dev") / "shm"
         with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
             self._place = Path(place)
@@ -377,10 +379,10 @@ class Campaign:
                     if now - saved > SAVE_SECONDS:
                         self._write_state()
                         saved = now
-                    if now - said > 5:
+                    if now - reported > 5:
                         rate = (self.files - first) / max(now - self._began, 1e-9)
                         self._say(f"files: {self.files:,} files, {rate:,.0f}/s, {self._failed} failures")
-                        said = now
+                        reported = now
                     wait([worker.pipe for worker in self._workers], timeout=0.2)
             finally:
                 for worker in self._workers:
@@ -398,7 +400,7 @@ class Campaign:
         return sum(tally.failures for tally in self._tallies.values())
 
     def figures(self) -> dict[str, Any]:
-        """All that `kept` has seen so far."""
+        """Return the figures of all calls on `kept`."""
         kinds = {name: _as_figures(tally) for name, tally in self._tallies.items() if tally.files}
         by_what = Counter[str]()
         for failure in self._failures:
@@ -439,7 +441,7 @@ class Campaign:
         worker.process.kill()
 
     def _ask(self, worker: Worker) -> None:
-        """Hand out what an earlier call left, or the kind that is furthest behind its share."""
+        """Hand out a range left by an earlier call, or of the kind that is furthest behind its share."""
         if not self._waiting:
             name = min(self._shares, key=lambda name: self._next[name] / self._shares[name])
             tally, start = self._tallies[name], self._next[name]
@@ -448,11 +450,11 @@ class Campaign:
             self._next[name] = end
             self._waiting.append((name, start, end))
         worker.asked = self._waiting.pop(0)
-        worker.seen = -1, time.monotonic() + 60  # a new worker has much to load first
+        worker.seen = -1, time.monotonic() + 60  # a new worker has to load libraries first
         worker.pipe.send(worker.asked)
 
     def _news(self, worker: Worker) -> bool:
-        """Take in what a worker has to report; say whether another must take its place."""
+        """Process the report of a worker; return whether the worker must be replaced."""
         assert worker.asked is not None
         name, start, end = worker.asked
         try:
@@ -479,15 +481,15 @@ class Campaign:
             code = worker.process.exitcode or 0
             what = f"killed: by {signal.Signals(-code).name if code < 0 else f'exit status {code}'}"
         if not start <= index < end:
-            raise RuntimeError(f"a worker did not come to its first file ({what}); see {worker.crash_log}")
+            raise RuntimeError(f"a worker did not reach its first file ({what}); see {worker.crash_log}")
         worker.asked = None
         self._lose(Failure(name, index, what, f"{name}: {what}"), worker.crash_log)
-        # What it had done of the range was never reported: it is done again, without the file that it fell over.
+        # Its part of the range was never reported: it is done again, without the file at which it failed.
         self._waiting += [part for part in ((name, start, index), (name, index + 1, end)) if part[1] < part[2]]
         return True
 
     def _lose(self, failure: Failure, crash_log: Path) -> None:
-        """Count the file that a worker fell over; it could not send it, so it is made again here."""
+        """Count the file at which a worker failed; it is made again here, since the worker could not send it."""
         with tempfile.TemporaryDirectory() as place:
             kind = set_up(failure.kind, load_corpus(self._kept / "corpus"), Path(place))
             case = make_case(kind, self._seed, failure.index)
@@ -530,7 +532,7 @@ class Campaign:
             self._tallies[name] = Tally(**(tally | {"ends": Counter(tally["ends"])}))
 
     def _write_state(self) -> None:
-        """Keep what was done, what is under way and what comes next."""
+        """Store what is done, in progress and next."""
         under_way = [*self._waiting, *(worker.asked for worker in self._workers if worker.asked)]
         state = {
             "seed": self._seed,
@@ -558,7 +560,7 @@ def _as_figures(tally: Tally) -> dict[str, Any]:
 
 
 def again(kept: Path, repeat: str, place: Path) -> tuple[Case, str, tuple[str, str] | None]:
-    """Make the case of a `repeat` again and read it in this process: the file, how it ended, what was wrong."""
+    """Make and read the case of a `repeat` again in this process; return the file, how it ended, and the fault."""
     seed, name, index = repeat.split("/")
     kind = set_up(name, load_corpus(kept / "corpus"), place)
     case = make_case(kind, int(seed), int(index))
@@ -570,4 +572,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         found, how, trouble = again(Path(sys.argv[1]), sys.argv[2], Path(folder))
         Path(sys.argv[2].replace("/", "-")).write_bytes(found.data)
-        print(f"{len(found.data):,} bytes, written here; {how}; {trouble[0] if trouble else 'as it should be'}")
+        print(f"{len(found.data):,} bytes, written here; {how}; {trouble[0] if trouble else 'no failure'}")

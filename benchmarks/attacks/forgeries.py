@@ -1,6 +1,6 @@
-"""Mutations of what is signed: modules, notices and replies. The mutator has a key of its own, and signs with it.
+"""Mutations of signed data: modules, notices and replies. The mutator has its own key and signs with it.
 
-A file that it signs rightly may be accepted, if its content keeps to the format's bounds; nothing else may.
+A file with a valid signature of the mutator may be accepted, if its content is within the format's bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from attacks.mutators import (
 from skillmesh.module import Identity
 
 MALLORY = Identity("mallory", b"m" * 32)
-"""Whoever mutates: everybody knows its public key, and some trust it."""
+"""The mutator: its public key is known to all, and trusted by some."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Case:
     signed: bool = False
     """Whether the mutator itself signed exactly this content."""
     name: str = ""
-    """What the file is called, where that matters."""
+    """Name of the file, if it matters."""
 
 
 # Modules.
 
 
 def edit_module(data: bytes, rng: Random, others: Sequence[bytes]) -> Case:
-    """Change a module: its bytes, header, card, tensors or signature; sign some of it anew."""
+    """Change a module: its bytes, header, card, tensors or signature; sign some of them again."""
     if rng.random() < 0.25:
         return Case(edit_bytes(data, rng, others))
     header, body = read_tensors(data)
@@ -81,7 +81,7 @@ def edit_module(data: bytes, rng: Random, others: Sequence[bytes]) -> Case:
 
 
 def sign_module(card: Any, entries: dict[str, Entry], rng: Random) -> Case:
-    """Write a module in canonical form whatever it holds, with a signature that fits it."""
+    """Write a module with any content in canonical form, with a valid signature."""
     text = write_json(card, rng, canonical=rng.random() < 0.9)
     digest = hashlib.sha256()
     for piece in (b"skillmesh/v1/module-id", text):
@@ -111,7 +111,7 @@ def _signature(data: bytes) -> str:
 
 
 def _other_signature(signature: str, rng: Random, others: Sequence[str]) -> Any:
-    """Return another's signature, something that is none, or this one in a form that only looks different."""
+    """Return another signature, something that is none, or this one in a different encoding."""
     point, scalar = bytes.fromhex(signature)[:32], int.from_bytes(bytes.fromhex(signature)[32:], "little")
     forms: tuple[Any, ...] = (
         signature.upper(),
@@ -127,7 +127,7 @@ def _other_signature(signature: str, rng: Random, others: Sequence[str]) -> Any:
 
 
 def _small_order(header: dict[str, Any], card: dict[str, Any], body: bytes, rng: Random) -> Case:
-    """Name a key whose signatures fit everything, which nobody owns."""
+    """Use a key of small order, for which one signature fits every message."""
     header, point = copy.deepcopy(header), rng.choice(SMALL_ORDER)
     card = card | {"teacher_key": rng.choice(SMALL_ORDER).hex(), "version": rng.randrange(1, 1000)}
     header["__metadata__"]["skillmesh"] = _canonical(card).decode()
@@ -139,7 +139,7 @@ def _small_order(header: dict[str, Any], card: dict[str, Any], body: bytes, rng:
 
 
 def edit_notice(data: bytes, rng: Random, others: Sequence[bytes]) -> Case:
-    """Change a notice; sign some of them anew."""
+    """Change a notice; sign some of them again."""
     if rng.random() < 0.25:
         return Case(edit_bytes(data, rng, others))
     fields = json.loads(data)
@@ -166,7 +166,7 @@ def edit_notice(data: bytes, rng: Random, others: Sequence[bytes]) -> Case:
 
 
 def sign_notice(fields: Any, rng: Random) -> Case:
-    """Sign a notice whatever it holds."""
+    """Sign a notice with any content."""
     if not isinstance(fields, dict):
         return Case(write_json(fields, rng))
     rest = {name: value for name, value in fields.items() if name != "signature"}

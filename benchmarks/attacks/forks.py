@@ -1,4 +1,4 @@
-"""Commands as children of one process that has everything loaded: they start at once, and die when they are to."""
+"""Commands as children of one process that has everything loaded: they start at once and can be killed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from typing import Any
 from attacks import homes
 
 HOW = ("before", "after", "halfway")
-"""How a call is met that a command dies at; `halfway` writes half of what it was to write."""
+"""When a command is killed at a call; `halfway` writes half of its data first."""
 TOO_LONG = 60.0
-"""Seconds after which a child that should have ended has failed."""
+"""Seconds after which a child that should have ended counts as failed."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: after so many seconds, or at a call that changes files if that comes before."""
+    """When to kill: after some seconds, or at a call that changes files if that comes first."""
 
     seconds: float | None = None
     call: int = 0
@@ -65,7 +65,7 @@ def load_all(network: bool) -> None:
 
 
 def _share_the_network() -> None:
-    """Load the network once for all children; each opens the cache of descriptors for itself."""
+    """Load the network once for all children; each opens the descriptor cache itself."""
     import torch
 
     from skillmesh.backbone.backbone import Backbone, DescriptorCache, default_folder, load_calibration
@@ -81,7 +81,7 @@ def _share_the_network() -> None:
 
 
 def load_what_it_needs(work: Callable[[], Any]) -> None:
-    """Do something in a child once, and import here what it had to import; not zenoh, which starts threads."""
+    """Run something in a child once, and import here what it imported; not zenoh, which starts threads."""
 
     def names() -> list[str]:
         before = set(sys.modules)
@@ -90,23 +90,25 @@ def load_what_it_needs(work: Callable[[], Any]) -> None:
 
     for name in in_child(names):
         if not name.startswith(("zenoh", "__")):
-            with contextlib.suppress(Exception):  # what cannot be imported here is imported by the children
+            with contextlib.suppress(
+                Exception
+            ):  # modules that cannot be imported here are imported by the children
                 import_module(name)
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """Return what a function returns in a child, as JSON has it; `RuntimeError` with the traceback if it fails."""
+    """Return the JSON-compatible result of a function run in a child; raise `RuntimeError` with its traceback."""
     ears, mouth = os.pipe()
     child = os.fork()
     if not child:
         _work_and_end(work, ears, mouth)
     os.close(mouth)
     with os.fdopen(ears) as stream:
-        told = stream.read()
+        output = stream.read()
     status = os.waitpid(child, 0)[1]
-    if not told:
-        raise RuntimeError(f"the child ended with {status} and told nothing")
-    result = json.loads(told)
+    if not output:
+        raise RuntimeError(f"the child ended with {status} and reported nothing")
+    result = json.loads(output)
     if "error" in result:
         raise RuntimeError(result["error"])
     return result["result"]
@@ -127,7 +129,7 @@ def _work_and_end(work: Callable[[], Any], ears: int, mouth: int) -> None:
 
 
 def silent(output: int | None = None, errors: Path | None = None) -> None:
-    """Have this process, a child, read nothing, and write nowhere or where it is told."""
+    """Redirect the standard streams of this process, a child: no input, and output to nowhere or to a pipe."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere if output is None else output, 1)
@@ -143,7 +145,7 @@ def attempt(
     moment: Moment | None = None,
     log: Path | None = None,
 ) -> Outcome:
-    """Run a command in a child, which is killed at a moment; with a `log`, record what it does under `work`."""
+    """Run a command in a child and kill it at a moment; with a `log`, record its file operations under `work`."""
     ears, mouth = os.pipe()
     began = time.monotonic()
     child = os.fork()
@@ -151,24 +153,24 @@ def attempt(
         _run_and_end(words, work, errors, moment, log, mouth)
     os.close(mouth)
     deadline = began + (moment.seconds if moment and moment.seconds is not None else TOO_LONG)
-    said = b""
+    printed = b""
     while (left := deadline - time.monotonic()) > 0:
         if not select.select([ears], [], [], left)[0]:
             continue
         piece = os.read(ears, 65536)
         if not piece:
             break
-        said += piece
+        printed += piece
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     while piece := os.read(ears, 65536):
-        said += piece
+        printed += piece
     os.close(ears)
     status = os.waitpid(child, 0)[1]
     complaint = errors.read_text(errors="replace")[-2000:] if errors.exists() else ""
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    return Outcome(killed, status, said.decode(errors="replace"), complaint, time.monotonic() - began)
+    return Outcome(killed, status, printed.decode(errors="replace"), complaint, time.monotonic() - began)
 
 
 def _run_and_end(

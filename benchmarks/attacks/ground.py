@@ -1,4 +1,4 @@
-"""Where commands are tried: copies of one home in memory, what each command does to it, and whether it holds."""
+"""A test bed for commands: copies of one home in memory, what each command does to it, and checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attacks.homes import COMMANDS, Command, Promises
 
 @dataclass(frozen=True)
 class Recording:
-    """One run of a command to its end: what it did to the files, and what it promised when."""
+    """One complete run of a command: its file operations, and what it promised."""
 
     start: write_log.Disk
     ops: list[write_log.Op]
@@ -24,11 +24,11 @@ class Recording:
 
 
 class Ground:
-    """A place for tries; the process that has it forks, so it starts no thread."""
+    """A test bed; its process forks, so it starts no thread."""
 
     def __init__(self, kept: Path, say: Callable[[str], None]) -> None:
         self.figures = Figures(kept / "state.json")
-        memory = Path("/dev/shm")  # what is asked of a disk here is an order, not a speed
+        memory = Path("/dev/shm")  # only the order of writes matters here, not their speed
         place = tempfile.mkdtemp(prefix="skillmesh-kills-", dir=memory if memory.is_dir() else None)
         self.place = Path(place).resolve()
         self.work, self.errors, self.log = (self.place / name for name in ("work", "errors.txt", "writes.log"))
@@ -40,7 +40,7 @@ class Ground:
         forks.load_what_it_needs(lambda: homes.facts_of(self.work, self.files, "home"))
 
     def _prepared(self, kept: Path, say: Callable[[str], None]) -> Path:
-        """Return the files that all tries share; they are made once, then kept."""
+        """Return the files that all tries share; they are made once and kept."""
         if not (kept / "start").exists():
             say("preparing a home and modules of others")
             making = self.place / "making"
@@ -51,7 +51,7 @@ class Ground:
         return Path(shutil.copytree(kept / "start", self.place / "files"))
 
     def begin_anew(self) -> None:
-        """Put the home back to what it was before everything."""
+        """Reset the home to its initial state."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.files / "start", self.work)
 
@@ -59,7 +59,7 @@ class Ground:
         return command.line(self.work, self.files) + (self._peers.options() if command.meets_others else [])
 
     def facts(self, command: Command, afresh: bool = True) -> dict[str, str]:
-        """What the agent is found to be; not `afresh`, one that was found like this before is not asked again."""
+        """Return the facts of the agent; unless `afresh`, one seen before in the same state is not asked again."""
         answered = None if afresh else self._answered
         found: dict[str, str] = forks.in_child(
             lambda: homes.facts_of(self.work, self.files, command.home, answered)
@@ -79,14 +79,14 @@ class Ground:
         afresh: bool = True,
         heard: int = 0,
     ) -> bool:
-        """Whether the agent opens with all that was promised; what is not so is a failure.
+        """Return whether the agent opens with everything that was promised; otherwise record a failure.
 
         Parameters
         ----------
         reported, ended
-            Whether the command has said anything, and whether it has come to its end.
+            Whether the command has printed anything, and whether it has ended.
         heard
-            From how many tasks a node has said it answers.
+            Number of tasks from which a node has reported to answer.
         """
         try:
             found = self.facts(command, afresh)
@@ -97,14 +97,14 @@ class Ground:
         problems = self.recording(command).promises.broken(found, reported and command.ends, ended)
         modules = sum(fact.startswith("module ") for fact in found)
         if modules < heard:
-            problems.append(f"the node said that it answers from {heard} tasks, found {modules} modules")
+            problems.append(f"the node reported that it answers from {heard} tasks, found {modules} modules")
         for problem in problems:
             self.figures.fail(command.name, problem, repeat)
         return not problems
 
     def recording(self, command: Command) -> Recording:
-        """Return what a command does when nobody kills it; it is run when first asked for."""
-        if not command.ends:  # it does what `sync` does, and goes on
+        """Return what a command does without a kill; it is run at the first request."""
+        if not command.ends:  # it does what `sync` does, and continues
             return self.recording(next(each for each in COMMANDS if each.name == "sync"))
         if command.name not in self._recordings:
             self._recordings[command.name] = self._record(command)

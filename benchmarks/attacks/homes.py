@@ -1,4 +1,4 @@
-"""The home that commands are killed on, the commands, and what of a home must outlast anything."""
+"""The home on which commands are killed, the commands, and the facts of a home that must never be lost."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 FLEETING = ("-wal", "-shm", ".lock", ".socket")
-"""Files that come and go with a process that uses a home."""
+"""Suffixes of files that exist only while a process uses a home."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command line; `{home}`, `{out}` and `{files}` stand for folders, `{bob}` and `{carol}` for keys."""
+    """A command line; `{home}`, `{out}` and `{files}` are replaced by folders, `{bob}` and `{carol}` by keys."""
 
     name: str
     words: tuple[str, ...]
     meets_others: bool = False
-    """Whether it is told of peers."""
+    """Whether it needs peers."""
     ends: bool = True
     """Whether it ends by itself."""
     repeatable: bool = True
-    """Whether it may be run again to the same end."""
+    """Whether running it again gives the same result."""
 
     @property
     def home(self) -> str:
@@ -70,7 +70,7 @@ COMMANDS = (
 
 
 def make_repeatable() -> None:
-    """Have the time and new keys be the same in every process: then what commands write is, byte for byte."""
+    """Fix the time and new keys, so that commands write the same bytes in every process."""
     import datetime
 
     from skillmesh.module import Identity, card
@@ -102,7 +102,7 @@ def run_command(words: list[str]) -> int:
 
 
 def build(files: Path) -> None:
-    """Make the files and, in `start`, the home that tries begin with: alice, who knows bob, carol and dave."""
+    """Make the files and, in `start`, the initial home: alice, who knows bob, carol and dave."""
     import numpy as np
 
     from skillmesh.common.config import MeshSettings
@@ -161,9 +161,9 @@ def _image(path: Path) -> Any:
 
 
 def facts_of(work: Path, files: Path, home: str, answered: dict[str, str] | None = None) -> dict[str, str]:
-    """Open the agent and return all that must not be lost or change by itself, each with a hash of what it is.
+    """Open the agent and return everything that must not be lost or change by itself, each with a hash.
 
-    Raises what opening raises. An agent that has the same facts as one that was asked before is not asked again:
+    Errors of opening are raised. An agent with the same facts as an earlier one is not asked about images again:
     its answers are in `answered`.
     """
     import numpy as np
@@ -205,13 +205,13 @@ def facts_of(work: Path, files: Path, home: str, answered: dict[str, str] | None
 
 
 def _files(work: Path, home: Path, held: set[str]) -> dict[str, str]:
-    """Return all files that lie around, those apart that a killed command may leave to the next of its kind.
+    """Return all leftover files; separately those that a killed command may leave to the next one.
 
-    These are half-fetched modules, validation images of a module that did not get into the bank, and half-written
-    files in folders that are not the agent's.
+    These are partly fetched modules, validation images of a module that did not get into the bank, and partly
+    written files in folders that are not the agent's.
     """
     found = {}
-    unborn = not (home / "agent.json").exists()  # nobody can open it and tidy up yet
+    unborn = not (home / "agent.json").exists()  # it cannot be opened and tidied up yet
     for folder, _, names in os.walk(work):
         for path in (Path(folder) / name for name in names if not name.endswith(FLEETING)):
             orphan = path.parent == home / "validation" and path.suffix == ".safetensors" and path.stem not in held
@@ -222,7 +222,7 @@ def _files(work: Path, home: Path, held: set[str]) -> dict[str, str]:
 
 
 def _rows(ledger: Path) -> dict[str, str]:
-    """Return the ledger's rows by their primary keys, read by SQLite alone; addresses come and go with others."""
+    """Return the ledger's rows by primary key, read with SQLite alone, without the changing addresses of peers."""
     with sqlite3.connect(ledger) as database:
         if database.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
             raise ValueError(f"{ledger.name} is damaged")
@@ -245,15 +245,15 @@ def _hash(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Promises:
-    """What a command makes of a home, as facts. Every command reports only when all is done."""
+    """The facts of a home before and after a command. A command reports only when all is done."""
 
     before: dict[str, str]
     after: dict[str, str]
 
     def broken(self, found: dict[str, str], reported: bool, ended: bool) -> list[str]:
-        """Say what is not as the command leaves it nor, if it has not `reported` yet, as it was before.
+        """Return the facts that are neither as after the command nor, if it has not `reported` yet, as before it.
 
-        What a killed command left to the next of its kind may lie around until one has `ended`.
+        Leftovers of a killed command are allowed until one has `ended`.
         """
         allowed = [self.after] if reported or ended else [self.before, self.after]
         problems = []

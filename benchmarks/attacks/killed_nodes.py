@@ -1,4 +1,4 @@
-"""Agents that stay up while another is killed, so that it has traffic: nodes in children, and one that asks it."""
+"""Agents that run while another is killed, so that it has traffic: nodes in child processes, and a caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIE_WITH_PARENT = 1
 
 
 class Peers:
-    """Nodes that have what alice lacks, on ports of this machine; started when first needed."""
+    """Nodes with modules that alice lacks, on ports of this machine; started when first needed."""
 
     def __init__(self, place: Path, files: Path) -> None:
         self._place, self._files = place, files
@@ -28,7 +28,7 @@ class Peers:
         self.addresses: list[str] = []
 
     def options(self) -> list[str]:
-        """What a command must be told to meet them."""
+        """Return the options with which a command finds them."""
         if not self._children:
             self._start()
         connect = [word for address in self.addresses for word in ("--connect", address)]
@@ -48,7 +48,7 @@ class Peers:
 
 
 class Caller:
-    """A child that asks a node how it stands, over and over, and notes how many tasks it said to answer from."""
+    """A child that repeatedly asks a node for its status and records from how many tasks it answers."""
 
     def __init__(self, home: Path, note: Path) -> None:
         self._note = note
@@ -56,7 +56,7 @@ class Caller:
         self._child = _forever(lambda: _call_on_and_on(home, note))
 
     def heard(self) -> int:
-        """The most tasks that the node has said it answers from."""
+        """Return the largest number of tasks from which the node has reported to answer."""
         end(self._child)
         try:
             return max(map(int, self._note.read_text().split()), default=0)
@@ -77,7 +77,7 @@ def _call_on_and_on(home: Path, note: Path) -> None:
 
 
 def _forever(work: object) -> int:
-    """Do something in a child that ends with this process."""
+    """Run something in a child that ends with this process."""
     child = os.fork()
     if child:
         return child

@@ -1,4 +1,4 @@
-"""Kills and power cuts: after either, an agent has all that was reported done, and nothing else has changed.
+"""Kills and power cuts: after either, an agent has everything that was reported as done, and nothing else changed.
 
 Commands run in children of one process that has everything loaded (`forks.py`), on copies of one home
 (`ground.py`). Some are killed with SIGKILL, at a random moment or at a random call that changes a file. What
@@ -28,11 +28,11 @@ from attacks.ground import Ground
 from attacks.homes import COMMANDS, Command
 
 AGAIN = 4
-"""After one kill in so many the command is run again, which must lead to its end."""
+"""After one in this many kills the command is run again, and must complete."""
 OFTEN = 2
-"""So many times as often as those that meet others, which take seconds, commands are killed that need nobody."""
+"""How many times more often commands without peers are killed than those with peers, which take seconds."""
 CUTS_LATER = 0.2
-"""Share of the time for power cuts once every prefix was checked; half of it before."""
+"""Share of the time for power cuts once every prefix was checked; before that it is one half."""
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
     until: str = "",
     prelude: str = "",
 ) -> dict[str, Any]:
-    """Attack for about `seconds`, going on from what `kept` holds; returns the figures of all calls on it so far.
+    """Attack for about `seconds`, resuming from `kept`; return the figures of all calls on it so far.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def run(
     until
         `round`: stop when every prefix was checked once; `failure`: stop at the first failure.
     prelude
-        Code that the attacked process runs first: tests break the product with it, to see that this is found.
+        Code that the attacked process runs first: tests use it to break the product and check that this is found.
     """
     kept = kept.resolve()
     kept.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def run(
 
 
 class Kills:
-    """Kills commands one after the other, at moments that the seed and the number of the try say."""
+    """Kills commands one after the other, at moments determined by the seed and the number of the try."""
 
     def __init__(self, ground: Ground, commands: Sequence[Command], seed: int) -> None:
         self._ground, self._seed = ground, seed
@@ -122,7 +122,7 @@ class Kills:
             self._run_again(command, words, reported, f"{repeat}, then run again")
 
     def _moment(self, command: Command, chance: random.Random) -> Moment:
-        """Choose a moment, or oftener a call: writing takes little of a command's time."""
+        """Choose a moment, or more often a call: writing takes little of a command's time."""
         recording = self._ground.recording(command)
         if chance.random() < 0.4:
             return Moment(chance.uniform(0, recording.seconds))
@@ -130,7 +130,7 @@ class Kills:
         return Moment(None if command.ends else recording.seconds, call, how)
 
     def _run_again(self, command: Command, words: list[str], reported: bool, repeat: str) -> None:
-        """Run a command once more after a kill; what it had done already it may refuse in words."""
+        """Run a command again after a kill; it may refuse with a message what it had already done."""
         ground = self._ground
         ground.figures.add("run_again")
         again = forks.attempt(words, ground.work, ground.errors)
@@ -151,11 +151,11 @@ def attack(
     until: str,
     say: Callable[[str], None],
 ) -> None:
-    """Kill and cut by turns, so that both have their share whenever this is stopped."""
+    """Alternate kills and power cuts, so that both have their share whenever this is stopped."""
     steps = {"kills": Kills(ground, commands, seed).kill_one, "cuts": Cuts(ground, commands, seed).next_prefix}
     spent = dict.fromkeys(parts, 0.0)
     values, began = ground.figures.values, time.monotonic()
-    told, before = began, values["seconds"]
+    reported, before = began, values["seconds"]
     while (now := time.monotonic()) - began < seconds:
         share = {"kills": 1.0, "cuts": CUTS_LATER if values["rounds"] else 1.0}
         part = min(parts, key=lambda part: spent[part] / share[part])
@@ -164,15 +164,15 @@ def attack(
         values["seconds"] = round(before + time.monotonic() - began, 1)
         if (until == "round" and values["rounds"]) or (until == "failure" and values["failures"]):
             break
-        if time.monotonic() - told > 3:
-            told = time.monotonic()
+        if time.monotonic() - reported > 3:
+            reported = time.monotonic()
             ground.figures.save()
             say(str(ground.figures))
     ground.figures.save()
 
 
 def main() -> None:
-    """The process that attacks; `run` starts it with the recording library loaded."""
+    """Run the attacking process; `run` starts it with the recording library loaded."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("seconds", "seed", "kept", "only", "parts", "until", "prelude"):
         parser.add_argument(name)

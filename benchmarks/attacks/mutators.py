@@ -1,7 +1,7 @@
 """Mutations of valid files: bytes anywhere, and fields where the structure is known.
 
-All randomness comes from the generator that is handed in, so that a case can be made again. Structure-aware
-mutations mend what a reader checks first (lengths, checksums, signatures), to reach what it checks later.
+All randomness comes from the given generator, so that a case can be made again. Structure-aware mutations correct
+what a reader checks first (lengths, checksums, signatures), to reach what it checks later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 INTEGERS = (0, 1, 2, 3, 7, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
 LARGE_INTEGERS = (2**53, 2**63 - 1, 2**63, 2**64 - 1)
 DEEP, DIGITS = "\ue000deep", "\ue000digits"
-"""Stand for what Python cannot write as JSON: a thousand brackets, an integer of five thousand digits."""
+"""Placeholders for JSON that Python cannot write: a thousand brackets, an integer of five thousand digits."""
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 0.0, -0.0, 0.5, 1.0, 1e308, 5e-324, 2**31, 2**31 + 1, 2**63, 10**17, 10**40),
     *(float("nan"), float("inf"), -float("inf"), DIGITS, DEEP, [], {}, [[]], [None], {"a": 1}, [0] * 70),
@@ -47,7 +47,7 @@ SMALL_ORDER = tuple(
 GROUP_ORDER = 2**252 + 27742317777372353535851937790883648493
 
 PACKED = tuple(zlib.compress(bytes(size), 9) for size in (10, 10_000, 5_000_000))
-"""What unpacks to more than it seems, for the texts in a PNG."""
+"""Highly compressed data, for the texts in a PNG."""
 
 Mutator = Callable[[bytes, Random], bytes]
 
@@ -88,7 +88,7 @@ def edit_bytes(data: bytes, rng: Random, others: Sequence[bytes] = ()) -> bytes:
 
 
 def edit_number(data: bytearray, place: int, rng: Random, width: int = 0) -> None:
-    """Write a number that readers stumble over, of any width and order of bytes, or one near what is there."""
+    """Write a number that is likely to break readers, of any width and byte order, or one near the old value."""
     width = width or rng.choice((1, 2, 4, 8))
     order: Any = rng.choice(("little", "big"))
     if place + width > len(data):
@@ -148,7 +148,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def write_json(value: Any, rng: Random, canonical: bool = False) -> bytes:
-    """Write JSON, mostly in the canonical form; else with blanks, escapes, or keys twice or in another order."""
+    """Write JSON, mostly in the canonical form; otherwise with blanks, escapes, or duplicate or reordered keys."""
     form = 0 if canonical else rng.randrange(10)
     separators = (", ", ": ") if form == 1 else (",", ":")
     if isinstance(value, dict) and form != 2:
@@ -178,7 +178,7 @@ SPECIAL = {"F16": "<e", "F32": "<f", "F64": "<d"}
 
 
 def read_tensors(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Take a sound safetensors file apart: its header and what follows."""
+    """Split a valid safetensors file into its header and data."""
     end = 8 + int.from_bytes(data[:8], "little")
     return json.loads(data[8:end]), data[end:]
 
@@ -208,7 +208,7 @@ def table_of(entries: dict[str, Entry]) -> tuple[dict[str, Any], bytes]:
 
 
 def edit_entries(entries: dict[str, Entry], rng: Random) -> dict[str, Entry]:
-    """Change tensors, but so that the file stays sound: values, dtypes, shapes, names."""
+    """Change tensors so that the file stays well-formed: values, dtypes, shapes, names."""
     edited = dict(entries)
     for _ in range(rng.choice((1, 1, 2, 3))):
         name = rng.choice(sorted(edited)) if edited else ""
@@ -233,7 +233,7 @@ def edit_entries(entries: dict[str, Entry], rng: Random) -> dict[str, Entry]:
 
 
 def edit_values(kind: str, content: bytes, rng: Random) -> bytes:
-    """Put odd numbers into a tensor's bytes: one of them, or all."""
+    """Put unusual numbers into a tensor's bytes: one or all of them."""
     if kind not in SPECIAL:
         return (
             bytes([rng.choice((0, 1, 127, 128, 255))]) * len(content)
@@ -257,7 +257,7 @@ def edit_some(content: bytes, rng: Random) -> bytes:
 
 
 def edit_table(header: dict[str, Any], rng: Random) -> dict[str, Any]:
-    """Change what a header says of its tensors' places: overlapping, huge, swapped, of another dtype."""
+    """Change a header's offsets and types of tensors: overlapping, huge, swapped, of another dtype."""
     header = copy.deepcopy(header)
     names = sorted(name for name in header if name != "__metadata__")
     entry = header[rng.choice(names)]
@@ -380,7 +380,7 @@ def _edit_values_by_sql(data: bytes, rng: Random) -> bytes:
             connection.execute(" ".join(update), (value,))
         else:
             connection.execute(" ".join(rng.choice(others)))
-    except sqlite3.Error:  # NOT NULL, or a key that is there twice
+    except sqlite3.Error:  # NOT NULL, or a duplicate key
         pass
     edited = connection.serialize()
     connection.close()
@@ -391,7 +391,7 @@ def _edit_values_by_sql(data: bytes, rng: Random) -> bytes:
 
 
 def edit_png(data: bytes, rng: Random) -> bytes:
-    """Change chunks, and mend their checksums."""
+    """Change chunks, and correct their checksums."""
     chunks = []
     place = 8
     while place + 8 <= len(data):
@@ -436,7 +436,7 @@ def png_chunk(name: bytes, content: bytes) -> bytes:
 
 
 def png_bomb(width: int, height: int, depth: int, colour: int) -> bytes:
-    """Make a whole PNG of one colour: a kilobyte for each megabyte of pixels."""
+    """Make a complete PNG of one colour: a kilobyte for each megabyte of pixels."""
     bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
     packed, _, adler = packed_zeros(height * (1 + (width * bits + 7) // 8))
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
@@ -446,7 +446,7 @@ def png_bomb(width: int, height: int, depth: int, colour: int) -> bytes:
 
 
 def packed_zeros(size: int) -> tuple[bytes, int, int]:
-    """Deflate so many zeros without going through them one by one; with their CRC-32 and Adler-32."""
+    """Deflate `size` zeros without processing them one by one; with their CRC-32 and Adler-32."""
     whole = bytes(2**20)
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     block = packer.compress(whole) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -459,7 +459,7 @@ def packed_zeros(size: int) -> tuple[bytes, int, int]:
 
 
 def edit_jpeg(data: bytes, rng: Random) -> bytes:
-    """Change, drop or double segments before the picture's data."""
+    """Change, drop or duplicate segments before the picture's data."""
     segments = []
     place = 2
     while place + 4 <= len(data) and data[place] == 0xFF and data[place + 1] != 0xDA:
@@ -510,7 +510,7 @@ def edit_riff(data: bytes, rng: Random) -> bytes:
 
 
 def edit_tiff(data: bytes, rng: Random) -> bytes:
-    """Change one field of a directory's entry: its tag, type, count or value; or where directories lie."""
+    """Change one field of a directory's entry: its tag, type, count or value; or the offset of directories."""
     order: Any = "little" if data[:2] == b"II" else "big"
     big = data[2:3] == b"+" or data[3:4] == b"+"
     first = int.from_bytes(data[8:16] if big else data[4:8], order)
@@ -564,7 +564,7 @@ def edit_boxes(data: bytes, rng: Random) -> bytes:
 
 
 def edit_words(data: bytes, rng: Random) -> bytes:
-    """Edit a header of words, as PPM has: put many of them, or of what separates them, somewhere in it."""
+    """Edit a header of words, as in PPM: insert many words or separators somewhere."""
     word = rng.choice((b"#", b"# ", b"# x\n", b"\n", b" ", b"\t#\r", b"9", b"1 ", b"P6 ", b"-"))
     place = rng.randrange(16)
     return data[:place] + word * rng.choice((1, 2, 30, 60, 250)) + data[place + rng.choice((0, 0, 1, 3)) :]
@@ -589,7 +589,7 @@ def edit_image(kind: str, data: bytes, rng: Random, others: Sequence[bytes]) -> 
     for _ in range(rng.choice((1, 1, 1, 2))):
         try:
             data = STRUCTURE[kind](data, rng) if rng.random() < 0.65 else edit_bytes(data, rng, others)
-        except (IndexError, ValueError):  # the first change left nothing of the structure
+        except (IndexError, ValueError):  # the first change destroyed the structure
             data = edit_bytes(data, rng, others)
     return data
 
@@ -616,7 +616,7 @@ FIELDS = {
     ),
     END: ((4, 2), (6, 2), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2)),
 }
-"""Places and widths of numbers in a zip's records, by how these begin."""
+"""Offsets and widths of numbers in a zip's records, by signature."""
 NAMES = (
     "../../x.png",
     "/etc/x.png",
@@ -649,7 +649,7 @@ def edit_zip(data: bytes, rng: Random, images: Sequence[bytes]) -> bytes:
             [match.start() for match in re.finditer(rb"PK(?:\x01\x02|\x03\x04|\x05\x06)", data)] or [0]
         )
         place, width = rng.choice(FIELDS.get(data[start : start + 4], ((0, 4),)))
-        if width == 2 and rng.random() < 0.3:  # a method of packing, or a flag
+        if width == 2 and rng.random() < 0.3:  # a compression method, or a flag
             value = rng.choice((0, 1, 8, 9, 12, 14, 20, 64, 93, 95, 99, 2048)).to_bytes(2, "little")
             data = data[: start + place] + value + data[start + place + 2 :]
         else:
@@ -658,22 +658,22 @@ def edit_zip(data: bytes, rng: Random, images: Sequence[bytes]) -> bytes:
 
 
 def make_zip(rng: Random, images: Sequence[bytes]) -> bytes:
-    """Make a zip with odd names and ways of packing."""
+    """Make a zip with unusual names and compression methods."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for index in range(rng.randrange(1, 8)):
             name = rng.choice((*NAMES, f"a/{index}.png", f"b/{index}.png", f"train/b/{index}.jpg"))
             member = zipfile.ZipInfo(name)
-            member.filename = name or "x"  # as it is: the constructor ends names at a null character
+            member.filename = name or "x"  # set directly: the constructor ends names at a null character
             member.compress_type = rng.choice((0, 8, 8, 12, 14))
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # names that are there twice
+                warnings.simplefilter("ignore")  # duplicate names
                 archive.writestr(member, rng.choice(images))
     return buffer.getvalue()
 
 
 def zip_bomb(size: int, declared: int) -> bytes:
-    """Make a zip of two members; one unpacks to `size` bytes, whatever it says."""
+    """Make a zip of two members; one unpacks to `size` bytes, whatever its header states."""
     packed, crc, _ = packed_zeros(size)
     records, listing = [], []
     place = 0

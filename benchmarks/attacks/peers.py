@@ -1,16 +1,17 @@
-"""Hostile play: random moves of the protocol, and the attackers of the tests, against real nodes.
+"""Hostile peers: random moves of the protocol, and the attackers of the tests, against real nodes.
 
-Three nodes trust each other by their keys, a fourth one trusts everybody. In rounds of a minute, each with a seed
-of its own, a player (`attacks.player`) makes random moves and two attackers of
-`tests/helpers/hostile.py` do what they do; some of them with keys that the nodes were told to trust. Throughout:
+Three nodes trust each other by their keys, a fourth one trusts all. In rounds of a minute, each with its own seed,
+a player (`attacks.player`) makes random moves and two attackers of `tests/helpers/hostile.py` run, some of them
+with keys that the nodes trust. Throughout:
 
 - what one of the three teaches reaches the other two within `ARRIVES`, again and again;
 - their answers stay right, and every node answers within `ANSWERS`;
-- memory, descriptors, threads and disk of all four stay under `BOUNDS`, and after a round the first three go back;
-- nothing lies in the three banks but modules of the three and of keys that are trusted now;
+- memory, descriptors, threads and disk of all four stay under `BOUNDS`, and descriptors and threads return to
+  their initial numbers after a round;
+- the three banks hold only modules of the three and of keys that are trusted now;
 - none of the three is banned by another, and no log holds a traceback.
 
-`python -m attacks.peers --seed S --round N --kept DIR` in `benchmarks` plays one round again.
+`python -m attacks.peers --seed S --round N --kept DIR` in `benchmarks` repeats one round.
 """
 
 from __future__ import annotations
@@ -54,51 +55,51 @@ from skillmesh.store.home import create_home
 from skillmesh.store.ledger import Ledger
 
 ENDS_WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-"""Before a command: the process ends when this one is killed."""
+"""Prefix of a command whose process ends when this one is killed."""
 HERE = Path(__file__).parent
 HOSTILE = HERE.parent.parent / "tests" / "helpers" / "hostile.py"
 TASKS = {"ann": ("shapes", "dice"), "bob": ("cards", "flowers"), "cem": ()}
 """The agents that trust each other, and what each has taught."""
 OPEN = "dan"
-"""The one that trusts everybody: it takes what the attackers teach, so only its size and manners are checked."""
+"""The agent that trusts all: it accepts what attackers teach, so only its resources and replies are checked."""
 IMAGES = {"train": 6, "val": 3, "test": 2}
 ROUND, PLAYED = 60.0, 44.0
-"""Seconds of a round, and of play in it; the rest is for looking at what has stayed."""
+"""Seconds of a round, and of attacks in it; the rest is for checking what remains."""
 KINDS_AT_ONCE = 2
 POUR = 5.0
-"""Seconds for which those attackers go on that send as much as they can: others want the machine, too."""
+"""Seconds for which attackers run that send as much as they can: others need the machine, too."""
 POURING = ("flood", "flood-of-teachers", "obituaries")
 UNTRUSTED = ("reserve", "tuned", "overtuned")
-"""Attackers that the three never trust, besides those who forge modules: a trusted teacher may use up the quota,
-and a student without images of its own has nothing to try a forgery on."""
+"""Attackers that the three never trust, besides those that forge modules: a trusted teacher may use up the quota,
+and a student without images of its own cannot vet a forgery."""
 PLAYERS_KEYS = 4
 """Keys of the player that the three trust: one after the other is banned for what it signs."""
 TRIED_IMAGES, SURE, FAMILIAR = 48, 0.9, 0.9
-"""Of so many images, those count whose answers are at least so sure, and whose novelty is under this: a trusted
+"""Number of images; those count whose confidence is at least SURE and whose novelty is below FAMILIAR: a trusted
 teacher that copies a task moves the threshold, 1.0, by a few hundredths."""
 KNOWING = ("tuned", "overtuned")
 TEACH_EVERY, ASK_EVERY, SAMPLE_EVERY, SAY_EVERY = 8.0, 1.0, 3.0, 20.0
 ARRIVES = 45.0
-"""Seconds: a peer that keeps a question costs a timeout of 10 s, and several may be asked before an honest one."""
+"""Seconds: a peer that does not reply costs a timeout of 10 s, and several may be asked before an honest one."""
 ANSWERS = 15.0
 GOES_BACK = 25.0
 """Seconds after a round within which descriptors and threads are as few as before: zenoh's lease is 8 s."""
 QUOTA = 20_000_000
-"""Bytes of modules that a node takes: some 200, so that the one that trusts everybody is full soon."""
+"""Bytes of modules that a node accepts: about 200 modules, so that the agent that trusts all is soon full."""
 BOUNDS: dict[str, float] = {"rss": 250.0, "fds": 300, "threads": 120, "disk": QUOTA + 20_000_000}
-"""By how much each may lie over what it was before the play: MB, numbers, bytes. The player holds 40 connections
-and 24 faces at most, attackers 40 more; a node's queues hold 512 questions of 16 KB and 512 notices of 200 KB."""
+"""Maximum increase over the state before the attacks: MB, numbers, bytes. The player holds at most 40 connections
+and 24 faces, attackers 40 more; a node's queues hold 512 questions of 16 KB and 512 notices of 200 KB."""
 OPEN_DISK = QUOTA + 170_000_000
-"""Bytes, of the one that trusts everybody: it keeps 50,000 notices of some 3 KB."""
+"""Bytes, for the agent that trusts all: it keeps 50,000 notices of about 3 KB."""
 LEFT: dict[str, float] = {"fds": 24, "threads": 24}
-"""By how much, once the attackers are gone."""
+"""Maximum increase once the attackers are gone."""
 PORTS = 30_000
 
 Say = Callable[[str], None]
 
 
 def run(seconds: float, seed: int, kept: Path, say: Say) -> dict[str, Any]:
-    """Play rounds for about `seconds`, after those that `kept` holds, and return the figures of all."""
+    """Run rounds for about `seconds`, after those in `kept`, and return the figures of all."""
     deadline = time.monotonic() + seconds
     kept = kept.resolve()
     lines = Lines(kept / "samples.jsonl")
@@ -113,20 +114,20 @@ def run(seconds: float, seed: int, kept: Path, say: Say) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _town(kept: Path, seed: int, lines: Lines, say: Say) -> Iterator[Town]:
-    """A town whose nodes end with it; what breaks is a failure among the others."""
+    """A town whose nodes end with it; an exception counts as a failure."""
     with in_order(), namespace() as net:
         town = Town(kept, seed, net, lines, say)
         try:
             yield town
         except Exception:
-            town.wrong(f"the play ended early: {traceback.format_exc(limit=-3)}")
+            town.wrong(f"the run ended early: {traceback.format_exc(limit=-3)}")
         finally:
             town.stop()
 
 
 @dataclass
 class Attacker:
-    """A process that does one thing of `tests/helpers/hostile.py`, or plays."""
+    """A process that runs one attack of `tests/helpers/hostile.py`, or the player."""
 
     kind: str
     process: subprocess.Popen[bytes]
@@ -134,7 +135,7 @@ class Attacker:
     began: float = field(default_factory=time.monotonic)
 
     def end(self) -> int | None:
-        """Kill it; returns the status with which it had ended by itself."""
+        """Kill the process; return its exit status if it had ended by itself."""
         ended = self.process.poll()
         self.process.kill()
         self.process.wait(30)
@@ -142,7 +143,7 @@ class Attacker:
 
 
 class Town:
-    """The nodes, and what is known of them."""
+    """The nodes and their expected state."""
 
     def __init__(self, kept: Path, seed: int, net: Namespace, lines: Lines, say: Say) -> None:
         self._kept, self._seed, self._net, self._lines, self._say = kept, seed, net, lines, say
@@ -150,7 +151,7 @@ class Town:
         self._keys: dict[str, str] = {}
         self._backbone: Backbone | None = None
         self._labels: dict[Path, str] = {}
-        """What the three say of images when nobody attacks."""
+        """Answers of the three to images without an attack."""
         self._base: dict[str, dict[str, Any]] = {}
         self._trusted: set[str] = set()
         """Keys of attackers that the three trust in this round."""
@@ -176,7 +177,7 @@ class Town:
     # Setting up.
 
     def prepare(self) -> None:
-        """Make the homes that are not there yet, start the nodes, and note how they are in peace."""
+        """Make missing homes, start the nodes, and record their state without an attack."""
         write_demo_tasks(self._kept / "tasks", names=[t for some in TASKS.values() for t in some], **IMAGES)
         for name in (*TASKS, OPEN):
             home = self._kept / "homes" / name
@@ -204,7 +205,7 @@ class Town:
         (home / "done").touch()
 
     def _trust_the_three(self, name: str) -> None:
-        """Have one of the three trust the others, and nobody of a round that was stopped."""
+        """Make one of the three trust the others, and no key of an interrupted round."""
         agent = Core(self._kept / "homes" / name)
         shelf = Shelf(agent.home, agent.ledger)
         three = {self._keys[other] for other in TASKS}
@@ -216,10 +217,10 @@ class Town:
         agent.ledger.close()
 
     def _in_peace(self) -> None:
-        """Wait until the three hold all; take down what they answer and how large all are."""
+        """Wait until the three hold everything; record their answers and the resources of all nodes."""
         count = sum(map(len, TASKS.values()))
         if within(ARRIVES, lambda: all(len(r.bank()) == count for r in self._three)) is None:
-            self.wrong(f"in peace, the three do not hold {count} tasks within {ARRIVES:.0f} s")
+            self.wrong(f"without an attack, the three do not hold {count} tasks within {ARRIVES:.0f} s")
         images = sorted((self._kept / "tasks").glob("*/test/*/*"))
         images = random.Random(self._seed).sample(images, TRIED_IMAGES)
         ann, *others = (self._answers(resident, images, 120.0) for resident in self._three)
@@ -229,7 +230,9 @@ class Town:
             if sure and all(_label(answer) == _label(first) == image.parent.name for answer in rest):
                 self._labels[image] = image.parent.name
         if len(self._labels) < 10:
-            self.wrong(f"in peace, {len(self._labels)} of {len(images)} images are surely right, expected ≥ 10")
+            self.wrong(
+                f"without an attack, {len(self._labels)} of {len(images)} images are surely right, expected ≥ 10"
+            )
         self._base = {resident.name: resident.measured() for resident in self._residents.values()}
         self._note(kind="peace", nodes=self._base, images=len(self._labels))
 
@@ -244,7 +247,7 @@ class Town:
     # A round.
 
     def play(self, number: int, seconds: float) -> None:
-        """One round, whatever happens in it; what it found is in the lines."""
+        """Run one round; its findings and errors are recorded in the lines."""
         self._round, began = number, time.monotonic()
         self._chance = random.Random(f"{self._seed}/{number}")
         self._asking = random.Random(self._chance.random())
@@ -320,7 +323,7 @@ class Town:
         return kind not in (*UNTRUSTED, *kinds("forgery")) and self._chance.random() < 0.5
 
     def _steal(self, folder: Path) -> Path:
-        """What the three announce now, and the files: what anyone on the mesh can get."""
+        """Store the current announcements and files of the three, which any agent on the mesh can get."""
         folder.mkdir()
         for name in TASKS:
             agent = Core(self._kept / "homes" / name)
@@ -356,7 +359,7 @@ class Town:
         self._attackers.append(Attacker(kind, process, log))
 
     def _teach_until(self, end: float) -> None:
-        """Teach at one of the teachers again and again; each time it must reach the other two."""
+        """Teach at one of the teachers repeatedly; each time it must reach the other two."""
         while (now := time.monotonic()) < end:
             for attacker in self._attackers:
                 if attacker.kind in POURING and now > attacker.began + POUR:
@@ -376,7 +379,7 @@ class Town:
             self._note(kind="arrived", seconds=round(took, 2))
 
     def _teach(self, teacher: str, task: str) -> str:
-        """Have a teacher sign its task as a new version, as a command beside its node would."""
+        """Let a teacher sign its task as a new version, as a command beside its node would."""
         agent = Core(self._kept / "homes" / teacher)
         key = agent.identity.public_key
         old = next(m for m in agent.bank if (m.card.task, m.card.teacher_key) == (task, key))
@@ -389,15 +392,15 @@ class Town:
     def _end_attacks(self) -> None:
         for attacker in self._attackers:
             ended = attacker.end()
-            said = attacker.log.read_text(errors="replace")[-1500:]
+            printed = attacker.log.read_text(errors="replace")[-1500:]
             if ended not in (None, 0):
-                self.wrong(f"the attacker {attacker.kind!r} of the campaign ended with {ended}: {said}")
+                self.wrong(f"the attacker {attacker.kind!r} of the campaign ended with {ended}: {printed}")
         self._attackers = []
 
     # What must hold.
 
     def _after(self, folder: Path) -> None:
-        """With the attackers gone and distrusted, the three are as they were."""
+        """Check that the three are as before once the attackers are gone and distrusted."""
         for name in TASKS:
             with self._ledger(name) as ledger:
                 for key in self._trusted:
@@ -405,13 +408,13 @@ class Town:
         shutil.rmtree(folder / "loot", ignore_errors=True)
         if within(GOES_BACK, lambda: not any(self._foreign(r, set()) for r in self._three)) is None:
             left = {resident.name: self._foreign(resident, set()) for resident in self._three}
-            self.wrong(f"{GOES_BACK:.0f} s after trust was taken away, the banks still hold {left}")
+            self.wrong(f"{GOES_BACK:.0f} s after trust was removed, the banks still hold {left}")
         if within(GOES_BACK, lambda: not self._too_many()) is None:
-            self.wrong(f"{GOES_BACK:.0f} s after the attackers have gone: {self._too_many()}")
+            self.wrong(f"{GOES_BACK:.0f} s after the attackers were stopped: {self._too_many()}")
         for name in TASKS:
             with self._ledger(name) as ledger:
                 shelf = Shelf(self._residents[name].home, ledger)
-                for held in shelf.held():  # put away with the trust; a user who means it drops them
+                for held in shelf.held():  # quarantined when trust was removed; a user would drop them
                     shelf.drop(held)
                 wrongly = ledger.view().bans.keys() & {self._keys[other] for other in TASKS}
             if wrongly:
@@ -429,12 +432,12 @@ class Town:
         return found
 
     def _foreign(self, resident: Resident, trusted: set[str]) -> list[str]:
-        """Modules in a bank whose teachers are neither of the three nor trusted."""
+        """Return the modules in a bank whose teachers are neither of the three nor trusted."""
         allowed = {self._keys[name] for name in TASKS} | trusted
         found = []
         for module_id in resident.bank():
             if module_id not in self._taught_by:
-                with contextlib.suppress(FileNotFoundError):  # put away a moment ago
+                with contextlib.suppress(FileNotFoundError):  # quarantined a moment ago
                     data = (resident.home / "bank" / f"{module_id}.skill").read_bytes()
                     self._taught_by[module_id] = Module.from_bytes(data, specs_for).card.teacher_key
             if self._taught_by.get(module_id, self._keys["ann"]) not in allowed:
@@ -454,7 +457,7 @@ class Town:
                 self.wrong(f"{resident.name}: {problem}")
         for resident in self._three:
             if foreign := self._foreign(resident, self._trusted):
-                self.wrong(f"{resident.name} has taken in what nobody trusted signed: {foreign}")
+                self.wrong(f"{resident.name} has imported modules of untrusted teachers: {foreign}")
 
     def _ask(self) -> None:
         name = self._asking.choice([*TASKS, OPEN])
@@ -467,7 +470,7 @@ class Town:
         right = _label(answer) == self._labels[image]
         self._note(kind="ask", node=name, ms=round(1000 * took, 1), right=right)
         if name != OPEN and not right:
-            self.wrong(f"{name} says {_label(answer)!r} of {image.parent.name}/{image.name}")
+            self.wrong(f"{name} answers {_label(answer)!r} for {image.parent.name}/{image.name}")
 
     def _answers(self, resident: Resident, images: list[Path], seconds: float) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = call(
@@ -496,13 +499,13 @@ def _label(answer: dict[str, Any]) -> str | None:
 
 
 def kinds(family: str = "attack|forgery") -> list[str]:
-    """The attackers that the tests have."""
+    """Return the names of the attacks in the tests."""
     found = re.findall(rf"^@(?:{family})\ndef (\w+)", HOSTILE.read_text(), flags=re.MULTILINE)
     return [name.replace("_", "-") for name in found]
 
 
 def over_bounds(now: dict[str, Any], base: dict[str, Any], bounds: dict[str, float] = BOUNDS) -> list[str]:
-    """What of a node has grown by more than it may under attack."""
+    """Return the resources of a node that have grown by more than allowed under attack."""
     return [
         f"{what} is {now[what]:,}, before the play {base[what]:,}, expected ≤ {most:,} more"
         for what, most in bounds.items()
@@ -511,7 +514,7 @@ def over_bounds(now: dict[str, Any], base: dict[str, Any], bounds: dict[str, flo
 
 
 def figures(lines: list[dict[str, Any]], seed: int) -> dict[str, Any]:
-    """What came of all rounds."""
+    """Return the figures of all rounds."""
     rounds = [line for line in lines if line["kind"] == "round"]
     moves: Counter[str] = Counter()
     refused: Counter[str] = Counter()
@@ -555,7 +558,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Play one round of the hostile play again.")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--round", type=int, required=True)
-    parser.add_argument("--kept", type=Path, required=True, help="a folder for homes and what is measured")
+    parser.add_argument("--kept", type=Path, required=True, help="folder for homes and measurements")
     options = parser.parse_args()
     kept = options.kept.resolve()
     lines = Lines(kept / "samples.jsonl")

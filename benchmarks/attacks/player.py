@@ -1,11 +1,11 @@
-"""A hostile player: random moves of the mesh's protocol, valid and invalid, against the nodes in reach.
+"""A hostile player: random moves of the mesh's protocol, valid and invalid, against all reachable nodes.
 
     python benchmarks/attacks/player.py PLAN
 
-The plan is a JSON file that `attacks.peers` writes. All that is random comes from the plan's seed, and every move
-is written down before it is made. The player knows the protocol well: what it says is signed where that is needed
-to be believed, and wrong in one place at a time. It holds a bounded number of things (faces, tokens, connections),
-so that what grows in a node is the node's.
+The plan is a JSON file that `attacks.peers` writes. All randomness comes from the plan's seed, and every move is
+recorded before it is made. The player knows the protocol well: its messages are signed where necessary, and wrong
+in one place at a time. It holds a bounded number of faces, tokens and connections, so that growth in a node is the
+node's own.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ PAUSE = 0.12
 """Seconds between two moves on average."""
 MOST_FACES, MOST_TOKENS, MOST_LINES, MOST_HEARD = 24, 300, 40, 400
 LATE = 3.0
-"""Seconds by which a late answer comes late."""
+"""Delay of late answers, in seconds."""
 
 Move = Callable[["Player"], dict[str, Any]]
 MOVES: dict[str, tuple[int, Move]] = {}
-"""By name: how often it is made, and the move, which returns what it did."""
+"""Weight and function of each move, by name; the function returns what it did."""
 
 
 def move(weight: int) -> Callable[[Move], Move]:
@@ -68,7 +68,7 @@ def move(weight: int) -> Callable[[Move], Move]:
 
 
 class Face:
-    """Somebody with a key who is there, answers in some way, and may be gone again."""
+    """An identity that is present, answers in some way, and may leave again."""
 
     def __init__(self, player: Player, identity: Identity, manners: dict[str, str]) -> None:
         self.identity, self.manners = identity, manners
@@ -99,8 +99,8 @@ class Face:
 
     def _right(self, verb: str, question: bytes) -> bytes | None:
         if verb == DIGEST:
-            said = {"name": self.identity.name, "root": "0" * 64, "live": len(self.files), "same": False}
-            return write_digest(Hello.model_construct(**said), self.notices)
+            hello = {"name": self.identity.name, "root": "0" * 64, "live": len(self.files), "same": False}
+            return write_digest(Hello.model_construct(**hello), self.notices)
         if verb == NOTICES:
             return write_notices(question, {short_id(notice): notice for notice in self.notices})
         asked = asked_piece(question)
@@ -110,14 +110,14 @@ class Face:
         return write_piece(None if data is None else data[asked[1] : asked[1] + asked[2]])
 
     def leave(self) -> None:
-        """Undeclare everything; the session, which others use, stays."""
+        """Undeclare everything; the session, which others use, stays open."""
         for declared in (self._wire._token, *self._wire._declared):
             if declared is not None:
                 declared.undeclare()
 
 
 class Player:
-    """What the moves have at hand."""
+    """The state that moves use."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.chance = random.Random(plan["seed"])
@@ -125,12 +125,12 @@ class Player:
         self.settings = MeshSettings.load(home)
         self.home = home
         self.homes = [Path(home) for home in plan["homes"]]
-        """Homes of the nodes: their control sockets are there for whoever may open them."""
+        """Homes of the nodes, with their control sockets."""
         self.places: list[list[Any]] = plan["places"]
-        """Where the nodes listen, as host and port."""
+        """Addresses at which the nodes listen, as host and port."""
         self.session = open_session(self.settings, home)
         self.trusted = [Identity(f"trusted {i}", bytes.fromhex(key)) for i, key in enumerate(plan["trusted"])]
-        """Those whom the nodes believe; one after the other is banned."""
+        """Identities that the nodes trust; one after the other is banned."""
         self.loot: list[tuple[Announcement, bytes]] = []
         for path in sorted(Path(plan["loot"]).glob("*.notice")):
             notice = decode(path.read_bytes())
@@ -141,9 +141,9 @@ class Player:
         self.tokens: deque[Any] = deque()
         self.lines: deque[socket.socket] = deque()
         self.posts: deque[Any] = deque()
-        """Queryables in others' places."""
+        """Queryables declared in the place of others."""
         self.heard: deque[tuple[str, bytes]] = deque(maxlen=MOST_HEARD)
-        """What honest nodes said and asked, by key expression."""
+        """Messages of honest nodes, with their key expressions."""
         self.replies: deque[tuple[bytes, bytes]] = deque(maxlen=MOST_HEARD)
         self.version = plan["version"]
         self._listening = self.session.declare_subscriber(f"{ROOT}/ann/*", self._overhear)
@@ -151,10 +151,10 @@ class Player:
     def _overhear(self, sample: zenoh.Sample) -> None:
         self.heard.append((str(sample.key_expr), sample.payload.to_bytes()))
 
-    # What moves are made of.
+    # Parts of moves.
 
     def key(self) -> str:
-        """An agent's key: of a node, of a face, or of nobody."""
+        """Return an agent's key: of a node, of a face, or a random one."""
         ours = [face.identity.public_key for face in self.faces]
         return self.chance.choice([*self.honest, *ours, self.chance.randbytes(32).hex()])
 
@@ -162,11 +162,11 @@ class Player:
         return Identity(f"face {self.chance.randrange(1000)}", self.chance.randbytes(32))
 
     def someone(self) -> Identity:
-        """Who signs: the one that is believed, a face, or a new key."""
+        """Return an identity to sign with: a trusted one, a face, or a new one."""
         return self.chance.choice([*self.trusted[:1], *(face.identity for face in self.faces), self.fresh()])
 
     def made(self, teacher: Identity) -> tuple[Announcement, bytes]:
-        """A sound module of this teacher and its announcement: an honest one that it signs as its own."""
+        """Return a valid module of this teacher and its announcement: an honest module, signed as its own."""
         _, data = self.chance.choice(self.loot)
         honest = Module.from_bytes(data, specs_for)
         self.version += 1
@@ -182,7 +182,7 @@ class Player:
         return announce(module.card, module.id, signed, teacher), signed
 
     def notice(self, teacher: Identity) -> Notice:
-        """A notice that is signed as it should be, and says anything."""
+        """Return a validly signed notice with any content."""
         old, _ = self.chance.choice(self.loot)
         task = self.chance.choice((old.task, "copied 0", "copied 1", f"new {self.chance.randrange(10**6)}"))
         version = self.chance.choice((1, 2, self.version + 1, 2**31 - 1))
@@ -201,7 +201,7 @@ class Player:
         self.session.put(key, payload)
 
     def trim(self) -> None:
-        """Let go of the eldest of what is held."""
+        """Release the oldest held objects."""
         while len(self.faces) > MOST_FACES:
             self.faces.pop(0).leave()
         while len(self.tokens) > MOST_TOKENS:
@@ -213,7 +213,7 @@ class Player:
 
 
 def turned(data: bytes, chance: random.Random) -> bytes:
-    """The same with a few bits turned, a part cut out, or a part twice."""
+    """Return the data with a few bits flipped, a part cut out, or a part duplicated."""
     if not data:
         return b"\x00"
     changed = bytearray(data)
@@ -229,12 +229,12 @@ def turned(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-# Being there.
+# Presence.
 
 
 @move(5)
 def new_face(player: Player) -> dict[str, Any]:
-    """Appear with a key, a list of notices, and an answer to each question that is right or wrong in some way."""
+    """Appear with a key, a list of notices, and right or wrong answers to questions."""
     manners = {verb: player.chance.choice(("right", "right", "right", *MANNERS)) for verb in VERBS}
     identity = player.chance.choice(player.trusted) if player.chance.random() < 0.15 else player.fresh()
     if any(face.identity.public_key == identity.public_key for face in player.faces):
@@ -244,9 +244,9 @@ def new_face(player: Player) -> dict[str, Any]:
         face.notices.append(notice)
         face.files[notice.digest] = data if player.chance.random() < 0.7 else turned(data, player.chance)
     for _ in range(player.chance.randrange(3)):
-        made, data = player.made(identity)
-        face.notices.append(made)
-        face.files[made.digest] = data
+        announcement, data = player.made(identity)
+        face.notices.append(announcement)
+        face.files[announcement.digest] = data
     face.notices += [player.notice(player.someone()) for _ in range(player.chance.choice((0, 0, 3, 40)))]
     player.faces.append(face)
     return {"agent": identity.public_key, "manners": manners, "lists": len(face.notices)}
@@ -266,7 +266,7 @@ def leave(player: Player) -> dict[str, Any]:
 
 @move(3)
 def other_manners(player: Player) -> dict[str, Any]:
-    """One who is there answers otherwise from now on."""
+    """Change how a face answers."""
     if not player.faces:
         return {}
     face = player.chance.choice(player.faces)
@@ -276,7 +276,7 @@ def other_manners(player: Player) -> dict[str, Any]:
 
 @move(3)
 def tokens_appear(player: Player) -> dict[str, Any]:
-    """Signs of life of nobody, of nodes that are there, and under names that no agent can have."""
+    """Declare liveliness tokens of unknown agents, of present nodes, and of invalid names."""
     count = player.chance.choice((1, 5, 100))
     for _ in range(count):
         name = player.chance.choice(
@@ -296,7 +296,7 @@ def tokens_vanish(player: Player) -> dict[str, Any]:
 
 @move(2)
 def flicker(player: Player) -> dict[str, Any]:
-    """One comes and goes quickly, maybe one of the nodes."""
+    """Let a token appear and vanish quickly, possibly that of a node."""
     agent, times = player.key(), player.chance.choice((3, 30))
     for _ in range(times):
         player.session.liveliness().declare_token(f"{ROOT}/alive/{agent}").undeclare()
@@ -305,7 +305,7 @@ def flicker(player: Player) -> dict[str, Any]:
 
 @move(2)
 def ghosts_that_keep_questions(player: Player) -> dict[str, Any]:
-    """Signs of life without keys, and a queryable in everybody's place that keeps questions and says nothing."""
+    """Declare tokens without keys, and a queryable in the place of all that never answers."""
     verb, count = player.chance.choice(VERBS), player.chance.choice((10, 100))
     kept: list[Any] = []
     player.posts.append(player.session.declare_queryable(f"{ROOT}/node/*/{verb}", kept.append))
@@ -320,7 +320,7 @@ def ghosts_that_keep_questions(player: Player) -> dict[str, Any]:
 
 @move(8)
 def announce_anything(player: Player) -> dict[str, Any]:
-    """A sound notice, on its teacher's key or on another's."""
+    """Publish a valid notice, under its teacher's key or another's."""
     teacher = player.someone()
     notice = player.notice(teacher)
     sender = player.chance.choice((teacher.public_key, teacher.public_key, player.key()))
@@ -330,28 +330,28 @@ def announce_anything(player: Player) -> dict[str, Any]:
 
 @move(4)
 def teach(player: Player) -> dict[str, Any]:
-    """A believed one announces a module that is really there, or withdraws one."""
+    """Let a trusted identity announce a module that it serves, or withdraw one."""
     teacher = player.chance.choice(player.trusted)
     face = next((f for f in player.faces if f.identity.public_key == teacher.public_key), None)
     if face is None:
         face = Face(player, teacher, {})
         player.faces.append(face)
-    made, data = player.made(teacher)
+    announcement, data = player.made(teacher)
     if player.chance.random() < 0.3:
-        ended = withdraw(made.task, made.version, teacher)
+        ended = withdraw(announcement.task, announcement.version, teacher)
         player.put(f"{ROOT}/ann/{teacher.public_key}", ended.encode())
-        return {"withdrawn": made.task, "version": made.version}
-    face.notices = [n for n in face.notices if n.slot != made.slot] + [made]
-    face.files[made.digest] = data
+        return {"withdrawn": announcement.task, "version": announcement.version}
+    face.notices = [n for n in face.notices if n.slot != announcement.slot] + [announcement]
+    face.files[announcement.digest] = data
     if len(face.files) > 40:
         del face.files[next(iter(face.files))]
-    player.put(f"{ROOT}/ann/{teacher.public_key}", made.encode())
-    return {"taught": made.task, "version": made.version, "manners": face.manners}
+    player.put(f"{ROOT}/ann/{teacher.public_key}", announcement.encode())
+    return {"taught": announcement.task, "version": announcement.version, "manners": face.manners}
 
 
 @move(4)
 def forge(player: Player) -> dict[str, Any]:
-    """A notice in a node's name that it did not sign."""
+    """Publish a notice in a node's name that it did not sign."""
     old, _ = player.chance.choice(player.loot)
     how = player.chance.choice(("version", "task", "withdrawal", "link"))
     author = player.fresh()
@@ -370,7 +370,7 @@ def forge(player: Player) -> dict[str, Any]:
 
 @move(5)
 def malformed(player: Player) -> dict[str, Any]:
-    """Bytes that are no notice, or almost one."""
+    """Publish bytes that are no notice, or almost one."""
     chance = player.chance
     sound = player.notice(player.someone()).encode()
     junk = {
@@ -395,7 +395,7 @@ def malformed(player: Player) -> dict[str, Any]:
 
 @move(1)
 def flood(player: Player) -> dict[str, Any]:
-    """Sound announcements of as many new teachers, or of one."""
+    """Publish many valid announcements, each of a new teacher, or all of one."""
     count, one = player.chance.choice((50, 300)), player.fresh()
     alone = player.chance.random() < 0.5
     for _ in range(count):
@@ -406,10 +406,10 @@ def flood(player: Player) -> dict[str, Any]:
 
 @move(5)
 def replay(player: Player) -> dict[str, Any]:
-    """What honest nodes announced, in another order, again, maybe changed."""
+    """Repeat messages of honest nodes in another order, possibly changed."""
     count = min(len(player.heard), player.chance.choice((1, 10, 50)))
-    for key, said in player.chance.sample(list(player.heard), count):
-        player.put(key, said if player.chance.random() < 0.7 else turned(said, player.chance))
+    for key, content in player.chance.sample(list(player.heard), count):
+        player.put(key, content if player.chance.random() < 0.7 else turned(content, player.chance))
     return {"count": count}
 
 
@@ -418,7 +418,7 @@ def replay(player: Player) -> dict[str, Any]:
 
 @move(8)
 def ask(player: Player) -> dict[str, Any]:
-    """A question to one or all, of any size and with any parameters."""
+    """Send a question to one or all, of any size and with any parameters."""
     chance = player.chance
     agent, verb = chance.choice((player.key(), "*", "**")), chance.choice((*VERBS, "other", "*"))
     old, data = chance.choice(player.loot)
@@ -456,7 +456,7 @@ def _keep_reply(player: Player, reply: zenoh.Reply) -> None:
 
 @move(1)
 def rush(player: Player) -> dict[str, Any]:
-    """Hundreds of good questions at once."""
+    """Send hundreds of valid questions at once."""
     agent, verb, count = player.chance.choice(player.honest), player.chance.choice(VERBS), 300
     old, _ = player.chance.choice(player.loot)
     bodies = {
@@ -472,7 +472,7 @@ def rush(player: Player) -> dict[str, Any]:
 
 @move(1)
 def ask_elsewhere(player: Player) -> dict[str, Any]:
-    """Questions to zenoh itself and to nobody."""
+    """Send questions to zenoh itself and to unused keys."""
     selector = player.chance.choice(("**", "@/**", f"{ROOT}/**", f"{ROOT}/alive/*", "x/y/z"))
     player.session.get(selector, lambda _: None, timeout=1.0)
     return {"selector": selector}
@@ -483,7 +483,7 @@ def ask_elsewhere(player: Player) -> dict[str, Any]:
 
 @move(4)
 def answer_for_others(player: Player) -> dict[str, Any]:
-    """Be everybody for a while: silent, with junk, with old replies, with errors, with very many replies."""
+    """Answer in the place of all for a while: silence, junk, old replies, errors, very many replies."""
     chance, how = (
         random.Random(player.chance.random()),
         player.chance.choice(("silent", "junk", "old", "error", "many")),
@@ -521,7 +521,7 @@ def stop_answering_for_others(player: Player) -> dict[str, Any]:
 
 @move(3)
 def connect(player: Player) -> dict[str, Any]:
-    """Connections to where the nodes listen that say nothing, or what no peer says."""
+    """Connect to the nodes' ports and send nothing, or what no peer sends."""
     how, count = player.chance.choice(("silent", "junk", "http", "cut")), player.chance.choice((1, 5, 20))
     for _ in range(count):
         line = socket.create_connection(tuple(player.chance.choice(player.places)), timeout=2.0)
@@ -545,7 +545,7 @@ def hang_up(player: Player) -> dict[str, Any]:
 
 @move(1)
 def another_session(player: Player) -> dict[str, Any]:
-    """Somebody joins, says something and goes."""
+    """Open another session, publish something and close it."""
     session = open_session(player.settings, player.home)
     session.put(f"{ROOT}/ann/{player.key()}", b"hello")
     close_session(session, 1.0)
@@ -554,7 +554,7 @@ def another_session(player: Player) -> dict[str, Any]:
 
 @move(1)
 def call_out(player: Player) -> dict[str, Any]:
-    """Junk where nodes look for each other."""
+    """Send junk to the discovery address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         for _ in range(20):
@@ -565,7 +565,7 @@ def call_out(player: Player) -> dict[str, Any]:
 
 @move(4)
 def control_junk(player: Player) -> dict[str, Any]:
-    """What a node's own socket must stand: lines that are no question, that ask nonsense, that never end."""
+    """Send to a node's own socket lines that are no request, that are nonsense, or that never end."""
     chance, home = player.chance, player.chance.choice(player.homes)
     lines = {
         "empty": b"\n",
@@ -593,12 +593,12 @@ def control_junk(player: Player) -> dict[str, Any]:
     finally:
         os.close(folder)
     line.sendall(lines[how])
-    player.lines.append(line)  # it is closed some moves later, answered or not
+    player.lines.append(line)  # closed some moves later, answered or not
     return {"how": how, "node": home.name}
 
 
 def play(plan: dict[str, Any]) -> None:
-    """Make moves until the plan's time is over, and write each one down."""
+    """Make moves until the plan's time is over, and record each one."""
     player = Player(plan)
     names = sorted(MOVES)
     weights = [MOVES[name][0] for name in names]
@@ -607,7 +607,9 @@ def play(plan: dict[str, Any]) -> None:
     with Path(plan["moves"]).open("w") as log:
         number = 0
         while time.monotonic() < until:
-            player.chance = random.Random(f"{plan['seed']}/{number}")  # whatever came before, move 7 is move 7
+            player.chance = random.Random(
+                f"{plan['seed']}/{number}"
+            )  # a move depends only on the seed and its number
             (name,) = player.chance.choices(names, weights)
             note: dict[str, Any] = {"number": number, "t": round(time.monotonic() - began, 2), "move": name}
             log.write(json.dumps(note) + "\n")
@@ -626,7 +628,7 @@ def play(plan: dict[str, Any]) -> None:
 def main() -> None:
     threading.excepthook = lambda _: None  # a face that left may still be asked something
     play(json.loads(Path(sys.argv[1]).read_text()))
-    os._exit(0)  # zenoh's threads hold questions that nobody will answer
+    os._exit(0)  # zenoh's threads hold questions that will never be answered
 
 
 if __name__ == "__main__":

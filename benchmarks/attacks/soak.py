@@ -1,13 +1,12 @@
 """Soak: nodes with TLS under a steady load, watched for growth of memory, descriptors, threads, disk and time.
 
-Two teachers and a student are asked images all the time. In every cycle a teacher learns a task that is not there,
-it arrives at the others and answers, one of them forgets it and takes it again, another exports, forgets and
-imports it, and its teacher withdraws it. So after each cycle all is as it was before, and whatever has grown is a
-leak. Now and then a visitor joins, catches up and leaves, and a task is learned by a command instead of in this
-process.
+Two teachers and a student are asked about images all the time. In every cycle a teacher learns a new task, it
+arrives at the others and answers, one of them forgets it and fetches it again, another exports, forgets and
+imports it, and its teacher withdraws it. So after each cycle everything is as before, and any growth is a leak. Now
+and then a visitor joins, catches up and leaves, and a task is learned by a command instead of in this process.
 
-Memory is resident memory: that is what the machine has to give, freed and kept blocks included. Growth is the
-median of the last five minutes over that of minutes 10 to 15, of an hour; of a shorter run the same shares.
+Memory is resident memory, including blocks that the allocator has not returned. Growth is the median of the
+last five minutes relative to that of minutes 10 to 15, for an hour; a shorter run uses the same shares.
 """
 
 from __future__ import annotations
@@ -42,39 +41,39 @@ from skillmesh.module.notice import Slot
 from skillmesh.store.home import create_home
 
 STAY = {"ann": ("shapes", "dice"), "bob": ("cards", "flowers"), "cem": ()}
-"""The agents, and the tasks that each has taught and keeps."""
+"""The agents, and the permanent tasks that each has taught."""
 COME_AND_GO = {"ann": ("flags", "clocks"), "bob": ("textures", "signs")}
 VISITOR = "dan"
 IMAGES = {"train": 6, "val": 3, "test": 3}
-"""Per class."""
+"""Number of images per class."""
 CYCLE = 10.0
-"""Seconds between two cycles at least: a teacher may announce 1,200 modules an hour, here it announces 360."""
+"""Minimum seconds between two cycles: a teacher may announce 1,200 modules an hour, here it announces 360."""
 VISIT_EVERY, COMMAND_EVERY = 6, 10
-"""Cycles."""
+"""Intervals, in cycles."""
 ASK_EVERY, SAMPLE_EVERY, SAY_EVERY = 0.5, 5.0, 30.0
-"""Seconds."""
+"""Intervals, in seconds."""
 BOUND, LEARNED = 60.0, 240.0
-"""Seconds within which a task arrives, or is gone, on a busy machine, and within which the first are learned."""
+"""Seconds within which a task arrives or disappears on a busy machine, and within which the first are learned."""
 ASK_BOUND = 20.0
 HOUR, WARM, SETTLED, LAST = 3600.0, 600.0, 900.0, 300.0
-"""Seconds of an hour: before `WARM` nothing counts; growth is from `WARM`…`SETTLED` to the `LAST` ones."""
+"""Seconds of an hour: nothing counts before `WARM`; growth is from `WARM`…`SETTLED` to the `LAST` seconds."""
 JUDGED_FROM = 1200.0
-"""Seconds that a run must have for its growth to be a failure: in a shorter one memory has not settled."""
+"""Seconds from which growth in a run counts as a failure: in a shorter one memory has not settled."""
 MOST_GROWTH = 5.0
-"""Percent."""
+"""Maximum growth of memory, in percent."""
 MORE_FDS, MORE_THREADS, MORE_DISK = 12, 8, 4_000_000
-"""By how much the last median may lie over the first one: the ledger's log varies by 1 MB, threads and descriptors
+"""Maximum increase of the last median over the first: the ledger's log varies by 1 MB, and threads and descriptors
 of links and commands come and go."""
 LEAST_RIGHT = 0.6
-"""Share of right answers on images of the tasks that stay: drawn tasks with six images per class are easy."""
+"""Minimum share of right answers on images of permanent tasks: drawn tasks with six images per class are easy."""
 
 Say = Callable[[str], None]
 
 
 def run(seconds: float, seed: int, kept: Path, say: Say) -> dict[str, Any]:
-    """Soak for about `seconds`, in which setting up counts, too, and return the figures of all runs on `kept`.
+    """Soak for about `seconds`, including set-up, and return the figures of all runs on `kept`.
 
-    A run that goes on after another is a new stretch with its own growth: new processes have to warm up.
+    A later run is a new stretch with its own growth: new processes have to warm up.
     """
     deadline = time.monotonic() + seconds
     kept = kept.resolve()
@@ -94,7 +93,7 @@ def run(seconds: float, seed: int, kept: Path, say: Say) -> dict[str, Any]:
 
 
 class Soak:
-    """One stretch."""
+    """One run, called a stretch."""
 
     def __init__(
         self, kept: Path, net: Namespace, lines: Lines, stretch: int, chance: random.Random, say: Say
@@ -103,7 +102,7 @@ class Soak:
         self._chance, self._say = chance, say
         self._residents: dict[str, Resident] = {}
         self._backbone: Backbone | None = None
-        self._asking = random.Random(chance.random())  # of the thread that asks
+        self._asking = random.Random(chance.random())  # used by the asking thread
         self._stay: list[tuple[Path, str, str]] = []
         self._cycle = self._asked = 0
         self._cache = kept / "cache"
@@ -113,7 +112,7 @@ class Soak:
     # Setting up.
 
     def prepare(self, deadline: float) -> None:
-        """Make what is not there yet: tasks, homes with certificates; then start the nodes."""
+        """Make missing tasks and homes with certificates; then start the nodes."""
         names = [task for tasks in (*STAY.values(), *COME_AND_GO.values()) for task in tasks]
         write_demo_tasks(self._kept / "tasks", names=names, **IMAGES)
         self._stay = [image for tasks in STAY.values() for task in tasks for image in self._images(task)]
@@ -147,7 +146,7 @@ class Soak:
         stay = sum(map(len, STAY.values()))
         most = max(min(LEARNED, deadline - time.monotonic()), 1.0)
         if within(most, lambda: all(self._holds(r.name, stay) for r in self._residents.values())) is None:
-            self.wrong(f"the nodes do not hold the {stay} tasks that stay after {most:.0f} s")
+            self.wrong(f"the nodes do not hold the {stay} permanent tasks after {most:.0f} s")
         for resident in self._residents.values():
             call(
                 resident.home, "ask", timeout=120, images=[str(self._stay[0][0])]
@@ -163,7 +162,7 @@ class Soak:
         (home / "done").touch()
 
     def _still_to_learn(self, name: str) -> list[str]:
-        """The tasks of an agent that stay and are not there; what a killed run left in the middle is undone."""
+        """Return the permanent tasks that an agent lacks; leftovers of a killed run are undone."""
         agent = self._agent(name)
         own = {m.card.task for m in agent.bank if m.card.teacher_key == agent.identity.public_key}
         for task in own.intersection(COME_AND_GO.get(name, ())):
@@ -174,13 +173,13 @@ class Soak:
         return [task for task in STAY[name] if task not in own]
 
     def _agent(self, name: str) -> Core:
-        """Open an agent's home as a command beside its node does; whoever opens it closes its ledger."""
+        """Open an agent's home as a command beside its node does; the caller closes its ledger."""
         agent = Core(self._kept / "homes" / name, cache_folder=self._cache, backbone=self._backbone)
         self._backbone = agent.backbone
         return agent
 
     def _images(self, task: str) -> list[tuple[Path, str, str]]:
-        """A task's test images, with its name and theirs."""
+        """Return a task's test images, with the names of task and class."""
         paths = sorted((self._kept / "tasks" / task / "test").glob("*/*"))
         return [(path, task, path.parent.name) for path in paths]
 
@@ -206,7 +205,7 @@ class Soak:
         self._sample()
 
     def _mend(self) -> None:
-        """Start a node again that has ended by itself, which is a failure."""
+        """Restart a node that has ended by itself, which counts as a failure."""
         for resident in self._residents.values():
             try:
                 resident.check()
@@ -283,7 +282,7 @@ class Soak:
             self._note(kind=what, seconds=round(took, 2))
 
     def _ask_about(self, task: str) -> None:
-        """Ask every node about the task that has just arrived, until it answers from it."""
+        """Ask every node about the new task, until it answers from it."""
         image, _, label = self._chance.choice(self._images(task))
         for resident in self._residents.values():
             took = within(BOUND, lambda r=resident: task in _tasks(r, image))
@@ -291,7 +290,7 @@ class Soak:
                 self.wrong(f"{resident.name} does not answer from {task!r} within {BOUND:.0f} s ({label})")
 
     def _ask(self) -> None:
-        """Ask one node about an image of a task that stays; no descriptor of it is cached."""
+        """Ask one node about an image of a permanent task; no descriptor of it is cached."""
         resident = self._asking.choice(list(self._residents.values()))
         image, task, label = self._asking.choice(self._stay)
         self._asked += 1
@@ -328,7 +327,7 @@ class Soak:
 
 
 def _tasks(resident: Resident, image: Path) -> list[str]:
-    """The tasks that a node's guesses for an image are of."""
+    """Return the tasks of a node's guesses for an image."""
     (answer,) = call(resident.home, "ask", timeout=ASK_BOUND, images=[str(image)])["answers"]
     return [guess["task"] for guess in answer["guesses"]]
 
@@ -338,7 +337,7 @@ def _own(agent: Core, task: str) -> Module:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now, here or, in a network namespace, anywhere that matters."""
+    """Return ports that are free now, on this machine or in this network namespace."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(made.getsockname()[1]) for made in sockets]
     for made in sockets:
@@ -346,11 +345,11 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-# Figures, from the lines alone: a run that was killed has them as well.
+# Figures, from the lines alone, so that a killed run has them as well.
 
 
 def figures(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """What came of all stretches; growth and drift are those of the longest."""
+    """Return the figures of all stretches; growth and drift are those of the longest."""
     stretches = {number: [line for line in lines if line["stretch"] == number] for number in _numbers(lines)}
     lasted = {
         number: max((line.get("t", 0.0) for line in some), default=0.0) for number, some in stretches.items()
@@ -382,7 +381,7 @@ def _numbers(lines: list[dict[str, Any]]) -> list[int]:
 
 
 def judge(lines: list[dict[str, Any]], lasted: float) -> tuple[dict[str, Any], list[str]]:
-    """Growth and drift of one stretch, and what of it is too much."""
+    """Return growth and drift of one stretch, and what exceeds the limits."""
     share = min(lasted / HOUR, 1.0) if lasted < HOUR else 1.0
     early = (WARM * share, SETTLED * share)
     late = (lasted - LAST * share, lasted + 1.0)
@@ -447,7 +446,7 @@ def _median(lines: list[dict[str, Any]], what: str) -> float:
 
 
 def slope(lines: list[dict[str, Any]], what: str) -> float:
-    """Least-squares slope of a quantity, per hour."""
+    """Return the least-squares slope of a quantity, per hour."""
     if len(lines) < 2 or lines[0]["t"] == lines[-1]["t"]:
         return 0.0
     return HOUR * statistics.linear_regression([line["t"] for line in lines], [line[what] for line in lines]).slope

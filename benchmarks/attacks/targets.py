@@ -1,12 +1,12 @@
-"""What mutated files are fed to, and what counts as wrong.
+"""Readers of mutated files, and what counts as a failure.
 
-Each kind feeds a file to the functions that commands and nodes read it with. There are three right ends: the file
-is refused by an error of the project's own (`SkillmeshError`), it is one of the valid files to the byte, or its
-kind may be changed by whoever owns it (settings, images).
+Each kind feeds a file to the functions with which commands and nodes read it. There are three acceptable outcomes:
+the file is refused with a `SkillmeshError`, it equals one of the valid files, or it is of a kind that its owner
+may change (settings, images).
 
-A *false acceptance* is a signed thing (module, notice, reply, certificate) that is accepted although its bytes are
-not those of a valid file. The mutator signs some of its files with a key of its own: these may be accepted where
-their content keeps to the format's bounds, and then using them (in quarantine, in answers, in a ledger) must work.
+A *false acceptance* is a signed file (module, notice, reply, certificate) that is accepted although its bytes are
+not those of a valid file. The mutator signs some of its files with its own key: these may be accepted if their
+content is within the format's bounds, and then using them (in quarantine, in answers, in a ledger) must work.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ MB = 1_000_000
 UNCHANGED, SIGNED, READ = "accepted unchanged", "accepted as signed by the mutator", "read"
 PIXELS = 32
 EVERY = 8
-"""One of so many modules that the mutator signed, and of homes, is asked for answers: that takes 50 ms."""
+"""One in this many modules signed by the mutator, and homes, is asked for answers, which takes 50 ms."""
 
 
 class Wrong(Exception):
-    """Something was accepted, or came out, that must not be."""
+    """A file was accepted, or a result returned, that must not be."""
 
 
 class Kind(ABC):
     """One kind of file."""
 
     share = 10
-    """Files of this kind among all that are made."""
+    """Relative number of files of this kind."""
     limit = 100 * MB
-    """Bytes that reading one file may take at most, over what the process has anyway."""
+    """Maximum bytes that reading one file may use in addition to the process's own memory."""
 
     name = ""
 
     def __init__(self, corpus: Corpus, place: Path, name: str) -> None:
-        """Take valid files, and an empty folder to put files into."""
+        """Store the valid files, and an empty folder for files."""
         self.corpus, self.place, self.name = corpus, place, name
         self.files = sorted(corpus.get(name, {}).values())
 
@@ -95,7 +95,7 @@ class Kind(ABC):
 
     @abstractmethod
     def feed(self, case: Case) -> str:
-        """Read the file as the product does, and say how it was accepted; errors are let through."""
+        """Read the file as the product does and return how it was accepted; errors are not caught."""
 
     def seconds(self, case: Case) -> float:
         """Return how long reading the file may take."""
@@ -140,11 +140,11 @@ class ModuleKind(Kind):
         return SIGNED
 
     def use(self, module: Module) -> None:
-        """Try the module in quarantine, then answer with it as if the user had released or imported it."""
+        """Vet the module, then answer with it as if the user had released or imported it."""
         self.quarantine.judge(self.live, [module])
         slot = module.card.teacher_key, module.card.task
         modules = in_order([*(m for m in self.live if (m.card.teacher_key, m.card.task) != slot), module])
-        if module.card.adapted:  # its head looks at a second pass of the backbone, which is not here
+        if module.card.adapted:  # its head needs a second pass of the backbone, which is not available here
             Mapper(modules, "sketch", self.agent.prior)
             return
         self.agent.use(modules, Mapper(modules, "sketch", self.agent.prior))
@@ -160,7 +160,7 @@ def refuse_odd_answers(agent: Core, x: Any) -> None:
 
 
 def refuse_absurd(data: bytes) -> None:
-    """Check an accepted module against the format's bounds once more, by other code than the reader's."""
+    """Check an accepted module against the format's bounds again, with code independent of the reader's."""
     header, body = read_tensors(data)
     card = json.loads(header["__metadata__"]["skillmesh"])
     texts = [card["task"], card["teacher"], card["backbone_name"], *card["classes"], *(card.get("tags") or [])]
@@ -176,7 +176,7 @@ def refuse_absurd(data: bytes) -> None:
 
 
 class NoticeKind(Kind):
-    """A signed notice, as a node hears it, and the ledger that takes it in."""
+    """A signed notice, as a node receives it and stores it in the ledger."""
 
     share = 150
     name = "notice"
@@ -272,7 +272,7 @@ class SignatureKind(Kind):
         if not verify(case.data[:32].hex(), "reply", self.digest, case.data[32:].hex()):
             return "no signature"
         if case.data != self.valid:
-            raise Wrong(f"a signature that nobody made: {case.data.hex()}")
+            raise Wrong(f"accepted a forged signature: {case.data.hex()}")
         return UNCHANGED
 
 
@@ -393,7 +393,7 @@ class LedgerKind(Kind):
 
 
 class ValidationKind(Kind):
-    """Descriptors of an agent's own validation images; where they are damaged, probes stand in."""
+    """Descriptors of an agent's own validation images; probes replace damaged ones."""
 
     share = 30
     name = "validation"
@@ -436,7 +436,7 @@ class CachesKind(Kind):
             return READ
         try:
             cache = DescriptorCache(folder, NETWORK, width=WIDTH)
-        except (OSError, sqlite3.Error):  # as `Backbone.load` does: it then goes on without
+        except (OSError, sqlite3.Error):  # as `Backbone.load` does, which then continues without
             return "no cache"
         try:
             for index in range(20):
@@ -481,7 +481,7 @@ def _der(pem: bytes) -> bytes:
 
 
 class HomeKind(Kind):
-    """A whole home with one damaged file: the agent opens and answers, or says what is wrong."""
+    """A whole home with one damaged file: the agent opens and answers, or reports what is wrong."""
 
     share = 15
     name = "home"
@@ -561,7 +561,7 @@ class ImageKind(Kind):
         return look_at(found)
 
     def seconds(self, case: Case) -> float:
-        """Allow 0.1 s more for each megapixel: photos of the most that is decoded, 52, take one to two seconds."""
+        """Return the limit, 0.1 s more for each megapixel: photos of the maximum, 52, take one to two seconds."""
         from PIL import Image
 
         try:
@@ -579,7 +579,7 @@ def look_at(image: AnyImage) -> str:
 
 
 class ForeignKind(ImageKind):
-    """Images of formats that we do not mean to read, under names that say that they are ours."""
+    """Images of unsupported formats, with the suffixes of supported ones."""
 
     share = 15
     name = "foreign"
@@ -637,11 +637,11 @@ _PLAIN: tuple[type[Kind], ...] = (
     *(ValidationKind, CachesKind, CertsKind, HomeKind, ZipKind, ForeignKind),
 )
 KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in _PLAIN} | dict.fromkeys(FORMATS, ImageKind)
-"""All kinds by name; all formats of images but the foreign ones are of one."""
+"""All kinds by name; all supported image formats are of one kind."""
 
 
 def set_up(name: str, corpus: Corpus, place: Path) -> Kind:
-    """Make a kind ready, with a folder of its own below `place`."""
+    """Prepare a kind, with its own folder below `place`."""
     folder = place / name
     folder.mkdir(parents=True, exist_ok=True)
     return KINDS[name](corpus, folder, name)

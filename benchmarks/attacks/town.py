@@ -1,6 +1,6 @@
-"""Real nodes for hostile play and the soak: `skillmesh serve` processes that are watched while they work.
+"""Real nodes for the hostile peers and the soak: `skillmesh serve` processes that are monitored.
 
-What is measured goes into `samples.jsonl` line by line, so that a run that was stopped can be read.
+Measurements are written to `samples.jsonl` line by line, so that a stopped run can be read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from skillmesh.mesh.process import NodeProcess
 STARTS_WITHIN = 120.0
 ENDS_WITHIN = 30.0
 TROUBLE = re.compile(r"Traceback \(most recent call last\)|panicked at|Segmentation fault|Fatal Python error")
-"""What no log of a node may hold."""
+"""Text that must not be in any log of a node."""
 
 
 class Resident(NodeProcess):
-    """One node, and what its log has said so far."""
+    """One node, with the position up to which its log was read."""
 
     def __init__(self, home: Path, net: Namespace, variables: dict[str, str]) -> None:
         super().__init__(home)
@@ -41,10 +41,10 @@ class Resident(NodeProcess):
         self.starts = 0
 
     def start(self, *options: str) -> None:
-        """Start the process; a node that a killed campaign has left on this home is ended first."""
+        """Start the process; a node left on this home by a killed campaign is ended first."""
         with contextlib.suppress(AgentError):
             call(self.home, "stop", timeout=10)
-        with FileLock(self.home / LOCK, timeout=ENDS_WITHIN):  # it is free when that node has ended
+        with FileLock(self.home / LOCK, timeout=ENDS_WITHIN):  # free once that node has ended
             self.starts += 1
         super().start(*options, variables=self._variables, under=self._net.prefix)
 
@@ -56,22 +56,22 @@ class Resident(NodeProcess):
         return True
 
     def new_trouble(self) -> list[str]:
-        """Tracebacks and panics that the log holds and that were not reported yet, each with what follows it."""
+        """Return tracebacks and panics in the log that were not reported yet, each with the text after it."""
         if not self.log.exists():
             return []
         with self.log.open("rb") as file:
             file.seek(self._read)
             text = file.read()
             self._read += len(text)
-        said = text.decode(errors="replace")
-        return [said[found.start() : found.start() + 1500] for found in TROUBLE.finditer(said)]
+        lines = text.decode(errors="replace")
+        return [lines[found.start() : found.start() + 1500] for found in TROUBLE.finditer(lines)]
 
     def bank(self) -> set[str]:
-        """The ids of the modules that lie in the bank."""
+        """Return the ids of the modules in the bank."""
         return {path.stem for path in (self.home / "bank").glob("*.skill")}
 
     def measured(self) -> dict[str, Any]:
-        """Memory in MB, descriptors, threads, seconds of CPU and bytes on disk, now."""
+        """Return memory in MB, descriptors, threads, CPU seconds and bytes on disk."""
         assert self.process is not None
         proc = Path("/proc", str(self.process.pid))
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
@@ -93,7 +93,7 @@ def _megabytes(kilobytes: str) -> float:
 
 
 def disk(folder: Path) -> int:
-    """Bytes of all files in a folder; what vanishes while they are counted has none."""
+    """Return the bytes of all files in a folder; files deleted meanwhile count as 0."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ def disk(folder: Path) -> int:
 
 
 class Lines:
-    """A file of JSON lines that several threads write and that is read again after a stop."""
+    """A file of JSON lines, written by several threads and read again after a stop."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,7 +115,7 @@ class Lines:
             file.write(json.dumps(fields) + "\n")
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines: a kill may have cut the last one."""
+        """Return all complete lines: a kill may have cut the last one."""
         if not self.path.exists():
             return []
         found = []
@@ -127,7 +127,7 @@ class Lines:
 
 @contextlib.contextmanager
 def in_order() -> Iterator[None]:
-    """Have SIGTERM raise, as Ctrl-C does, so that a campaign that is told to end takes its nodes with it."""
+    """Make SIGTERM raise, as Ctrl-C does, so that a stopped campaign stops its nodes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -139,7 +139,7 @@ def in_order() -> Iterator[None]:
 
 
 def started(residents: list[Resident]) -> None:
-    """Wait until all nodes answer; what keeps one from it is in the error."""
+    """Wait until all nodes answer; the error says why one does not."""
     deadline = time.monotonic() + STARTS_WITHIN
     for resident in residents:
         while not resident.runs():
@@ -152,7 +152,7 @@ def started(residents: list[Resident]) -> None:
 def unseen(image: Path, folder: Path, number: int) -> Path:
     """Write an image that looks the same and was never described: a JPEG with another comment.
 
-    The files of the last few numbers stay.
+    The last few files are kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     data, comment = image.read_bytes(), str(number).encode()
@@ -162,7 +162,7 @@ def unseen(image: Path, folder: Path, number: int) -> Path:
 
 
 def within(seconds: float, what: Callable[[], Any]) -> float | None:
-    """Seconds until `what` was true; `None` where it was not in so many."""
+    """Return the seconds until `what` was true; `None` after `seconds` without."""
     began = time.monotonic()
     while not what():
         if time.monotonic() - began > seconds:
@@ -173,7 +173,7 @@ def within(seconds: float, what: Callable[[], Any]) -> float | None:
 
 @contextlib.contextmanager
 def over_and_over(name: str, every: float, do: Callable[[], None], wrong: Callable[[str], None]) -> Iterator[None]:
-    """Do something every so many seconds in a thread of its own; what goes wrong is told and does not end it."""
+    """Do something periodically in a thread; errors are reported and do not end it."""
     over = threading.Event()
 
     def turn() -> None:

@@ -1,8 +1,8 @@
-"""What a command did to the files of a home, and the states in which a crash or a power cut could have left them.
+"""File operations of a command on a home, and the states in which a crash or a power cut could leave it.
 
 A log comes from `write_log.c`. The model of a disk is the one that POSIX promises, which is less than most file
-systems keep: bytes are safe once their file was synced, a name (made, moved, removed) once its folder was. All the
-rest may be there after a power cut or not, each by itself, and of a write any of its sectors.
+systems keep: bytes are safe once their file was synced, a name (made, moved, removed) once its folder was.
+Anything else may or may not be there after a power cut, independently, and of a write any of its sectors.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SOURCE = Path(__file__).with_name("write_log.c")
 SECTOR = 512
 _RECORD = struct.Struct("<c3xIQqIIQ")
 IGNORED = "-shm"
-"""SQLite's index of its log: mapped into memory, built anew by whoever opens the ledger first."""
+"""SQLite's index of its log: mapped into memory, and rebuilt by the first process that opens the ledger."""
 FOLDER = -1
-"""Stands for a folder where a file has its number."""
+"""Marks a folder, where a file has its number."""
 
 
 def shim() -> Path:
@@ -96,7 +96,7 @@ class Disk:
                 del content[op.offset :]
 
     def reachable(self) -> dict[str, int]:
-        """Names whose folders are there too."""
+        """Return the names whose folders exist, too."""
         found: dict[str, int] = {}
         for path in sorted(self.names):
             parent = _folder(path)
@@ -122,7 +122,7 @@ class Disk:
         )
 
     def write_to(self, folder: Path) -> None:
-        """Make a folder look like this."""
+        """Make a folder equal to this disk."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         for path, to in self.reachable().items():
@@ -134,7 +134,7 @@ class Disk:
 
 
 def found_on(folder: Path) -> tuple[Disk, dict[int, int]]:
-    """Read a folder; also which inode is which file's number."""
+    """Read a folder; return also the file number of each inode."""
     disk, inodes = Disk(), {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -167,7 +167,7 @@ def read_log(log: Path, folder: Path, inodes: Mapping[int, int]) -> list[Op]:
         place += length
         if kind == b"C":
             count += 1
-            numbers[inode] = count  # an inode that was free may be used again: it is another file now
+            numbers[inode] = count  # a freed inode may be used again, for another file
             ignored |= {count} if path.endswith(IGNORED) else set()
         file = numbers.get(inode, 0)
         if file in ignored or (kind == b"U" and path.endswith(IGNORED)):
@@ -194,12 +194,12 @@ def read_log(log: Path, folder: Path, inodes: Mapping[int, int]) -> list[Op]:
             case b"P":
                 ops.append(Op("report", data=content))
         if kind in b"CWTSRL" and not file:
-            raise RuntimeError(f"the log knows nothing of the file of {ops[-1]}: how it was made was not recorded")
+            raise RuntimeError(f"the log does not contain the creation of the file of {ops[-1]}")
     return ops
 
 
 def after(start: Disk, ops: Sequence[Op]) -> Disk:
-    """What all these calls make of a disk: the kernel keeps them when a process is killed."""
+    """Return the disk after all these calls: the kernel keeps them when a process is killed."""
     disk = start.copy()
     for op in ops:
         disk.apply(op)
@@ -207,7 +207,7 @@ def after(start: Disk, ops: Sequence[Op]) -> Disk:
 
 
 def torn(start: Disk, ops: Sequence[Op]) -> Disk | None:
-    """What a kill in the middle of the last call leaves, if that is a write."""
+    """Return the disk after a kill in the middle of the last call, if that is a write."""
     if not ops or ops[-1].kind != "write" or len(ops[-1].data) < 2:
         return None
     last = ops[-1]
@@ -215,7 +215,7 @@ def torn(start: Disk, ops: Sequence[Op]) -> Disk | None:
 
 
 def unsynced(ops: Sequence[Op]) -> list[int]:
-    """Which of these calls a power cut after the last of them may undo."""
+    """Return the calls that a power cut after the last of them may undo."""
     files: set[int] = set()
     folders: set[str] = set()
     found = []
@@ -233,10 +233,10 @@ def unsynced(ops: Sequence[Op]) -> list[int]:
 
 
 def power_cuts(start: Disk, ops: Sequence[Op], chance: random.Random, more: int) -> Iterator[tuple[str, Disk]]:
-    """States after a power cut that follows the last of these calls, each with what was lost.
+    """Yield states after a power cut that follows the last of these calls, each with what was lost.
 
-    Nothing unsynced is there; or only names, only bytes; each unsynced call alone is lost, or alone is there; and
-    `more` random choices with torn writes.
+    Everything unsynced is lost; or only names or only bytes are kept; each unsynced call alone is lost, or
+    alone is kept; and `more` random choices with torn writes.
     """
     open_ = unsynced(ops)
     if not open_:
@@ -264,7 +264,7 @@ def power_cuts(start: Disk, ops: Sequence[Op], chance: random.Random, more: int)
 
 
 def _torn_by(op: Op, chance: random.Random) -> Op:
-    """A write of which only some sectors reached the disk: those before a point, or those from it on."""
+    """Return a write of which only some sectors reached the disk: those before a point, or those from it on."""
     block = chance.choice((SECTOR, 4096))
     cuts = range(block - op.offset % block, len(op.data), block)
     if op.kind != "write" or not cuts or chance.random() < 0.5:

@@ -1,7 +1,7 @@
-"""The mutants of a file: every small change that we know how to make, as a replacement of a piece of its text.
+"""Mutants of a file: every known small change, as a replacement of a piece of its text.
 
-Left alone are docstrings, annotations, decorators, how things are printed, what error and log messages say, and
-the counting of what work costs (`spend`, MACs).
+Not changed are docstrings, annotations, decorators, printing, error and log messages, and the counting of costs
+(`spend`, MACs).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CALLED = {a: b for pair in _PAIRS for a, b in (pair.split(), pair.split()[::-1])
 SILENT = {"__repr__", "__str__"}
 """Functions that only print."""
 TOLD = {"log", "say", "warnings", "echo", "spend"}
-"""What is called with text for people, or only counts what work costs."""
+"""Functions that take text for people, or only count costs."""
 EITHER_WAY = {
     *("isinstance", "issubclass", "suppress", "min", "max", "minimum", "maximum", "isclose", "allclose"),
     "array_equal",
 }
-"""Functions whose arguments may be swapped with no effect, or that then always fail."""
+"""Functions for which swapping arguments has no effect or always fails."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Mutant:
     """One change of one file."""
 
     file: str
-    """Below the source folder."""
+    """Path relative to the source folder."""
     place: str
-    """The function or class that it lies in, as `Class.function`; empty at the top level."""
+    """Enclosing function or class, as `Class.function`; empty at the top level."""
     line: int
     lines: tuple[int, int]
-    """The first and last line of the statement that it changes: a test that runs none of them cannot notice."""
+    """First and last line of the changed statement: a test that runs none of them cannot detect the mutant."""
     at_import: bool
-    """Whether the changed text runs when the file is imported, so that no test is seen to run it."""
+    """Whether the changed text runs on import, so that coverage assigns it to no test."""
     kind: str
     start: int
-    """Where the replaced text begins, in characters."""
+    """Offset of the replaced text, in characters."""
     old: str
     new: str
     key: str = ""
@@ -61,7 +61,7 @@ class Mutant:
         found = source[self.start : self.start + len(self.old)]
         if found != self.old:
             raise ValueError(
-                f"{self.file}:{self.line} holds {found!r}, expected {self.old!r}; draw the mutants anew"
+                f"{self.file}:{self.line} holds {found!r}, expected {self.old!r}; draw the mutants again"
             )
         return source[: self.start] + self.new + source[self.start + len(self.old) :]
 
@@ -84,9 +84,10 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
 
 
 def drawn(mutants: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
-    """Draw so many, of a kind at most one on a line.
+    """Draw `count` mutants, at most one of each kind per line.
 
-    Those whose hashes come first: a change elsewhere changes nothing here, and a larger draw holds a smaller.
+    Those with the smallest hashes are chosen: a change elsewhere in a file does not change the draw, and a larger
+    draw contains a smaller one.
     """
     chosen: dict[tuple[str, int, str], Mutant] = {}
     for mutant in sorted(mutants, key=lambda m: hashlib.sha256(f"{seed}|{m.key}".encode()).digest()):
@@ -95,7 +96,7 @@ def drawn(mutants: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
 
 
 def lines_of_statement(source: str, line: int) -> tuple[tuple[int, int], str, bool]:
-    """Return the lines of a statement, the function that it is in, and whether there is none."""
+    """Return the lines of a statement, its enclosing function or class, and whether it runs on import."""
     within = [
         n
         for n in ast.walk(ast.parse(source))
@@ -108,7 +109,7 @@ def lines_of_statement(source: str, line: int) -> tuple[tuple[int, int], str, bo
 
 
 class _Maker:
-    """Walks through one file."""
+    """Generates the mutants of one file."""
 
     def __init__(self, file: str, source: str) -> None:
         self._file, self._source = file, source
@@ -121,7 +122,7 @@ class _Maker:
         yield from self._body(ast.parse(self._source).body, "", at_import=True)
 
     def _offset(self, line: int, column: int) -> int:
-        """Columns of the syntax tree are bytes of UTF-8, ours are characters."""
+        """Return the offset in characters; columns of the syntax tree are bytes of UTF-8."""
         return self._starts[line - 1] + len(self._text[line - 1].encode()[:column].decode())
 
     def _body(self, body: list[ast.stmt], place: str, at_import: bool) -> Iterator[Mutant]:
@@ -148,7 +149,7 @@ class _Maker:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             return
         if isinstance(node, ast.Assign) and at_import and isinstance(node.value, ast.Subscript):
-            return  # the name of a type
+            return  # a type alias
         if isinstance(node, ast.Expr) and _told(node.value):
             return
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self.macs":
@@ -200,7 +201,7 @@ class _Maker:
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         blocks = _inside(statement) if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) else []
         if blocks and blocks[0]:
-            last = max(first, blocks[0][0].lineno - 1)  # the head of an `if`, not what depends on it
+            last = max(first, blocks[0][0].lineno - 1)  # the head of an `if`, not its body
         old = self._source[start:end]
         return Mutant(
             self._file, place, node.lineno, (first, last), at_import or "default" in kind, kind, start, old, new
@@ -208,7 +209,7 @@ class _Maker:
 
 
 def _told(node: ast.AST) -> bool:
-    """Whether it is a call that tells people something."""
+    """Return whether a node is a call that prints or logs something."""
     while isinstance(node, ast.Call | ast.Attribute):
         node = node.func if isinstance(node, ast.Call) else node.value
     return isinstance(node, ast.Name) and node.id in TOLD
@@ -219,7 +220,7 @@ def _is_protocol(node: ast.AST) -> bool:
 
 
 def _own_expressions(node: ast.stmt) -> Iterator[ast.expr]:
-    """The expressions of a statement itself, not of those inside it."""
+    """Yield the expressions of a statement itself, not of statements inside it."""
     if isinstance(node, ast.Raise):
         return
     for name, value in ast.iter_fields(node):
@@ -259,13 +260,13 @@ def _walk(node: ast.expr) -> Iterator[ast.expr | ast.Slice]:
 
 
 def _changed(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """All changes of one node alone."""
+    """Yield all changes of a single node."""
 
     def other(**fields: object) -> ast.expr:
-        made = deepcopy(node)
+        copy = deepcopy(node)
         for name, value in fields.items():
-            setattr(made, name, value)
-        return made
+            setattr(copy, name, value)
+        return copy
 
     match node:
         case ast.Compare():

@@ -1,8 +1,8 @@
-"""Which tests run which lines: found once with coverage.py, so that a mutant meets only tests that can notice it.
+"""Which tests run which lines, measured once with coverage.py: a mutant needs only tests that can detect it.
 
-As a pytest plugin (`-p mutation.mapping`) it labels what runs with the test, or with the fixture that is set up: a
-fixture of the session is set up in the first test that wants it, but all that want it depend on it. Processes that
-a test starts are measured too, under the test's label.
+As a pytest plugin (`-p mutation.mapping`) it labels lines with the test that runs them, or with the fixture being
+set up: a session fixture is set up in the first test that uses it, but all tests that use it depend on it.
+Processes that a test starts are measured too, under the test's label.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ disable_warnings = module-not-imported, no-data-collected, couldnt-parse
 
 
 class Mapper:
-    """The plugin: what each test and each fixture took, and under which label its lines are recorded."""
+    """The plugin: records the time of each test and fixture, and labels their lines."""
 
     def __init__(self, folder: Path, source: Path) -> None:
         self._folder = folder
@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Map:
-    """What the tests took and ran, file by file; a test file that changes is measured again."""
+    """Times and lines of the tests, file by file; a changed test file is measured again."""
 
     def __init__(self, root: Path, source: Path, folder: Path) -> None:
         self._root, self._source, self._folder = root, source, folder
@@ -115,7 +115,7 @@ class Map:
         self._moved: dict[tuple[str, str], dict[int, int]] = {}
 
     def measure(self, tests: Sequence[str], say: Callable[[str], None], options: Sequence[str] = ()) -> None:
-        """Run the test files that are new or changed, once, on the code as it is."""
+        """Run the new or changed test files once, on the unchanged code."""
         missing = [test for test in tests if self._kept.get(test, {}).get("sha") != digest(self._root / test)]
         self._kept = {test: self._kept[test] for test in tests if test not in missing}
         if not missing:
@@ -140,29 +140,29 @@ class Map:
         self._take_in(missing)
 
     def _take_in(self, files: Sequence[str]) -> None:
-        told = json.loads((self._folder / "tests.json").read_text())
-        lines = _lines_of_tests(self._folder, self._source, told["tests"])
+        report = json.loads((self._folder / "tests.json").read_text())
+        lines = _lines_of_tests(self._folder, self._source, report["tests"])
         shas = {}
         for name in {name for by in lines.values() for name in by}:
             shas[name] = digest(self._source.parent / name)
             shutil.copy(self._source.parent / name, self._folder / "sources" / shas[name])
         for file in files:
-            tests = {test: facts for test, facts in told["tests"].items() if test.partition("::")[0] == file}
+            tests = {test: facts for test, facts in report["tests"].items() if test.partition("::")[0] == file}
             for test, facts in tests.items():
-                facts["lines"] = {name: sorted(some) for name, some in lines.get(test, {}).items()}
-                facts["fixtures"] = {name: told["fixtures"].get(name, 0.0) for name in facts["fixtures"]}
+                facts["lines"] = {name: sorted(numbers) for name, numbers in lines.get(test, {}).items()}
+                facts["fixtures"] = {name: report["fixtures"].get(name, 0.0) for name in facts["fixtures"]}
             self._kept[file] = {"sha": digest(self._root / file), "sources": shas, "tests": tests}
         self._record.write_text(json.dumps(self._kept))
 
     @property
     def failed(self) -> list[str]:
-        """The tests that fail on the code as it is, and can tell nothing of mutants."""
+        """Tests that fail on the unchanged code, and therefore say nothing about mutants."""
         return [
             t for kept in self._kept.values() for t, facts in kept["tests"].items() if facts["outcome"] == "failed"
         ]
 
     def facts(self, test: str) -> dict[str, Any] | None:
-        """What is known of one test."""
+        """Return the measurements of one test."""
         kept = self._kept.get(test.partition("::")[0], {"tests": {}})
         found: dict[str, Any] | None = kept["tests"].get(test)
         return found
@@ -188,7 +188,7 @@ class Map:
         return {test: facts for test, facts in tests.items() if facts["outcome"] == "passed"}
 
     def _moves(self, name: str, sha: str) -> dict[int, int]:
-        """Where the lines of a file as it was measured are in the file as it is."""
+        """Return the current line number of each line of a file as it was measured."""
         if (name, sha) not in self._moved:
             old, new = (
                 (p.read_text().splitlines()) for p in (self._folder / "sources" / sha, self._source.parent / name)
@@ -203,7 +203,7 @@ def digest(path: Path) -> str:
 
 
 def _lines_of_tests(folder: Path, source: Path, tests: dict[str, Any]) -> dict[str, dict[str, set[int]]]:
-    """By test and source file the lines that it runs, those of the fixtures that it wants among them."""
+    """Return the lines that each test runs, by test and source file, including those of its fixtures."""
     wanting: dict[str, list[str]] = defaultdict(list)
     for test, facts in tests.items():
         wanting[test].append(test)

@@ -1,7 +1,7 @@
-"""Holes that an attack found by hand: mutants that no test noticed. They are noticed now, and must stay so.
+"""Mutants found by hand that no test detected at first. They are detected now, and must stay so.
 
-Each is a piece of a file's text and what stands in its place; where the piece is not found exactly once, that is
-an error, so that a change of the code does not lose the mutant without a word.
+Each is a piece of a file's text and its replacement. It is an error if the piece does not occur exactly once, so
+that a change of the code does not silently lose the mutant.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _mutant(source: Path, name: str, file: str, old: str, new: str) -> Mutant:
     text = (source / file).read_text()
     if text.count(old) != 1:
         raise ValueError(
-            f"the mutant {name!r} changes {old!r}, which is {text.count(old)} times in {file}, expected once; "
-            "follow the change of the code in benchmarks/mutation/named.py"
+            f"the mutant {name!r} changes {old!r}, which occurs {text.count(old)} times in {file}, expected once; "
+            "update benchmarks/mutation/named.py to the changed code"
         )
     start = text.index(old)
     line = text.count("\n", 0, start) + 1

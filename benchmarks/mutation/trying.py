@@ -1,7 +1,7 @@
-"""Tries mutants: a process that has loaded the large libraries forks one child for each, which runs the tests.
+"""Try mutants: a process that has loaded the large libraries forks a child for each, which runs the tests.
 
 The child imports skillmesh from a copy of the source in which one file is changed; so do the processes that its
-tests start. What a mutant leaves running is ended with it.
+tests start. Processes that a mutant leaves running are ended with it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEAVY = (
     "rich.console",
     "filelock",
 )
-"""What a test would wait for; nothing of ours, since every mutant has its own."""
+"""Modules that are slow to import; none of ours, since every mutant has its own copy."""
 MEMORY = 12 * 2**30
 FILE_SIZE = 2 * 2**30
 PR_SET_CHILD_SUBREAPER = 36
@@ -49,17 +49,17 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Tried:
-    """How the tests took a mutant."""
+    """The outcome of the tests on a mutant."""
 
     outcome: str
-    """"detected", "timeout" or "survived"; "error" where the tests could not be run at all."""
+    """"detected", "timeout" or "survived"; "error" if the tests could not be run."""
     test: str
     """The first test that failed."""
     seconds: float
 
 
 class Chosen:
-    """A pytest plugin that runs the chosen tests in the given order and notes the first that fails."""
+    """A pytest plugin that runs the chosen tests in the given order and records the first failure."""
 
     def __init__(self, tests: Sequence[str], shared: Path) -> None:
         self._order = {test: index for index, test in enumerate(tests)}
@@ -73,7 +73,7 @@ class Chosen:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Any:
-        """Take the drawn tasks from a folder that was filled once: no mutant changes how they are drawn."""
+        """Use drawn tasks from a folder that was filled once: no mutant changes how they are drawn."""
         place = self._shared / fixturedef.argname
         if fixturedef.scope != "session" or not place.is_dir():
             return None
@@ -107,15 +107,15 @@ class Trial:
         Parameters
         ----------
         root
-            Where pytest is started; tests are named from there.
+            Folder in which pytest is started; names of tests are relative to it.
         source
             The package's folder.
         folder
-            Where the copy and the tests' files lie.
+            Folder for the copy and the tests' files.
         preload
-            Modules that are loaded once, before anything is tried.
+            Modules to load once, before the first mutant.
         shared
-            Folders named like fixtures, which stand for what those would make; each mutant has a copy.
+            Folders named like fixtures, with the content that those would create; each mutant gets a copy.
         cache
             Descriptors of the drawn images, likewise.
         """
@@ -124,17 +124,19 @@ class Trial:
         self._copy = folder / "src" / source.name
         shutil.rmtree(self._copy.parent, ignore_errors=True)
         shutil.copytree(source, self._copy, ignore=shutil.ignore_patterns("__pycache__"))
-        # Never compared with the sources: the changed file has none, and is compiled by each process.
+        # Never compared with the sources; the changed file has no compiled version, so each process compiles it.
         compileall.compile_dir(
             self._copy, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
         )
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of a mutant come to us, and are ended
+        ctypes.CDLL(None).prctl(
+            PR_SET_CHILD_SUBREAPER, 1
+        )  # orphans of a mutant become our children, and are ended
         for name in preload:
             importlib.import_module(name)
         _load_timm(source / "backbone" / "compat.py")
 
     def run(self, file: str, text: str, tests: Sequence[str], limit: float, warm: bool = True) -> Tried:
-        """Run tests on the source with `text` as the content of `file`; `warm` lends them `shared` and `cache`."""
+        """Run tests on the source with `text` in `file`; with `warm`, they get copies of `shared` and `cache`."""
         changed = self._copy.parent / file
         compiled = Path(cache_from_source(str(changed)))
         before, kept = changed.read_text(), compiled.read_bytes()
@@ -165,12 +167,12 @@ class Trial:
         status = _wait(child, began + limit)
         _end_children()
         seconds = time.monotonic() - began
-        told = place / "outcome.json"
-        outcome = json.loads(told.read_text()) if told.exists() else {"failed": "", "code": None, "ran": 0}
+        report = place / "outcome.json"
+        outcome = json.loads(report.read_text()) if report.exists() else {"failed": "", "code": None, "ran": 0}
         if status is None:
             return Tried("timeout", "", seconds)
         if (
-            not told.exists()
+            not report.exists()
             and os.WIFSIGNALED(status)
             and os.WTERMSIG(status) not in (signal.SIGTERM, signal.SIGINT)
         ):
@@ -218,7 +220,7 @@ def _load_timm(compat: Path) -> None:
 
 
 def _wait(child: int, deadline: float) -> int | None:
-    """Wait for a process's end, and end its group at the deadline."""
+    """Wait for a process; kill its group at the deadline."""
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -231,7 +233,7 @@ def _wait(child: int, deadline: float) -> int | None:
 
 
 def _end_children() -> None:
-    """End what a mutant's tests left: we are the parent of all whose own is gone."""
+    """End the processes left by a mutant's tests, whose parent this process has become."""
     while True:
         children = [int(c) for c in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
         if not children:

@@ -16,8 +16,8 @@ FORMS = {
     "rows": "rows of our heads, put side by side",
 }
 CURVES = {
-    "ours, from blend": "**ours, from blend**",
-    "ours, from nothing": "ours, from nothing",
+    "ours, from blend": "**ours, from the composed head**",
+    "ours, from nothing": "ours, cold start",
     "two, from rows": "2-norm, from the tasks' rows",
     "two, from nothing": "2-norm, from random rows",
     "infinity, from rows": "∞-norm, from the tasks' rows",
@@ -61,7 +61,7 @@ def epochs() -> str:
     end = str(at[-1])
     notes = "; ".join(f"{CURVES[name]} {_interval(curve[end], signed=True)}" for name, curve in less.items())
     head = " | ".join(["accuracy % by epochs of training", *map(str, at)])
-    line = f"After {end} epochs, ours from blend differs in points from: {notes}."
+    line = f"After {end} epochs, ours from the composed head differs in points from: {notes}."
     return f"{table(head, rows)}\n\n{line}\n\n{source(NAME)}"
 
 

@@ -11,7 +11,7 @@ SORTS = {
     "same names": "same names",
     "same names, two or more": "same names, two or more",
     "whole bank": "several tasks of a bank",
-    "cut in two": "cut in two",
+    "cut in two": "same task, other images",
     "all pairs": "all pairs",
     "exp": "similar names (EXP)",
 }

@@ -1,4 +1,4 @@
-"""The public face of an agent.
+"""The public Python API of an agent.
 
 agent = Agent("my-agent")
 agent.learn("photos/mushrooms")
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from skillmesh.numerics.process import Progress
     from skillmesh.synergy.composition import Pick
 
-Done = TypeVar("Done")
+ResultT = TypeVar("ResultT")
 
 
 class Agent:
@@ -285,7 +285,7 @@ class Agent:
         described = self._core.backbone.describe(inputs)
         if described.unreadable:
             first = described.unreadable[0]
-            raise DataError(f"{first.name}: {first.reason}; there is no descriptor of it")
+            raise DataError(f"{first.name}: {first.reason}; it has no descriptor; leave it out or replace it")
         return self._core.represent(described.raw)
 
     @checked(images=anything, labels=anything, classes=anything)
@@ -359,7 +359,7 @@ class Agent:
         >>> Agent("another").import_file("dice.skill").card.task
         'dice'
         """
-        return self._counted(self._core.import_file(path))
+        return self._after_change(self._core.import_file(path))
 
     def tasks(self) -> list[Module]:
         """Return the modules in the agent's bank, sorted by task name.
@@ -373,27 +373,27 @@ class Agent:
 
     def forget(self, task: str) -> Module:
         """Remove a task from this agent. It leaves no trace in the answers, and it is not fetched again."""
-        return self._counted(self._core.forget(task))
+        return self._after_change(self._core.forget(task))
 
     def withdraw(self, task: str, reason: str | None = None) -> Withdrawal:
         """Withdraw one of the agent's own tasks: every agent that receives the notice stops using its module."""
-        return self._counted(self._core.withdraw(task, reason))
+        return self._after_change(self._core.withdraw(task, reason))
 
     def merge(self, tasks: Sequence[str], name: str | None = None) -> Link:
         """Merge tasks of several teachers into one task, and announce that to other agents with a signed link."""
-        return self._counted(self._core.merge(tasks, name))
+        return self._after_change(self._core.merge(tasks, name))
 
     def unmerge(self, name: str, reason: str | None = None) -> Link:
         """Undo a merge: in every agent if this agent published the link, otherwise in this agent only."""
-        return self._counted(self._core.unmerge(name, reason))
+        return self._after_change(self._core.unmerge(name, reason))
 
     def _learned(self, module: Module, lesson: Lesson) -> LearnResult:
-        return self._counted(LearnResult(module, lesson))
+        return self._after_change(LearnResult(module, lesson))
 
-    def _counted(self, done: Done) -> Done:
-        """Return `done` after making the change count in the next answer, also while the agent shares."""
+    def _after_change(self, result: ResultT) -> ResultT:
+        """Make a change of this agent count in its next answer, also while it shares; return `result`."""
         self._core.count_own_change()
-        return done
+        return result
 
     def _classes(self, task: str) -> tuple[str, ...]:
         """Return the classes of a task, or an empty tuple if the agent does not know the task."""
@@ -408,11 +408,13 @@ def _is_folder(images: Any, labels: Any, classes: Any, one_task: bool = False) -
     """Return whether `images` is a folder or zip, whose own folders give the class of each image."""
     if not isinstance(images, str | os.PathLike) or labels is not None:
         if one_task:
-            raise ArgumentError("one_task: found True, expected False: it is for folders of folders; leave it out")
+            raise ArgumentError(
+                "one_task: found True, expected False: only a folder or zip can hold several tasks; leave it out"
+            )
         return False
     if classes is not None:
         raise ArgumentError(
-            "classes: found some for a folder or zip, expected none: its folders name them; leave classes out"
+            "classes: found names for a folder or zip, expected none: its folders name the classes; leave it out"
         )
     path("images", images)
     return True
@@ -421,7 +423,7 @@ def _is_folder(images: Any, labels: Any, classes: Any, one_task: bool = False) -
 def _named(name: str | None) -> str:
     if name is None:
         raise ArgumentError(
-            'name: found none; expected a name for the task, which images and datasets lack: name="…"'
+            'name: found none; expected a name for the task, since images and datasets have none: name="…"'
         )
     return name
 

@@ -24,18 +24,18 @@ def checked(**special: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
-        rest = next((p.name for p in own if p.kind is p.VAR_KEYWORD), None)
+        parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+        rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
         checks = ARGUMENTS | special
-        unknown = [p.name for p in own if p.name != rest and p.name not in checks]
-        assert not unknown, f"arguments.py says nothing about {unknown} of {function.__qualname__}"
+        unknown = [p.name for p in parameters if p.name != rest and p.name not in checks]
+        assert not unknown, f"arguments.py has no check for {unknown} of {function.__qualname__}"
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return function(*args, **kwargs)  # Python's own words for a missing or an unknown argument
+                return function(*args, **kwargs)  # raises Python's error for a missing or unknown argument
             for name, value in bound.arguments.items():
                 if name == rest:
                     bound.arguments[name] = {k: checks[k](k, v) if k in checks else v for k, v in value.items()}
@@ -52,8 +52,9 @@ def wrong(name: str, value: Any, expected: str) -> ArgumentError:
     """Return the error that names the argument, the value found and the value expected."""
     shown = repr(value) if isinstance(value, str | int | float | None) else ""
     shown = f"{shown[:57]}…" if len(shown) > 60 else shown
-    found = shown if value is None else f"{shown} ({type(value).__name__})" if shown else type(value).__name__
-    return ArgumentError(f"{name}: found {found}; expected {expected}")
+    kind = type(value).__name__
+    description = shown if value is None else f"{shown} ({kind})" if shown else kind
+    return ArgumentError(f"{name}: found {description}; expected {expected}")
 
 
 def text(name: str, value: Any) -> str:
@@ -92,7 +93,7 @@ def path(name: str, value: Any) -> Any:
     """Return a path unchanged, or raise an error if it cannot name a file."""
     if not isinstance(value, str | os.PathLike):
         raise wrong(name, value, "a path: a string or a pathlib.Path")
-    if not os.fspath(value):  # pathlib would take it for the current folder
+    if not os.fspath(value):  # pathlib would read it as the current folder
         raise wrong(name, value, "a path, '.' for the current folder")
     if "\0" in os.fsdecode(value):
         raise wrong(name, os.fsdecode(value), "a path without a null character")

@@ -57,7 +57,7 @@ from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, withdraw
 from skillmesh.module.teachers import Teachers
 from skillmesh.numerics.arrays import Floats, counted
 from skillmesh.numerics.process import Progress, begin
-from skillmesh.store.bank import SUFFIX, Bank, Signing, specs_for, told
+from skillmesh.store.bank import SUFFIX, Bank, Signing, fields_of_user, specs_for
 from skillmesh.store.home import (
     CALIBRATION_FILE,
     KEY_FILE,
@@ -105,10 +105,11 @@ class Core:
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
         put_in_order(home)
         bank = home / "bank"
-        taught = any(
-            bank.glob(f"*{SUFFIX}")
-        )  # before the ledger is looked for: it is made before the first module
-        self.ledger = Ledger(home / LEDGER_FILE, self.identity.public_key, _trusts_everyone(home), expected=taught)
+        # Looked for before the ledger is opened, which creates one: a bank with modules must have a ledger.
+        has_modules = any(bank.glob(f"*{SUFFIX}"))
+        self.ledger = Ledger(
+            home / LEDGER_FILE, self.identity.public_key, _trusts_everyone(home), expected=has_modules
+        )
         self.bank = Bank(
             bank, backbone_fingerprint(self.calibration), self._refuse_unusable, lambda: self.teachers
         )
@@ -212,11 +213,11 @@ class Core:
             How the head may start from classes that the bank knows; `None` does so where it improves the head.
         """
         adaptation, warm_start = adaptation or NO_ADAPTATION, warm_start or WarmStart()
-        said = told(licence, note, tags)
+        fields = fields_of_user(licence, note, tags)
         images = task
         if not isinstance(images, TaskImages):
             images = open_task(images, name=name, seed=self.config.seed, one_task=one_task)
-        self._signing.refuse_to_learn(images.name, said, replace, images.classes)
+        self._signing.refuse_to_learn(images.name, fields, replace, images.classes)
         count = len(images.splits["train"]) + len(images.splits["val"])
         checkpoint = self.home / f"training-{hashlib.sha256(images.name.encode()).hexdigest()[:16]}.pt"
         known = self._known(images.name) if warm_start.mode == "auto" else ()
@@ -232,7 +233,7 @@ class Core:
                 WarmSources(known, warm_start.form, self._cache_folder, self.teachers.name),
             )
         lesson = dataclasses.replace(lesson, costs=costs)
-        module = self._signing.keep(lesson, said, replace=replace)
+        module = self._signing.keep(lesson, fields, replace=replace)
         checkpoint.unlink(missing_ok=True)
         return module, lesson
 
@@ -256,11 +257,11 @@ class Core:
 
         self.ledger.refuse_unchangeable()
         older = own_task(self, task)
-        said = filled_from(older, **told(licence, note, tags))
+        fields = filled_from(older, **fields_of_user(licence, note, tags))
         with counted() as costs:
             lesson = study_extension(self, older, more_of(more, task, self.config.seed, one_task), progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._signing.keep(lesson, said, older=older), lesson
+        return self._signing.keep(lesson, fields, older=older), lesson
 
     @checked(name=text)
     def compose(
@@ -302,20 +303,20 @@ class Core:
         self.ledger.refuse_unchangeable()
         if not replace:
             self._signing.refuse_composed(name)
-        said = {key: value for key, value in told(licence, note, tags).items() if value is not None}
+        fields = {key: value for key, value in fields_of_user(licence, note, tags).items() if value is not None}
         with counted() as costs:
             task = composed_task(
                 pick(self.bank, classes), self.config.anchor, self.prior, anchor_settings(self.config)
             )
             lesson = lesson_of(name, task, self.config.anchor)
             self._signing.card(
-                lesson.facts | said, version=1
+                lesson.facts | fields, version=1
             )  # a name that it refuses should not cost a forward pass
             if images is not None:
                 further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
                 lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
         lesson = dataclasses.replace(lesson, costs=costs)
-        return self._signing.keep(lesson, said, replace=replace), lesson
+        return self._signing.keep(lesson, fields, replace=replace), lesson
 
     @checked(name=text)
     def refuse_to_learn(
@@ -329,7 +330,7 @@ class Core:
         adaptation: Adaptation | None = None,
     ) -> None:
         """Raise an error if the task cannot be learned with these options, before its images are read."""
-        self._signing.refuse_to_learn(name, told(licence, note, tags), replace)
+        self._signing.refuse_to_learn(name, fields_of_user(licence, note, tags), replace)
         if adaptation is not None and adaptation.mode != "none":
             refuse_impossible(adaptation, self.backbone.network)
 
@@ -345,12 +346,12 @@ class Core:
         older = self.bank.held(task, self.identity.public_key)
         return tuple(module for module in self.bank if module is not older)
 
-    def sign(self, lesson: Lesson, **said: Any) -> tuple[Module, bytes]:
+    def sign(self, lesson: Lesson, **fields: Any) -> tuple[Module, bytes]:
         """Return a signed module, and its bytes, for a lesson studied anywhere with this agent's settings.
 
         The task's validation descriptors are stored in the home; the module is not added to the bank.
         """
-        return self._signing.sign(lesson, said)
+        return self._signing.sign(lesson, fields)
 
     # 2. Share.
 
@@ -561,8 +562,8 @@ class Core:
         return self._answering.rebuilds_itself
 
     @rebuilds_itself.setter
-    def rebuilds_itself(self, does: bool) -> None:
-        self._answering.rebuilds_itself = does
+    def rebuilds_itself(self, value: bool) -> None:
+        self._answering.rebuilds_itself = value
 
     @property
     def outdated(self) -> bool:

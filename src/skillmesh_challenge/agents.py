@@ -30,7 +30,7 @@ from skillmesh_challenge.entries import Learned, RunSettings, Sharing
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.executors import BackboneRef, Workplace, open_place, worker_backbone
 from skillmesh_challenge.methods import SkillMethod
-from skillmesh_challenge.nodes import leave_nothing_received, share_over_mesh
+from skillmesh_challenge.nodes import remove_received, share_over_mesh
 from skillmesh_challenge.record import read_record
 from skillmesh_challenge.stage import Stage
 from skillmesh_challenge.steps import measure_steps
@@ -57,14 +57,14 @@ class Job:
     checkpoint: Path | None
 
 
-class TakenTime(NamedTuple):
+class Duration(NamedTuple):
     """Seconds of wall-clock and of CPU time."""
 
     wall: float
     cpu: float
 
 
-def learn(job: Job) -> tuple[Lesson, TakenTime]:
+def learn(job: Job) -> tuple[Lesson, Duration]:
     """Return the lesson, made in the current process, and the time that it took."""
     backbone = worker_backbone(job.backbone)
     wall, cpu = time.perf_counter(), time.process_time()
@@ -76,7 +76,7 @@ def learn(job: Job) -> tuple[Lesson, TakenTime]:
             adaptation=job.adaptation,
             checkpoint=job.checkpoint,
         )
-    duration = TakenTime(time.perf_counter() - wall, time.process_time() - cpu)
+    duration = Duration(time.perf_counter() - wall, time.process_time() - cpu)
     return dataclasses.replace(lesson, costs=costs), duration
 
 
@@ -93,7 +93,7 @@ def learn_missing(method: SkillMethod, stage: Stage, homes: dict[str, Path]) -> 
     if not any(queues.values()):
         return
     agents = {name: Core(homes[name]) for name, queue in queues.items() if queue}
-    ref = _ref(method, stage)
+    ref = backbone_ref(method, stage)
     with open_place(ref, stage.workers, stage.threads, stage.cluster) as place:
         stage.keep_times(startup_seconds=place.startup_seconds)
         stage.log(f"{place.workers} worker(s) on {place.words}, ready in {place.startup_seconds:.1f} s")
@@ -101,16 +101,12 @@ def learn_missing(method: SkillMethod, stage: Stage, homes: dict[str, Path]) -> 
             _learn_all(method, stage, place, agents, queues)
 
 
-def _ref(method: SkillMethod, stage: Stage) -> BackboneRef:
-    return backbone_ref(method, stage)
-
-
 def _learn_all(
     method: SkillMethod, stage: Stage, place: Workplace, agents: dict[str, Core], queues: dict[str, deque[str]]
 ) -> None:
     """Keep every worker busy; an agent that has begun continues before another one begins."""
     ready = deque(name for name, queue in queues.items() if queue)
-    under_way: dict[Future[tuple[Lesson, TakenTime]], tuple[str, str]] = {}
+    under_way: dict[Future[tuple[Lesson, Duration]], tuple[str, str]] = {}
     advance = begin(stage.progress, "learning (tasks)", sum(map(len, queues.values())))
     try:
         while ready or under_way:
@@ -132,7 +128,7 @@ def _learn_all(
             future.cancel()
 
 
-def _result(future: Future[tuple[Lesson, TakenTime]], task: str) -> tuple[Lesson, TakenTime]:
+def _result(future: Future[tuple[Lesson, Duration]], task: str) -> tuple[Lesson, Duration]:
     try:
         return future.result()
     except BrokenExecutor as error:
@@ -147,13 +143,13 @@ def _job(method: SkillMethod, stage: Stage, place: Workplace, agent: Core, task:
     return Job(
         next(folder for folder in stage.tasks if folder.name == task),
         agent.config,
-        _ref(method, stage),
+        backbone_ref(method, stage),
         Adaptation(method.adapt_mode, method.adapts, method.layers, method.epochs),
         agent.home.resolve() / name if place.shares_disk else None,
     )
 
 
-def _keep(stage: Stage, agent: Core, task: str, lesson: Lesson, duration: TakenTime) -> None:
+def _keep(stage: Stage, agent: Core, task: str, lesson: Lesson, duration: Duration) -> None:
     module, data = agent.sign(lesson)
     learned = Learned(
         task=task,
@@ -255,14 +251,14 @@ def share(
     """Bring all modules to all agents, and compare the agents' answers."""
     with stage.timed("sharing_seconds") as timer:
         if stage.settings.sharing == "mesh":
-            leave_nothing_received(homes.values())
+            remove_received(homes.values())
         for name, home in homes.items():
             own = [p for p, module in enumerate(modules) if module.card.teacher == name]
             _import_missing(Core(home), stage, modules, own)
         if stage.settings.sharing == "mesh":
             sharing = share_over_mesh(stage, homes, len(modules))
         else:
-            sharing = _hand_over(stage, homes, modules)
+            sharing = _share_in_memory(stage, homes, modules)
         seconds = timer.seconds
     with stage.timed("comparing_answers_seconds"):
         answers, asked = _answers(stage, homes, backbone, modules, shown)
@@ -279,7 +275,7 @@ def _import_missing(agent: Core, stage: Stage, modules: Sequence[Module], positi
             agent.import_bytes(read_file(stage.module_file(position)))
 
 
-def _hand_over(stage: Stage, homes: dict[str, Path], modules: Sequence[Module]) -> Sharing:
+def _share_in_memory(stage: Stage, homes: dict[str, Path], modules: Sequence[Module]) -> Sharing:
     received = {}
     advance = begin(stage.progress, "sharing (agents)", len(homes))
     for name, home in homes.items():

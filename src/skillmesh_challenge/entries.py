@@ -12,7 +12,7 @@ FORMAT = 1
 
 
 class Entry:
-    """A part of a record; pydantic reads it (`record.made`) and rejects unknown fields."""
+    """A part of a record; pydantic reads it (`record.parse_entry`) and rejects unknown fields."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -76,8 +76,8 @@ class Circumstances(Entry):
     provenance: dict[str, Any]
 
 
-FLEW_APART = "weights are no longer numbers: what is answered from here on is chance; lower rate or strength"
-"""Note on a task whose training diverged."""
+DIVERGED = "weights are no longer numbers: what is answered from here on is chance; lower rate or strength"
+"""Note on a task whose training diverged. Records hold this text, and the report searches for it."""
 
 
 @dataclass(frozen=True)

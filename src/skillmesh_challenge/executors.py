@@ -65,7 +65,7 @@ class Workplace:
 
 @contextmanager
 def open_place(ref: BackboneRef, workers: int, threads: int, cluster: str | None = None) -> Iterator[Workplace]:
-    """Start workers, let each load the backbone, and yield the place to work.
+    """Start workers, let each load the backbone, and yield their executor.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class _InProcess(Executor):
 @contextmanager
 def _in_this_process(ref: BackboneRef, threads: int) -> Iterator[Workplace]:
     before = os.environ.get("SKILLMESH_THREADS")
-    _take_threads(threads)
+    _set_threads(threads)
     try:
         start = time.perf_counter()
         worker_backbone(ref)
@@ -127,7 +127,7 @@ def _on_cores(ref: BackboneRef, workers: int, threads: int) -> Iterator[Workplac
     spawned = multiprocessing.get_context("spawn")  # torch hangs in a forked process
     start = time.perf_counter()
     all_ready = spawned.Barrier(workers)
-    with ProcessPoolExecutor(workers, spawned, _begin, (threads, all_ready)) as pool:
+    with ProcessPoolExecutor(workers, spawned, _start_worker, (threads, all_ready)) as pool:
         for ready in [pool.submit(_load_and_wait_for_all, ref) for _ in range(workers)]:
             ready.result()
         yield Workplace(pool, "processes of this machine", workers, time.perf_counter() - start, True)
@@ -136,13 +136,13 @@ def _on_cores(ref: BackboneRef, workers: int, threads: int) -> Iterator[Workplac
 _all_ready: Any = None
 
 
-def _begin(threads: int, all_ready: Any) -> None:
+def _start_worker(threads: int, all_ready: Any) -> None:
     """Prepare a new worker process."""
     global _all_ready
     _all_ready = all_ready
     end_with_parent()
     process_is_ours()
-    _take_threads(threads)
+    _set_threads(threads)
 
 
 def end_with_parent() -> None:
@@ -170,7 +170,7 @@ def _load_and_wait_for_all(ref: BackboneRef) -> None:
         _all_ready.wait(600)
 
 
-def _take_threads(threads: int) -> None:
+def _set_threads(threads: int) -> None:
     os.environ["SKILLMESH_THREADS"] = str(threads)
 
 
@@ -200,6 +200,6 @@ def _on_dask(ref: BackboneRef, threads: int, address: str) -> Iterator[Workplace
 
 def _ready(ref: BackboneRef, threads: int) -> int:
     process_is_ours()
-    _take_threads(threads)
+    _set_threads(threads)
     worker_backbone(ref)
     return os.getpid()

@@ -24,7 +24,7 @@ from skillmesh_challenge.errors import RunError
 if TYPE_CHECKING:
     from skillmesh_challenge.stage import Stage
 
-LOOK = 0.5
+CHECK_SECONDS = 0.5
 """Seconds between checks of the banks."""
 PATIENCE = 300.0
 """Seconds without any new module in any node after which the run fails."""
@@ -54,7 +54,7 @@ class Served(NodeProcess):
         return tasks
 
 
-def leave_nothing_received(homes: Iterable[Path]) -> None:
+def remove_received(homes: Iterable[Path]) -> None:
     """Remove everything that agents received: what a killed run had fetched would not be counted again."""
     for home in homes:
         for name in RECEIVED:
@@ -66,7 +66,7 @@ def leave_nothing_received(homes: Iterable[Path]) -> None:
 def share_over_mesh(stage: Stage, homes: dict[str, Path], modules: int) -> Sharing:
     """Run the nodes until every node has every module; return what was sent."""
     with _nodes(homes) as nodes:
-        held = _until_all_hold_all(stage, nodes, modules)
+        held = _wait_for_all_modules(stage, nodes, modules)
         statuses = {node.name: node.status() for node in nodes}
     return Sharing(
         how="mesh",
@@ -93,7 +93,7 @@ def _nodes(homes: dict[str, Path]) -> Iterator[list[Served]]:
         stop_all(nodes)
 
 
-def _until_all_hold_all(stage: Stage, nodes: list[Served], modules: int) -> tuple[str, ...]:
+def _wait_for_all_modules(stage: Stage, nodes: list[Served], modules: int) -> tuple[str, ...]:
     """Wait until every node has every module; return the tasks that were in quarantine and were released."""
     advance = begin(stage.progress, "sharing over the mesh (modules)", len(nodes) * modules)
     held: set[str] = set()
@@ -113,4 +113,4 @@ def _until_all_hold_all(stage: Stage, nodes: list[Served], modules: int) -> tupl
         if time.monotonic() - changed > PATIENCE:
             logs = "\n".join(f"{node.name}: {node.last_words()}" for node in nodes[:5])
             raise RunError(f"the nodes received no module for {PATIENCE:.0f} s; their logs end with:\n{logs}")
-        time.sleep(LOOK)
+        time.sleep(CHECK_SECONDS)

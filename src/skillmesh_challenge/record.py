@@ -48,7 +48,7 @@ from skillmesh_challenge.entries import (
 )
 from skillmesh_challenge.errors import RunError
 
-Made = TypeVar("Made", bound=Entry)
+SomeEntry = TypeVar("SomeEntry", bound=Entry)
 _adapter = cache(TypeAdapter)
 """Reader of one kind of entry, cached because records are read often."""
 
@@ -103,14 +103,14 @@ def read_record(folder: str | Path) -> Record:
         )
     return Record(
         folder,
-        made(RunSettings, run["settings"]),
-        made(Circumstances, run["circumstances"]),
-        [made(Learned, _read(path)) for path in sorted((folder / "learned").glob("*.json"))],
-        [made(Step, _read(path)) for path in sorted((folder / "steps").glob("*.json"))],
-        _made_if_there(Confusions, folder / "confusions.json"),
-        _made_if_there(EntryAnswers, folder / "answers.json"),
-        _made_if_there(Sharing, folder / "sharing.json"),
-        _made_if_there(Bounds, folder / "bounds.json"),
+        parse_entry(RunSettings, run["settings"]),
+        parse_entry(Circumstances, run["circumstances"]),
+        [parse_entry(Learned, _read(path)) for path in sorted((folder / "learned").glob("*.json"))],
+        [parse_entry(Step, _read(path)) for path in sorted((folder / "steps").glob("*.json"))],
+        _parse_if_exists(Confusions, folder / "confusions.json"),
+        _parse_if_exists(EntryAnswers, folder / "answers.json"),
+        _parse_if_exists(Sharing, folder / "sharing.json"),
+        _parse_if_exists(Bounds, folder / "bounds.json"),
         _read(results) if (results := folder / "results.json").exists() else None,
         read_times(folder),
     )
@@ -134,10 +134,10 @@ def find_records(folders: Iterable[str | Path]) -> list[Path]:
     return runs
 
 
-def made(kind: type[Made], values: dict[str, Any]) -> Made:
+def parse_entry(kind: type[SomeEntry], values: dict[str, Any]) -> SomeEntry:
     """Return a part of a record read from JSON; raise RunError on missing or unknown fields and wrong types."""
     try:
-        entry: Made = _adapter(kind).validate_python(values)  # type: ignore[arg-type] # a class is hashable
+        entry: SomeEntry = _adapter(kind).validate_python(values)  # type: ignore[arg-type] # a class is hashable
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place, known = ".".join(map(str, first["loc"])), ", ".join(f.name for f in fields(kind))  # type: ignore[arg-type]
@@ -147,8 +147,8 @@ def made(kind: type[Made], values: dict[str, Any]) -> Made:
     return entry
 
 
-def _made_if_there(kind: type[Made], path: Path) -> Made | None:
-    return made(kind, _read(path)) if path.exists() else None
+def _parse_if_exists(kind: type[SomeEntry], path: Path) -> SomeEntry | None:
+    return parse_entry(kind, _read(path)) if path.exists() else None
 
 
 def _read(path: Path) -> dict[str, Any]:

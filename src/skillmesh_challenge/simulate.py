@@ -73,8 +73,8 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Proof:
-    """Result of the check of the growing on real tasks."""
+class GrowthCheck:
+    """Result of checking the method of growing tasks on real tasks."""
 
     real_tasks: int
     reach: float
@@ -88,40 +88,40 @@ class Proof:
 def simulate(
     agent: Core, paths: Sequence[Path], plan: ScalePlan, halves: int = HALVES, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Learn the tasks into a new agent, check the growing on halves of them, then grow, measure and report."""
+    """Learn the tasks into a new agent, check growing on halves of them, then grow them, measure and report."""
     _refuse_plan(paths, plan)
-    return scaled(agent, paths, plan, prove(agent, paths, halves, plan.seed, progress))
+    return scaled(agent, paths, plan, learn_and_check(agent, paths, halves, plan.seed, progress))
 
 
-def prove(
+def learn_and_check(
     agent: Core, paths: Sequence[Path], halves: int = HALVES, seed: int = 0, progress: Progress | None = None
-) -> Proof:
+) -> GrowthCheck:
     """Learn the tasks, and compare halves of them, grown to all, with all of them."""
     folders = [open_task(path, hold_out=("val", "test"), seed=seed, one_task=True) for path in paths]
     real = [_learned(agent, folder, progress) for folder in folders]
     rng = np.random.default_rng(seed)
     with threadpool_limits(1, "blas"):  # many small products: a second thread would cost more than it saves
         checked = check_growth(agent, real, halves, rng, progress)
-        return Proof(len(paths), _fitted(agent, real, rng), tuple(checked))
+        return GrowthCheck(len(paths), _fitted(agent, real, rng), tuple(checked))
 
 
-def scaled(agent: Core, paths: Sequence[Path], plan: ScalePlan, proof: Proof) -> dict[str, Any]:
+def scaled(agent: Core, paths: Sequence[Path], plan: ScalePlan, check: GrowthCheck) -> dict[str, Any]:
     """Grow what the agent has learned and return measurements; accuracy is left out if the check failed."""
-    scale = measured_apart(agent.home, [str(path) for path in paths], plan, proof.reach)
+    scale = measure_in_new_process(agent.home, [str(path) for path in paths], plan, check.reach)
     accuracy = {key: scale.pop(key) for key in ("task_found_accuracy", "final_accuracy", "known_unknown")}
     return {
         "simulated": SIMULATED,
-        "real_tasks": proof.real_tasks,
+        "real_tasks": check.real_tasks,
         "plan": asdict(plan),
-        "reach": proof.reach,
-        "check": [asdict(half) | {"gap": half.gap} for half in proof.halves],
-        "proven": proof.holds,
-        "extrapolated": accuracy if proof.holds else None,
+        "reach": check.reach,
+        "check": [asdict(half) | {"gap": half.gap} for half in check.halves],
+        "proven": check.holds,
+        "extrapolated": accuracy if check.holds else None,
         **scale,
     }
 
 
-def measured_apart(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> dict[str, Any]:
+def measure_in_new_process(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> dict[str, Any]:
     """Measure in a separate process, so that memory left over from learning and checking is not counted."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)

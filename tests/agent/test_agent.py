@@ -96,7 +96,7 @@ class TestAnswers:
             assert answer.confidence + sum(others) <= 1 + 1e-5
             assert len({(g.task, g.label) for g in answer.guesses}) == 5
 
-    def test_are_oftener_unknown_for_a_task_never_learned(self, taught: Core, mixed, strange):
+    def test_are_more_often_unknown_for_a_task_never_learned(self, taught: Core, mixed, strange):
         known, never = taught.answer(mixed), taught.answer(strange)
         assert np.mean([a.unknown for a in known]) < 0.06 < np.mean([a.unknown for a in never])
         # One in ten known images is as novel as the median of those of the other task, or fewer.
@@ -151,7 +151,7 @@ class TestAnswers:
         with pytest.raises(DataError, match=r"image 1 has no answer"):
             _ = answers[1].best
 
-    def test_need_a_task(self, new_agent: NewAgent, mixed: list[Path]):
+    def test_require_a_learned_task(self, new_agent: NewAgent, mixed: list[Path]):
         with pytest.raises(UnknownTaskError, match=r"knows no task yet; teach it one with agent\.learn, or"):
             new_agent().answer(mixed[0])
 
@@ -168,7 +168,7 @@ class TestFewImages:
         assert [(a.label, a.unknown) for a in answers] == [("circle", False), ("triangle", False)]
         assert all(np.isfinite([g.confidence for g in a.guesses]).all() for a in answers)
 
-    def test_of_the_compact_kind_too(self, new_agent: NewAgent, two_images: Path):
+    def test_two_images_make_a_compact_task(self, new_agent: NewAgent, two_images: Path):
         agent = new_agent(compact=True)
         module, _ = agent.learn(two_images)
         assert module.card.dim == 1024
@@ -219,7 +219,7 @@ class TestLearning:
         assert list(agent.bank.folder.glob("*.skill")) == []
         assert agent.tasks() == []
 
-    def test_tells_who_waits_until_all_is_done(self, new_agent: NewAgent, tiny_tasks: Path, mixed: list[Path]):
+    def test_reports_progress_to_the_end(self, new_agent: NewAgent, tiny_tasks: Path, mixed: list[Path]):
         agent, progress = new_agent(), Counting()
         agent.learn(tiny_tasks / "dice", progress=progress)
         list(agent.answer_each(mixed[:7], progress, 7))
@@ -249,7 +249,7 @@ class TestForgetting:
         assert all(g.task != "dice" for a in agent.answer(mixed) for g in a.guesses)
 
 
-def test_answers_are_outdated_until_the_mapper_knows_what_the_bank_holds(
+def test_answers_are_outdated_until_the_mapper_is_rebuilt_from_the_bank(
     new_agent: NewAgent, skill_files: dict[str, Path]
 ):
     agent = new_agent("olaf")
@@ -264,7 +264,9 @@ def test_answers_are_outdated_until_the_mapper_knows_what_the_bank_holds(
 
 
 class TestSharing:
-    def test_a_module_goes_out_and_in_byte_for_byte(self, new_agent: NewAgent, tiny_taught: Core, tmp_path: Path):
+    def test_a_module_is_exported_and_imported_byte_for_byte(
+        self, new_agent: NewAgent, tiny_taught: Core, tmp_path: Path
+    ):
         bob = new_agent("bob")
         tiny_taught.export("dice", tmp_path / "first.skill")
         module = bob.import_file(tmp_path / "first.skill")
@@ -283,7 +285,9 @@ class TestSharing:
         student.ledger.trust(taught.identity.public_key, "alice")
         assert student.answer(mixed) == taught.answer(mixed)
 
-    def test_two_teachers_of_one_name_are_told_apart(self, new_agent: NewAgent, tiny_tasks, skill_files, mixed):
+    def test_two_teachers_of_one_task_name_are_distinguished(
+        self, new_agent: NewAgent, tiny_tasks, skill_files, mixed
+    ):
         agent = new_agent("bob")
         agent.learn(tiny_tasks / "shapes", name="dice")
         agent.import_file(skill_files["dice"])
@@ -307,18 +311,18 @@ class TestSharing:
         agent.export("dice", tmp_path / "out.skill")
         assert [m.card.task for m in agent.tasks()] == ["dice"]
 
-    def test_to_a_folder_that_is_not_there_says_so(self, tiny_taught: Core, tmp_path: Path):
+    def test_to_a_missing_folder_raises_an_error(self, tiny_taught: Core, tmp_path: Path):
         with pytest.raises(AgentError, match=r"cannot write .*no-folder.*name a file in a folder that exists"):
             tiny_taught.export("dice", tmp_path / "no-folder" / "dice.skill")
         assert list(tmp_path.iterdir()) == []
 
-    def test_export_puts_no_file_in_the_place_of_a_device_or_pipe(self, tiny_taught: Core, tmp_path: Path):
+    def test_export_does_not_replace_a_device_or_pipe(self, tiny_taught: Core, tmp_path: Path):
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(AgentError, match="is a device or a pipe; expected the name of a file"):
             tiny_taught.export("dice", tmp_path / "pipe")
         assert (tmp_path / "pipe").is_fifo()
 
-    def test_across_backbones_is_refused_with_both_named(self, new_agent, skill_files, other_calibration):
+    def test_across_backbones_is_refused_and_both_are_named(self, new_agent, skill_files, other_calibration):
         agent = new_agent(calibration=other_calibration)
         with pytest.raises(BackboneMismatchError) as caught:
             agent.import_file(skill_files["dice"])
@@ -349,29 +353,29 @@ class TestMesh:
     def slot(self, agent: Core, task: str = "dice") -> Slot:
         return Slot(agent.identity.public_key, task)
 
-    def told_everyone(self, agent: Core, task: str = "dice") -> None:
+    def announce_again(self, agent: Core, task: str = "dice") -> None:
         """As a node does that runs."""
         module = agent.bank.find(task)
         notice = announce(module.card, module.id, agent.bank.file_of(module), agent.identity)
         agent.ledger.merge([notice], agent.identity.public_key)
 
-    def test_what_is_learned_is_announced_in_the_ledger(self, dora: Core):
+    def test_a_learned_task_is_announced_in_the_ledger(self, dora: Core):
         (notice,) = dora.ledger.view().known.values()
         assert (notice.task, notice.version, notice.teacher) == ("dice", 1, "dora")
 
-    def test_what_was_kept_to_try_others_on_goes_with_the_task(self, dora: Core):
+    def test_validation_images_are_removed_with_the_task(self, dora: Core):
         assert len(list((dora.home / "validation").iterdir())) == 1
         dora.forget("dice")
         assert list((dora.home / "validation").iterdir()) == []
 
-    def test_versions_count_on_after_forgetting(self, dora: Core, tiny_tasks: Path):
+    def test_versions_continue_after_forgetting(self, dora: Core, tiny_tasks: Path):
         dora.forget("dice")
         assert dora.learn(tiny_tasks / "dice")[0].card.version == 2
 
     @pytest.mark.parametrize("told", [True, False])
-    def test_versions_count_on_after_withdrawing(self, dora: Core, tiny_tasks: Path, told: bool):
+    def test_versions_continue_after_withdrawing(self, dora: Core, tiny_tasks: Path, told: bool):
         if told:
-            self.told_everyone(dora)
+            self.announce_again(dora)
         dora.withdraw("dice")
         module, _ = dora.learn(tiny_tasks / "dice")
         assert module.card.version == 2
@@ -379,7 +383,7 @@ class TestMesh:
         dora.withdraw("dice")
         assert dora.ledger.latest_version(self.slot(dora)) == 2
 
-    def test_versions_count_on_in_another_process(self, dora: Core, tiny_tasks: Path, one_network: None):
+    def test_versions_continue_in_another_process(self, dora: Core, tiny_tasks: Path, one_network: None):
         dora.withdraw("dice")
         assert Core(dora.home).learn(tiny_tasks / "dice")[0].card.version == 2
 
@@ -390,7 +394,7 @@ class TestMesh:
         assert dora.ledger.view().known == {self.slot(dora): notice}
 
     def test_a_task_may_be_withdrawn_after_it_was_forgotten(self, dora: Core):
-        self.told_everyone(dora)
+        self.announce_again(dora)
         dora.forget("dice")
         assert dora.withdraw("dice").version == 1
         assert isinstance(dora.ledger.view().known[self.slot(dora)], Withdrawal)
@@ -411,7 +415,7 @@ class TestMesh:
         assert len(dora.tasks()) == 1
         assert not any(isinstance(notice, Withdrawal) for notice in dora.ledger.view().known.values())
 
-    def test_what_its_teacher_has_withdrawn_is_not_imported(self, new_agent: NewAgent, dora: Core, tmp_path: Path):
+    def test_a_withdrawn_module_is_not_imported(self, new_agent: NewAgent, dora: Core, tmp_path: Path):
         student = new_agent("student")
         dora.export("dice", tmp_path / "dice.skill")
         student.ledger.merge([dora.withdraw("dice")], "dora")  # heard, although Dora is not trusted
@@ -430,7 +434,7 @@ class TestMesh:
         dora.export("dice", tmp_path)
         assert student.import_file(tmp_path / "dice.skill").card.version == 2
 
-    def test_what_was_forgotten_is_marked_until_it_is_taken_or_learned_again(
+    def test_a_forgotten_task_is_marked_until_it_is_imported_or_learned_again(
         self, dora: Core, skill_files: dict[str, Path], tiny_tasks: Path
     ):
         latin = dora.import_file(skill_files["latin"])
@@ -441,7 +445,7 @@ class TestMesh:
         dora.learn(tiny_tasks / "dice")
         assert Core(dora.home).ledger.view().forgotten == frozenset()
 
-    def test_what_is_unknown_cannot_be_forgotten(self, dora: Core):
+    def test_an_unknown_task_cannot_be_forgotten(self, dora: Core):
         with pytest.raises(UnknownTaskError):
             dora.forget("latin")
         assert dora.ledger.view().forgotten == frozenset()
@@ -452,14 +456,16 @@ class TestMesh:
         assert agent.learn(tiny_tasks / "latin")[0].card.tags is None
 
     @pytest.mark.parametrize("tags", [["Toys"], ["a b"], [""], [str(i) for i in range(17)]])
-    def test_bad_tags_cost_no_learning(self, new_agent: NewAgent, tiny_tasks: Path, monkeypatch, tags: list[str]):
+    def test_bad_tags_are_refused_before_learning(
+        self, new_agent: NewAgent, tiny_tasks: Path, monkeypatch, tags: list[str]
+    ):
         monkeypatch.setattr("skillmesh.core.study", lambda *_: pytest.fail("too late"))
         with pytest.raises(AgentError, match=r"a tag is .*, expected .*; choose another"):
             new_agent().learn(tiny_tasks / "dice", tags=tags)
 
 
 class TestHome:
-    def test_open_makes_an_agent_with_defaults(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_open_creates_an_agent_with_defaults(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("SKILLMESH_HOME", str(tmp_path / "new"))
         agent = Core.open()
         assert agent.home == tmp_path / "new"
@@ -468,16 +474,16 @@ class TestHome:
         assert Core.open().identity == agent.identity
         assert (agent.home / "key.pem").stat().st_mode & 0o077 == 0
 
-    def test_is_found_again_with_all_its_tasks(self, tiny_taught: Core, mixed: list[Path], one_network):
+    def test_opens_again_with_all_its_tasks(self, tiny_taught: Core, mixed: list[Path], one_network):
         again = Core(tiny_taught.home)
         assert again.tasks() == tiny_taught.tasks()
         assert again.answer(mixed[:3]) == tiny_taught.answer(mixed[:3])
 
-    def test_is_not_made_twice(self, tiny_taught: Core):
+    def test_is_not_created_twice(self, tiny_taught: Core):
         with pytest.raises(AgentError, match=r"there is an agent at .* already"):
             create_home(tiny_taught.home)
 
-    def test_that_is_missing_or_damaged_says_what_to_do(self, tmp_path: Path):
+    def test_that_is_missing_or_damaged_raises_an_error_with_advice(self, tmp_path: Path):
         with pytest.raises(
             AgentError, match=r"no agent at .*; name another home, or create one.* `skillmesh init`"
         ):
@@ -493,16 +499,16 @@ class TestHome:
         [{"name": ""}, {"name": "x" * 65}, {"anchor": "magic"}, {"variance_floor": 1e9}, {"backbone": "none"}],
         ids=str,
     )
-    def test_of_impossible_settings_is_not_made(self, tmp_path: Path, settings: dict[str, object]):
+    def test_with_impossible_settings_is_not_created(self, tmp_path: Path, settings: dict[str, object]):
         with pytest.raises(SkillmeshError):
             create_home(tmp_path / "home", **settings)
         assert not (tmp_path / "home" / "agent.json").exists()
         create_home(tmp_path / "home", name="better")
         assert Core(tmp_path / "home").name == "better"
 
-    def test_under_a_file_is_not_made(self, tmp_path: Path):
+    def test_at_the_path_of_a_file_is_not_created(self, tmp_path: Path):
         (tmp_path / "file").write_text("in the way")
-        with pytest.raises(AgentError, match="cannot make an agent at"):
+        with pytest.raises(AgentError, match="cannot create an agent at"):
             create_home(tmp_path / "file")
 
     def test_keeps_its_calibration_wherever_it_moves(self, tmp_path, other_calibration, monkeypatch):
@@ -516,7 +522,7 @@ class TestHome:
         monkeypatch.chdir("/")
         assert Core(tmp_path / "there").bank.backbone == fingerprint
 
-    def test_needs_a_calibration_that_is_one(self, tmp_path: Path):
+    def test_with_an_invalid_calibration_is_not_created(self, tmp_path: Path):
         (tmp_path / "c.safetensors").write_bytes(b"no")
         with pytest.raises(CalibrationError, match="cannot be read as a calibration"):
             create_home(tmp_path / "home", calibration=tmp_path / "c.safetensors")

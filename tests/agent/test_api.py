@@ -71,7 +71,7 @@ def test_the_agent_has_few_public_members_and_its_help_can_be_read():
     assert len(skillmesh.__doc__ or "") < 500
 
 
-def test_all_public_names_are_there_with_a_docstring():
+def test_all_public_names_exist_with_a_docstring():
     for name in skillmesh.__all__:
         value = getattr(skillmesh, name)
         assert name.startswith("__") or inspect.getdoc(value), name
@@ -96,7 +96,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_examples_in_docstrings_hold(name: str, agent: Agent):
+def test_the_examples_in_docstrings_run(name: str, agent: Agent):
     module = importlib.import_module(name)
     names = {"agent": agent, "Agent": Agent, "skillmesh": skillmesh}
     names |= {public: getattr(skillmesh, public) for public in skillmesh.__all__}
@@ -131,7 +131,7 @@ def test_messages_name_arguments_to_programs_and_options_to_commands(agent: Agen
 # What it does.
 
 
-def test_an_agent_is_made_where_there_is_none_and_opened_where_there_is_one(photos: Path):
+def test_an_agent_is_created_if_there_is_none_and_otherwise_opened(photos: Path):
     with Agent("new") as agent:
         assert agent.tasks() == []
         result = agent.learn("photos/dice")
@@ -141,7 +141,7 @@ def test_an_agent_is_made_where_there_is_none_and_opened_where_there_is_one(phot
         assert "1 task" in repr(again)
 
 
-def test_learning_says_what_came_of_it_in_one_object(agent: Agent):
+def test_learning_returns_its_result_in_one_object(agent: Agent):
     result = agent.learn("photos/shapes", tags=["drawn"])
     assert isinstance(result, LearnResult)
     assert result.task == result.module.card.task == "shapes"
@@ -226,7 +226,7 @@ def test_options_come_in_groups(agent: Agent, tmp_path: Path):
         agent.learn("photos/shapes", adaptation=Adaptation("sometimes"))  # type: ignore[arg-type]
 
 
-def test_an_image_that_cannot_be_read_raises_alone_and_is_told_among_others(agent: Agent, photos: Path):
+def test_an_unreadable_image_raises_alone_and_is_reported_among_others(agent: Agent, photos: Path):
     (photos / "broken.png").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"broken\.png"):
         agent.predict("broken.png")
@@ -306,7 +306,7 @@ def test_two_agents_share_from_python(agent: Agent):
         assert other.predict("basket.jpg").label == "five"
 
 
-def test_a_module_goes_out_and_in_as_a_file_and_is_forgotten(agent: Agent):
+def test_a_module_is_exported_imported_and_forgotten(agent: Agent):
     written = agent.export("dice", "dice.skill")
     with Agent("other", backbone=agent.backbone) as other:
         module = other.import_file(written)
@@ -317,7 +317,7 @@ def test_a_module_goes_out_and_in_as_a_file_and_is_forgotten(agent: Agent):
             other.withdraw("dice")
 
 
-def test_a_share_that_is_refused_or_over_leaves_the_agent_as_it_was(agent: Agent):
+def test_sharing_that_is_refused_or_has_ended_leaves_the_agent_unchanged(agent: Agent):
     def state() -> tuple[object, ...]:
         return ledger.open_trust, ledger.per_teacher, agent._core.rebuilds_itself
 
@@ -339,7 +339,7 @@ def test_a_share_that_is_refused_or_over_leaves_the_agent_as_it_was(agent: Agent
     assert state() == before
 
 
-def test_what_a_program_changes_while_it_shares_counts_in_its_next_answer(agent: Agent, photos: Path):
+def test_a_change_while_sharing_counts_in_the_next_answer(agent: Agent, photos: Path):
     star = next((photos / "photos" / "shapes" / "test").glob("*/*"))
     assert agent.predict(star).task != "shapes"
     with agent.share(network="machine"):
@@ -358,7 +358,7 @@ def test_a_node_of_a_program_is_not_stopped_by_others(agent: Agent):
         assert node.sync(seconds=0.1) is False
 
 
-def test_a_dataset_is_not_read_where_its_task_cannot_be_stored(agent: Agent):
+def test_a_dataset_is_not_read_if_its_task_cannot_be_stored(agent: Agent):
     read: list[int] = []
 
     def images() -> Iterator[tuple[str, str]]:
@@ -391,13 +391,13 @@ def test_numbers_do_not_become_classes_of_a_task_that_has_names(agent: Agent, ph
     assert agent.extend("dice", paths, numbers, classes=classes).classes == tuple(classes)
 
 
-def test_validation_images_are_measured_where_a_folder_has_no_test_images(agent: Agent, photos: Path):
+def test_validation_images_are_measured_if_a_folder_has_no_test_images(agent: Agent, photos: Path):
     shutil.rmtree(photos / "photos" / "dice" / "test")
     images = len(list((photos / "photos" / "dice" / "val").glob("*/*")))
     assert agent.evaluate("photos/dice").tasks[0].test_images <= images
 
 
-def test_an_agent_that_is_closed_says_so(photos: Path):
+def test_a_closed_agent_raises_an_error(photos: Path):
     agent = Agent("closed")
     agent.close()
     agent.close()
@@ -407,7 +407,7 @@ def test_an_agent_that_is_closed_says_so(photos: Path):
             use()
 
 
-def test_images_are_taken_as_they_are_needed(agent: Agent):
+def test_images_are_read_as_they_are_needed(agent: Agent):
     taken: list[int] = []
 
     class Many:
@@ -422,7 +422,7 @@ def test_images_are_taken_as_they_are_needed(agent: Agent):
 
 WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "name: found none; expected a name for the task": ((["a.png", "c.png"], ["x", "y"]), {}),
-    "classes: found some for a folder or zip": (("photos/dice",), {"classes": ["one"]}),
+    "classes: found names for a folder or zip": (("photos/dice",), {"classes": ["one"]}),
     "labels: found 'x'": ((["a.png"], "x"), {"name": "t"}),
     "name: found 5 (int)": ((["a.png", "c.png"], ["x", "y"]), {"name": 5}),
     "note: found 5 (int)": (("photos/dice",), {"note": 5}),
@@ -438,7 +438,7 @@ def test_wrong_arguments_are_named(expected: str, agent: Agent):
     assert len(agent.tasks()) == 1
 
 
-def test_the_face_takes_the_options_of_the_core():
+def test_the_public_methods_have_all_options_of_the_core():
     """Each option is named in both: one that is added to the core alone would be out of reach from Python."""
     for face, core in {"learn": "learn", "extend": "continue_task", "compose": "compose"}.items():
         own = set(inspect.signature(getattr(Agent, face)).parameters)

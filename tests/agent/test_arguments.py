@@ -133,7 +133,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_values_give_our_error(data: st.DataObject, tiny_taught: Core):
+def test_any_values_raise_a_skillmesh_error(data: st.DataObject, tiny_taught: Core):
     """Whatever a method is called with: nothing is there by these names, so our error it must be."""
     name = data.draw(
         st.sampled_from(
@@ -150,7 +150,7 @@ def test_any_values_give_our_error(data: st.DataObject, tiny_taught: Core):
 @given(
     option=st.sampled_from(sorted(set(ARGUMENTS) & set(inspect.signature(Core.learn).parameters))), value=VALUES
 )
-def test_any_option_of_learn_gives_our_error(option: str, value: Any, tiny_taught: Core):
+def test_any_value_of_an_option_of_learn_raises_a_skillmesh_error(option: str, value: Any, tiny_taught: Core):
     words: dict[str, Any] = {"task": "no-such-folder"} | {option: value}
     with pytest.raises(SkillmeshError):
         tiny_taught.learn(**words)
@@ -172,17 +172,17 @@ class TestAccepted:
 
 
 class TestChecked:
-    def test_missing_and_unknown_arguments_are_pythons_own_error(self, tiny_taught: Core):
+    def test_missing_and_unknown_arguments_raise_pythons_own_error(self, tiny_taught: Core):
         with pytest.raises(TypeError, match=r"learn\(\) missing 1 required positional argument: 'task'"):
             tiny_taught.learn()  # type: ignore[call-arg]
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'epoch'"):
             tiny_taught.learn("x", epoch=3)  # type: ignore[call-arg]
 
     def test_a_new_argument_must_have_a_check(self):
-        with pytest.raises(AssertionError, match="says nothing about \\['odd'\\]"):
+        with pytest.raises(AssertionError, match="has no check for \\['odd'\\]"):
             checked()(lambda odd: odd)
 
-    def test_signature_and_words_stay(self):
+    def test_signature_and_docstring_are_kept(self):
         assert list(inspect.signature(Core.export).parameters) == ["self", "task", "path"]
         assert Core.export.__doc__ is not None
 

@@ -70,7 +70,7 @@ class TestOnATerminal:
         assert name.endswith("_1.jpg")
         assert line.split("  ")[1] == photo.parent.name
 
-    def test_the_teacher_is_shown_only_where_there_are_several(
+    def test_the_teacher_is_shown_only_if_there_are_several(
         self, ask: Command, terminal: Terminal, photo: Path, new_agent, command: Command, tiny_tasks: Path
     ):
         terminal(80)
@@ -92,7 +92,7 @@ class TestOnATerminal:
         line = capsys.readouterr().out
         assert line.split() == ["a.jpg", "apple", "food", "90", "%", "or", "plum", "6", "%"]
 
-    def test_unknown_names_what_is_nearest(
+    def test_an_unknown_image_shows_the_nearest_class(
         self, ask: Command, terminal: Terminal, strange: list[Path], taught, command
     ):
         terminal(80)
@@ -108,7 +108,7 @@ class TestOnATerminal:
         terminal(200)
         assert str(path) in ask(path).out
 
-    def test_names_cannot_move_the_cursor_or_widen_the_line(
+    def test_names_cannot_move_the_cursor_or_exceed_the_line(
         self, ask: Command, terminal: Terminal, photo: Path, tmp_path: Path
     ):
         with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
@@ -154,7 +154,7 @@ class TestForPrograms:
         assert any(a["unknown"] and a["label"] is None and a["guesses"] for a in said["answers"])
         assert len(said["answers"]) == 1 + len(strange)
 
-    def test_json_is_valid_for_names_that_are_no_text(self, ask: Command, photo: Path, tmp_path: Path):
+    def test_json_is_valid_for_names_that_are_not_text(self, ask: Command, photo: Path, tmp_path: Path):
         odd = tmp_path / os.fsdecode(b"bad\xff.jpg")
         shutil.copy(photo, odd)
         said = json.loads(ask(odd, "--json").out.encode())
@@ -176,7 +176,7 @@ class TestForPrograms:
 
 
 class TestInputs:
-    def test_wrong_ones_among_right_ones_cost_a_line_each(self, ask: Command, photo: Path, tmp_path: Path):
+    def test_each_unusable_input_gets_one_line(self, ask: Command, photo: Path, tmp_path: Path):
         (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff broken")
         (tmp_path / "notes.txt").write_text("milk, bread")
         wrong = ["nowhere.jpg", "https://example.org//a.jpg", tmp_path / "bad.jpg", tmp_path / "notes.txt"]
@@ -196,7 +196,7 @@ class TestInputs:
         ran = ask("https://example.org//photos/a.jpg")
         assert "https://example.org//photos/a.jpg is an address" in ran.err
 
-    def test_what_is_no_image_is_said_before_the_backbone_is_loaded(
+    def test_a_file_that_is_not_an_image_is_reported_before_the_backbone_is_loaded(
         self, ask: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr("skillmesh.core.Backbone.load", lambda *_, **__: pytest.fail("loaded"))
@@ -229,7 +229,7 @@ class TestInputs:
 
 
 class TestManyImages:
-    def test_are_taken_a_few_at_a_time(self, tiny_taught: Core, photo: Path):
+    def test_are_read_a_few_at_a_time(self, tiny_taught: Core, photo: Path):
         taken = 0
 
         def images() -> Iterator[Path]:
@@ -243,7 +243,7 @@ class TestManyImages:
         assert taken == WINDOW
         assert len(list(answers)) == 3 * WINDOW - 1
 
-    def test_are_written_as_they_come(
+    def test_are_written_as_they_are_answered(
         self, ask: Command, photo: Path, monkeypatch: pytest.MonkeyPatch, tiny_taught: Core
     ):
         """What was answered before a failure is out already, and JSON is whole."""

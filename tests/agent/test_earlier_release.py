@@ -46,7 +46,7 @@ def test_a_home_of_an_earlier_release_answers_as_it_did(old: Core) -> None:
     answers_as_before(old)
 
 
-def test_a_home_of_an_earlier_release_goes_on_learning(old: Core, tiny_tasks: Path) -> None:
+def test_a_home_of_an_earlier_release_can_learn_more(old: Core, tiny_tasks: Path) -> None:
     old.learn(tiny_tasks / "latin")
     assert {module.card.task for module in old.tasks()} == {"shapes", "dice", "latin"}
     assert old.forget("shapes").card.task == "shapes"

@@ -96,7 +96,7 @@ print(allocator.keep_freed_memory())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc's allocator is tuned")
 @pytest.mark.parametrize(("whose", "tuned"), [("ours", "True"), ("theirs", "False")])
-def test_only_a_process_of_our_own_has_its_allocator_tuned(whose: str, tuned: str):
+def test_the_allocator_is_tuned_only_in_skillmesh_processes(whose: str, tuned: str):
     environment = {name: value for name, value in os.environ.items() if name != "SKILLMESH_MALLOC"}
     ran = subprocess.run([sys.executable, "-c", COMMAND, whose], capture_output=True, text=True, env=environment)
     assert ran.stdout.strip() == tuned, ran.stderr
@@ -118,13 +118,13 @@ assert not logging.getLogger().handlers
 """
 
 
-def test_while_a_noisy_library_loads_the_program_still_logs():
+def test_the_program_can_log_while_a_noisy_library_loads():
     ran = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, env=PLAIN)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.splitlines() == ["of the program's other thread", "of the program", "later"]
 
 
-def test_levels_of_noisy_loggers_come_back_after_an_error():
+def test_levels_of_noisy_loggers_are_restored_after_an_error():
     noisy = logging.getLogger("noisy.of.a.test")
     noisy.setLevel(logging.DEBUG)
     filters = list(logging.getLogger().filters)

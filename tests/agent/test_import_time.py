@@ -38,13 +38,13 @@ except SystemExit as end:
 
 
 @pytest.mark.parametrize("code", ["import skillmesh", HELP], ids=["import", "help"])
-def test_nothing_heavy_is_loaded(code: str):
+def test_no_heavy_library_is_imported(code: str):
     code += f"\nimport sys\nprint('loaded:', *(set(sys.modules) & set({HEAVY!r})))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PLAIN, check=True)
     assert ran.stdout.splitlines()[-1] == "loaded:"
 
 
-def test_help_names_all_commands_and_costs_little():
+def test_help_names_all_commands_and_is_fast():
     command = Path(sys.executable).with_name("skillmesh")
     costs = []
     for _ in range(5):
@@ -60,7 +60,7 @@ def test_help_names_all_commands_and_costs_little():
         assert f"\n  {name} " in ran.stdout
 
 
-def test_the_public_names_are_found_when_they_are_asked_for():
+def test_public_names_are_imported_on_first_use():
     import skillmesh
 
     assert skillmesh.Agent.__module__ == "skillmesh.agent"

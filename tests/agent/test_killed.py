@@ -110,7 +110,7 @@ class Killer:
         assert said[0] == "ready"
         return said[1:]
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         assert self._process.stdin
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -134,7 +134,7 @@ def opened(home: Path, agent: Core) -> Bank:
     return bank
 
 
-def test_import_and_forget_killed_anywhere_leave_a_whole_bank(new_agent, tiny_taught, skill_files, mixed):
+def test_import_and_forget_killed_at_any_time_leave_a_whole_bank(new_agent, tiny_taught, skill_files, mixed):
     agent = new_agent()
     agent.import_file(skill_files["shapes"])  # an earlier module, which must never be lost
     others = [skill_files[name] for name in ("dice", "latin", "greek")]
@@ -151,7 +151,7 @@ def test_import_and_forget_killed_anywhere_leave_a_whole_bank(new_agent, tiny_ta
             for path in others:  # the next child imports all of them: what was interrupted can be done again
                 if path.stem in held:
                     Core(agent.home).forget(path.stem)
-            killer.go_on()
+            killer.proceed()
     assert middle > 5, "most kills should come in the middle of something"
     whole = Core(agent.home)
     for path in others:
@@ -159,7 +159,7 @@ def test_import_and_forget_killed_anywhere_leave_a_whole_bank(new_agent, tiny_ta
     assert [a.shared() for a in whole.answer(mixed[:8])] == [a.shared() for a in tiny_taught.answer(mixed[:8])]
 
 
-def test_learning_killed_anywhere_leaves_one_whole_version(new_agent: NewAgent, tiny_tasks, skill_files, mixed):
+def test_learning_killed_at_any_time_leaves_one_whole_version(new_agent: NewAgent, tiny_tasks, skill_files, mixed):
     agent = new_agent()
     agent.import_file(skill_files["shapes"])
     agent.learn(tiny_tasks / "dice")
@@ -175,14 +175,16 @@ def test_learning_killed_anywhere_leaves_one_whole_version(new_agent: NewAgent, 
             # What was said to be learned is there; one more may be, that nobody lived to tell of.
             assert bank.find("dice").card.version - version in (0, 1)
             version = bank.find("dice").card.version
-            killer.go_on()
+            killer.proceed()
     assert middle > 0, "some kills should come in the middle of writing"
     survivor = Core(agent.home)
     assert survivor.learn(tiny_tasks / "dice", replace=True)[0].card.version == version + 1
     assert all(a.best.task in ("shapes", "dice") for a in survivor.answer(mixed))
 
 
-def test_a_kill_between_writing_and_removing_leaves_the_newer(new_agent: NewAgent, tiny_tasks, monkeypatch):
+def test_a_kill_between_writing_and_removing_leaves_the_newer_version(
+    new_agent: NewAgent, tiny_tasks, monkeypatch
+):
     """The one moment at which two versions lie in the bank."""
     agent = new_agent()
     agent.learn(tiny_tasks / "dice")
@@ -200,7 +202,7 @@ def test_a_kill_between_writing_and_removing_leaves_the_newer(new_agent: NewAgen
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["learn", "import"])
-def test_the_command_killed_anywhere_can_be_run_again(
+def test_a_command_killed_at_any_time_can_be_run_again(
     new_agent: NewAgent, tiny_tasks, skill_files, tmp_path, verb
 ):
     agent = new_agent()

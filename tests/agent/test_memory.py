@@ -25,14 +25,14 @@ print(len(agent.bank), *sorted({"torch", "scipy", "sklearn", "PIL"} & set(sys.mo
 """
 
 
-def test_modules_are_carried_and_judged_without_what_learning_needs(tiny_taught: Core):
+def test_modules_are_stored_and_vetted_without_the_libraries_for_learning(tiny_taught: Core):
     ran = subprocess.run(
         [sys.executable, "-c", CARRY, tiny_taught.home], capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == ["4"]
 
 
-def test_a_calibration_is_unpacked_only_where_it_is_used(tiny_taught: Core):
+def test_only_the_used_parts_of_a_calibration_are_unpacked(tiny_taught: Core):
     agent = Core(tiny_taught.home)
     agent.mapper()
     assert "basis" not in vars(agent.calibration)
@@ -41,7 +41,7 @@ def test_a_calibration_is_unpacked_only_where_it_is_used(tiny_taught: Core):
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 300])
-def test_a_triangle_is_inverted_by_halves(size: int):
+def test_a_triangular_matrix_is_inverted_by_halves(size: int):
     values = np.random.default_rng(size).standard_normal((size, 2 * size))
     root = np.linalg.cholesky(values @ values.T)
     inverse = lower_inverse(root)
@@ -49,7 +49,7 @@ def test_a_triangle_is_inverted_by_halves(size: int):
     assert np.array_equal(inverse, np.tril(inverse))
 
 
-def test_a_scorer_built_part_by_part_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch):
+def test_a_scorer_built_in_parts_equals_one_built_at_once(monkeypatch: pytest.MonkeyPatch):
     rng, dim = np.random.default_rng(0), 2 * COLUMNS + 40
 
     def some(rank: int) -> LowRank:
@@ -67,7 +67,7 @@ def test_a_scorer_built_part_by_part_is_that_of_the_whole(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("size", [1, COLUMNS, 2 * COLUMNS + 40])
-def test_a_root_is_inverted_where_the_matrix_lies(size: int):
+def test_a_cholesky_factor_is_inverted_in_place(size: int):
     values = np.random.default_rng(size).standard_normal((size, 2 * size))
     matrix = values @ values.T
     expected = lower_inverse(np.linalg.cholesky(matrix))
@@ -76,7 +76,7 @@ def test_a_root_is_inverted_where_the_matrix_lies(size: int):
 
 
 @pytest.mark.parametrize("size", [1, 7, COLUMNS, 2 * COLUMNS + 41])
-def test_two_matrices_are_rounded_into_the_memory_of_one(size: int):
+def test_two_matrices_are_converted_to_single_precision_in_the_memory_of_one(size: int):
     one, other = np.random.default_rng(size).standard_normal((2, size, size))
     expected = one.astype(np.float32), other.astype(np.float32)
     found = both_in_single(one, other)

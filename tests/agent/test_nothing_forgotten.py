@@ -52,7 +52,7 @@ def give(giver: Core, taker: Core, names: list[str], folder: Path) -> None:
 # --- with drawn tasks
 
 
-def test_the_first_heads_outputs_stay_to_the_bit(new_agent: NewAgent, demo_tasks: Path, mixed: list[Path]):
+def test_the_first_heads_outputs_stay_identical(new_agent: NewAgent, demo_tasks: Path, mixed: list[Path]):
     agent = new_agent()
     agent.learn(demo_tasks / "shapes")
     x = described(agent, mixed)
@@ -63,7 +63,7 @@ def test_the_first_heads_outputs_stay_to_the_bit(new_agent: NewAgent, demo_tasks
     assert outputs(agent, "shapes", x) == before
 
 
-def test_the_order_in_which_modules_came_does_not_matter(new_agent: NewAgent, taught, mixed, strange, tmp_path):
+def test_the_order_of_imports_does_not_matter(new_agent: NewAgent, taught, mixed, strange, tmp_path):
     batch = [*mixed, *strange]
     expected = [answer.shared() for answer in taught.answer(batch)]
     for order in (LEARNED[::-1], ("latin", "shapes", "greek", "dice")):
@@ -115,7 +115,7 @@ def test_test_images_and_their_labels_change_no_tensor(new_agent: NewAgent, taug
         assert module.card.validation_accuracy == taught.bank.find("dice").card.validation_accuracy
 
 
-def test_labels_are_equal_for_any_batch(taught: Core, mixed: list[Path], strange: list[Path]):
+def test_labels_do_not_depend_on_the_batch(taught: Core, mixed: list[Path], strange: list[Path]):
     batch = [*mixed, *strange]
     together = taught.answer(batch)
     alone = [taught.answer(image) for image in batch]
@@ -200,7 +200,7 @@ def real_batch(real: tuple[Core, list[Path]]) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_real_first_heads_outputs_stay_to_the_bit(new_agent: NewAgent, real, real_batch: list[bytes]):
+def test_real_first_heads_outputs_stay_identical(new_agent: NewAgent, real, real_batch: list[bytes]):
     agent, paths = real
     alone = fresh(new_agent)
     alone.learn(paths[0])

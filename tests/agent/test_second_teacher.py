@@ -56,7 +56,7 @@ def takes(agent: Core, newcomer: Module) -> int:
     ids=["the same names", "another spelling", "the plural"],
 )
 @pytest.mark.parametrize("own", [True, False], ids=["own images", "probes"])
-def test_an_honest_second_teacher_that_spells_names_its_own_way_is_let_in(
+def test_an_honest_second_teacher_with_other_spellings_is_accepted(
     spelled: Callable[[str], str], own: bool, new_agent: NewAgent, first: Core, shapes: TaskImages
 ) -> None:
     newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], spelled, backwards=True))
@@ -74,7 +74,7 @@ def test_a_dishonest_second_teacher_with_swapped_labels_is_held(
     assert "own validation images" in held.reason
 
 
-def test_swapped_labels_are_held_where_errors_prove_nothing(
+def test_swapped_labels_are_held_even_if_errors_prove_nothing(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
     """A first teacher whose own head is wrong half of the time by its card excuses many errors of a second."""
@@ -89,7 +89,7 @@ def test_swapped_labels_are_held_where_errors_prove_nothing(
     assert judged(agent, second(new_agent, dealt(shapes, 2)[1])).accepted
 
 
-def test_one_who_calls_the_same_images_something_else_is_held(
+def test_a_teacher_with_other_names_for_the_same_images_is_held(
     new_agent: NewAgent, first: Core, shapes: TaskImages
 ) -> None:
     newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], lambda name: f"no {name}"))

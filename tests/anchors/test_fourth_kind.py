@@ -103,12 +103,12 @@ class Divisible(Adding):
 
 NEW: dict[str, type[Plain]] = {kind.kind: kind for kind in (Plain, Adding, Divisible)}
 MODELS: dict[type[BaseModel], str] = {AgentConfig: "anchor", Card: "anchors", Announcement: "anchors"}
-"""Where a choice of `AnchorKind` stands."""
+"""Fields that hold an `AnchorKind`, by model."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered() -> Iterator[None]:
-    """Do what a file for each, and its name among `AnchorKind`, would do when the package is imported."""
+    """Register the kinds as a file for each, and its name in `AnchorKind`, would on import."""
     choice = Literal["sketch", "gmmc", "maha", "plain", "adding", "divisible"]
     with pytest.MonkeyPatch.context() as patch:
         for kind, anchor in NEW.items():
@@ -194,7 +194,7 @@ def test_a_received_module_of_a_new_kind_is_vetted(new_agent: NewAgent, demo_tas
     shapes, quarantine = agent.bank.find("shapes"), quarantine_of(agent, list(agent.bank))
     assert quarantine.judge(list(agent.bank), [stranger]).accepted == (stranger,)
     inner = NEW[kind].read(shapes.tensors).inner
-    nearer = NEW[kind](replace(inner, means=inner.means * np.float32(0.98)))  # to everything: it wins images
+    nearer = NEW[kind](replace(inner, means=inner.means * np.float32(0.98)))  # to all images, so that it wins them
     second = forged(shapes, nearer.tensors())
     assert quarantine.judge(list(agent.bank), [second]).accepted == (second,)
     liar = forged(shapes, nearer.tensors(), classes=shapes.card.classes[1:] + shapes.card.classes[:1])

@@ -1,4 +1,4 @@
-"""The mapper: what it finds on the probes, what it says of images, and when it is built anew."""
+"""The mapper: its threshold and temperature, its answers, and when it is rebuilt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NewAgent = Callable[..., Core]
 
 @pytest.fixture(scope="module")
 def described(taught: Core, mixed: list[Path], strange: list[Path]) -> np.ndarray:
-    """Known images first, then as many strange ones as there are."""
+    """Return descriptors of known images, followed by those of strange ones."""
     from skillmesh.data.inputs import as_image
 
     raw = taught.backbone.describe([as_image(path) for path in (*mixed, *strange)]).raw
@@ -61,7 +61,7 @@ def test_posteriors_sum_to_one_and_unknown_means_novelty_above_the_threshold(
 def test_novelty_of_an_answer_is_above_one_exactly_if_it_is_unknown(
     tiny_taught: Core, mixed, monkeypatch, threshold
 ):
-    """Below zero too: gmmc's novelty is a log-likelihood."""
+    """This also holds below zero: gmmc's novelty is a log-likelihood."""
     monkeypatch.setattr(tiny_taught.mapper()[1], "threshold", threshold)
     answers = tiny_taught.answer(mixed)
     assert [a.unknown for a in answers] == [a.novelty > 1 for a in answers]
@@ -149,11 +149,11 @@ def test_each_change_of_the_bank_rebuilds_the_mapper(new_agent: NewAgent, tiny_t
     assert look() == ["latin"]
 
 
-# Numbers that leave the best task alone: a wrong one changes every stated confidence, and no winner.
+# Numbers that do not affect the best task: a wrong one changes every confidence, but no winner.
 
 
 def log_odds(mapper: Mapper, x: np.ndarray) -> np.ndarray:
-    """Of each task against the last, as far as single precision can tell the shares from 0 and 1."""
+    """Return the log odds of each task against the last, as far as single precision allows."""
     posterior = mapper.map(x).posterior.astype(np.float64)
     return np.log(posterior[:, :-1] / posterior[:, -1:])
 
@@ -172,7 +172,7 @@ def test_log_odds_are_differences_of_scores_over_the_temperature(
 
 
 def test_the_temperature_is_the_one_that_fits_the_probes_best(taught: Core):
-    """Images of the bank's own tasks must not be stated with more doubt at it than at twice or half of it."""
+    """The loss on the probes must not be smaller at twice or half of it."""
     modules, mapper = taught.mapper()
     owners = np.repeat(np.arange(len(modules)), [len(read_probes(m.tensors, m.card.dim)) for m in modules])
     probes = np.concatenate([read_probes(m.tensors, m.card.dim) for m in modules])
@@ -205,7 +205,7 @@ def test_one_outlying_probe_does_not_disable_the_threshold():
 
 
 def test_the_threshold_of_negative_novelties_is_above_their_median():
-    """gmmc's novelty is a log-likelihood's, and may be below zero: the spread still points upwards."""
+    """gmmc's novelty is a log-likelihood and may be below zero: the spread is still added."""
     assert threshold([-100.0]) == pytest.approx((-100 + 4 * -75) / 5)
     assert threshold([*[-100.0] * 9, 1e9]) == pytest.approx((10 * 0.0 + 4 * -75) / 14, abs=1e-4)
     assert threshold([-1.1, *[-1.0] * 8, -0.9]) == pytest.approx((10 * -0.9 + 4 * -0.75) / 14, abs=2e-3)
@@ -216,7 +216,7 @@ def test_the_threshold_of_negative_novelties_is_above_their_median():
     [(1.3, 1.3, 1.0), (2.6, 1.3, 2.0), (0.0, 1.3, 0.0), (-80, -100, 1.2), (-120, -100, 0.8), (5.0, np.inf, 0.0)],
 )
 def test_novelty_is_reported_relative_to_the_threshold(novelty: float, threshold: float, relative: float):
-    """The larger, the stranger, below zero too."""
+    """Larger means less familiar, also below zero."""
     assert _relative(novelty, threshold) == pytest.approx(relative)
 
 
@@ -236,7 +236,7 @@ def test_a_small_bank_scores_all_tasks_exactly(tiny_taught: Core):
 
 
 def test_a_slow_build_never_replaces_a_newer_mapper(monkeypatch: pytest.MonkeyPatch):
-    """A first question builds a mapper while the bank grows, and another thread builds that one."""
+    """A first question builds a mapper while the bank grows, and another thread builds one for the larger bank."""
     tasks = ["one"]
     began, may_end = threading.Event(), threading.Event()
 

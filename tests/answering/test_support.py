@@ -22,7 +22,7 @@ NewAgent = Callable[..., Core]
 
 
 def heard(*said: tuple[int, str, float], keys: str | None = None) -> list[Heard]:
-    """Each module by a teacher of its own, or by those whose keys are given, a letter for each module."""
+    """Return guesses of modules, each with its own teacher or, by `keys`, a letter for each module."""
     return [
         Heard(module, keys[module] if keys else f"key {module}", Guess(label, f"task {module}", "t", confidence))
         for module, label, confidence in said
@@ -158,7 +158,7 @@ def _images(paths: list[Path]) -> list:
 
 @pytest.fixture(scope="module")
 def two_dice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """One thing under two names: dice, and cubes with other images, whose classes are spelled otherwise."""
+    """Return two tasks of the same classes: dice, and cubes with other images and other spellings."""
     folders = []
     for seed, name in enumerate(("dice", "cubes")):
         folder = tmp_path_factory.mktemp("two-dice")
@@ -173,7 +173,7 @@ def two_dice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def twice(new_agent: NewAgent, two_dice: tuple[Path, Path]) -> Core:
-    """An agent that has both from teachers of their own."""
+    """Return an agent that has both from different teachers."""
     agent = new_agent("both")
     for name, folder in zip(("dora", "carl"), two_dice, strict=True):
         teacher = new_agent(name)
@@ -205,7 +205,7 @@ def test_two_teachers_of_equivalent_classes_raise_the_confidence(twice: Core, tw
 def test_one_teacher_of_the_same_classes_in_many_tasks_does_not_lower_the_confidence(
     new_agent: NewAgent, tmp_path: Path
 ):
-    """Seven tasks of disjoint images of the same classes: more than have a say where classes differ."""
+    """Seven tasks of disjoint images of the same classes: more than count if classes differ."""
     agents = [new_agent("once"), new_agent("often")]
     for seed in range(7):
         write_demo_tasks(tmp_path / str(seed), train=8, val=3, test=4, names=["dice"], seed=seed)
@@ -267,7 +267,7 @@ def test_answers_are_supported_once_both_teachers_modules_have_arrived(
     student.start()
     eventually(lambda: student.live() == {"dice"})
     before = [Answer.from_dict(found) for found in answers(student, images, named=True)]
-    assert not any(answer.supported_by for answer in before), "nobody else knows dice yet"
+    assert not any(answer.supported_by for answer in before), "no other teacher of dice is there yet"
     nodes[1].start()
     eventually(lambda: student.status()["in_use"] == 2)
     after = [Answer.from_dict(found) for found in answers(student, images, named=True)]

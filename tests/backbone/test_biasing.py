@@ -105,7 +105,7 @@ def test_a_twin_shares_its_weights():
 
 
 def test_threads_with_biases_of_different_tasks_do_not_interfere(lite0: Network):
-    """On a CPU the recorded pass takes them as an input; step by step each thread has a twin."""
+    """On a CPU the recorded pass takes biases as input; otherwise each thread has its own twin."""
     rng = np.random.default_rng(0)
     image = rng.integers(256, size=(lite0.size, lite0.size, 3), dtype=np.uint8)
     tasks = [lite0.biases(0.1 * rng.standard_normal(len(lite0.base))) for _ in range(3)]

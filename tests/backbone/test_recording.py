@@ -30,7 +30,7 @@ def test_a_pass_whose_recording_gives_other_numbers_runs_step_by_step():
     counter = itertools.count()
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return x + next(counter)  # a recording would keep the first number for ever
+        return x + next(counter)  # a recording would keep the first number forever
 
     assert record_pass(run, (EXAMPLE,)) is run
 

@@ -62,7 +62,7 @@ def compare(network: Network, suffix: Suffix, images: torch.Tensor) -> None:
         plain, whole = (network.exact_raw(images, vector) for vector in (network.base, biases))
         assert not torch.allclose(whole, plain, rtol=1e-2)
         start = suffix.begin(images)
-        for _ in range(2):  # what is kept serves every epoch
+        for _ in range(2):  # stored activations are used in every epoch
             torch.testing.assert_close(suffix.raw(start, biases), whole, rtol=1e-5, atol=1e-5)
 
 

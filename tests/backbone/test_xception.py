@@ -23,12 +23,14 @@ COLOURS = {
 
 
 def paint(folder: Path, colours: dict[str, tuple[int, int, int]], images: int = 4) -> Path:
-    """A task whose classes even a network of random weights can tell apart."""
+    """Draw a task whose classes even a network with random weights can distinguish."""
     rng = np.random.default_rng(0)
     for name, colour in colours.items():
         (folder / name).mkdir(parents=True)
         for number in range(images):
-            noise = np.kron(rng.integers(-40, 41, (8, 8, 3)), np.ones((8, 8, 1)))  # flat ones would be twins
+            noise = np.kron(
+                rng.integers(-40, 41, (8, 8, 3)), np.ones((8, 8, 1))
+            )  # plain ones would count as copies
             Image.fromarray(np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)).save(
                 folder / name / f"{number}.png"
             )

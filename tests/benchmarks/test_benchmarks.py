@@ -60,7 +60,7 @@ def baselines(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("baselines")
 
 
-def test_more_seeds_of_a_method_join_those_that_a_file_has(baselines: Any) -> None:
+def test_more_seeds_of_a_method_are_added_to_those_in_a_file(baselines: Any) -> None:
     some, others = {0: 0.7, 1: 0.8, 2: 0.75}, {3: 0.5, 4: 0.6}
     found = baselines.together(a_row(some), a_row(others))
     expected = interval([*some.values(), *others.values()])
@@ -70,13 +70,13 @@ def test_more_seeds_of_a_method_join_those_that_a_file_has(baselines: Any) -> No
     assert baselines.together(None, a_row(some)) == a_row(some)
 
 
-def test_measured_again_with_all_seeds_a_method_replaces_what_a_file_has(baselines: Any) -> None:
+def test_a_method_measured_again_with_all_seeds_replaces_its_row_in_a_file(baselines: Any) -> None:
     anew = a_row({0: 0.9, 1: 0.8, 2: 0.7, 3: 0.6}, rate=0.2)
     assert baselines.together(a_row({0: 0.7, 1: 0.8, 2: 0.75}), anew) == anew
 
 
 @pytest.mark.parametrize("settings", [{}, {"rate": 0.2}])
-def test_no_seed_of_a_file_is_lost_in_silence(baselines: Any, settings: dict[str, Any]) -> None:
+def test_losing_seeds_of_a_file_is_an_error(baselines: Any, settings: dict[str, Any]) -> None:
     before = a_row({0: 0.7, 1: 0.8})
     with pytest.raises(RunError, match=r"has seeds \[0, 1\] of er, the runs have \[1, 2\]"):
         baselines.together(before, a_row({1: 0.9, 2: 0.9}, **settings))
@@ -85,7 +85,7 @@ def test_no_seed_of_a_file_is_lost_in_silence(baselines: Any, settings: dict[str
             baselines.together(before, a_row({2: 0.9, 3: 0.9}, **settings))
 
 
-def test_settings_are_shortened_to_ranges_only_where_each_was_tried_with_each(
+def test_settings_are_shortened_to_ranges_only_if_all_combinations_were_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))

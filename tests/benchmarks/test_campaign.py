@@ -51,7 +51,9 @@ def campaign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., t
     return run
 
 
-def test_a_second_call_adds_to_the_first(campaign: Callable[..., tuple[int, dict[str, Any]]]) -> None:
+def test_results_of_a_second_call_are_added_to_the_first(
+    campaign: Callable[..., tuple[int, dict[str, Any]]],
+) -> None:
     campaign("--seconds", "10")
     status, figures = campaign("--seconds", "20")
     assert status == 0
@@ -65,7 +67,7 @@ def test_another_seed_needs_another_folder(campaign: Callable[..., tuple[int, di
         campaign("--seed", "2")
 
 
-def test_what_was_found_is_shown_and_the_command_fails(
+def test_findings_are_shown_and_the_command_fails(
     campaign: Callable[..., tuple[int, dict[str, Any]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, _ = campaign(finds=True)

@@ -63,7 +63,7 @@ def kept(files: ModuleType, valid: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*/*.gz")), ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_what_was_found_once_is_refused_or_done_without(
+def test_files_found_earlier_are_refused_or_ignored(
     files: ModuleType, targets: ModuleType, valid: Path, path: Path, tmp_path: Path
 ) -> None:
     kind = targets.set_up(path.parent.name, files.load_corpus(valid), tmp_path)
@@ -87,7 +87,7 @@ def counted(kept: Path) -> dict[str, int]:
     return done
 
 
-def test_a_short_run_finds_nothing_and_a_second_goes_on_where_it_ended(
+def test_a_short_run_finds_nothing_and_a_second_resumes(
     files: ModuleType, targets: ModuleType, kept: Path
 ) -> None:
     first = files.Campaign(5, kept, lambda _: None).run(seconds=600, most=500)
@@ -103,7 +103,7 @@ def test_a_short_run_finds_nothing_and_a_second_goes_on_where_it_ended(
     assert set() < {name for name in after if after[name] > before[name]} <= {"notice", "key"}
 
 
-def test_what_was_under_way_when_a_campaign_was_stopped_is_done_first(files: ModuleType, kept: Path) -> None:
+def test_cases_interrupted_in_an_earlier_run_are_done_first(files: ModuleType, kept: Path) -> None:
     files.Campaign(5, kept, lambda _: None, kinds=["key"]).run(seconds=600, most=10)
     stopped = json.loads((kept / "state.json").read_text())
     end = stopped["next"]["key"]

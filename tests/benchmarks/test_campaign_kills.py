@@ -82,7 +82,7 @@ def run(attacks, prepared, tmp_path) -> Callable[..., dict[str, Any]]:
     return run_on
 
 
-def test_every_prefix_of_forget_and_some_kills_lose_nothing(run):
+def test_prefixes_of_the_writes_of_forget_and_kills_lose_nothing(run):
     figures = run("forget", until="round")
     assert figures["failures"] == []
     assert figures["prefixes_by_command"]["forget"] > 10
@@ -91,7 +91,7 @@ def test_every_prefix_of_forget_and_some_kills_lose_nothing(run):
     assert figures["losses"] == 0
 
 
-def test_a_second_call_goes_on_where_the_first_stopped(run):
+def test_a_second_call_resumes_where_the_first_stopped(run):
     first = run("drop", parts=["kills"], seconds=0.1)
     second = run("drop", parts=["kills"], seconds=0.1)
     assert first["tries"] >= 1
@@ -99,7 +99,7 @@ def test_a_second_call_goes_on_where_the_first_stopped(run):
     assert second["kills"] >= first["kills"]
 
 
-def test_kills_find_a_file_that_is_written_in_its_place(run):
+def test_kills_find_a_file_that_is_overwritten_in_place(run):
     figures = run("import", parts=["kills"], until="failure", prelude=WRITES_IN_PLACE)
     assert figures["losses"] == 1
     assert "import killed" in figures["failures"][0]["repeat"]
@@ -114,7 +114,7 @@ def test_kills_find_a_file_that_is_written_in_its_place(run):
         pytest.param("drop", LEAVES_LITTER, "the process ends", id="leaves-litter"),
     ],
 )
-def test_prefixes_and_power_cuts_find_code_that(run, command, prelude, found):
+def test_prefixes_and_power_cuts_find_broken_code(run, command, prelude, found):
     figures = run(command, parts=["cuts"], until="failure", prelude=prelude)
     assert found in figures["failures"][0]["repeat"]
 
@@ -142,7 +142,7 @@ def test_a_rename_of_a_file_that_was_not_synced_may_leave_nothing(attacks, synce
     assert {bytes(disk.contents.get(disk.names["a"], b"")) for disk in states} == contents
 
 
-def test_what_is_synced_with_its_folder_is_safe(attacks):
+def test_a_file_synced_with_its_folder_survives(attacks):
     log = attacks("write_log")
     ops = [*rename_into_place(log.Op, synced=True), log.Op("sync folder", path="")]
     assert log.unsynced(ops) == []

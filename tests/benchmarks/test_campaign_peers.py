@@ -25,7 +25,7 @@ def peers() -> Iterator[Any]:
         yield importlib.import_module("attacks.peers")
 
 
-def test_all_attackers_of_the_tests_play(peers: Any) -> None:
+def test_all_attackers_of_the_tests_take_part(peers: Any) -> None:
     assert sorted(peers.kinds()) == sorted(ATTACKS)
     assert {"wrong-names", "huge-scatter"} <= set(peers.kinds("forgery")) < set(peers.kinds())
     assert {*peers.POURING, *peers.UNTRUSTED, *peers.KNOWING} <= set(peers.kinds())
@@ -88,7 +88,7 @@ def test_a_module_of_a_stranger_in_a_bank_is_found(peers: Any, tmp_path: Path, t
 
 
 @pytest.mark.slow
-def test_a_short_play_finds_nothing_and_goes_on_with_the_next_round(peers: Any, tmp_path: Path) -> None:
+def test_a_short_run_finds_nothing_and_continues_with_the_next_round(peers: Any, tmp_path: Path) -> None:
     said: list[str] = []
     found = peers.run(150, 0, tmp_path, said.append)
     assert found["failures"] == []

@@ -67,7 +67,7 @@ def test_a_steady_hour_has_no_failure(soak: Any) -> None:
     assert found["drift_percent"] > 30
 
 
-def test_what_grows_while_a_node_warms_up_does_not_count(soak: Any) -> None:
+def test_growth_while_a_node_warms_up_does_not_count(soak: Any) -> None:
     found = soak.figures(an_hour(lambda t: min(100.0 + t, 600.0)))
     assert found["failures"] == []
     assert found["growth_percent"] == 0
@@ -89,7 +89,7 @@ def test_descriptors_threads_and_disk_that_grow_are_failures(soak: Any, what: st
     assert what in found["failures"][0]["what"]
 
 
-def test_failures_and_wrong_answers_of_all_stretches_are_told(soak: Any) -> None:
+def test_failures_and_wrong_answers_of_all_runs_are_reported(soak: Any) -> None:
     lines = an_hour()
     for line in lines:
         line["right"] = False
@@ -133,7 +133,7 @@ def test_a_process_that_grows_is_found(soak: Any, tmp_path: Path, program: str, 
 
 
 @pytest.mark.slow
-def test_a_short_soak_goes_through_its_cycles_and_goes_on_with_a_second_stretch(soak: Any, tmp_path: Path) -> None:
+def test_a_short_soak_completes_its_cycles_and_can_be_continued(soak: Any, tmp_path: Path) -> None:
     said: list[str] = []
     found = soak.run(120, 0, tmp_path, said.append)
     assert found["failures"] == []

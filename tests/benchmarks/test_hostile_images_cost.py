@@ -51,11 +51,11 @@ def assert_bounded(measuring: Any, names: tuple[str, ...]) -> None:
     assert not [row for row in rows if row.takes_too_much_memory or row.seconds > BUSY * measuring.MOST_SECONDS]
 
 
-def test_one_hostile_file_costs_little_in_ask_and_learn(measuring: Any):
+def test_one_hostile_file_takes_little_time_and_memory_in_ask_and_learn(measuring: Any):
     assert_bounded(measuring, FAST)
 
 
 @pytest.mark.slow
-def test_every_hostile_file_and_a_folder_of_a_hundred_cost_little(measuring: Any):
+def test_every_hostile_file_and_a_folder_of_a_hundred_take_little_time_and_memory(measuring: Any):
     names = {*cases.IMAGES, *cases.PLACES, *cases.ZIPS, measuring.HUNDRED} - {*FAST}
     assert_bounded(measuring, tuple(sorted(names)))

@@ -86,7 +86,7 @@ def changes(making: Any, source: str) -> set[str]:
         ("'text' + a", set()),
     ],
 )
-def test_an_expression_is_changed_in_every_way(making: Any, source: str, expected: set[str]):
+def test_an_expression_has_all_known_mutants(making: Any, source: str, expected: set[str]):
     assert changes(making, f"def f():\n    x = {source}\n") == expected
 
 
@@ -104,18 +104,18 @@ def test_an_expression_is_changed_in_every_way(making: Any, source: str, expecte
         ("assert a > 1", set()),
     ],
 )
-def test_a_statement_is_left_out_and_what_people_read_is_left_alone(making: Any, body: str, expected: set[str]):
+def test_statements_are_deleted_and_messages_are_not_changed(making: Any, body: str, expected: set[str]):
     assert changes(making, f"def f(a: Literal[1]) -> Literal[2]:\n    {body}\n") == expected
 
 
-def test_what_only_prints_or_only_types_is_left_alone(making: Any):
+def test_printing_and_type_annotations_have_no_mutants(making: Any):
     assert not changes(making, "class A:\n    def __repr__(self):\n        return 1\n")
     assert not changes(making, "class A(Protocol):\n    def f(self, a=1): ...\n")
     assert not changes(making, "if TYPE_CHECKING:\n    a = 1\n")
     assert changes(making, "def f(a=7): ...\n") == {"7 → 8", "7 → 6", "7 → -7", "7 → 0"}
 
 
-def test_every_mutant_of_the_source_is_still_python(making: Any):
+def test_every_mutant_of_the_source_can_be_parsed(making: Any):
     """Also where characters take several bytes."""
     count = 0
     for path in (*sorted((SOURCE / "anchors").glob("*.py")), SOURCE / "answering/answering.py"):
@@ -126,7 +126,7 @@ def test_every_mutant_of_the_source_is_still_python(making: Any):
     assert count > 500
 
 
-def test_a_change_elsewhere_in_a_file_leaves_the_draw_alone(making: Any):
+def test_a_change_elsewhere_in_a_file_does_not_change_the_draw(making: Any):
     text = (SOURCE / "answering/answering.py").read_text()
     before = making.drawn(making.mutants_of("answering/answering.py", text), 5, 10)
     longer = text.replace("KNOWN = ", "# a comment\n\nKNOWN = ") + "\n\ndef new(a):\n    return a + 1\n"
@@ -137,12 +137,12 @@ def test_a_change_elsewhere_in_a_file_leaves_the_draw_alone(making: Any):
     }
 
 
-def test_every_named_hole_is_still_in_the_source(named: Any):
+def test_every_named_mutant_still_applies_to_the_source(named: Any):
     for mutant in named.named(SOURCE):
         ast.parse(mutant.applied((SOURCE.parent / mutant.file).read_text()))
 
 
-def test_a_named_hole_that_is_lost_is_an_error(named: Any):
+def test_a_named_mutant_that_no_longer_applies_is_an_error(named: Any):
     with pytest.raises(ValueError, match=r"0 times in answering/answering.py, expected once; follow the change"):
         named._mutant(SOURCE, "gone", "answering/answering.py", "no such text", "")
 
@@ -192,7 +192,7 @@ def run(root: Path, what: str = "try") -> dict[str, Any]:
     return found
 
 
-def test_tested_lines_are_noticed_untested_ones_survive_and_nothing_is_repeated(small: Path):
+def test_mutants_of_tested_lines_are_detected_others_survive_and_none_is_repeated(small: Path):
     first = run(small)
     assert first["failed"] == ["tests/test_small.py::test_that_fails_anyway"]
     assert first["tried"] == first["mutants"] == first["drawn"] > 5

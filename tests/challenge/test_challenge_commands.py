@@ -13,7 +13,7 @@ except SystemExit:
 """
 
 
-def test_commands_of_another_package_are_imported_only_where_they_are_asked_for():
+def test_commands_of_another_package_are_imported_only_when_used():
     ours = subprocess.run([sys.executable, "-c", UNTOUCHED, "--version"], capture_output=True, text=True)
     assert ours.stderr == "[]\n"
     theirs = subprocess.run(

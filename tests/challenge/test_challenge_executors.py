@@ -48,7 +48,7 @@ def learned_alike(found: Record, expected: Record) -> None:
     assert [without_times(vars(s)) for s in found.steps] == [without_times(vars(s)) for s in expected.steps]
 
 
-def test_processes_of_this_machine_learn_the_same(plan: Plan, here: Record, tmp_path: Path):
+def test_local_processes_learn_the_same(plan: Plan, here: Record, tmp_path: Path):
     found = run(replace(plan, out=tmp_path / "cores", workers=2))
     learned_alike(found, here)
     assert without_times(found.results) == without_times(here.results)
@@ -126,7 +126,7 @@ def test_two_dask_workers_learn_the_same(plan: Plan, here: Record, tmp_path: Pat
     assert "2 worker(s) on Dask" in (found.folder / "log.txt").read_text()
 
 
-def test_a_cluster_that_is_not_there_is_named(plan: Plan, tmp_path: Path):
+def test_an_unreachable_cluster_is_reported(plan: Plan, tmp_path: Path):
     with pytest.raises(RunError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
         run(replace(plan, out=tmp_path / "dask", cluster="tcp://127.0.0.1:1"))
 
@@ -185,7 +185,7 @@ def test_a_run_killed_while_its_nodes_share_is_resumed_and_counts_every_byte(
         assert found.sharing.received[name] == sum(size for task, size in modules.items() if task not in tasks)
 
 
-def test_a_backbone_that_cannot_be_loaded_is_named_by_workers_too(plan: Plan, tmp_path: Path):
+def test_a_backbone_that_workers_cannot_load_is_reported(plan: Plan, tmp_path: Path):
     method = replace(METHODS["sketch"], weights=str(tmp_path / "nothing.safetensors"))
     with pytest.raises(SkillmeshError, match=r"nothing\.safetensors"):
         run(replace(plan, method=method, out=tmp_path / "out", workers=2))

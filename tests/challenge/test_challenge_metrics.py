@@ -92,7 +92,7 @@ def test_the_last_average_is_the_mean_of_the_last_row(matrix):
     assert metrics.averages(matrix)[-1] == pytest.approx(matrix[-1].mean())
 
 
-def test_a_line_is_found_again_with_the_tasks_at_which_it_meets_a_level():
+def test_a_fitted_line_gives_the_number_of_tasks_at_a_level():
     line = metrics.line_through([0.952 - 0.0012 * t for t in range(1, 103)])
     assert line is not None
     assert (line.slope, line.intercept) == (pytest.approx(-0.0012), pytest.approx(0.952))
@@ -106,11 +106,11 @@ def test_a_line_that_does_not_fall_meets_no_level():
     assert line.meets(0.5) is None
 
 
-def test_one_value_makes_no_line():
+def test_one_value_gives_no_line():
     assert metrics.line_through([0.9, None]) is None
 
 
-def test_costs_are_those_counted_by_hand():
+def test_costs_match_a_count_by_hand():
     costs = metrics.costs_of({"a": 6e9, "b": 2e9}, {"a": 1e6, "b": 3e6}, student=5e8, alpha=1000)
     assert (costs.teacher_total, costs.teacher) == (8e9, 4e9)
     assert (costs.received_bytes, costs.communication) == (2e6, 2e9)
@@ -126,7 +126,7 @@ def test_costs_are_those_counted_by_hand():
     st.floats(0, 1e9),
     st.floats(0, 1e9),
 )
-def test_efficiency_is_at_most_one_and_the_busiest_is_never_faster(macs, received, student):
+def test_efficiency_is_at_most_one_and_busiest_speedup_at_most_speedup(macs, received, student):
     teachers = {str(i): value for i, value in enumerate(macs)}
     costs = metrics.costs_of(teachers, dict.fromkeys(teachers, received), student, 1000)
     assert costs.efficiency <= 1 + 1e-9
@@ -138,7 +138,7 @@ def test_one_agent_alone_is_neither_faster_nor_slower():
     assert costs.efficiency == costs.speedup == 1
 
 
-def test_an_interval_is_students():
+def test_an_interval_uses_students_t():
     found = metrics.interval([0.80, 0.82, 0.84])
     assert found.mean == pytest.approx(0.82)
     assert found.half_width == pytest.approx(4.302653 * 0.02 / math.sqrt(3), rel=1e-5)
@@ -194,7 +194,7 @@ def pooled_cost(kind: str) -> float:
     return costs.total
 
 
-def test_the_student_of_a_sketch_multiplies_what_was_counted_by_hand():
+def test_macs_of_a_student_with_sketch_match_a_count_by_hand():
     rank = 1 + TASKS * 2  # the prior's row and two of each task
     spread = TASKS * CLASSES + 2 + 1  # class means, the prior's rows between classes, and its centre
     scatter = 15 * DIM + 25 * DIM + 2 * rank**3 / 6  # ½·5·6 products of rows; root⁻¹ × rows; root and its inverse
@@ -203,7 +203,7 @@ def test_the_student_of_a_sketch_multiplies_what_was_counted_by_hand():
     assert pooled_cost("sketch") == pytest.approx(scatter + rows + gram)
 
 
-def test_the_student_of_maha_multiplies_what_was_counted_by_hand():
+def test_macs_of_a_student_with_maha_match_a_count_by_hand():
     samples = TASKS * CLASSES * 2
     covariance = 21 * (samples + 1)  # ½·6·7 products for each sample and the prior's row
     inverse = DIM**3 / 6 + DIM**3
@@ -211,5 +211,5 @@ def test_the_student_of_maha_multiplies_what_was_counted_by_hand():
     assert pooled_cost("maha") == pytest.approx(covariance + inverse + means)
 
 
-def test_the_student_of_gmmc_does_nearly_nothing():
+def test_a_student_with_gmmc_needs_almost_no_macs():
     assert pooled_cost("gmmc") == 3 * TASKS * 2 * DIM

@@ -100,7 +100,7 @@ def test_a_file_with_more_agents_than_asked_for_is_refused(tmp_path):
 # Methods.
 
 
-def test_the_papers_methods_and_ours_are_there_by_name():
+def test_the_papers_methods_and_ours_are_registered_by_name():
     assert {"sketch", "sketch-compact", "sketch-auto", "gmmc", "gmmc-floored", "maha"} <= METHODS.keys()
     assert METHODS["gmmc-floored"].settings()["representation"] == "sqrt-features"
 
@@ -132,12 +132,12 @@ def test_a_file_that_is_no_method_is_refused(tmp_path, content, complaint):
         find_method(str(path))
 
 
-def test_a_file_that_is_not_there_is_no_method(tmp_path):
+def test_a_missing_method_file_is_refused(tmp_path):
     with pytest.raises(RunError, match=r"there is no file .*nothing\.toml"):
         find_method(str(tmp_path / "nothing.toml"))
 
 
-def test_settings_that_no_agent_takes_are_refused():
+def test_invalid_agent_settings_are_refused():
     with pytest.raises(AgentError, match="clusters"):
         SkillMethod("bad", clusters=0)
 
@@ -157,12 +157,12 @@ def test_a_name_is_registered_once():
 # The record's files.
 
 
-def test_what_was_learned_is_read_as_it_was_written(tmp_path):
+def test_a_learned_record_is_read_back_unchanged(tmp_path):
     learned = Learned("a b/c", 3, "anna", {"forward": 1.5}, 2.0, 10, None, 5, {"head": 3, "card": 2}, 0.5)
     write_learned(tmp_path, learned)
     (path,) = (tmp_path / "learned").iterdir()
     assert path.name == "0003-a_b_c.json"
-    assert record.made(Learned, json.loads(path.read_text())) == learned
+    assert record.parse_entry(Learned, json.loads(path.read_text())) == learned
 
 
 def test_steps_make_a_table(tmp_path):
@@ -175,7 +175,7 @@ def test_steps_make_a_table(tmp_path):
 
 def test_a_steps_json_restores_tasks_and_tuples(tmp_path):
     step = Step(1, (TaskAtStep("a", 4, 1.0, 1.0, 0.75),), {"mapper": 2.0}, 0.1, 0.2)
-    assert record.made(Step, json.loads(json.dumps(asdict(step)))) == step
+    assert record.parse_entry(Step, json.loads(json.dumps(asdict(step)))) == step
 
 
 def test_times_are_left_out_at_any_depth():
@@ -197,9 +197,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_a_damaged_file_says_so(changes: dict[str, Any], complaint: str):
     whole = asdict(Learned("a", 0, "anna", {}, 2.0, 10))
     with pytest.raises(RunError, match=r"Learned of a run is damaged \(position: field required\); expected task"):
-        record.made(Learned, {"task": "a"})
+        record.parse_entry(Learned, {"task": "a"})
     with pytest.raises(RunError, match=complaint):
-        record.made(Learned, whole | changes)
+        record.parse_entry(Learned, whole | changes)
 
 
 def test_sums_of_macs_do_not_depend_on_the_order():

@@ -55,7 +55,7 @@ def made(plan: Plan) -> Record:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["sketch", "sketch-compact", "gmmc-floored", "maha"])
-def test_macro_averages_are_those_of_eval_to_the_last_digit(
+def test_macro_averages_equal_those_of_eval(
     name: str, plan: Plan, made: Record, new_agent: Callable[..., Core], paths: list[Path], tmp_path: Path
 ):
     method = METHODS[name]
@@ -69,7 +69,7 @@ def test_macro_averages_are_those_of_eval_to_the_last_digit(
 
 
 @pytest.mark.long
-def test_every_step_is_what_an_agent_with_just_these_tasks_answers(
+def test_every_step_equals_the_answers_of_an_agent_with_these_tasks(
     made: Record, new_agent: Callable[..., Core], paths: list[Path]
 ):
     for step in made.steps:
@@ -131,7 +131,7 @@ def test_agents_have_keys_of_their_own_and_end_with_equal_banks(made: Record):
 
 
 @pytest.mark.long
-def test_a_record_says_what_learning_cost(made: Record):
+def test_a_record_has_the_costs_of_learning(made: Record):
     assert [learned.task for learned in made.learned] == list(LEARNED)
     for learned in made.learned:
         module = Module.load(made.module_file(learned.position), specs_for)
@@ -169,7 +169,7 @@ def test_bounds_are_in_every_result(made: Record):
 
 
 @pytest.mark.long
-def test_a_run_that_is_complete_is_not_done_again(plan: Plan, made: Record):
+def test_a_complete_run_is_not_repeated(plan: Plan, made: Record):
     before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*.json")}
     assert run(plan).results == made.results
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*.json")} == before
@@ -200,16 +200,14 @@ def test_a_run_of_other_settings_is_refused_in_the_same_folder(plan: Plan, made:
 
 
 @pytest.mark.long
-def test_another_order_of_the_same_tasks_is_named(plan: Plan, made: Record):
+def test_another_order_of_the_same_tasks_is_refused(plan: Plan, made: Record):
     order = ", ".join(made.settings.names)
     with pytest.raises(RunError, match=f"in another order: it was {order}; give --shuffle"):
         run(replace(plan, paths=plan.paths[::-1]))
 
 
 @pytest.mark.long
-def test_a_run_that_cannot_begin_leaves_nothing_of_its_own(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_that_cannot_start_leaves_no_files(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(network, "best_device", lambda: "cpu")
     naive = replace(plan, out=tmp_path / "run", agents=1, method=Naive("naive"), bound=False, device="cuda:99")
     refused = partial(pytest.raises, SkillmeshError, match=r"'cuda:99' cannot be used .*; expected cpu$")
@@ -284,7 +282,7 @@ def test_files_lost_in_a_kill_are_made_again_with_the_same_results(made: Record,
 
 
 @pytest.mark.long
-def test_a_sweep_takes_over_what_was_learned_and_accuracy_does_not_depend_on_agents(plan: Plan, tmp_path: Path):
+def test_a_sweep_reuses_learned_tasks_and_accuracy_does_not_depend_on_agents(plan: Plan, tmp_path: Path):
     records = sweep(replace(plan, out=tmp_path, bound=False), agents=[1, 2, 5], seeds=[0])
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["accuracy_independent_of_agents"] is True
@@ -302,7 +300,7 @@ def test_a_sweep_takes_over_what_was_learned_and_accuracy_does_not_depend_on_age
 
 
 @pytest.mark.long
-def test_what_is_learned_depends_neither_on_the_number_of_agents_nor_on_who_learns_it(
+def test_modules_depend_neither_on_the_number_of_agents_nor_on_the_assignment(
     plan: Plan, made: Record, tmp_path: Path
 ):
     """Every number of agents learns all tasks itself: nothing is reused."""
@@ -317,7 +315,7 @@ def test_what_is_learned_depends_neither_on_the_number_of_agents_nor_on_who_lear
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"data_hash": "00"}, {"backbone": "ff"}, {"tasks": "fewer images"}]
 )
-def test_images_are_the_same_only_if_all_that_decides_them_is(made: Record, change: dict[str, Any]):
+def test_data_counts_as_equal_only_if_everything_that_determines_it_is(made: Record, change: dict[str, Any]):
     ours = made.settings
     if "tasks" in change:
         first, *others = ours.tasks
@@ -337,7 +335,7 @@ def test_tasks_learned_by_another_method_are_not_reused(plan: Plan, made: Record
 
 
 @pytest.mark.long
-def test_seeds_draw_orders_and_make_intervals(plan: Plan, tmp_path: Path):
+def test_seeds_draw_orders_and_give_intervals(plan: Plan, tmp_path: Path):
     records = sweep(replace(plan, out=tmp_path, bound=False, shuffle=True), agents=[2], seeds=[0, 1])
     assert [record.settings.seed for record in records] == [0, 1]
     assert records[0].settings.names != records[1].settings.names
@@ -379,7 +377,7 @@ class Forgetful:
 
 
 @pytest.mark.long
-def test_a_method_that_learns_another_way_leaves_the_same_record(plan: Plan, tmp_path: Path, monkeypatch):
+def test_a_method_without_modules_writes_the_same_record(plan: Plan, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(methods.KINDS, "forgetful", Forgetful)
     path = tmp_path / "fool.toml"
     path.write_text('kind = "forgetful"\n')
@@ -410,7 +408,7 @@ def test_the_table_of_a_run_fits_eighty_columns(made: Record, monkeypatch: pytes
     assert len(lines) == 2 + 1 + 2
 
 
-def test_the_command_runs_and_says_what_it_found(command: Callable[..., Ran], demo_tasks: Path, tmp_path: Path):
+def test_the_command_runs_and_prints_the_results(command: Callable[..., Ran], demo_tasks: Path, tmp_path: Path):
     out = tmp_path / "out"
     words = ["challenge", "run", demo_tasks / "dice", demo_tasks / "latin", "--out", out, "--workers", 1]
     ran = command(*words, "--agents", "2", "--no-bound")
@@ -425,7 +423,7 @@ def test_the_command_runs_and_says_what_it_found(command: Callable[..., Ran], de
 
 
 @pytest.mark.parametrize(("words", "complaint"), [(["--agents", "0"], "--agents"), (["--seeds", "a"], "--seeds")])
-def test_the_command_refuses_what_is_no_number(command, demo_tasks, tmp_path, words, complaint):
+def test_the_command_refuses_invalid_numbers(command, demo_tasks, tmp_path, words, complaint):
     ran = command("challenge", "run", demo_tasks / "dice", "--out", tmp_path / "out", *words)
     assert (ran.code, complaint in ran.err) == (1, True)
 

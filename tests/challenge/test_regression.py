@@ -22,12 +22,12 @@ def test_a_line_through_scattered_points_is_that_of_least_squares():
     assert (line.slope, line.intercept) == (pytest.approx(-1.4), pytest.approx(100.5))
 
 
-def test_a_line_that_does_not_fall_meets_no_level_and_one_below_it_has_met_it():
+def test_a_level_line_reaches_no_lower_level_and_one_below_has_reached_it():
     assert fit_line([1, 2], [0.9, 0.9]).meets(0.5) is None
     assert fit_line([1, 2], [0.4, 0.3]).meets(0.9) == 0
 
 
 @pytest.mark.parametrize(("tasks", "accuracy"), [([5, 5], [0.9, 0.8]), ([1], [0.5]), ([1, 2], [0.5])])
-def test_no_line_goes_through_one_number_of_tasks(tasks, accuracy):
+def test_one_number_of_tasks_gives_no_line(tasks, accuracy):
     with pytest.raises(SkillmeshError, match="two numbers of tasks"):
         fit_line(tasks, accuracy)

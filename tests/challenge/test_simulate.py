@@ -76,7 +76,7 @@ def test_distances_are_those_of_the_pooled_scatter(family: Family):
     assert family.distance[0, 3] == pytest.approx(found[0, family.owner == 3].min())
 
 
-def test_a_grown_class_lies_as_near_to_a_real_one_as_the_rule_says(family: Family, world):
+def test_a_grown_class_has_the_specified_distance_to_a_real_one(family: Family, world):
     for grown in grow(family, 12, np.random.default_rng(1), reach=0.5):
         own = np.flatnonzero(family.owner == grown.donor)
         moved = _distances(np.concatenate([family.means[own], grown.anchor.means]), family.precision)
@@ -152,7 +152,7 @@ def test_no_accuracy_is_given_unless_every_half_came_within_two_points(
     new_agent, demo_tasks: Path, monkeypatch, gaps, printed
 ):
     monkeypatch.setattr(simulation, "check_growth", lambda *_: [half(gap) for gap in gaps])
-    monkeypatch.setattr(simulation, "measured_apart", measure)  # here: the network is loaded already
+    monkeypatch.setattr(simulation, "measure_in_new_process", measure)  # here: the network is loaded already
     paths = [demo_tasks / name for name in ("shapes", "dice", "latin", "greek")]
     report = simulation.simulate(new_agent(), paths, ScalePlan(8, 8, 3, rounds=1))
     assert report["proven"] is printed
@@ -179,11 +179,11 @@ def test_the_command_measures_in_a_process_of_its_own_and_names_what_is_simulate
 
 def test_a_measuring_process_that_dies_is_reported(tmp_path: Path):
     with pytest.raises(SkillmeshError, match="ended"):
-        simulation.measured_apart(tmp_path / "no-agent", [], ScalePlan(9, 3), 1.0)
+        simulation.measure_in_new_process(tmp_path / "no-agent", [], ScalePlan(9, 3), 1.0)
 
 
 @pytest.mark.parametrize(("tasks", "reason"), [(5, "can be grown to more"), (4, "can be grown to more")])
-def test_there_must_be_something_to_grow(command, demo_tasks: Path, tasks: int, reason: str):
+def test_numbers_of_tasks_that_cannot_be_simulated_are_refused(command, demo_tasks: Path, tasks: int, reason: str):
     ran = command("challenge", "simulate", demo_tasks, "--tasks", tasks)
     assert (ran.code, reason in ran.err) == (1, True)
 

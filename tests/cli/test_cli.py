@@ -54,7 +54,9 @@ def small_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestHome:
-    def test_is_set_before_or_after_the_command_or_by_a_variable(self, command: Command, home, monkeypatch):
+    def test_is_set_before_or_after_the_command_or_by_an_environment_variable(
+        self, command: Command, home, monkeypatch
+    ):
         known = command("tasks", "--json", "--home", home)
         assert [t["task"] for t in known.json["tasks"]] == sorted(LEARNED)
         assert command("--home", home, "tasks", "--json") == known

@@ -34,7 +34,7 @@ def tasks(home: Path) -> list[str]:
     return [module.card.task for module in Core(home).tasks()]
 
 
-def test_is_refused_with_two_commands_that_work(command: Command, shelf: Path, home: Path):
+def test_a_folder_of_tasks_is_refused_with_two_working_commands(command: Command, shelf: Path, home: Path):
     ran = command("learn", shelf, "--home", home)
     assert (ran.code, ran.out, tasks(home)) == (1, "", [])
     assert f"{shelf} looks like a folder of tasks, not like one task: found dice, latin" in ran.err

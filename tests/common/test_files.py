@@ -1,4 +1,4 @@
-"""One function writes files: whole or not at all, under nobody else's name, and nothing is left behind."""
+"""One function writes files: completely or not at all, never over a planted file, and without leftovers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TestWriting:
     def test_never_writes_to_a_file_planted_under_its_temporary_name(
         self, tmp_path: Path, monkeypatch, planted: str
     ):
-        """Even where somebody did foresee the name."""
+        """This holds even if an attacker guessed the name."""
         victim, name = tmp_path / "victim", ".skillmesh-0000000000000000.partial"
         if planted != "link to nothing":
             victim.write_bytes(b"mine")
@@ -132,7 +132,7 @@ class TestWriting:
         with pytest.raises(WriteError, match=reason) as caught:
             write_whole(tmp_path / target, b"")
         assert isinstance(caught.value, SkillmeshError)
-        assert isinstance(caught.value, OSError)  # whoever expects trouble with a disk expects this
+        assert isinstance(caught.value, OSError)  # so that code that handles disk errors handles it
         assert names(tmp_path) == before
 
     def test_a_new_file_never_replaces_another(self, tmp_path: Path):
@@ -209,7 +209,7 @@ class TestAbandoned:
         assert (tmp_path / "a").read_bytes() == b"whole"
 
     def test_a_file_removed_before_it_was_locked_is_started_again(self, tmp_path: Path, monkeypatch):
-        """Between its making and its locking another process may come."""
+        """Another process may tidy up between creating and locking the file."""
         from skillmesh.common import files
 
         lock, came = files._lock, []
@@ -286,11 +286,11 @@ ALLOWED = {
     "skillmesh/mesh/repair.py: repair": "the new ledger, written by `write_whole`, is moved into its place",
     "skillmesh/learning/class_names/encoders.py: Remembered._open": "a database",
 }
-"""Functions of the package that write otherwise, and why they may."""
+"""Functions of the package that write in another way, and why they may."""
 
 
 def writes(call: ast.Call) -> bool:
-    """Whether a call opens a file to write, or writes one, by another way than `skillmesh.common.files`."""
+    """Return whether a call writes a file, or opens one for writing, without `skillmesh.common.files`."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
@@ -301,24 +301,24 @@ def writes(call: ast.Call) -> bool:
     if name in ("write_text", "write_bytes"):
         return owner not in ("", "record")  # `skillmesh_challenge.record` has such functions of its own
     if name == "save" and owner in ("np", "torch"):
-        return ast.unparse(call.args[-1]) not in ("file", "content")  # one that `writing` gave, or memory
+        return ast.unparse(call.args[-1]) not in ("file", "content")  # a file from `writing`, or memory
     if owner == "os" and name in ("link", "symlink"):
         return True
     if owner == "os" and name == "open":
         return "O_CREAT" in ast.unparse(call)
     if owner in ("os", "shutil") and name in ("replace", "rename", "move", "copy"):
         return True
-    if name in ("replace", "rename", "hardlink_to") and owner:  # of a path: text takes more than one
+    if name in ("replace", "rename", "hardlink_to") and owner:  # of a path: `str.replace` takes two arguments
         return len(call.args) == 1 and not call.keywords
     if name == "open":
-        said = [*call.args, *(keyword.value for keyword in call.keywords)]
-        modes = [arg.value for arg in ast.walk(ast.Tuple(said)) if isinstance(arg, ast.Constant)]
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        modes = [arg.value for arg in ast.walk(ast.Tuple(arguments)) if isinstance(arg, ast.Constant)]
         return any(isinstance(mode, str) and len(mode) <= 3 and set(mode) & set("wax+") for mode in modes)
     return False
 
 
 def writers(tree: ast.Module) -> dict[str, list[str]]:
-    """The functions that write, by name, each with its lines that do."""
+    """Return the functions that write, by name, each with the lines that do."""
     found: dict[str, list[str]] = {}
 
     def look(node: ast.AST, inside: str) -> None:

@@ -1,4 +1,4 @@
-"""Any text, from anybody, is safe to show; and ordinary text in any script is shown as it is."""
+"""Any text is made safe to show, and ordinary text in any script is shown unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task on disk as people really have it: every layout, every accident, and splits that never change."""
+"""Tasks on disk in every usual layout, with every usual fault, and splits that never change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def names_of(task: TaskImages, split: str) -> list[str]:
 
 
 def labelled(task: TaskImages, split: str) -> set[tuple[str, str]]:
-    """(class, last two parts of the name) of every image of a split."""
+    """Return (class, last two parts of the name) of every image of a split."""
     part = task.splits[split]
     return {
         (task.classes[y], "/".join(f.name.split("/")[-2:])) for f, y in zip(part.files, part.labels, strict=True)
@@ -53,7 +53,7 @@ def labelled(task: TaskImages, split: str) -> set[tuple[str, str]]:
 class TestLayouts:
     @pytest.fixture(params=["folder", "zip", "wrapped folder", "wrapped zip", "twice wrapped zip"])
     def place(self, request: pytest.FixtureRequest, tmp_path: Path):
-        """A function that lays names out in one of the ways that people do."""
+        """Return a function that arranges files in one of the usual layouts."""
         wrap = "pets v1/" * request.param.count("wrapped") + "again/" * ("twice" in request.param)
 
         def lay_out(names: list[str]) -> Path:

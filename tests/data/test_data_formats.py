@@ -1,4 +1,4 @@
-"""Photos of every ending: read, or named with what is missing; folders behind links are read, once each."""
+"""Photos with every suffix are read, or named with what is missing; linked folders are read once each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RED = Image.new("RGB", (16, 16), (200, 30, 60))
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
-    """Have every test look anew at what is installed."""
+    """Clear caches, so that every test checks again what is installed."""
     formats.missing_for.cache_clear()
     yield
     formats.missing_for.cache_clear()
@@ -56,13 +56,13 @@ def make(folder: Path, *names: str) -> Path:
 
 @pytest.fixture
 def without_heif(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the extra were not installed."""
+    """Simulate that the extra is not installed."""
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
 
 
 @pytest.fixture
 def with_heif(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the extra were installed, as far as listing files is concerned."""
+    """Simulate that the extra is installed, as far as listing files is concerned."""
     monkeypatch.setattr(formats, "find_spec", lambda name: object())
 
 

@@ -1,4 +1,4 @@
-"""What people type after `ask`: each word becomes images or one clear failure, and nothing hangs."""
+"""Arguments of `ask`: each becomes images or one clear failure, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def put_zip(path: Path, names: Iterable[str]) -> None:
 
 
 def images(*words: str) -> list[str]:
-    """Names of the images; each can be decoded."""
+    """Return the names of the images; assert that each can be decoded."""
     found = list(gather(words))
     assert not [item for item in found if isinstance(item, Unreadable)]
     for item in found:
@@ -167,7 +167,7 @@ class TestFailures:
     @given(st.text(max_size=30))
     def test_any_argument_gives_images_or_failures(self, word: str):
         if word.startswith(("/", "-", "~", ".")) or set("*?[") & set(word):
-            return  # would walk through this machine
+            return  # would search this whole machine
         for item in gather([word]):
             assert item.name.startswith(word)
 

@@ -1,4 +1,4 @@
-"""Image files as cameras, scanners and accidents make them: one upright RGB square comes out, or a clear no."""
+"""Image files of cameras and scanners, and damaged ones: the result is an upright RGB square or a clear error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from skillmesh.data.images import UnreadableImageError, decode, too_many_pixels
 SIZE = 32
 EXIF_ORIENTATION = 0x0112
 EXIF = b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"
-"""Without any tag. It has to be more than its name: of that alone Pillow writes none."""
+"""EXIF data without any tag. It must be longer than its header, which alone Pillow would not write."""
 STORED_AS = {
     1: None,
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -36,7 +36,7 @@ STORED_AS = {
 
 
 def scene(width: int = 96, height: int = 64) -> Image.Image:
-    """Smooth colours that differ in every corner."""
+    """Return an image of smooth colours that differ in every corner."""
     y, x = np.mgrid[0 : 1 : 1j * height, 0 : 1 : 1j * width]
     return Image.fromarray((255 * np.stack([x, y, 1 - x * y], axis=2)).astype(np.uint8))
 
@@ -238,7 +238,7 @@ def test_an_ordinary_header_gives_pixels_and_memory(name: str) -> None:
     found = ordinary(data, kind, 224)
     assert found is not None
     assert found.pixels == 300 * 20
-    area = 301 * 21 if kind == "jpeg" else 300 * 20  # of a JPEG whole blocks are decoded
+    area = 301 * 21 if kind == "jpeg" else 300 * 20  # whole blocks of a JPEG are decoded
     assert found.memory == area * bytes_each
 
 
@@ -259,7 +259,7 @@ def test_chunks_of_a_png_without_pixels_count_as_metadata() -> None:
     text.add_text("Title", "a scene")
     plain, told = encoded(scene(), "PNG"), encoded(scene(), "PNG", pnginfo=text)
     assert len(plain) > 200
-    assert png_metadata(plain) == 13  # its header's
+    assert png_metadata(plain) == 13  # its header
     assert png_metadata(told) == 13 + len("Title a scene")
 
 
@@ -304,6 +304,6 @@ def test_only_large_images_are_reduced_first_and_each_side_by_its_own_factor(
 
 
 def test_rgb_images_are_not_copied() -> None:
-    """A photo of 50 megapixels would lie in memory twice."""
+    """A photo of 50 megapixels would be in memory twice."""
     image = scene()
     assert images.to_rgb(image) is image

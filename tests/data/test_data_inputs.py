@@ -1,4 +1,4 @@
-"""What a caller may hand over as an image, and what it is told when it is something else."""
+"""What callers may pass as an image, and the errors for anything else."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_names_identify_the_image(file: Path):
 
 
 class TestContent:
-    """Equal content means an equal descriptor: the cache goes by it."""
+    """The cache is keyed by content: equal content must mean an equal descriptor."""
 
     def test_of_a_file_is_its_bytes(self, file: Path):
         assert as_image(file).content() == as_image(file.read_bytes()).content() == file.read_bytes()
@@ -297,7 +297,7 @@ class TestSeveral:
                 images, _ = as_images(value)
                 for image in images:
                     if isinstance(image, EncodedImage):
-                        continue  # of a column of text or bytes
+                        continue  # elements of a column of text or bytes
                     assert pixels_of(image, 4).shape == (4, 4, 3)
             except DataError:
                 pass

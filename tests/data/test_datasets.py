@@ -1,4 +1,4 @@
-"""Tasks that are handed over from Python: which kinds are read, how, and what is said of those that cannot be."""
+"""Tasks passed from Python: which kinds are read, how, and the errors for others."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ WORDS = [NAMES[label] for label in LABELS]
 
 
 def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """As torchvision's ToTensor does."""
+    """Convert an image as torchvision's ToTensor does."""
     return torch.from_numpy(array).permute(2, 0, 1) / 255
 
 
 def image_folder(path: Path, **options: Any) -> Any:
-    import_timm()  # mends torchvision, where it is a build for CUDA
+    import_timm()  # makes a CUDA build of torchvision work
     from torchvision.datasets import ImageFolder
 
     return ImageFolder(str(path), **options)
 
 
 class Mapped:
-    """A dataset of torch's map style."""
+    """A torch map-style dataset."""
 
     def __init__(self, items: Any, **attributes: Any) -> None:
         self.items = items
@@ -67,7 +67,7 @@ class Mapped:
 
 
 class Streamed(IterableDataset[Any]):
-    """A dataset of torch's iterable style; that it has a length does not make it one of the map style."""
+    """A torch iterable-style dataset; having a length does not make it map-style."""
 
     def __len__(self) -> int:
         return len(ARRAYS)
@@ -77,7 +77,7 @@ class Streamed(IterableDataset[Any]):
 
 
 def shown(task: TaskImages) -> dict[str, list[tuple[str, bytes]]]:
-    """What a task holds, split by split: the class and the pixels of each image."""
+    """Return the class and the pixels of each image, by split."""
     return {
         name: [
             (task.classes[label], file.pixels(file.content(), 16).tobytes())
@@ -89,7 +89,7 @@ def shown(task: TaskImages) -> dict[str, list[tuple[str, bytes]]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same images as files: class/number.png."""
+    """Write the same images as files: class/number.png."""
     root = tmp_path_factory.mktemp("folder") / "animals"
     for index, (array, word) in enumerate(zip(ARRAYS, WORDS, strict=True)):
         (root / word).mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def test_images_with_labels_equal_the_same_images_in_a_folder(kind: str, folder:
         assert task.name == "animals"
         assert task.classes == ("ant", "mole", "zebra")
         assert shown(task) == expected
-        assert shown(task) == expected  # once more
+        assert shown(task) == expected  # again
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_the_module_equals_that_of_the_folder(folder: Path, new_agent: Callable[
             assert np.array_equal(module.tensors[name], tensor), name
 
 
-# Reading lazily, and putting aside.
+# Lazy reading, and temporary storage.
 
 
 def test_a_dataset_with_a_list_of_labels_is_read_lazily():
@@ -361,7 +361,7 @@ def test_a_dataset_is_read_by_one_thread_at_a_time():
 
 
 def test_equal_names_are_made_distinct(folder: Path, new_agent: Callable[..., Core]):
-    """A path given twice may be for training and for validation: the twin that is left out must be one of them."""
+    """A path given twice may be for training and for validation: exactly one of the two must be left out."""
     with task_of([*paths(folder), *paths(folder)], [*WORDS, *WORDS], name="animals") as task:
         names = [file.name for split in task.splits.values() for file in split.files]
         assert len(set(names)) == 60
@@ -557,7 +557,7 @@ def test_tables_that_cannot_be_a_task_are_refused(table: Any, hub: Any):
 
 
 def test_a_custom_dataset_that_looks_like_an_image_folder_is_read_by_index(folder: Path):
-    """It may crop what it reads: the files are not what it shows."""
+    """It may crop what it reads, so that its images differ from the files."""
 
     class Cropped:
         def __init__(self) -> None:

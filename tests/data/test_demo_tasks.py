@@ -1,4 +1,4 @@
-"""The demo tasks: the same images everywhere, each class told apart, folders never half written."""
+"""The demo tasks: the same images everywhere, distinct classes, and no partly written folders."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Hostile image files and zips: bounded memory, bounded time, one clear error, and the others are answered."""
+"""Hostile image files and zips: bounded memory and time, one clear error, and other images are answered."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def test_an_invalid_limit_is_reported(text: str, monkeypatch: pytest.MonkeyPatch
 
 
 class TestOrdinaryImagesAreSeenAsBefore:
-    """The picture is the same to the bit, however it is read: whole, in strips, here or by the helper."""
+    """The pixels are the same to the bit, whether read at once, in strips, here or by the helper."""
 
     def whole(self, data: bytes) -> np.ndarray[Any, Any]:
-        """Decode in the plainest way."""
+        """Decode with plain Pillow."""
         with Image.open(io.BytesIO(data)) as image:
             image.draft("RGB", (2 * SIZE, 2 * SIZE))
             if "A" in image.getbands() or "transparency" in image.info:
@@ -216,7 +216,7 @@ def test_a_jpeg_of_very_many_scans_is_refused_before_it_is_decoded(monkeypatch: 
 
 
 def test_data_after_a_jpeg_is_not_counted_as_scans():
-    """Phones append films; a film of 40 MB has hundreds of places that look like the start of a scan."""
+    """Phones append videos; a video of 40 MB has hundreds of places that look like the start of a scan."""
     film = b"\xff\xda" * 1000
     for options in ({}, {"progressive": True}):
         data = encoded(noise(300, 200), "JPEG", **options)
@@ -234,7 +234,7 @@ def test_scans_after_a_comment_that_looks_like_the_end_are_counted():
 
 
 def test_a_header_of_comments_is_rejected_quickly():
-    """In a process of its own: a pattern that tries every way to split them would keep all threads waiting."""
+    """In a separate process: a pattern that backtracks would block all threads."""
     code = "from skillmesh.data.formats import image_kind\nassert image_kind(b'P4 ' + b'# ' * 250) is None"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
@@ -374,7 +374,7 @@ class TestHelper:
             eventually(children.read_text, every=0.01)
             os.killpg(process.pid, signal.SIGKILL)
             with pytest.raises(UnreadableImageError, match="longer than an image of its size should"):
-                decoded.result(30)  # what its own file deserves, and no crash
+                decoded.result(30)  # the error of its own file, not a crash
         assert own._process is not process
 
     def test_a_crashing_decoder_does_not_end_the_helper(self, own: helper.Helper):
@@ -502,7 +502,7 @@ class TestHelper:
             under_way.append(kind)
             most[kind] = max(most.get(kind, 0), len(under_way))
             if kind == "tiff":
-                together.wait(30)  # broken where the other is not let in
+                together.wait(30)  # breaks if the other cannot enter
             time.sleep(0.02)
             under_way.remove(kind)
             return data
@@ -569,7 +569,7 @@ def test_images_are_opened_in_one_place_and_with_their_format():
     assert all("formats" in words for _, words in calls)
 
 
-# Anything but regular files.
+# Files that are not regular.
 
 PLACES = (
     "link to /dev/zero",

@@ -59,7 +59,7 @@ def test_a_higher_threshold_never_corrects_more(said: list[ForcedAnswers]) -> No
     assert counts[0] > counts[-1]
 
 
-def test_it_begins_with_what_evaluation_finds(taught: Core, demo_tasks: Path) -> None:
+def test_without_correction_the_figures_are_those_of_the_evaluation(taught: Core, demo_tasks: Path) -> None:
     result = evaluate(taught, [demo_tasks / name for name in LEARNED], learn=False, keep_said=True)
     found = corrective(result.said, Letters())
     assert found["final_accuracy"] == pytest.approx(result.summary()["final_accuracy"], abs=1e-6)
@@ -67,7 +67,7 @@ def test_it_begins_with_what_evaluation_finds(taught: Core, demo_tasks: Path) ->
     assert found["support"]["alone"]["confidence_error"] == pytest.approx(result.confidence_error(), abs=1e-5)
 
 
-def test_the_command_reports_it(command, taught: Core, demo_tasks: Path, tmp_path: Path) -> None:
+def test_the_command_reports_corrected_figures(command, taught: Core, demo_tasks: Path, tmp_path: Path) -> None:
     words = (
         "eval",
         demo_tasks / "dice",
@@ -87,7 +87,7 @@ def test_the_command_reports_it(command, taught: Core, demo_tasks: Path, tmp_pat
     assert "corrective" not in plain
 
 
-def test_the_command_has_no_figures_where_no_tested_task_is_known(
+def test_the_command_gives_no_figures_if_no_tested_task_is_known(
     command, tiny_taught: Core, demo_tasks: Path
 ) -> None:
     unknown = next(

@@ -39,7 +39,7 @@ def unsplit(demo_tasks: Path, tmp_path: Path) -> Path:
     return tmp_path / "dice"
 
 
-def test_figures_are_those_of_asking_image_by_image(taught: Core, new_agent, result, demo_tasks, tmp_path):
+def test_figures_equal_those_of_single_predictions(taught: Core, new_agent, result, demo_tasks, tmp_path):
     for figures in result.tasks:
         paths = sorted((demo_tasks / figures.task / "test").glob("*/*"))
         truth = [path.parent.name for path in paths]
@@ -66,13 +66,13 @@ def test_figures_are_those_of_asking_image_by_image(taught: Core, new_agent, res
     assert hidden.unknown == np.mean([a.unknown for a in snow])
 
 
-def test_stated_confidence_is_the_answers(taught: Core, result: Evaluation, demo_tasks: Path):
+def test_stated_confidence_equals_that_of_the_answers(taught: Core, result: Evaluation, demo_tasks: Path):
     answers = taught.answer(sorted((demo_tasks / "shapes/test").glob("*/*")))
     index = [t.task for t in result.tasks].index("shapes")
     assert np.allclose(result.confidence[index][0], [a.confidence for a in answers], atol=1e-5)
 
 
-def test_figures_keep_to_their_order(result: Evaluation):
+def test_stricter_figures_are_never_higher(result: Evaluation):
     assert [t.task for t in result.tasks] == list(LEARNED)
     for t in result.tasks:
         assert 0 <= t.strict_accuracy <= t.final_accuracy <= min(t.task_given_accuracy, t.task_found_accuracy) <= 1
@@ -94,7 +94,7 @@ def test_the_summary_averages_over_tasks(result: Evaluation):
     assert [t["task"] for t in summary["tasks"]] == list(LEARNED)
 
 
-def test_learning_is_timed_and_goes_one_after_the_other(new_agent: NewAgent, tiny_tasks: Path):
+def test_tasks_are_learned_in_turn_and_timed(new_agent: NewAgent, tiny_tasks: Path):
     agent = new_agent()
     result = evaluate(agent, [tiny_tasks / name for name in ("dice", "latin")])
     assert [m.card.task for m in agent.tasks()] == ["dice", "latin"]
@@ -103,7 +103,7 @@ def test_learning_is_timed_and_goes_one_after_the_other(new_agent: NewAgent, tin
     assert "unknown_auroc" not in result.summary()
 
 
-def test_hidden_tasks_are_shown_but_never_learned(new_agent: NewAgent, tiny_tasks: Path):
+def test_hidden_tasks_are_tested_but_never_learned(new_agent: NewAgent, tiny_tasks: Path):
     agent = new_agent()
     result = evaluate(agent, [tiny_tasks / name for name in LEARNED], hide=["latin", "greek"])
     assert [m.card.task for m in agent.tasks()] == ["dice", "shapes"]
@@ -124,12 +124,12 @@ def test_a_folder_without_splits_gets_a_seeded_test_split(new_agent: NewAgent, u
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_all_of_an_unsplit_folder_is_asked_where_nothing_is_learned(taught: Core, unsplit: Path):
+def test_all_images_of_an_unsplit_folder_are_tested_if_nothing_is_learned(taught: Core, unsplit: Path):
     result = evaluate(taught, [unsplit], learn=False)
     assert result.tasks[0].test_images == 30
 
 
-def test_a_class_without_test_images_is_fine(taught: Core, demo_tasks: Path, tmp_path: Path):
+def test_a_class_without_test_images_is_accepted(taught: Core, demo_tasks: Path, tmp_path: Path):
     shutil.copytree(demo_tasks / "dice", tmp_path / "dice")
     shutil.rmtree(tmp_path / "dice/test/one")
     found = evaluate(taught, [tmp_path / "dice"], learn=False).tasks[0]
@@ -189,7 +189,7 @@ class TestTasksOfOneName:
                 agent.import_file(teacher.export(taught, tmp_path / f"{name} {taught}.skill"))
         return agent
 
-    def test_are_told_apart_by_their_teachers(self, dice_of_others: Core, tiny_tasks: Path):
+    def test_are_distinguished_by_their_teachers(self, dice_of_others: Core, tiny_tasks: Path):
         with pytest.raises(AmbiguousTaskError, match=r"2 teachers taught 'dice'; say which: dice@(anna|ben)"):
             evaluate(dice_of_others, [tiny_tasks / "dice"], learn=False)
         for teacher, folder in (("anna", "dice"), ("ben", "latin")):
@@ -198,7 +198,7 @@ class TestTasksOfOneName:
             assert (measured.task, measured.test_images) == (f"dice@{teacher}", 4)
             assert measured.task_found_accuracy == 1
 
-    def test_are_told_apart_where_images_are_taken_for_one_another(self, dice_of_others: Core, tiny_tasks: Path):
+    def test_are_distinguished_in_confusions(self, dice_of_others: Core, tiny_tasks: Path):
         task = open_measured(tiny_tasks / "latin", learn=False, name="dice@anna")
         (measured,) = evaluate(dice_of_others, [task], learn=False).tasks
         assert measured.confusions == {"dice@ben": 4}
@@ -210,7 +210,7 @@ class TestTasksOfOneName:
         assert measured.task_found_accuracy == 1
 
 
-def test_a_module_that_arrives_meanwhile_changes_no_figure(
+def test_a_module_that_arrives_during_the_measurement_changes_no_figure(
     new_agent: NewAgent, tiny_tasks: Path, skill_files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ):
     agent = new_agent()
@@ -231,7 +231,7 @@ def test_a_module_that_arrives_meanwhile_changes_no_figure(
     assert len(agent.tasks()) == 4
 
 
-def test_an_agent_that_knows_nothing_cannot_be_asked(new_agent: NewAgent, tiny_tasks: Path):
+def test_an_agent_without_tasks_cannot_be_measured(new_agent: NewAgent, tiny_tasks: Path):
     for options in ({"learn": False}, {"hide": ["dice"]}):
         with pytest.raises(UnknownTaskError, match="knows no task yet"):
             evaluate(new_agent(), [tiny_tasks / "dice"], **options)

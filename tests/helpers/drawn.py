@@ -1,4 +1,4 @@
-"""Small tasks for baselines: each class a pattern of its own under noise, learned in seconds from nothing."""
+"""Small tasks for baselines: each class is a pattern under noise, learned in seconds from a random start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks dealt out to several teachers, for tests: no image is in two of the parts."""
+"""Tasks divided among several teachers, for tests: no image is in two of the parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skillmesh.data.folder import Split, TaskImages
 
 
 def dealt(task: TaskImages, parts: int) -> list[TaskImages]:
-    """Every class's training and validation images, dealt out in turn; test images stay."""
+    """Return parts of the task: every class's training and validation images in turn, and all test images."""
     return [
         replace(task, splits={name: _share(s, name, part, parts) for name, s in task.splits.items()})
         for part in range(parts)
@@ -19,14 +19,14 @@ def dealt(task: TaskImages, parts: int) -> list[TaskImages]:
 
 
 def only(task: TaskImages, classes: Sequence[str]) -> TaskImages:
-    """The task with some of its classes, in the order given."""
+    """Return the task with some of its classes, in the given order."""
     return replace(
         task, classes=tuple(classes), splits={n: _chosen(s, task, classes) for n, s in task.splits.items()}
     )
 
 
 def renamed(task: TaskImages, name: Callable[[str], str], backwards: bool = False) -> TaskImages:
-    """The task with other names for its classes, in their order or the other way round."""
+    """Return the task with other class names, in the same or the reverse order."""
     order = task.classes[::-1] if backwards else task.classes
     return replace(only(task, order), classes=tuple(map(name, order)))
 
@@ -35,7 +35,7 @@ def _share(split: Split, name: str, part: int, parts: int) -> Split:
     if name == "test":
         return split
     turn = np.concatenate([np.arange(n) % parts for n in np.bincount(split.labels)]) if len(split) else np.zeros(0)
-    rows = np.flatnonzero(turn == part)  # images come class by class
+    rows = np.flatnonzero(turn == part)  # images are ordered by class
     return Split(tuple(split.files[i] for i in rows), split.labels[rows])
 
 

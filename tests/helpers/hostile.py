@@ -1,10 +1,10 @@
-"""An attacker on the mesh: a process of its own with a real key, which does one of the things below until it ends.
+"""An attacker on the mesh: a separate process with a real key, which runs one of the attacks below until it ends.
 
     python tests/helpers/hostile.py wrong-bytes --home HOME [--loot FOLDER] [--knows VICTIM]
 
-It speaks the protocol with skillmesh's own modules wherever it does not lie, so that nothing but the lie can be
-what honest nodes object to. `loot` is what others announced and what it fetched from them, as any agent can;
-`knows` is a home that it should never see, down to the images that modules are tried on.
+Except for the attack itself it follows the protocol with skillmesh's own code, so that honest nodes can object to
+nothing else. `loot` has announcements and files of others, which any agent can fetch; `knows` is a home that it
+should never see, including the images with which modules are vetted.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ FOR_EVER = 10**9
 CROWD = 40
 GHOSTS = 200
 FLOOD_FILE = "flood.json"
-"""Where a flood says how much it has sent."""
+"""File in which a flood reports how much it has sent."""
 MADE_FILE = "made.json"
-"""Where an attacker says which modules it made."""
+"""File in which an attacker reports the modules that it made."""
 
 
 class Attacker:
-    """Somebody on the mesh who answers correctly, as long as nothing of it is replaced by a lie."""
+    """An agent on the mesh that answers correctly, except where an attack replaces its answers."""
 
     def __init__(self, home: Path, loot: Path | None = None, knows: Path | None = None) -> None:
         self.home, self.knows = home, knows
@@ -77,10 +77,10 @@ class Attacker:
         self.files: dict[str, bytes] = {}
         self.loot = list(_read_loot(loot)) if loot else []
         self.kept: list[Any] = []
-        """What lasts as long as it is held."""
+        """Objects that must stay referenced to stay active."""
 
     def become(self, identity: Identity) -> None:
-        """Speak as another from now on; whoever it was stays there and answers."""
+        """Act as another identity from now on; the previous one stays present and answers."""
         self.identity, self.wire = identity, Wire(self.session, identity)
 
     def have(self, notice: Notice, data: bytes | None = None) -> None:
@@ -89,19 +89,19 @@ class Attacker:
             self.files[notice.digest] = data
 
     def have_loot(self) -> None:
-        """Know and hold what others taught."""
+        """Hold the notices and files in the loot."""
         for notice, data in self.loot:
             self.have(notice, data)
 
-    def report(self, name: str, said: Any) -> None:
-        """Leave a file for the test, which may read at any moment: it is whole or not there."""
+    def report(self, name: str, value: Any) -> None:
+        """Write a file for the test, which may read it at any moment: it is complete or absent."""
         partial = self.home / f"{name}.partial"
-        partial.write_text(json.dumps(said))
+        partial.write_text(json.dumps(value))
         partial.replace(self.home / name)
 
     def hello(self, **claims: Any) -> Hello:
-        said: dict[str, Any] = {"name": self.identity.name, "root": ROOT_OF_NOTHING, "live": 0, "same": False}
-        return Hello.model_construct(**said | claims)
+        fields: dict[str, Any] = {"name": self.identity.name, "root": ROOT_OF_NOTHING, "live": 0, "same": False}
+        return Hello.model_construct(**fields | claims)
 
     # Honest answers.
 
@@ -120,12 +120,12 @@ class Attacker:
         return write_piece(None if data is None else data[offset : offset + length])
 
     def serve(self, **lies: Callable[[bytes], bytes | None]) -> None:
-        """Answer, with some answers replaced, and be seen."""
+        """Appear and answer, with some answers replaced."""
         self.wire.serve({DIGEST: self.digest, NOTICES: self.show, PIECE: self.piece} | lies)
         self.wire.appear()
 
     def vanish(self) -> None:
-        """Seem to be gone, and answer no more."""
+        """Disappear, and stop answering."""
         for declared in (self.wire._token, *self.wire._declared):
             if declared is not None:
                 declared.undeclare()
@@ -133,7 +133,7 @@ class Attacker:
             inbox.put(_END)
 
     def tell(self) -> None:
-        """Announce what is its own."""
+        """Announce its own notices."""
         for notice in self.notices:
             if notice.teacher_key == self.identity.public_key:
                 self.wire.announce(notice.encode())
@@ -148,25 +148,25 @@ def attack(function: Attack) -> Attack:
     return function
 
 
-# What it lies about in its digest and its notices.
+# False digests and notices.
 
 
 @attack
 def endless_digest(attacker: Attacker) -> None:
-    """A digest that is larger than any may be, again and again."""
+    """Send digests above the size limit, repeatedly."""
     attacker.serve(digest=lambda _: write_digest(attacker.hello(), []) + os.urandom(SHORT) * (MAX_DIGEST // SHORT))
 
 
 @attack
 def million_ids(attacker: Attacker) -> None:
-    """As many ids as a digest may have, others each time, of notices that do not exist."""
+    """List as many ids as a digest may have, different each time, of notices that do not exist."""
     most = MAX_DIGEST // SHORT - 100
     attacker.serve(digest=lambda _: write_digest(attacker.hello(), []) + os.urandom(SHORT * most))
 
 
 @attack
 def strange_name(attacker: Attacker) -> None:
-    """A name that would take over the terminal of whoever looks at `skillmesh peers`."""
+    """Use a name that would control the terminal of a user of `skillmesh peers`."""
     attacker.serve(digest=lambda _: write_digest(attacker.hello(name="\x1b]0;gotcha\x07\u202e" + 900 * "x"), []))
 
 
@@ -177,20 +177,20 @@ def no_json(attacker: Attacker) -> None:
 
 @attack
 def false_same(attacker: Attacker) -> None:
-    """Pretend to know the same under another root, so that nobody asks on."""
+    """Claim to know the same notices with another root, so that no peer asks further."""
     attacker.serve(digest=lambda _: write_digest(attacker.hello(same=True), []))
 
 
 @attack
 def bad_signature(attacker: Attacker) -> None:
-    """Pass on a teacher's announcement that nobody has signed."""
+    """Pass on an announcement of a teacher without a valid signature."""
     notice, _ = attacker.loot[0]
     _show_only(attacker, changed(notice, task="forged", signature=64 * "00"))
 
 
 @attack
 def forged_teacher(attacker: Attacker) -> None:
-    """Announce, in another teacher's name and key, a module of one's own."""
+    """Announce its own module in another teacher's name and key."""
     notice, data = attacker.loot[0]
     attacker.files[notice.digest] = data
     _show_only(attacker, changed(notice, task="forged").signed(attacker.identity))
@@ -198,7 +198,7 @@ def forged_teacher(attacker: Attacker) -> None:
 
 @attack
 def forged_withdrawal(attacker: Attacker) -> None:
-    """Withdraw what another taught."""
+    """Withdraw a module of another teacher."""
     notice, _ = attacker.loot[0]
     forged = Withdrawal(
         task=notice.task, version=2**31, teacher=notice.teacher, teacher_key=notice.teacher_key
@@ -208,31 +208,31 @@ def forged_withdrawal(attacker: Attacker) -> None:
 
 @attack
 def unasked_notices(attacker: Attacker) -> None:
-    """Show, instead of what was asked for, what was not."""
+    """Send other notices than were requested."""
     listed, unasked = (withdraw(task, 1, attacker.identity) for task in ("listed", "unasked"))
     attacker.have(listed)
     attacker.serve(notices=lambda _: unasked.encode())
 
 
 def changed(notice: Notice, **fields: Any) -> Any:
-    """A notice with other fields and, until it is signed anew, the old signature."""
+    """Return a notice with other fields and, until it is signed again, the old signature."""
     return type(notice)(**notice.model_dump() | fields)
 
 
 def _show_only(attacker: Attacker, notice: Notice) -> None:
-    """List and show one notice, and announce it in both names."""
+    """List and send one notice, and announce it in both names."""
     attacker.have(notice)
     attacker.serve()
     for key in (notice.teacher_key, attacker.identity.public_key):
         attacker.session.put(f"{ROOT}/ann/{key}", notice.encode())
 
 
-# What it lies about in files.
+# False files.
 
 
 @attack
 def wrong_bytes(attacker: Attacker) -> None:
-    """Hold what others taught, with one bit of every piece turned."""
+    """Serve modules of others with one bit of every piece flipped."""
     attacker.have_loot()
 
     def piece(question: bytes) -> bytes | None:
@@ -244,7 +244,7 @@ def wrong_bytes(attacker: Attacker) -> None:
 
 @attack
 def oversize_pieces(attacker: Attacker) -> None:
-    """Send a hundred times what was asked for."""
+    """Send a hundred times as many bytes as requested."""
     attacker.have_loot()
     attacker.serve(piece=lambda question: b"+" + 100 * (attacker.piece(question) or b"+"))
 
@@ -257,7 +257,7 @@ def short_pieces(attacker: Attacker) -> None:
 
 @attack
 def contradiction(attacker: Attacker) -> None:
-    """Announce a module of one's own whose leaves are those of the file, and whose hash is another's."""
+    """Announce its own module with the right leaves and the hash of another file."""
     notice, data = _own_module(attacker)
     attacker.have(changed(notice, sha256=64 * "0").signed(attacker.identity), data)
     attacker.serve()
@@ -266,7 +266,7 @@ def contradiction(attacker: Attacker) -> None:
 
 @attack
 def other_leaves(attacker: Attacker) -> None:
-    """Announce a module of one's own whose leaves are not those of the file that one serves."""
+    """Announce its own module with leaves that do not match the file."""
     notice, data = _own_module(attacker)
     leaves = notice.leaves[64:] + notice.leaves[:64]
     attacker.have(changed(notice, leaves=leaves).signed(attacker.identity), data)
@@ -276,7 +276,7 @@ def other_leaves(attacker: Attacker) -> None:
 
 @attack
 def anothers_file(attacker: Attacker) -> None:
-    """Announce as one's own what is, by its card, another teacher's."""
+    """Announce as its own a module that, by its card, is another teacher's."""
     honest, data = attacker.loot[0]
     card = Module.from_bytes(data, specs_for).card
     mine = card.model_copy(
@@ -289,7 +289,7 @@ def anothers_file(attacker: Attacker) -> None:
 
 @attack
 def other_backbone(attacker: Attacker) -> None:
-    """Announce a module for another backbone as what it is, and a second one as if it were for everyone's."""
+    """Announce a module for another backbone correctly, and a second one as if it were for the common backbone."""
     ours = Module.from_bytes(attacker.loot[0][1], specs_for).card.backbone
     for task, claimed in (("frankly", "f" * 64), ("secretly", ours)):
         module, data = _signed(attacker, task=task, backbone="f" * 64)
@@ -301,7 +301,7 @@ def other_backbone(attacker: Attacker) -> None:
 
 @attack
 def equivocation(attacker: Attacker) -> None:
-    """Sign two modules as one version, and tell every second asker of another one."""
+    """Sign two modules with the same version, and list the other one to every second peer."""
     pair = []
     for note in ("for you", "for the others"):
         module, data = _signed(attacker, note=note, task="double")
@@ -313,12 +313,12 @@ def equivocation(attacker: Attacker) -> None:
     attacker.serve(digest=lambda _: write_digest(attacker.hello(), [attacker.notices[next(asked) % 2]]))
 
 
-# What it does with what is genuine but old.
+# Genuine but outdated data.
 
 
 @attack
 def replay(attacker: Attacker) -> None:
-    """Show and announce, over and over, what its teacher has replaced or withdrawn."""
+    """List and announce repeatedly what its teacher has replaced or withdrawn."""
     attacker.have_loot()
     attacker.serve()
     while True:
@@ -329,7 +329,7 @@ def replay(attacker: Attacker) -> None:
 
 @attack
 def impostor(attacker: Attacker) -> None:
-    """Answer in the place of everybody, sooner and more often than they do, with junk and with old replies."""
+    """Answer in the place of all agents, earlier and more often than they do, with junk and old replies."""
     seen: list[tuple[bytes, bytes]] = [(os.urandom(64), b"-")]
     _overhear(attacker, seen)
     for verb in (DIGEST, NOTICES, PIECE):
@@ -338,7 +338,7 @@ def impostor(attacker: Attacker) -> None:
 
 
 def _overhear(attacker: Attacker, seen: list[tuple[bytes, bytes]]) -> None:
-    """Keep signed replies of others, to show them again."""
+    """Store signed replies of others, to send them again."""
     victims = [str(r.ok.key_expr) for r in attacker.session.liveliness().get(f"{ROOT}/alive/*") if r.ok]
     for victim in victims:
         key = f"{ROOT}/node/{victim.rsplit('/', 1)[-1]}/{DIGEST}"
@@ -357,7 +357,7 @@ def _answer_for(attacker: Attacker, seen: list[tuple[bytes, bytes]], query: zeno
 
 @attack
 def obituaries(attacker: Attacker) -> None:
-    """Let everybody seem to come and go."""
+    """Make all agents seem to come and go."""
     attacker.serve()
     agents: set[str] = set()
     attacker.wire.watch(lambda agent, _: agents.add(agent))
@@ -369,19 +369,19 @@ def obituaries(attacker: Attacker) -> None:
         time.sleep(0.05)
 
 
-# What it does to keep others waiting.
+# Delays.
 
 
 @attack
 def silent(attacker: Attacker) -> None:
-    """Offer everything, and never send any of it."""
+    """Offer everything and never send anything."""
     attacker.have_loot()
     attacker.serve(piece=_never)
 
 
 @attack
 def trickle(attacker: Attacker) -> None:
-    """Send what is right, as slowly as is bearable."""
+    """Send correct pieces, just fast enough for the timeout."""
     attacker.have_loot()
 
     def piece(question: bytes) -> bytes | None:
@@ -393,7 +393,7 @@ def trickle(attacker: Attacker) -> None:
 
 @attack
 def withhold(attacker: Attacker) -> None:
-    """A crowd who list what others announced, and never show it."""
+    """Be many peers that list notices but never send them."""
     attacker.have_loot()
     for _ in range(CROWD):
         attacker.become(Identity.create("one of many"))
@@ -402,7 +402,7 @@ def withhold(attacker: Attacker) -> None:
 
 @attack
 def ghosts(attacker: Attacker) -> None:
-    """Many who seem to be there, and keep every question; nothing needs a key for that."""
+    """Be many peers that never answer; this needs no key."""
     held: list[Any] = []
     held.append(attacker.session.declare_queryable(f"{ROOT}/node/*/*", held.append))
     appear = attacker.session.liveliness().declare_token
@@ -412,14 +412,14 @@ def ghosts(attacker: Attacker) -> None:
 
 @attack
 def sybils(attacker: Attacker) -> None:
-    """Many with keys of their own who list and show what others taught, and keep questions for pieces."""
+    """Be many peers with keys that list and send notices of others, and never answer requests for pieces."""
     attacker.have_loot()
     _crowd(attacker, GHOSTS, piece=lambda _: None)
 
 
 @attack
 def late_sybils(attacker: Attacker) -> None:
-    """The same, who send what is right at the last moment."""
+    """The same, but sending correct pieces at the last moment."""
     attacker.have_loot()
 
     def piece(question: bytes) -> bytes | None:
@@ -431,7 +431,7 @@ def late_sybils(attacker: Attacker) -> None:
 
 @attack
 def lying_sybils(attacker: Attacker) -> None:
-    """The same, who send other bytes, too many or too few."""
+    """The same, but sending wrong bytes, too many or too few."""
     attacker.have_loot()
     asked = iter(range(FOR_EVER))
 
@@ -444,14 +444,14 @@ def lying_sybils(attacker: Attacker) -> None:
 
 @attack
 def empty_handed_sybils(attacker: Attacker) -> None:
-    """The same, who say of every piece that they do not have it."""
+    """The same, but replying that they do not have the piece."""
     attacker.have_loot()
     _crowd(attacker, GHOSTS, piece=lambda _: write_piece(None))
 
 
 @attack
 def sybil_teachers(attacker: Attacker) -> None:
-    """Many teachers who announce ten modules each that they never send."""
+    """Be many teachers that each announce ten modules and never send them."""
     notice, _ = _own_module(attacker)
     identities = [Identity.create("many") for _ in range(GHOSTS)]
     attacker.notices = [_renamed(notice, identity) for identity in identities for _ in range(10)]
@@ -459,7 +459,7 @@ def sybil_teachers(attacker: Attacker) -> None:
 
 
 def _crowd(attacker: Attacker, crowd: int | list[Identity], **lies: Callable[[bytes], bytes | None]) -> None:
-    """Be many, each with a key of its own, with some answers replaced; None keeps a question for ever."""
+    """Be many peers, each with its own key, with some answers replaced; None never answers."""
     answers = {DIGEST: attacker.digest, NOTICES: attacker.show, PIECE: attacker.piece} | lies
     identities = [Identity.create("many") for _ in range(crowd)] if isinstance(crowd, int) else crowd
     by_key = {identity.public_key: identity for identity in identities}
@@ -497,7 +497,7 @@ def _never(_: bytes) -> bytes | None:
 
 @attack
 def flood(attacker: Attacker) -> None:
-    """Announce under one key as many modules as there is time for."""
+    """Announce as many modules as possible under one key."""
     notice, _ = _own_module(attacker)
     attacker.serve()
     _pour(attacker, (_renamed(notice, attacker.identity) for _ in iter(int, 1)))
@@ -505,14 +505,14 @@ def flood(attacker: Attacker) -> None:
 
 @attack
 def flood_of_teachers(attacker: Attacker) -> None:
-    """Announce one module each under as many keys as there is time for."""
+    """Announce one module each under as many keys as possible."""
     notice, _ = _own_module(attacker)
     _pour(attacker, (_renamed(notice, Identity.create("many")) for _ in iter(int, 1)))
 
 
 @attack
 def reserve(attacker: Attacker) -> None:
-    """Announce what would fill every disk, so that no room is left for others."""
+    """Announce modules that would fill every disk, so that there is no space for others."""
     notice, _ = _own_module(attacker)
     size = 7_999_999
     leaves = -(-size // 32_768) * notice.leaves[:64]
@@ -524,13 +524,13 @@ def reserve(attacker: Attacker) -> None:
 
 @attack
 def flood_of_withdrawals(attacker: Attacker) -> None:
-    """Withdraw under fresh keys what nobody has heard of, in large versions."""
+    """Withdraw unknown modules of high versions under new keys."""
     _pour(attacker, (withdraw(os.urandom(8).hex(), 2**31 - 1, Identity.create("many")) for _ in iter(int, 1)))
 
 
 @attack
 def flood_of_hellos(attacker: Attacker) -> None:
-    """Come and go under fresh keys, with a signed hello each time."""
+    """Come and go under new keys, with a signed hello each time."""
     attacker.have_loot()
     for _ in iter(int, 1):
         attacker.become(Identity.create("many"))
@@ -541,7 +541,7 @@ def flood_of_hellos(attacker: Attacker) -> None:
 
 @attack
 def flood_of_questions(attacker: Attacker) -> None:
-    """Ask everybody for everything, over and over, and take no answer."""
+    """Ask all agents for everything repeatedly, and ignore the answers."""
     victims = [str(r.ok.key_expr) for r in attacker.session.liveliness().get(f"{ROOT}/alive/*") if r.ok]
     while True:
         for victim in victims:
@@ -553,7 +553,7 @@ def flood_of_questions(attacker: Attacker) -> None:
 
 @attack
 def inside_questions(attacker: Attacker) -> None:
-    """Ask zenoh itself what it knows, while others come and go: its answers hold the lock that newcomers need."""
+    """Query zenoh's admin space while agents come and go: its answers hold the lock that newcomers need."""
     settings = MeshSettings.load(attacker.home)
     attacker.kept = [attacker.session.liveliness().declare_token(f"x/{number}") for number in range(200)]
 
@@ -569,11 +569,11 @@ def inside_questions(attacker: Attacker) -> None:
 
 @attack
 def noise(attacker: Attacker) -> None:
-    """Random bytes on every key expression."""
+    """Publish random bytes on every key expression."""
     session, agent = attacker.session, attacker.identity.public_key
     keys = [f"{ROOT}/ann/{agent}", f"{ROOT}/node/{agent}/piece", f"{ROOT}/alive/{agent}", f"{ROOT}/x", "sk/v2/y"]
     keys += [f"{ROOT}/node/*/{verb}" for verb in (DIGEST, NOTICES, PIECE, "dance")]
-    attacker.serve(digest=os.urandom, notices=os.urandom, piece=os.urandom)  # each fails, and answers nothing
+    attacker.serve(digest=os.urandom, notices=os.urandom, piece=os.urandom)  # each fails without an answer
     while True:
         for key in keys:
             data = os.urandom(random.choice([0, 1, 100, 20_000, 500_000]))
@@ -584,7 +584,7 @@ def noise(attacker: Attacker) -> None:
 
 @attack
 def giant_replies(attacker: Attacker) -> None:
-    """Answer in everybody's place with as much as a message may have, unsigned, and in one's own signed."""
+    """Answer in the place of all with messages of maximum size, unsigned, and for itself signed."""
     giant = os.urandom(7_900_000)
     attacker.session.declare_queryable(
         f"{ROOT}/node/*/*", partial(_answer_for, attacker, [(os.urandom(64), giant)], times=1)
@@ -599,7 +599,7 @@ def _ignore(_: Any) -> None:
 
 
 def _renamed(notice: Announcement, teacher: Identity) -> Announcement:
-    """The same announcement for a task that nobody has heard of."""
+    """Return the same announcement for an unknown task."""
     key, task, module_id = teacher.public_key, os.urandom(8).hex(), os.urandom(32).hex()
     return changed(notice, task=task, id=module_id, teacher=teacher.name, teacher_key=key).signed(teacher)
 
@@ -611,7 +611,7 @@ def _pour(attacker: Attacker, notices: Iterator[Announcement]) -> None:
             attacker.report(FLOOD_FILE, sent)
 
 
-# Modules that are signed and served as they should be, and made to harm.
+# Harmful modules that are signed and served correctly.
 
 
 Forged = dict[str, Any]
@@ -619,7 +619,7 @@ Forged = dict[str, Any]
 
 
 def forgery(forge: Callable[[Module], Forged]) -> Callable[[Module], Forged]:
-    """Make an attack of a way to alter modules: every stolen one is altered, signed and offered."""
+    """Make an attack from a function that alters modules: every stolen one is altered, signed and offered."""
     name = forge.__name__.replace("_", "-")
 
     def run(attacker: Attacker) -> None:
@@ -636,13 +636,13 @@ def forgery(forge: Callable[[Module], Forged]) -> Callable[[Module], Forged]:
 
 @forgery
 def second_teacher(_: Module) -> Forged:
-    """No attack: an honest module, taught by another."""
+    """No attack: an honest module of another teacher."""
     return {}
 
 
 @forgery
 def swallow_anchor(honest: Module) -> Forged:
-    """Means on all sides of the classes of another's task, under other names: nearer to all its images."""
+    """Put means on all sides of the classes of another task, under other names: nearer to all its images."""
     anchor = SketchAnchor.read(honest.tensors)
     steps = np.random.default_rng(0).standard_normal((8, len(anchor.scatter.factor))) @ anchor.scatter.factor
     return with_means(honest, np.concatenate([anchor.means, *(anchor.means + 0.7 * step for step in steps)]))
@@ -650,7 +650,7 @@ def swallow_anchor(honest: Module) -> Forged:
 
 @forgery
 def swallow_everything(honest: Module) -> Forged:
-    """Means in the middle of everything that there is."""
+    """Put means at the centre of all images."""
     centre = SketchAnchor.read(honest.tensors).means.mean(axis=0)
     noise = np.random.default_rng(0).standard_normal((200, len(centre)))
     return with_means(honest, centre + noise)
@@ -658,14 +658,14 @@ def swallow_everything(honest: Module) -> Forged:
 
 @forgery
 def swallow_head(honest: Module) -> Forged:
-    """A head that says the same of all images, and is sure of it."""
+    """Use a head that confidently gives all images the same class."""
     head = Head.read(honest.tensors)
     return {"tensors": Head(head.weight, head.bias + 1e5 * (np.arange(len(head.bias)) == 0)).tensors()}
 
 
 @forgery
 def wrong_names(honest: Module) -> Forged:
-    """The task of another with its classes called by each other's names, and means that are nearer."""
+    """Copy another task with permuted class names and nearer means."""
     head, anchor = Head.read(honest.tensors), SketchAnchor.read(honest.tensors)
     shifted = Head(np.roll(head.weight, 1, axis=0), np.roll(head.bias, 1))
     nearer = replace(anchor, means=anchor.means * np.float32(1.02))
@@ -679,7 +679,7 @@ def huge_scatter(honest: Module) -> Forged:
 
 @forgery
 def huge_count(honest: Module) -> Forged:
-    """The weight of a thousand million images behind an absurd scatter."""
+    """Claim a thousand million images for an absurd scatter."""
     freedom = np.array([1e9], dtype=np.float32)
     scatter = np.full(honest.card.dim, 200, dtype=np.uint8)
     counts = (2**31,) * len(honest.card.classes)
@@ -688,43 +688,43 @@ def huge_count(honest: Module) -> Forged:
 
 @forgery
 def only_a_count(honest: Module) -> Forged:
-    """The weight of a thousand million images behind what is honest otherwise."""
+    """Claim a thousand million images for an otherwise honest module."""
     counts = (2**31,) * len(honest.card.classes)
     return {"tensors": {"sketch.freedom": np.array([1e9], dtype=np.float32)}, "counts": counts}
 
 
 @forgery
 def far_probes(honest: Module) -> Forged:
-    """Probes that no image has, so that nothing would be unknown any more."""
+    """Use probes unlike any image, so that no image would be unknown any more."""
     return {"tensors": {"probe.scale": np.full_like(honest.tensors["probe.scale"], 10)}}
 
 
 def with_means(honest: Module, means: Any, head: Head | None = None) -> Forged:
-    """Other means, with classes called 0, 1, 2 …, and a head that goes by the nearest."""
+    """Return other means, with classes named 0, 1, 2 …, and a head that answers the nearest."""
     anchor = replace(SketchAnchor.read(honest.tensors), means=means.astype(np.float32))
     head = head or Head(anchor.means / 50, np.zeros(len(means), dtype=np.float32))
     names = tuple(f"class {i}" for i in range(len(means)))
     return {"tensors": anchor.tensors() | head.tensors(), "classes": names, "counts": (9,) * len(names)}
 
 
-# The same by somebody who knows the victim's bank, the images that it tries modules on, and all the rules.
+# The same by an attacker that knows the victim's bank, its validation images, and all the rules.
 
 
 @attack
 def tuned(attacker: Attacker) -> None:
-    """Surround as many classes of the victim with means of its own as just pass."""
+    """Surround as many classes of the victim with its own means as just pass."""
     _offer(attacker, "tuned", *_most_that_pass(attacker))
 
 
 @attack
 def overtuned(attacker: Attacker) -> None:
-    """One class more than that."""
+    """Surround one class more than passes."""
     most, order = _most_that_pass(attacker)
     _offer(attacker, "overtuned", most + 1, order)
 
 
 def _most_that_pass(attacker: Attacker) -> tuple[int, int]:
-    """Search for the number of classes at which quarantine begins to object, in an order in which some pass."""
+    """Search for the largest number of classes that vetting accepts, in an order in which some pass."""
     victim = _victim(attacker)
     own = load_validation(victim.home / VALIDATION, victim.tasks())
     background = background_of(victim.calibration, victim.config.representation, victim.config.compact)
@@ -746,7 +746,7 @@ def _most_that_pass(attacker: Attacker) -> tuple[int, int]:
 
 
 def _surrounding(attacker: Attacker, name: str, classes: int, order: int) -> tuple[Module, bytes]:
-    """A module that is honest but for means on all sides of so many of the victim's classes."""
+    """Return an otherwise honest module with means on all sides of this many of the victim's classes."""
     stolen = attacker.loot[0][1]
     honest, chance = Module.from_bytes(stolen, specs_for), np.random.default_rng(order)
     around = []
@@ -780,7 +780,7 @@ def _own_module(attacker: Attacker) -> tuple[Announcement, bytes]:
 def _signed(
     attacker: Attacker, data: bytes | None = None, tensors: Tensors | None = None, **card: Any
 ) -> tuple[Module, bytes]:
-    """An honest module, altered, and signed by the attacker."""
+    """Return an honest module, altered and signed by the attacker."""
     honest = Module.from_bytes(data or attacker.loot[0][1], specs_for)
     card |= {"teacher": attacker.identity.name, "teacher_key": attacker.identity.public_key}
     return Module.create(honest.card.model_copy(update=card), honest.tensors | (tensors or {}), attacker.identity)
@@ -790,7 +790,7 @@ def _signed(
 
 
 def steal(home: Path, folder: Path) -> Path:
-    """Put into a folder what the teacher in this home announces, and its files."""
+    """Copy the announcements and files of the teacher in this home into a folder."""
     agent = Core(home)
     folder.mkdir(parents=True, exist_ok=True)
     for module in agent.bank:

@@ -1,4 +1,4 @@
-"""Hostile image files and zips, made in a moment and without much memory: each small, each meant to cost a lot.
+"""Hostile image files and zips, quick to make without much memory: each small, and meant to be expensive to read.
 
 `IMAGES` maps the name of a case to a function that returns a file's name and bytes. `PLACES` and `ZIPS` map names
 to functions that make something in a folder and return its path.
@@ -23,7 +23,7 @@ MEGABYTE = 2**20
 
 
 def zeros_deflated(size: int, raw: bool = False) -> bytes:
-    """Return a deflate stream of so many zero bytes, without making them: one block repeated."""
+    """Return a deflate stream of `size` zero bytes, without making them: one block repeated."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     block = packer.compress(bytes(MEGABYTE)) + packer.flush(zlib.Z_FULL_FLUSH)
     last = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -102,12 +102,12 @@ def progressive(width: int, height: int, scans: int, layers: int = 1) -> bytes:
 
 
 def filled_jpeg(megabytes: int) -> bytes:
-    """Return a small JPEG with filling before its first segment, which Pillow walks through byte by byte."""
+    """Return a small JPEG with fill bytes before its first segment, which Pillow reads byte by byte."""
     return b"\xff\xd8" + b"\xff" * megabytes * MEGABYTE + jpeg(64, 64)[2:]
 
 
 def webp(width: int, height: int) -> bytes:
-    """Return a lossless WebP of one colour: its pixels take no bits at all, so any size is as small."""
+    """Return a lossless WebP of one colour: its pixels need no bits, so it is small at any size."""
     buffer = io.BytesIO()
     Image.new("RGB", (16, 16), (9, 200, 60)).save(buffer, "WEBP", lossless=True)
     data = bytearray(buffer.getvalue())
@@ -118,7 +118,7 @@ def webp(width: int, height: int) -> bytes:
 
 
 def gif(width: int, height: int, before: bytes = b"", screen: int = 1) -> bytes:
-    """Return a GIF whose screen is small and whose frame is not; its pixels end at once."""
+    """Return a GIF with a small screen and a large frame, without pixel data."""
     start = b"GIF89a" + struct.pack("<HHBBB", screen, screen, 0x80, 0, 0) + bytes(6) + before
     return start + b"," + struct.pack("<HHHHB", 0, 0, width, height, 0) + b"\x02\x02\x4c\x01\0;"
 
@@ -162,7 +162,7 @@ def stated(kind: str, width: int, height: int) -> bytes:
 
 
 def bmp_without_end() -> bytes:
-    """Return a run-length BMP that never gets on: twenty megabytes of jumps by nothing."""
+    """Return a run-length BMP without progress: twenty megabytes of jumps by zero."""
     body = b"\0\2\0\0" * (5 * MEGABYTE)
     header = struct.pack("<IiiHHIIiiII", 40, 4000, 4000, 1, 8, 1, len(body), 0, 0, 256, 0)
     return (
@@ -187,12 +187,12 @@ ZTXT = chunk(b"zTXt", b"a\0\0" + zeros_deflated(MEGABYTE - 1))
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\n(found) print\nshowpage\n%%EOF\n"
 
 IMAGES: dict[str, Case] = {
-    # What the attack found.
+    # Cases found by an attack.
     "png 13300² 16-bit grey": lambda: ("a.png", png(13_300, 13_300, 16, 0)),
     "png 13300² RGBA": lambda: ("a.png", png(13_300, 13_300, 8, 6)),
     "png 13300² RGB": lambda: ("a.png", png(13_300, 13_300, 8, 2)),
     "png that is EPS": lambda: ("a.png", EPS),
-    # The most pixels that are decoded, in every mode.
+    # The maximum of decoded pixels, in every mode.
     "png 6300² 16-bit grey": lambda: ("a.png", png(6300, 6300, 16, 0)),
     "png 6300² RGBA": lambda: ("a.png", png(6300, 6300, 8, 6)),
     "png 6300² RGB": lambda: ("a.png", png(6300, 6300, 8, 2)),
@@ -235,7 +235,7 @@ IMAGES: dict[str, Case] = {
         "a.png",
         struct.pack("<BBBHHBHHHHBB", 0, 0, 10, 0, 0, 0, 0, 0, 65_535, 65_535, 32, 0) + b"\xff\0\0\0\0" * 4000,
     ),
-    # Not the pixels but what lies beside them.
+    # Expensive metadata.
     "png with 100 packed texts": lambda: ("a.png", png(64, 64, 8, 2, ZTXT * 100)),
     "png with 60 packed texts": lambda: ("a.png", png(6300, 6300, 8, 2, ZTXT * 60)),
     "png with a packed profile": lambda: (
@@ -330,7 +330,7 @@ PLACES: dict[str, Callable[[Path], Path]] = {
 
 
 def zipped(name: str, *members: bytes) -> Callable[[Path], Path]:
-    """Return what writes a zip of local parts and their list, each as `member` makes them."""
+    """Return a function that writes a zip of local parts and their directory, as returned by `member`."""
 
     def make(folder: Path) -> Path:
         with (folder / name).open("wb") as file:
@@ -367,7 +367,7 @@ def stored(name: str, data: bytes, flags: int = 0, attributes: int = 0) -> tuple
 
 
 def packed_by(method: int, size: int) -> Callable[[Path], Path]:
-    """Return what makes a zip of zeros that another method than deflate packs to nearly nothing."""
+    """Return a function that writes a small zip of many zeros, compressed by another method than deflate."""
 
     def make(folder: Path) -> Path:
         with zipfile.ZipFile(folder / "a.zip", "w", method) as file, file.open("a/bomb.png", "w") as target:
@@ -380,14 +380,14 @@ def packed_by(method: int, size: int) -> Callable[[Path], Path]:
 
 
 def lying(path: Path, size: int) -> Path:
-    """Have a zip's list state a tenth of a megabyte where `size` bytes are packed."""
+    """Make a zip state a tenth of a megabyte where it packs `size` bytes."""
     data = path.read_bytes().replace(struct.pack("<I", size), struct.pack("<I", 10**5))
     path.write_bytes(data)
     return path
 
 
 def crowded(folder: Path) -> Path:
-    """Make a zip whose list has a million entries, all of one file."""
+    """Make a zip whose directory has a million entries, all of one file."""
     local, entry = stored("a/image.png", small_png())
     entry = entry.replace(b"OFFS", bytes(4), 1)
     with (folder / "crowded.zip").open("wb") as file:

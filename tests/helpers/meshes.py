@@ -1,6 +1,6 @@
-"""Real nodes for tests: `skillmesh serve` processes with homes of their own, in network namespaces where asked.
+"""Real nodes for tests: `skillmesh serve` processes with their own homes, in network namespaces on request.
 
-Faults are signals, links that go down and files that are changed; nothing of skillmesh is patched.
+Faults are signals, links that go down and changed files; nothing of skillmesh is patched.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from skillmesh.mesh.status import status as status_of
 
 SKILLMESH = [sys.executable, "-m", "skillmesh"]
 PATIENCE = 60.0
-"""Seconds for what should take some: test machines are small and busy."""
+"""Seconds to wait for something that should take a few: test machines are small and busy."""
 
 
 def free_port() -> int:
-    """A port for discovery that no other mesh of this test run uses."""
+    """Return a discovery port that no other mesh of this test run uses."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:] or 0)
     return 20_000 + 4_000 * worker + next(_ports) % 4_000
 
@@ -43,7 +43,7 @@ _ports = itertools.count(random.randrange(4_000))
 
 
 def eventually(what: Callable[[], Any], seconds: float = PATIENCE, why: str = "", every: float = 0.1) -> Any:
-    """Wait until `what` is true and return it; fail with what it was last."""
+    """Wait until `what` is true and return it; fail with its last value."""
     deadline = time.monotonic() + seconds
     while True:
         found = what()
@@ -62,7 +62,7 @@ class Node:
     options: Sequence[str] = ()
     namespace: str | None = None
     under: Sequence[str] = ()
-    """A command that runs the node, as `env` does or a wrong clock."""
+    """A command that runs the node, such as `env` or one with a wrong clock."""
     process: subprocess.Popen[bytes] | None = None
     log: Path = field(init=False)
 
@@ -96,7 +96,7 @@ class Node:
         return True
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End the process: in order, or with SIGKILL at once."""
+        """End the process: cleanly, or with SIGKILL."""
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(number)
@@ -111,11 +111,11 @@ class Node:
         self.process.send_signal(number)
 
     def status(self) -> dict[str, Any]:
-        """What `skillmesh status --json` says."""
+        """Return the output of `skillmesh status --json`."""
         return status_of(Core(self.home))
 
     def live(self) -> set[str]:
-        """The tasks that lie in the bank."""
+        """Return the tasks in the bank."""
         return {module.card.task for module in Core(self.home).bank}
 
     def root(self) -> str:
@@ -127,7 +127,7 @@ class Node:
 
 
 def environment() -> dict[str, str]:
-    """One thread per process: many nodes share few cores."""
+    """Return the environment, with one thread per process, since many nodes share few cores."""
     return os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -139,7 +139,7 @@ def skillmesh(*words: object, namespace: str | None = None) -> subprocess.Comple
 
 
 class Mesh:
-    """The nodes of one test, all stopped at its end; meshes of different tests never meet."""
+    """The nodes of one test, all stopped at its end; meshes of different tests never find each other."""
 
     def __init__(self, folder: Path, teachers: Sequence[Path]) -> None:
         self.folder = folder
@@ -148,9 +148,9 @@ class Mesh:
         self.nodes: list[Node] = []
 
     def home(self, teacher: int | None = None, name: str | None = None, **settings: Any) -> Path:
-        """A fresh copy of a teacher's home (two tasks each), or with None that of an agent which knows nothing.
+        """Return a new copy of a teacher's home (two tasks each), or with None of an agent that knows nothing.
 
-        Settings are those of `mesh.json`; trust is open unless they say otherwise.
+        Settings are those of `mesh.json`; trust is open by default.
         """
         from skillmesh.store.home import create_home
 
@@ -167,7 +167,7 @@ class Mesh:
     def node(
         self, teacher: int | None = None, *, name: str | None = None, namespace: str | None = None, **settings: Any
     ) -> Node:
-        """A node that is not started yet."""
+        """Return a node that is not started yet."""
         node = Node(self.home(teacher, name, **settings), namespace=namespace)
         self.nodes.append(node)
         return node
@@ -181,7 +181,7 @@ class Mesh:
                 node.kill()
 
     def converged(self, nodes: Sequence[Node] | None = None, tasks: int | None = None) -> bool:
-        """Whether these nodes know the same and hold all of it."""
+        """Return whether these nodes know the same notices and hold all modules."""
         found = [node.status() for node in nodes or self.nodes]
         same = len({status["root"] for status in found}) == 1
         return same and all(s["missing"] == 0 and (tasks is None or s["live"] == tasks) for s in found)
@@ -189,7 +189,7 @@ class Mesh:
 
 @contextmanager
 def namespaces(count: int, prefix: str) -> Iterator[Switch]:
-    """Hosts on one switch: namespaces with an address each, 10.77.0.1 and so on."""
+    """Yield hosts on one switch: namespaces with an address each, 10.77.0.1 and so on."""
     require_namespaces()
     switch = Switch(own_name(prefix), count)
     try:
@@ -200,12 +200,12 @@ def namespaces(count: int, prefix: str) -> Iterator[Switch]:
 
 
 def own_name(prefix: str) -> str:
-    """How this process calls its namespaces, so that those of killed test runs can be told from it."""
+    """Return a name for a namespace of this process, distinct from those of killed test runs."""
     return f"skm-{os.getpid()}-{prefix}"
 
 
 def require_namespaces() -> None:
-    """Skip where there can be none; remove those that killed test runs have left."""
+    """Skip the test if namespaces are impossible; remove those left by killed test runs."""
     try:
         tried = subprocess.run(["ip", "netns", "add", own_name("try")], capture_output=True, check=False)
         reason = tried.stderr.decode().strip() if tried.returncode else None
@@ -220,7 +220,7 @@ def require_namespaces() -> None:
 
 
 class Switch:
-    """A bridge in a namespace of its own, with a cable to each host; cables can be pulled and made slow."""
+    """A bridge in its own namespace, with a cable to each host; cables can be cut and slowed down."""
 
     def __init__(self, name: str, count: int, subnet: str = "10.77.0") -> None:
         self.name = name
@@ -265,7 +265,7 @@ class Switch:
             ip("link", "set", f"p{index}", "up", namespace=self.name)
 
     def split(self, *hosts: int) -> None:
-        """Part these hosts from the rest; among themselves they stay linked, and no cable looks pulled."""
+        """Separate these hosts from the rest; they stay linked to each other, and no interface goes down."""
         for index in hosts:
             ip("link", "set", f"p{index}", "master", "apart", namespace=self.name)
 
@@ -274,7 +274,7 @@ class Switch:
             ip("link", "set", f"p{index}", "master", "whole", namespace=self.name)
 
     def slow(self, host: int, kilobits: int) -> None:
-        """Let a host send no faster than this."""
+        """Limit the sending rate of a host."""
         tc = shutil.which("tc", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"]))
         if tc is None:
             pytest.skip("lines cannot be made slow here: there is no tc command")
@@ -296,16 +296,16 @@ def ip(*words: str, namespace: str | None = None) -> None:
 
 
 def files_of(home: Path) -> dict[str, bytes]:
-    """The files of a bank that is whole: all that lies there is listed and valid."""
+    """Return the files of a bank; fail unless all of them are listed and valid."""
     folder = Core(home).bank.folder
     on_disk = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
-    bank = Core(home).bank  # opened after the look: a running node may have added some since
+    bank = Core(home).bank  # opened after listing: a running node may have added files since
     assert bank.damaged == []
     assert on_disk.keys() <= {f"{module.id}.skill" for module in bank}
     return on_disk
 
 
 def answers(node: Node, images: Sequence[Path], named: bool = False) -> list[dict[str, Any]]:
-    """What a running node says of images, bit by bit; who taught it, too, where that is asked for."""
+    """Return a running node's exact answers for images; with the teachers, if `named`."""
     found = call(node.home, "ask", timeout=None, images=[str(path) for path in images])["answers"]
     return json.loads(json.dumps(found if named else [Answer.from_dict(answer).shared() for answer in found]))

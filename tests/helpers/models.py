@@ -1,4 +1,4 @@
-"""Networks with random weights, and what tells two apart."""
+"""Networks with random weights, and a way to tell two apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ timm = import_timm()
 
 
 def random_model(name: str) -> torch.nn.Module:
-    """Random weights, with batch norms that do something."""
+    """Return a network with random weights and batch norms that are not the identity."""
     torch.manual_seed(0)
     model = timm.create_model(name)
     for module in model.modules():

@@ -19,7 +19,7 @@ from skillmesh.evaluation.provenance import provenance
 TIMES = os.environ.get("SKILLMESH_TIMES")
 """A JSON file for the measured seconds, by event; `docs/appendix/mesh-measured.md` shows one."""
 LONG = 180.0
-"""Seconds for what waits for lost links and calls: some twenty on a machine of one's own."""
+"""Seconds to wait for lost links and reconnections: about twenty on an idle machine."""
 PRIVATE = "192.168."
 """Addresses behind a NAT."""
 
@@ -41,20 +41,20 @@ def stopwatch(event: str) -> Iterator[None]:
 
 
 def converge(mesh: Mesh, nodes: Sequence[Node], tasks: int, event: str) -> None:
-    """Wait until these nodes know the same and hold all of it, so many tasks; the time counts from here."""
+    """Wait until these nodes know the same and hold all `tasks`; the time counts from here."""
     with stopwatch(event):
         eventually(lambda: mesh.converged(nodes, tasks), LONG, event)
 
 
 def alone(*nodes: Node, peers: int = 0) -> None:
-    """Wait until each of these nodes has noticed that only so many others are left."""
+    """Wait until each of these nodes has noticed that only `peers` others are left."""
     for node in nodes:
         eventually(lambda node=node: node.status()["peers"] == peers, LONG, f"{node.name} is left with {peers}")
 
 
 @contextmanager
 def network(prefix: str, hosts: Mapping[str, Sequence[str]], answering: Sequence[str] = ()) -> Iterator[Network]:
-    """Hosts by name with the addresses of each, on as many switches as there are subnets."""
+    """Yield hosts by name with their addresses, on one switch per subnet."""
     require_namespaces()
     made = Network(own_name(prefix), hosts, answering)
     try:
@@ -67,9 +67,9 @@ def network(prefix: str, hosts: Mapping[str, Sequence[str]], answering: Sequence
 class Network:
     """Namespaces with any addresses; those of one /24 share a switch.
 
-    `lake:10.77.0.1` is on another switch than `10.77.0.1`: sites do not ask each other which addresses they use.
-    Addresses 192.168.… lie behind a router that nobody outside has a way through. Where the system can masquerade,
-    it does; elsewhere the hosts in `answering` alone know the way back.
+    `lake:10.77.0.1` is on another switch than `10.77.0.1`: sites may use the same addresses. Addresses 192.168.…
+    are behind a router that lets no connection in. The system masquerades if it can; otherwise only the hosts in
+    `answering` have a route back.
     """
 
     def __init__(self, name: str, hosts: Mapping[str, Sequence[str]], answering: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ class Network:
             switch.remove()
 
     def cut(self, subnet: str) -> None:
-        """Pull every cable of a switch."""
+        """Cut every cable of a switch."""
         self.switches[subnet].pull(*range(self.switches[subnet].ports))
 
     def restore(self, subnet: str) -> None:

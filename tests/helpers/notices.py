@@ -1,4 +1,4 @@
-"""Notices for tests: really signed, of files that need not be modules."""
+"""Notices for tests: validly signed, of files that need not be modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALICE, BOB, EVE = (Identity(name, bytes([number]) * 32) for number, name in enum
 def announced(
     identity: Identity = ALICE, task: str = "dice", version: int = 1, data: bytes = b"file", **changed: Any
 ) -> Announcement:
-    """An announcement of a file, or with `changed` of one that may not be."""
+    """Return an announcement of a file; `changed` replaces fields, which may make it invalid."""
     fields: dict[str, Any] = {
         "task": task,
         "version": version,

@@ -1,6 +1,6 @@
-"""What avalanche-lib makes of a small stream, with its own plugins.
+"""Results of avalanche-lib on a small stream, with its own plugins.
 
-Its penalties as its source has them, to set ours to the same strength (θ* are the weights after the last task):
+Its penalties as in its source, to set ours to the same strength (θ* are the weights after the last task):
 
     EWC         λ Σₖ Fₖ (θ - θₖ)²   F: mean square of gradients of the loss, by the true labels
     Online EWC  λ F̃ (θ - θ*)²       F̃ ← γ F̃ + F
@@ -9,7 +9,7 @@ Its penalties as its source has them, to set ours to the same strength (θ* are 
     LwF         α Σₖ KLₖ             at temperature T, no factor T², all old heads, on the new task's points
     replay      one mean over B new points and B of the memory
 
-Where it departs from the methods' papers, the plugins below bring it back, each by a line or two: it takes
+Where it departs from the methods' papers, the plugins below correct it, each by a line or two: it takes
 gradients of whole batches (EWC, MAS), mixes old and new importances (MAS), clips importances at 0.001 and counts
 the penalty's own gradient as the task's (SI). And on a CPU its SI does nothing at all.
 """
@@ -49,9 +49,9 @@ STRENGTHS: dict[str, dict[str, Any]] = {
 
 def import_avalanche() -> None:
     """Make its modules importable, or skip with the reason."""
-    import_timm()  # mends torchvision beside a CPU build of torch, for avalanche too
+    import_timm()  # makes torchvision work beside a CPU build of torch, also for avalanche
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it has no solver of quadratic programs, which only GEM needs
+        warnings.simplefilter("ignore")  # a stand-in for the quadratic programming solver, which only GEM needs
         pytest.importorskip(
             "avalanche.training",
             reason="avalanche-lib is not installed; `pip install -c constraints.txt -e '.[oracle]'` brings it",
@@ -64,13 +64,13 @@ def avalanche_course(
 ) -> Course:
     """Learn the stream by one of avalanche's methods.
 
-    `orders` shuffle each task's points, all its epochs (replay has its own way); `changes` are of its strengths.
+    `orders` shuffle each task's points in all epochs (replay draws its own order); `changes` are to its strengths.
     """
     import_avalanche()
     experiences = _experiences(stream)
     model = _model(stream, experiences)
     with torch.random.fork_rng(devices=[]), _quiet(), _copied_weights():
-        torch.manual_seed(stream.seed)  # what no generator is given for, avalanche draws by the global one
+        torch.manual_seed(stream.seed)  # where avalanche takes no generator, it uses the global one
         strategy = _strategy(model, _plugins(method, STRENGTHS[method] | changes), orders)
         right_after = []
         for position, (experience, task) in enumerate(zip(experiences, stream.tasks, strict=True)):
@@ -104,7 +104,7 @@ def _strategy(model: nn.Module, plugins: list[Any], orders: Sequence[torch.Gener
 
 
 class _Shuffled(Sampler[int]):
-    """A new order each epoch. (Torch's own sampler draws twice for each: no other loop could follow it.)"""
+    """A sampler with a new order each epoch. (Torch's own draws twice per epoch: no other loop could follow.)"""
 
     def __init__(self, count: int, order: torch.Generator | None) -> None:
         self._count, self._order = count, order
@@ -131,7 +131,7 @@ def _experiences(stream: SmallStream) -> list[CLExperience]:
 
 
 def _model(stream: SmallStream, experiences: list[CLExperience]) -> nn.Module:
-    """A network with all heads from the beginning, so that their first weights can be given."""
+    """Return a network with all heads from the beginning, so that their initial weights can be set."""
     from avalanche.models import MultiHeadClassifier, MultiTaskModule
     from avalanche.models.dynamic_modules import avalanche_model_adaptation
 
@@ -183,7 +183,7 @@ def _plugins(method: str, strengths: dict[str, Any]) -> list[Any]:
 
 
 def _ewc(**strengths: Any) -> Any:
-    """Avalanche's EWC with gradients of one point at a time, as a Fisher information has them."""
+    """Return avalanche's EWC with gradients of one point at a time, as the Fisher information requires."""
     from avalanche.training.plugins import EWCPlugin
 
     class PointByPoint(EWCPlugin):
@@ -195,7 +195,7 @@ def _ewc(**strengths: Any) -> Any:
 
 
 def _si(si_lambda: float, eps: float) -> Any:
-    """Avalanche's SI, unclipped: at 0.001 all importances of this small net would be equal."""
+    """Return avalanche's SI, unclipped: at 0.001 all importances of this small net would be equal."""
     from avalanche.training.plugins import SynapticIntelligencePlugin
 
     class Unclipped(SynapticIntelligencePlugin):
@@ -204,10 +204,10 @@ def _si(si_lambda: float, eps: float) -> Any:
                 strategy.model, self.ewc_data, self.syn_data, math.inf, self.excluded_parameters, 1, eps=self.eps
             )
             for importance in self.ewc_data[1].values():
-                importance.data = importance.data.clamp(min=0)  # a negative one would drive weights away
+                importance.data = importance.data.clamp(min=0)  # a negative importance would push weights away
 
         def after_update(self, strategy: Any, **kwargs: Any) -> None:
-            """The path integral takes what lies in `grad`: leave the task's part there."""
+            """Leave only the gradient of the task's loss in `grad`, which the path integral uses."""
             for name, weight in self.allowed_parameters(strategy.model, self.excluded_parameters):
                 before = self.syn_data["old_theta"][name].data
                 pull = si_lambda * self.ewc_data[1][name].data * (before - self.ewc_data[0][name].data)
@@ -217,13 +217,13 @@ def _si(si_lambda: float, eps: float) -> Any:
 
 
 def _mas(lambda_reg: float) -> Any:
-    """Avalanche's MAS point by point, and with the sum over tasks of the method's paper."""
+    """Return avalanche's MAS point by point, and with the sum over tasks of the method's paper."""
     from avalanche.training.plugins import MASPlugin
 
     class Summing(MASPlugin):
         def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
             learned = strategy.clock.train_exp_counter
-            self.alpha = learned / (learned + 1)  # makes of its mixture the mean over tasks
+            self.alpha = learned / (learned + 1)  # turns its mixture into the mean over tasks
             self._lambda = lambda_reg * learned
 
         def _get_importance(self, strategy: Any) -> Any:
@@ -235,14 +235,14 @@ def _mas(lambda_reg: float) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """It tells of loggers that it has not and of calls between its own parts that will go."""
+    """Silence its warnings about missing loggers and its own deprecated calls."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(record=True):
         yield
 
 
 @contextlib.contextmanager
 def _copied_weights() -> Iterator[None]:
-    """On a CPU its SI keeps views of the living weights, so that no weight ever moved: let it keep copies."""
+    """Make its SI keep copies: on a CPU it keeps views of the current weights, so that no weight ever moved."""
     from avalanche.training.plugins import SynapticIntelligencePlugin
 
     def extract(model: nn.Module, target: dict[str, Any], excluded: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Runs made of other runs, and a report's tables: what tests of the report share."""
+"""Modified copies of runs, and a report's tables, for tests of the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillmesh_challenge.report.table import ReportTable
 def copied(
     source: Path, target: Path, change: Callable[[dict[str, Any]], None] | None = None, **settings: Any
 ) -> Path:
-    """A run as another would have been: its steps changed, its settings too, and its results made anew."""
+    """Copy a run with changed steps and settings, and recompute its results."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("agents"))
     whole = json.loads((target / "run.json").read_text())
     whole["settings"] |= settings
@@ -32,7 +32,7 @@ def copied(
 
 
 def lengthened(source: Path, target: Path, count: int, found: Callable[[int], float]) -> Path:
-    """A run of `count` tasks, all like the first one; `found` says what share is recognised after so many."""
+    """Return a run of `count` tasks, all like the first; `found` gives the share recognised by number of tasks."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("agents", "modules", "*.json"))
     for name in ("run.json", "results.json"):
         shutil.copy(source / name, target)

@@ -1,4 +1,4 @@
-"""How commands are run, and how they end."""
+"""Running commands, and their outcome."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 LEARNED = ("shapes", "dice", "latin", "greek")
 """The drawn tasks that the shared agents have learned."""
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-"""Measuring coverage in the child would be measured too."""
+"""Environment without coverage settings: measuring coverage in the child would slow it down."""
 
 
 class Ran(NamedTuple):
-    """How a command ended."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ class Ran(NamedTuple):
 
 
 def failed(ran: Ran, *words: str) -> None:
-    """One line on stderr, nothing on stdout, exit status 1."""
+    """Assert that the command failed with one line on stderr, nothing on stdout, and exit status 1."""
     assert ran.code == 1
     assert ran.out == ""
     assert ran.err.startswith("skillmesh: ")

@@ -1,4 +1,4 @@
-"""A small stream of tasks on which a naive learner forgets, and where every learner of it starts."""
+"""A small stream of tasks on which a naive learner forgets, and the initial weights of every learner."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import nn
 
 INPUTS, HIDDEN, CLASSES, TASKS = 10, 24, 4, 4
 CLUSTERS = 4
-"""Of a class: without hidden layers there is no answer."""
+"""Clusters per class, so that the classes are not linearly separable."""
 TRAIN, TEST = 320, 400
 EPOCHS, BATCH, RATE = 12, 16, 0.1
 
 
 @dataclass(frozen=True)
 class SmallTask:
-    """Points of classes 0 to 3, in no order of class."""
+    """Points of classes 0 to 3, shuffled."""
 
     x: torch.Tensor
     labels: torch.Tensor
@@ -26,7 +26,7 @@ class SmallTask:
 
 @dataclass(frozen=True)
 class SmallStream:
-    """Tasks in their order, and the weights that learning begins with."""
+    """Tasks in their order, and the initial weights."""
 
     seed: int
     tasks: tuple[SmallTask, ...]
@@ -37,7 +37,7 @@ class SmallStream:
 
 @dataclass(frozen=True)
 class Course:
-    """How well a learner did on each task."""
+    """The accuracy of a learner on each task."""
 
     right_after: tuple[float, ...]
     """Accuracy when the task had just been learned."""
@@ -50,18 +50,18 @@ class Course:
 
     @property
     def forgotten(self) -> float:
-        """What was lost on average of all tasks but the last."""
+        """Return the mean loss of accuracy on all tasks but the last."""
         lost = [before - after for before, after in zip(self.right_after, self.final, strict=True)]
         return sum(lost[:-1]) / (len(lost) - 1)
 
 
 def new_body() -> nn.Sequential:
-    """Two layers that all tasks share."""
+    """Return the two layers that all tasks share."""
     return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU())
 
 
 def small_stream(seed: int) -> SmallStream:
-    """The same clusters for every task, turned in space and given other classes: tasks want different bodies."""
+    """Return tasks of the same clusters, rotated and with other classes, so that they need different bodies."""
     chance = torch.Generator().manual_seed(seed)
     centres = 2 * torch.randn(CLUSTERS * CLASSES, INPUTS, generator=chance) / INPUTS**0.25
     tasks = tuple(_task(centres, chance) for _ in range(TASKS))

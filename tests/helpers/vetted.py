@@ -1,4 +1,4 @@
-"""Modules that a liar signed, and the quarantine that they meet."""
+"""Modules forged by an attacker, and the quarantine that vets them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def quarantine_of(agent: Core, own: list[Module]) -> Quarantine:
 
 
 def forged(honest: Module, tensors: Tensors | None = None, **card: Any) -> Module:
-    """Alter an honest module and sign it as somebody else's."""
+    """Alter an honest module and sign it with another key."""
     card |= {"teacher": LIAR.name, "teacher_key": LIAR.public_key}
     return Module.create(honest.card.model_copy(update=card), honest.tensors | (tensors or {}), LIAR)[0]

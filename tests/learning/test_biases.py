@@ -1,4 +1,4 @@
-"""Modules with biases: small, signed like any other, and the same on every agent."""
+"""Modules with biases: small, signed like any other, and with the same answers on every agent."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ LITE0, XCEPTION = 21_008, 50_312
 
 
 @given(channels=st.integers(1, 1000), seed=st.integers(0, 10**6), size=st.floats(1e-3, 100))
-def test_biases_are_stored_to_half_a_step(channels: int, seed: int, size: float):
+def test_stored_biases_are_off_by_at_most_half_a_step(channels: int, seed: int, size: float):
     added = (size * np.random.default_rng(seed).standard_normal(channels)).astype(np.float32)
-    found = Biases.read(Biases(added).tensors(), channels).added
+    stored = Biases.read(Biases(added).tensors(), channels).added
     largest = [np.abs(added[start : start + BLOCK]).max() for start in range(0, channels, BLOCK)]
-    assert np.all(np.abs(found - added) <= np.repeat(largest, BLOCK)[:channels] / 127 * 0.51)
+    assert np.all(np.abs(stored - added) <= np.repeat(largest, BLOCK)[:channels] / 127 * 0.51)
 
 
-def test_reading_what_was_read_changes_nothing():
+def test_storing_biases_again_changes_nothing():
     added = np.random.default_rng(0).standard_normal(300).astype(np.float32)
     once = Biases.read(Biases(added).tensors(), 300)
     assert np.array_equal(Biases.read(once.tensors(), 300).added, once.added)
 
 
 @pytest.mark.parametrize("channels", [LITE0, XCEPTION])
-def test_biases_take_less_than_45_kilobytes_and_the_largest_stay(channels: int):
+def test_biases_take_less_than_45_kilobytes_and_the_largest_are_kept(channels: int):
     added = np.random.default_rng(0).standard_normal(channels).astype(np.float32)
     tensors = Biases(added).tensors()
     assert sum(tensor.nbytes for tensor in tensors.values()) <= MAX_BYTES
@@ -51,11 +51,11 @@ def test_biases_take_less_than_45_kilobytes_and_the_largest_stay(channels: int):
     assert kept[np.argsort(-np.abs(added))[: channels // 2]].all()
 
 
-def test_channels_without_biases_take_a_bit_each():
+def test_channels_without_biases_take_about_one_bit_each():
     assert sum(tensor.nbytes for tensor in Biases(np.zeros(LITE0, dtype=np.float32)).tensors().values()) < 3_400
 
 
-def test_values_and_channels_that_do_not_match_are_refused():
+def test_a_mask_that_does_not_match_the_values_is_refused():
     tensors = Biases(np.ones(20, dtype=np.float32)).tensors()
     with pytest.raises(TensorError, match=r"'bias.value' has 19 numbers, expected 20"):
         Biases.read(tensors | {"bias.value": tensors["bias.value"][1:]}, 20)
@@ -72,7 +72,7 @@ def biased(new_agent: Callable[..., Core], demo_tasks: Path) -> Core:
     return agent
 
 
-def test_a_module_says_what_was_tried_and_is_little_larger(biased: Core, taught: Core):
+def test_a_module_with_biases_records_the_trial_and_is_little_larger(biased: Core, taught: Core):
     module, plain = biased.bank.find("dice"), taught.bank.find("dice")
     assert module.card.biases is not None
     assert module.card.biases[0] == LITE0 >= module.card.biases[1] == len(module.tensors["bias.value"])
@@ -82,7 +82,7 @@ def test_a_module_says_what_was_tried_and_is_little_larger(biased: Core, taught:
     assert biased.bank.find("shapes").card.trial is None
 
 
-def test_biases_that_validation_does_not_miss_are_left_out_and_others_are_where_they_were_asked_for(
+def test_biases_lie_in_the_chosen_layers_and_the_smallest_are_left_out(
     new_agent: Callable[..., Core], demo_tasks: Path
 ):
     agent = new_agent()
@@ -99,11 +99,11 @@ def test_biases_that_validation_does_not_miss_are_left_out_and_others_are_where_
     assert np.flatnonzero(_largest(values, 0.125)).tolist() == list(range(70, 80))
 
 
-def test_as_many_biases_are_left_out_as_validation_does_not_miss(
+def test_biases_are_left_out_as_far_as_the_validation_loss_allows(
     new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ):
     kept = []
-    for missed in (-1.0, 1e9):  # it misses the least; it misses nothing
+    for missed in (-1.0, 1e9):  # no increase of the loss is allowed; any increase is allowed
         monkeypatch.setattr(trial, "MISSED", missed)
         module, _ = new_agent().learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="always", layers="last-2"))
         kept.append(module.card.biases[1])
@@ -112,7 +112,7 @@ def test_as_many_biases_are_left_out_as_validation_does_not_miss(
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_auto_keeps_what_validation_calls_better_and_else_the_module_is_the_plain_one(
+def test_auto_keeps_an_adaptation_only_if_it_is_better_on_validation_images(
     new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, better: bool
 ):
     monkeypatch.setattr(trial, "_better", lambda *_: better)
@@ -135,7 +135,7 @@ def test_auto_keeps_what_validation_calls_better_and_else_the_module_is_the_plai
         ({"kind": "reprogramming", "layers": "last-2"}, "reprogramming trains none"),
     ],
 )
-def test_what_cannot_be_trained_is_said_before_any_image_is_opened(
+def test_impossible_adaptations_are_refused_before_any_image_is_opened(
     new_agent: Callable[..., Core],
     tiny_tasks: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -148,7 +148,7 @@ def test_what_cannot_be_trained_is_said_before_any_image_is_opened(
         agent.learn(tiny_tasks / "shapes", adaptation=Adaptation(**asked))
 
 
-def test_always_needs_validation_images_and_auto_says_that_there_are_none(
+def test_without_validation_images_always_is_refused_and_auto_tries_nothing(
     new_agent: Callable[..., Core], tmp_path: Path
 ):
     for name, shade in (("dark", 20), ("light", 220)):
@@ -161,7 +161,7 @@ def test_always_needs_validation_images_and_auto_says_that_there_are_none(
     assert module.card.trial.startswith("biases: not tried, since all 0 validation images")
 
 
-def test_epochs_mirrors_and_a_warm_head_reach_the_training(
+def test_epochs_mirroring_and_the_plain_head_are_passed_to_the_training(
     new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from skillmesh.learning import biases
@@ -176,42 +176,40 @@ def test_epochs_mirrors_and_a_warm_head_reach_the_training(
 
 
 @pytest.mark.parametrize("channels", [368_640, 2_000_000])
-def test_the_room_for_biases_is_kept_to_in_huge_networks_too(channels: int):
+def test_huge_networks_have_no_room_for_biases(channels: int):
     tensors = Biases(np.ones(channels, dtype=np.float32)).tensors()
     assert len(tensors["bias.value"]) == 0
 
 
-def test_layers_that_are_not_there_are_refused_and_nothing_is_lost(
-    new_agent: Callable[..., Core], demo_tasks: Path
-):
+def test_unknown_layers_are_refused_and_nothing_is_learned(new_agent: Callable[..., Core], demo_tasks: Path):
     agent = new_agent()
     with pytest.raises(BackboneError, match="there are no layers 'first'"):
         agent.learn(demo_tasks / "dice", adaptation=Adaptation(mode="always", layers="first"))
     assert len(agent.bank) == 0
 
 
-def test_images_of_a_task_with_biases_are_named_by_the_head_that_sees_them_so(biased: Core, mixed: list[Path]):
+def test_images_of_a_task_with_biases_are_answered_from_the_biased_network(biased: Core, mixed: list[Path]):
     images = [as_image(path) for path in mixed if path.parts[-4] in ("dice", "shapes")]
     x = biased.backbone.represent(biased.backbone.describe(images).raw, "descriptor")
     module = biased.bank.find("dice")
-    found = biased.answer_described(x, images)
-    mine = [index for index, answer in enumerate(found) if answer.best.task == "dice"]
+    answered = biased.answer_described(x, images)
+    mine = [index for index, answer in enumerate(answered) if answer.best.task == "dice"]
     seen = biased.seen_by(module, x[mine], [images[index] for index in mine])
     assert not np.allclose(seen, x[mine])
     labels = biased.head(module).logits(seen).argmax(axis=1)
-    assert [found[index].best.label for index in mine] == [module.card.classes[label] for label in labels]
+    assert [answered[index].best.label for index in mine] == [module.card.classes[label] for label in labels]
     assert len(mine) >= 20
-    assert np.mean([found[index].best.label == Path(found[index].image).parent.name for index in mine]) > 0.5
+    assert np.mean([answered[index].best.label == Path(answered[index].image).parent.name for index in mine]) > 0.5
 
 
-def test_auto_trains_nothing_where_nothing_is_left_to_gain(new_agent: Callable[..., Core], tiny_tasks: Path):
+def test_auto_trains_nothing_if_all_validation_images_are_right(new_agent: Callable[..., Core], tiny_tasks: Path):
     module, _ = new_agent().learn(tiny_tasks / "shapes", adaptation=Adaptation(mode="auto"))
     assert module.card.biases is None
     assert module.card.trial == "biases: not tried, since all 2 validation images are right without"
 
 
 def fit(wrong: int, sureness: float) -> tuple[Fit, np.ndarray, np.ndarray]:
-    """A head that calls so many of a hundred images of two classes by the wrong name, and is so sure of each."""
+    """Return a head with `wrong` errors on a hundred images of two classes and logits of `sureness` / 2."""
     labels = np.arange(100) % 2
     x = np.where(np.arange(100) < wrong, 1 - labels, labels)[:, None].astype(np.float32)
     head = Head(np.array([[-sureness], [sureness]], np.float32), np.array([sureness, -sureness], np.float32) / 2)
@@ -222,17 +220,17 @@ def fit(wrong: int, sureness: float) -> tuple[Fit, np.ndarray, np.ndarray]:
     ("before", "after", "kept"),
     [
         ((20, 2.0), (5, 2.0), True),
-        ((20, 2.0), (19, 2.0), False),  # one image more: noise
+        ((20, 2.0), (19, 2.0), False),  # one more right answer is noise
         ((5, 2.0), (20, 2.0), False),
-        ((0, 2.0), (0, 9.0), False),  # surer, not better
+        ((0, 2.0), (0, 9.0), False),  # more confident, not better
     ],
 )
-def test_auto_keeps_what_names_more_images_rightly_beyond_noise(before, after, kept: bool):
+def test_auto_keeps_an_adaptation_with_fewer_errors_beyond_noise(before, after, kept: bool):
     (plain, x, labels), (adapted, seen, _) = fit(*before), fit(*after)
     assert _better(plain, x, adapted, seen, labels) == kept
 
 
-def test_a_student_that_never_saw_the_images_answers_as_the_teacher_does(
+def test_a_student_answers_as_the_teacher_does(
     biased: Core, new_agent: Callable[..., Core], mixed: list[Path], tmp_path: Path
 ):
     student = new_agent("bob")
@@ -243,7 +241,7 @@ def test_a_student_that_never_saw_the_images_answers_as_the_teacher_does(
 
 
 @pytest.mark.parametrize("order", [("dice", "shapes"), ("shapes", "dice")], ids="-".join)
-def test_one_that_adapts_is_not_heard_on_images_of_others_and_those_beside_it_are(
+def test_an_adapted_module_gives_no_guesses_for_images_of_other_tasks(
     biased: Core, demo_tasks: Path, order: tuple[str, str]
 ):
     modules = [biased.bank.find(task) for task in order]
@@ -266,7 +264,7 @@ def test_one_that_adapts_is_not_heard_on_images_of_others_and_those_beside_it_ar
         ("reprogramming", {"pattern"}, 224 * 224 * 3),
     ],
 )
-def test_other_adaptations_travel_too(
+def test_modules_with_other_adaptations_work_on_a_student_too(
     new_agent: Callable[..., Core],
     tiny_tasks: Path,
     tiny_taught: Core,
@@ -285,19 +283,19 @@ def test_other_adaptations_travel_too(
         teacher.export(task, tmp_path / f"{task}.skill")
         student.import_file(tmp_path / f"{task}.skill")
     images = sorted(tiny_tasks.glob("shapes/test/*/*")) + sorted(tiny_tasks.glob("greek/test/*/*"))
-    found = teacher.answer(images)
-    assert [a.shared() for a in student.answer(images)] == [a.shared() for a in found]
-    mine = [a for a in found if a.best.task == "shapes"]
+    taught_answers = teacher.answer(images)
+    assert [a.shared() for a in student.answer(images)] == [a.shared() for a in taught_answers]
+    mine = [a for a in taught_answers if a.best.task == "shapes"]
     right = [a.best.label == Path(a.image).parent.name for a in mine]
-    assert np.mean(right) > 0.6, "what is stored of the head says what the head said"
-    for answer in mine:  # the head that looks at the adapted pass has named it
+    assert np.mean(right) > 0.6, "the stored head must answer like the trained one"
+    for answer in mine:  # the answer comes from the head on the adapted network
         seen = teacher.seen_by(module, np.zeros((1, module.card.dim), np.float32), [as_image(answer.image)])
         assert seen.shape == (1, module.card.head_dim)
         assert answer.best.label == module.card.classes[teacher.head(module).logits(seen)[0].argmax()]
 
 
 @pytest.mark.parametrize("changes", [{"biases": (40, 12)}, {"biases": (LITE0, 12), "toes": (3, 2, 5)}])
-def test_a_module_for_no_network_that_there_is_spoils_only_its_own_answers(
+def test_a_module_for_an_unknown_network_affects_only_its_own_answers(
     biased: Core, new_agent: Callable[..., Core], mixed: list[Path], changes: dict[str, tuple[int, ...]]
 ):
     from skillmesh.module import Module
@@ -319,7 +317,7 @@ def test_a_module_for_no_network_that_there_is_spoils_only_its_own_answers(
     assert [a.best.label for a in theirs] == [expected[a.image] for a in theirs]
 
 
-def test_biases_that_contradict_themselves_are_not_let_in(
+def test_a_module_with_inconsistent_biases_is_refused_on_import(
     biased: Core, new_agent: Callable[..., Core], tmp_path: Path
 ):
     from skillmesh.module import Module
@@ -333,7 +331,7 @@ def test_biases_that_contradict_themselves_are_not_let_in(
         new_agent().import_file(tmp_path / "bad.skill")
 
 
-def test_adapted_modules_travel_over_the_mesh(new_agent: Callable[..., Core], tiny_tasks: Path, tmp_path: Path):
+def test_adapted_modules_are_shared_on_the_mesh(new_agent: Callable[..., Core], tiny_tasks: Path, tmp_path: Path):
     teacher = new_agent("alice")
     for task, adaptation in (("shapes", "biases"), ("latin", "head2toe"), ("greek", "reprogramming")):
         teacher.learn(tiny_tasks / task, adaptation=Adaptation(mode="always", kind=adaptation))
@@ -346,14 +344,14 @@ def test_adapted_modules_travel_over_the_mesh(new_agent: Callable[..., Core], ti
         for node in nodes:
             node.start(wait=False)
         eventually(lambda: all(node.runs() for node in nodes) and mesh.converged(tasks=3))
-        found = [answers(node, images) for node in nodes]
-        assert found[0] == found[1]
-        assert {answer["task"] for answer in found[0]} >= {"shapes", "latin", "greek"}
+        answered = [answers(node, images) for node in nodes]
+        assert answered[0] == answered[1]
+        assert {answer["task"] for answer in answered[0]} >= {"shapes", "latin", "greek"}
     finally:
         mesh.stop()
 
 
-def test_a_training_that_found_nothing_adds_nothing(
+def test_zero_or_invalid_biases_are_not_kept(
     new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from skillmesh.learning import biases

@@ -61,7 +61,7 @@ class TestLearning:
         assert dict(zip(module.card.classes, module.card.counts, strict=True))["one"] == 7
 
     @pytest.mark.parametrize("copy", [shutil.copy, saved_again])
-    def test_a_validation_image_that_is_also_a_training_image_is_left_out(self, new_agent: NewAgent, dice: Path, copy):
+    def test_a_validation_image_that_is_in_training_is_left_out(self, new_agent: NewAgent, dice: Path, copy):
         copy(dice / "train/one/0.jpg", dice / "val/one/again.jpg")
         module, lesson = new_agent().learn(dice)
         (finding,) = lesson.all_findings

@@ -1,4 +1,4 @@
-"""Class names in plain form: spelling hides no match, and no rule makes one thing of two."""
+"""Plain forms of class names: different spellings become equal, different things stay different."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ SINGULARS = {
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_one_thing_written_in_two_ways_has_one_plain_form(one: str, other: str) -> None:
+def test_two_spellings_of_a_name_have_the_same_plain_form(one: str, other: str) -> None:
     assert plain(one) == plain(other)
 
 
 @pytest.mark.parametrize(("one", "other"), APART)
-def test_two_things_keep_two_forms(one: str, other: str) -> None:
+def test_different_things_keep_different_forms(one: str, other: str) -> None:
     assert joined(one) != joined(other)
 
 
@@ -77,18 +77,18 @@ def test_singulars(word: str, expected: str | None) -> None:
     assert singular(word) == (expected or word)
 
 
-def test_words_written_apart_or_together_are_joined_alike() -> None:
+def test_compounds_with_and_without_spaces_are_joined_to_the_same_form() -> None:
     assert joined("cup_cakes") == joined("cupcake")
     assert joined("snow boarding") == joined("snowboarding")
 
 
-def test_a_name_of_signs_alone_stays() -> None:
+def test_a_name_without_letters_stays() -> None:
     assert plain("---") == "---"
     assert plain(" ") == " "
 
 
 @given(st.text(min_size=1))
-def test_plain_forms_are_never_empty_and_stay_as_they_are(name: str) -> None:
+def test_plain_forms_are_never_empty_and_idempotent(name: str) -> None:
     form = plain(name)
     assert form
     assert plain(form) == form
@@ -98,7 +98,7 @@ WORDS = st.text(st.sampled_from("aegiklnoprsty0123456789"), min_size=1, max_size
 
 
 @given(st.lists(WORDS, min_size=1, max_size=4), st.sampled_from(["_", "-", "  ", " / ", "__", ", "]))
-def test_what_stands_between_words_does_not_matter(words: list[str], between: str) -> None:
+def test_separators_between_words_do_not_matter(words: list[str], between: str) -> None:
     assert plain(between.join(words)) == plain(" ".join(words))
 
 

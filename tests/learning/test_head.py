@@ -1,4 +1,4 @@
-"""The head: equal to scikit-learn's, with its strength chosen and its confidence calibrated on validation images."""
+"""The head: as good as scikit-learn's, with strength and confidence fitted to validation images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Head2Toe from biases: which channels are taken, what is read off them, and the head on top."""
+"""Head2Toe from biases: the choice of channels, their features, and the head on them."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def biases(lite0: Network) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def maps(lite0: Network, images: Pixels, biases: torch.Tensor) -> dict[str, Floats]:
-    """What each of the layers gives, by its path."""
-    found: dict[str, Floats] = {}
+    """Output of each of the layers, by path."""
+    outputs: dict[str, Floats] = {}
 
     def keep(path: str):
-        return lambda _layer, _inputs, output: found.update({path: output.numpy().copy()})
+        return lambda _layer, _inputs, output: outputs.update({path: output.numpy().copy()})
 
     hooks = [lite0.twin.model.get_submodule(path).register_forward_hook(keep(path)) for path in LAYERS]
     lite0.forward(images, biases, recorded=False)
     for hook in hooks:
         hook.remove()
-    return found
+    return outputs
 
 
 def toes_in(network: Network, channels: dict[str, list[int]], grid: int) -> Toes:
     starts = {place.path: place.start for place in network.places}
-    return Toes(np.array([starts[path] + i for path, some in channels.items() for i in some]), grid)
+    return Toes(np.array([starts[path] + i for path, chosen in channels.items() for i in chosen]), grid)
 
 
 class TestChoosing:
@@ -63,7 +63,7 @@ class TestChoosing:
         share=st.floats(0.01, 1),
         dimensions=st.integers(200, 9000),
     )
-    def test_the_largest_are_taken_and_of_equal_ones_the_earlier(
+    def test_the_channels_of_largest_biases_are_chosen_earlier_ones_if_equal(
         self, biases: list[int], share: float, dimensions: int
     ):
         toes = choose_toes(np.array(biases, dtype=np.float32), share, dimensions)
@@ -77,7 +77,7 @@ class TestChoosing:
         toes = choose_toes(np.ones(length), share)
         assert len(toes.channels) * toes.grid**2 <= 8192 < len(toes.channels) * (toes.grid + 1) ** 2
 
-    def test_a_hundredth_of_lite0_is_pooled_to_six_by_six(self, lite0: Network):
+    def test_one_percent_of_the_channels_of_lite0_is_pooled_to_six_by_six(self, lite0: Network):
         toes = choose_toes(np.arange(len(lite0.base)))
         assert toes.grid == 6
         assert np.array_equal(toes.channels, np.arange(len(lite0.base))[-210:])
@@ -94,14 +94,14 @@ class TestFeatures:
         assert np.array_equal(seen[:, : lite0.features], biased)
         assert not np.allclose(biased, own, rtol=0.1)
 
-    def test_of_a_grid_of_one_place_a_toe_is_the_mean_of_its_channel(
+    def test_a_grid_of_one_cell_gives_the_mean_of_each_channel(
         self, lite0: Network, images: Pixels, biases: torch.Tensor, maps: dict[str, Floats]
     ):
         seen = toe_features(lite0, images, biases, toes_in(lite0, CHANNELS, grid=1))
-        means = [maps[path][:, some].mean(axis=(2, 3)) for path, some in CHANNELS.items()]
+        means = [maps[path][:, chosen].mean(axis=(2, 3)) for path, chosen in CHANNELS.items()]
         np.testing.assert_allclose(seen[:, lite0.features :], np.hstack(means), rtol=1e-4, atol=1e-5)
 
-    def test_a_grid_keeps_where_things_are(
+    def test_a_fine_grid_keeps_positions(
         self, lite0: Network, images: Pixels, biases: torch.Tensor, maps: dict[str, Floats]
     ):
         seen = toe_features(lite0, images, biases, toes_in(lite0, {"conv_head": [7, 1000]}, grid=7))
@@ -109,13 +109,13 @@ class TestFeatures:
         assert expected.shape == (2, 2, 7, 7)
         np.testing.assert_allclose(seen[:, lite0.features :].reshape(expected.shape), expected, atol=1e-6)
 
-    def test_one_image_alone_is_seen_too(self, lite0: Network, images: Pixels, biases: torch.Tensor):
-        """A recorded pass would call no hook."""
+    def test_a_single_image_gives_the_same_features(self, lite0: Network, images: Pixels, biases: torch.Tensor):
+        """A recorded pass would not call the hooks."""
         toes = toes_in(lite0, CHANNELS, grid=1)
-        both, alone = (toe_features(lite0, some, biases, toes) for some in (images, images[:1]))
+        both, alone = (toe_features(lite0, batch, biases, toes) for batch in (images, images[:1]))
         np.testing.assert_allclose(alone[0], both[0], rtol=1e-2, atol=1e-2)
 
-    def test_nothing_of_it_stays_on_the_network(self, lite0: Network, images: Pixels, biases: torch.Tensor):
+    def test_no_hooks_stay_on_the_network(self, lite0: Network, images: Pixels, biases: torch.Tensor):
         before = [len(module._forward_hooks) for module in lite0.twin.model.modules()]
         toe_features(lite0, images, biases, toes_in(lite0, CHANNELS, grid=1))
         assert [len(module._forward_hooks) for module in lite0.twin.model.modules()] == before
@@ -128,7 +128,7 @@ def two_clouds(seed: int) -> tuple[Floats, Labels]:
 
 
 EPOCH = 2 * 1000 * 10 * 2 + 1000 * 10 * 2
-"""What one costs: there and back, and validation images there only."""
+"""MACs of an epoch: forward and backward for training images, forward only for validation images."""
 
 
 class TestHead:
@@ -139,7 +139,7 @@ class TestHead:
         assert np.mean(head.logits(x).argmax(axis=1) == labels) > 0.99
         assert 0 < costs.total <= 100 * EPOCH
 
-    def test_it_undoes_the_standardisation_so_units_and_origins_do_not_matter(self):
+    def test_scale_and_offset_of_the_columns_do_not_matter(self):
         rng = np.random.default_rng(3)
         scale, shift = rng.uniform(0.01, 100, 10), rng.uniform(-50, 50, 10)
         (x, labels), (val_x, val_labels) = two_clouds(0), two_clouds(1)
@@ -148,7 +148,7 @@ class TestHead:
         other = fit_by_adam(moved, labels, val_moved, val_labels, classes=2, device=CPU)
         np.testing.assert_allclose(other.logits(val_moved), plain.logits(val_x), atol=0.05)
 
-    def test_a_module_holds_it_as_it_is_though_columns_differ_a_millionfold(self):
+    def test_a_stored_head_is_exact_though_columns_differ_a_millionfold(self):
         scale = np.geomspace(1e-3, 1e3, 10)
         parts = [((x * scale + 10 * scale).astype(np.float32), labels) for x, labels in map(two_clouds, (0, 1))]
         head = fit_by_adam(*parts[0], *parts[1], classes=2, device=CPU)
@@ -156,16 +156,16 @@ class TestHead:
         np.testing.assert_allclose(Head.read(head.tensors()).logits(x), head.logits(x), atol=1e-3)
         assert np.mean(head.logits(x).argmax(axis=1) == labels) > 0.99
 
-    def test_validation_says_when_to_stop_and_the_best_is_kept(self):
+    def test_training_stops_by_validation_loss_and_keeps_the_best(self):
         x, labels = two_clouds(0)
         with counted() as costs:
             early = fit_by_adam(x, labels, x, 1 - labels, classes=2, device=CPU)
-        assert costs.total == 11 * EPOCH  # the first, and ten that were no better
+        assert costs.total == 11 * EPOCH  # the first, and ten without improvement
         late = fit_by_adam(x, labels, x, labels, classes=2, device=CPU)
         assert log_loss(early.logits(x), 1 - labels) < log_loss(late.logits(x), 1 - labels)
 
-    def test_what_never_moved_in_training_does_not_drown_what_did(self):
-        """Of lite0's features, many are zero in all training images of a small task, but not in all images."""
+    def test_columns_constant_in_training_are_ignored(self):
+        """Many of lite0's features are zero in all training images of a small task, but not in all images."""
         (x, labels), (val_x, val_labels) = two_clouds(0), two_clouds(1)
         x[:, 5:] = 0
         head = fit_by_adam(x, labels, val_x, val_labels, classes=2, device=CPU)

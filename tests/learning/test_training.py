@@ -1,4 +1,4 @@
-"""Training on a frozen network: it lowers the loss, changes no weight, survives a kill and says what it cost."""
+"""Training on a frozen network: it lowers the loss, changes no weight, resumes after a kill, counts its cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.long
 
 SIZE = 64
 QUICK = TrainingSettings(size=SIZE, batch=8, warm=True, head_rate=0.0)
-"""The head stays as it is: what is gained, the biases or the pattern gained."""
+"""The head stays as it is, so that any gain comes from the biases or the pattern."""
 PATTERN = replace(QUICK, epochs=6, rate=4.0, judged_from=0.0)
 
 
@@ -53,7 +53,7 @@ def space(lite0: Network, calibration: Calibration) -> Space:
 
 
 class Task(NamedTuple):
-    """Three classes, and a head that saw one image of each."""
+    """Three classes, and a head trained on one image of each."""
 
     train: Examples
     val: Examples
@@ -77,12 +77,12 @@ def examples(split: Split) -> Examples:
     return Examples(np.stack(images), split.labels[kept])
 
 
-def some(given: Examples, step: int) -> Examples:
+def every(given: Examples, step: int) -> Examples:
     return Examples(given.images[::step], given.labels[::step])
 
 
 def loss_of(head: Head, raw: Raw, labels: Labels, calibration: Calibration) -> float:
-    """As a stranger would compute it who has the network, the values and the head."""
+    """Return the loss, computed independently from raw descriptors and the head."""
     return log_loss(head.logits(represent(raw, calibration.features, "descriptor", calibration)), labels)
 
 
@@ -97,7 +97,7 @@ def trained(lite0: Network, space: Space, task: Task, where: str) -> Trained:
 
 
 class TestBiases:
-    def test_they_lower_the_validation_loss(
+    def test_training_lowers_the_validation_loss(
         self, lite0: Network, calibration: Calibration, task: Task, trained: Trained
     ):
         raw = lite0.forward(task.val.images, lite0.biases(trained.values))
@@ -106,7 +106,7 @@ class TestBiases:
         assert loss == pytest.approx(min(trained.losses), abs=1e-3)
         assert np.array_equal(trained.head.weight, task.head.weight)
 
-    def test_they_are_zero_outside_the_layers_chosen(self, lite0: Network, where: str, trained: Trained):
+    def test_biases_outside_the_chosen_layers_are_zero(self, lite0: Network, where: str, trained: Trained):
         layers = chosen(where, lite0.places)
         inside = np.zeros(len(lite0.base), dtype=bool)
         for place in layers:
@@ -114,14 +114,14 @@ class TestBiases:
             assert trained.values[place.part].any()
         assert not trained.values[~inside].any()
 
-    def test_they_cost_what_the_passes_cost_that_ran(
+    def test_the_counted_cost_is_that_of_the_passes_run(
         self, lite0: Network, task: Task, where: str, trained: Trained
     ):
         costs, first = pass_costs(lite0, SIZE), first_of(chosen(where, lite0.places), lite0.places)
         cut = {"all": 0, "last-half": 24, "blocks.5": 33}[where]
         train, val = len(task.train), len(task.val)
         judged = len(trained.losses)
-        assert judged == 2  # of three epochs: the first has steps too large to keep anything
+        assert judged == 2  # of three epochs: in the first, steps are too large for a result to keep
         assert trained.costs.spent["forward"] == costs.forward * (train + val) + costs.from_layer(cut) * (
             (QUICK.epochs - 1) * train + (judged - 1) * val
         )
@@ -133,16 +133,17 @@ def symmetrical(given: Examples) -> Examples:
     return Examples(((given.images.astype(int) + mirrored) // 2).astype(np.uint8), given.labels)
 
 
-def test_mirrored_images_are_other_images_unless_they_are_symmetrical(lite0: Network, space: Space, task: Task):
+def test_mirroring_changes_the_training_unless_images_are_symmetrical(lite0: Network, space: Space, task: Task):
     def values(train: Examples, where: str, flips: bool) -> np.ndarray:
         settings = replace(QUICK, epochs=1, flips=flips)
-        return train_biases(lite0, space, (train, some(task.val, 4)), task.head, where, settings).values
+        return train_biases(lite0, space, (train, every(task.val, 4)), task.head, where, settings).values
 
-    few = some(task.train, 3)
+    few = every(task.train, 3)
     assert not np.array_equal(values(few, "all", True), values(few, "all", False))
     even = symmetrical(few)
     assert np.array_equal(values(even, "all", True), values(even, "all", False))
-    assert np.array_equal(values(few, "last-half", True), values(few, "last-half", False))  # behind a cut
+    # Activations inside the network cannot be mirrored.
+    assert np.array_equal(values(few, "last-half", True), values(few, "last-half", False))
 
 
 def test_training_changes_no_weight(lite0: Network, space: Space, task: Task):
@@ -154,9 +155,7 @@ def test_training_changes_no_weight(lite0: Network, space: Space, task: Task):
     assert all(parameter.grad is None for parameter in lite0.model.parameters())
 
 
-def test_a_head_that_begins_cold_learns_along_and_owes_nothing_to_the_one_given(
-    lite0: Network, space: Space, task: Task
-):
+def test_a_cold_head_is_trained_too_and_does_not_depend_on_the_given_one(lite0: Network, space: Space, task: Task):
     cold = replace(QUICK, warm=False, head_rate=0.001, epochs=2)
     other = Head(task.head.weight + 1, task.head.bias)
     trained, again = (
@@ -164,14 +163,14 @@ def test_a_head_that_begins_cold_learns_along_and_owes_nothing_to_the_one_given(
     )
     assert np.array_equal(trained.head.weight, again.head.weight)
     assert np.array_equal(trained.values, again.values)
-    assert trained.head.bias.all()  # it began at nothing
+    assert trained.head.bias.all()  # it started at zero
 
 
-def test_training_that_gets_worse_ends_and_the_best_is_kept(
+def test_training_stops_when_it_gets_worse_and_keeps_the_best(
     lite0: Network, space: Space, calibration: Calibration, task: Task
 ):
     wild = replace(QUICK, epochs=8, rate=0.3, patience=1, judged_from=0.0)
-    trained = train_biases(lite0, space, (some(task.train, 2), task.val), task.head, "blocks.5", wild)
+    trained = train_biases(lite0, space, (every(task.train, 2), task.val), task.head, "blocks.5", wild)
     *better, worse = trained.losses
     assert len(trained.losses) < wild.epochs
     assert worse > min(better) == better[-1]
@@ -183,10 +182,10 @@ KILLED = TrainingSettings(size=SIZE, batch=2, epochs=3, patience=9)
 
 
 @pytest.mark.parametrize("train", [train_biases, train_pattern])
-def test_a_killed_training_goes_on_and_ends_as_if_nothing_had_happened(
+def test_a_killed_training_resumes_with_the_same_result(
     lite0: Network, space: Space, task: Task, tmp_path: Path, train: Callable[..., Trained]
 ):
-    parts, checkpoint, seen = (some(task.train, 4), some(task.val, 4)), tmp_path / "checkpoint", 0
+    parts, checkpoint, seen = (every(task.train, 4), every(task.val, 4)), tmp_path / "checkpoint", 0
 
     def run(checkpoint: Path | None, progress: Callable[[int], None]) -> Trained:
         return train(lite0, space, parts, task.head, settings=KILLED, checkpoint=checkpoint, progress=progress)
@@ -202,18 +201,18 @@ def test_a_killed_training_goes_on_and_ends_as_if_nothing_had_happened(
         run(checkpoint, kill_in_the_second_epoch)
     counted: list[int] = []
     resumed = run(checkpoint, counted.append)
-    assert sum(counted) == 2 * len(parts[0])  # the first epoch was whole
+    assert sum(counted) == 2 * len(parts[0])  # the first epoch was complete
     assert undisturbed.values.any()
     assert np.array_equal(resumed.values, undisturbed.values)
     assert np.array_equal(resumed.head.weight, undisturbed.head.weight)
     assert (resumed.losses, resumed.costs) == (undisturbed.losses, undisturbed.costs)
     counted.clear()
     assert np.array_equal(run(checkpoint, counted.append).values, undisturbed.values)
-    assert not counted  # what is finished is not run again
+    assert not counted  # a finished training is not run again
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -223,10 +222,10 @@ class Trap:
 
 
 @pytest.mark.parametrize("how", ["empty", "cut off", "one byte", "a pickle", "a pickle with its hash"])
-def test_a_training_whose_checkpoint_is_damaged_does_not_resume_but_starts_anew(
+def test_a_damaged_checkpoint_is_reported_and_training_starts_from_the_beginning(
     lite0: Network, space: Space, task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ):
-    parts, checkpoint = (some(task.train, 2), some(task.val, 2)), tmp_path / "checkpoint"
+    parts, checkpoint = (every(task.train, 2), every(task.val, 2)), tmp_path / "checkpoint"
 
     def run() -> tuple[Trained, int]:
         counted: list[int] = []
@@ -266,7 +265,7 @@ SHORT = replace(KILLED, epochs=1, warm=True)
 
 @dataclass(frozen=True)
 class Given:
-    """All that decides what a training of biases gives."""
+    """All inputs that the result of a training of biases depends on."""
 
     train: Examples
     val: Examples
@@ -294,7 +293,7 @@ CHANGES: dict[str, Callable[[Given], Given]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_checkpoint_is_ignored_where_something_else_is_trained(
+def test_the_checkpoint_of_another_training_is_ignored(
     lite0: Network, calibration: Calibration, task: Task, tmp_path: Path, what: str
 ):
     def run(given: Given, checkpoint: Path | None) -> tuple[Trained, int]:
@@ -306,7 +305,7 @@ def test_a_checkpoint_is_ignored_where_something_else_is_trained(
         return trained, sum(seen)
 
     head = Head(task.head.weight[:, : lite0.features], task.head.bias)
-    given = Given(some(task.train, 4), some(task.val, 4), head)
+    given = Given(every(task.train, 4), every(task.val, 4), head)
     other, checkpoint = CHANGES[what](given), tmp_path / "checkpoint"
     run(given, checkpoint)
     trained, seen = run(other, checkpoint)
@@ -315,24 +314,24 @@ def test_a_checkpoint_is_ignored_where_something_else_is_trained(
 
 
 class TestPattern:
-    def test_what_is_stored_comes_back(self):
+    def test_a_stored_pattern_is_applied_unchanged(self):
         levels = np.arange(-128, 128, dtype=np.float32).reshape(1, 16, 16)
         grey = np.full_like(levels, NOTHING, dtype=np.uint8)
         assert np.array_equal(reprogrammed(grey, stored(levels + 0.3)), levels.astype(np.int16) + NOTHING)
 
-    def test_nothing_changes_no_image(self):
+    def test_a_zero_pattern_changes_no_image(self):
         images = np.arange(256, dtype=np.uint8).reshape(2, 8, 8, 2)
         assert np.array_equal(stored(np.zeros((8, 8, 2))), np.full((8, 8, 2), NOTHING))
         assert np.array_equal(reprogrammed(images, stored(np.zeros((8, 8, 2)))), images)
 
-    def test_what_leaves_the_range_is_cut_and_does_not_come_back_on_the_other_side(self):
+    def test_values_out_of_range_are_clipped_and_do_not_wrap_around(self):
         assert stored(np.array([-1000.0, -128.4, 127.4, 1000.0])).tolist() == [0, 0, 255, 255]
         images = np.array([[3, 250, 3, 250]], dtype=np.uint8)
         assert reprogrammed(images, stored(np.array([-10.0, 10.0, 1000.0, -1000.0]))).tolist() == [
             [0, 255, 130, 122]
         ]
 
-    def test_training_lowers_the_validation_loss_and_what_is_stored_of_it_does_too(
+    def test_trained_and_stored_patterns_lower_the_validation_loss(
         self, lite0: Network, space: Space, calibration: Calibration, task: Task
     ):
         trained = train_pattern(lite0, space, (task.train, task.val), task.head, PATTERN)
@@ -343,16 +342,16 @@ class TestPattern:
         loss = loss_of(trained.head, raw, task.val.labels, calibration)
         assert loss == pytest.approx(min(trained.losses), rel=0.05)
 
-    def test_the_gradient_reaches_the_pixels_and_is_paid_for(self, lite0: Network, space: Space, task: Task):
+    def test_the_gradient_reaches_the_pixels_and_its_cost_counts(self, lite0: Network, space: Space, task: Task):
         one = replace(PATTERN, epochs=1)
-        trained = train_pattern(lite0, space, (some(task.train, 4), some(task.val, 4)), task.head, one)
+        trained = train_pattern(lite0, space, (every(task.train, 4), every(task.val, 4)), task.head, one)
         assert trained.values.any()
-        assert trained.costs.spent["backward"] == pass_costs(lite0, SIZE).forward * len(some(task.train, 4))
+        assert trained.costs.spent["backward"] == pass_costs(lite0, SIZE).forward * len(every(task.train, 4))
 
 
 class TestSpace:
     @pytest.mark.parametrize("representation", ["features", "sqrt-features", "descriptor"])
-    def test_it_is_what_heads_see_elsewhere(
+    def test_it_equals_represent(
         self, lite0: Network, calibration: Calibration, task: Task, representation: Representation
     ):
         raw = lite0.forward(task.val.images)
@@ -360,7 +359,7 @@ class TestSpace:
         expected = represent(raw, lite0.features, representation, calibration)
         np.testing.assert_allclose(space(torch.tensor(raw).float()).numpy(), expected, atol=1e-3)
 
-    def test_a_compact_one_is_projected(self, lite0: Network, calibration: Calibration, task: Task):
+    def test_a_compact_space_is_projected(self, lite0: Network, calibration: Calibration, task: Task):
         raw = lite0.forward(task.val.images)
         space = Space(calibration, "descriptor", True, lite0.device)
         expected = represent(raw, lite0.features, "descriptor", calibration, compact=True)
@@ -376,16 +375,16 @@ class TestSpace:
 
 
 class TestCosts:
-    def test_a_pass_of_lite0_costs_what_its_authors_say(self, lite0: Network):
+    def test_a_pass_of_lite0_costs_as_published(self, lite0: Network):
         assert pass_costs(lite0).forward == pytest.approx(0.384e9, rel=0.01)
 
-    def test_a_layer_costs_its_products(self, lite0: Network):
+    def test_a_layer_costs_its_multiplications(self, lite0: Network):
         stem, depthwise, *_, last = pass_costs(lite0).layers
         assert stem == 112 * 112 * 32 * (3 * 3 * 3)
         assert depthwise == 112 * 112 * 32 * (3 * 3)
         assert last == 7 * 7 * 1280 * 320
 
-    def test_backwards_all_layers_cost_what_they_cost_forwards_but_for_the_first(self, lite0: Network):
+    def test_a_backward_pass_costs_a_forward_pass_without_the_first_layer(self, lite0: Network):
         costs = pass_costs(lite0)
         assert costs.backward(first_of(lite0.places, lite0.places)) == costs.forward - costs.layers[0]
 
@@ -397,17 +396,17 @@ class TestCosts:
             whole, half, last = map(spent, first)
             assert last < half < whole
         assert costs.from_layer(0) == costs.forward
-        assert costs.backward(48) == 0  # nothing lies behind
+        assert costs.backward(48) == 0  # no layer follows
 
     def test_half_the_width_costs_a_quarter(self, lite0: Network):
         whole, half = (pass_costs(lite0, size).forward for size in (224, 112))
         assert half / whole == pytest.approx(0.25, abs=0.05)  # 7 × 7 places become 4 × 4
         assert pass_costs(lite0, 256).forward == 4 * pass_costs(lite0, 128).forward
 
-    def test_they_add_up_by_what_they_were_spent_on(self):
+    def test_costs_are_summed_by_kind(self):
         costs = Costs()
-        for what, macs in (("forward", 3), ("head", 1), ("forward", 2)):
-            costs.add(what, macs)
+        for kind, macs in (("forward", 3), ("head", 1), ("forward", 2)):
+            costs.add(kind, macs)
         assert (costs.spent, costs.total) == ({"forward": 5, "head": 1}, 6)
 
 
@@ -418,7 +417,7 @@ class TestCosts:
         ("gmmc", {"clusters": 3}, {"forward", "head", "EM", "mapper"}),
     ],
 )
-def test_an_agent_says_what_learning_cost(new_agent, tiny_tasks: Path, mapper: str, settings, kinds: set[str]):
+def test_a_lesson_has_the_cost_of_learning(new_agent, tiny_tasks: Path, mapper: str, settings, kinds: set[str]):
     agent = new_agent(anchor=mapper, **settings)
     _, plain = agent.learn(tiny_tasks / "shapes")
     _, again = agent.learn(tiny_tasks / "shapes", replace=True)
@@ -430,7 +429,7 @@ def test_an_agent_says_what_learning_cost(new_agent, tiny_tasks: Path, mapper: s
     assert biased.costs.total > 5 * plain.costs.total
 
 
-def test_who_counts_around_a_counter_counts_that_too_and_nobody_counts_when_all_is_over():
+def test_an_outer_counter_includes_an_inner_one_and_counting_ends_with_the_block():
     with counted() as outer:
         spend("one", 1)
         with counted() as inner:

@@ -1,4 +1,4 @@
-"""Warm start: the centre of a prior is exact in both roads, never much worse than none, and the paper's epochs."""
+"""Warm start: a prior around old rows is exact by both ways of fitting and harmless; and the paper's epochs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLASSES, DIM = 4, 60
 
 
 def blobs(seed: int, images: int, spread: float = 1.0):
-    """Images of the same four classes whatever the seed: other images of what somebody may know already."""
+    """Return images of four classes, the same for every seed, so that rows of one seed are known to another."""
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(1).standard_normal((CLASSES, DIM)) * 0.6 + 3
     labels = np.arange(images) % CLASSES
@@ -36,8 +36,8 @@ def accuracy(head, x, labels):
 
 
 @pytest.mark.parametrize("images", [12, 200])
-def test_an_ever_stronger_pull_ends_at_the_centre(images: int) -> None:
-    """12 images take the road through the Gram matrix, 200 the direct one."""
+def test_a_stronger_prior_brings_the_head_closer_to_the_centre(images: int) -> None:
+    """12 images are fitted through the Gram matrix, 200 directly."""
     x, labels = blobs(0, images)
     centre = np.random.default_rng(3).standard_normal((CLASSES, DIM)).astype(np.float32)
     distances = [
@@ -49,20 +49,20 @@ def test_an_ever_stronger_pull_ends_at_the_centre(images: int) -> None:
 
 
 @pytest.mark.parametrize("images", [12, 200])
-def test_a_centre_of_zeros_gives_the_head_of_today_bit_by_bit(images: int) -> None:
+def test_a_centre_of_zeros_gives_the_same_head_as_no_centre_bit_for_bit(images: int) -> None:
     x, labels = blobs(0, images)
     zeros = np.zeros((CLASSES, DIM), dtype=np.float32)
     strengths = (0.1, 0.01)
-    for ours, todays in zip(
+    for centred, plain in zip(
         fit_path(x, labels, CLASSES, strengths, zeros), fit_path(x, labels, CLASSES, strengths), strict=True
     ):
-        assert ours.weight.tobytes() == todays.weight.tobytes()
-        assert ours.bias.tobytes() == todays.bias.tobytes()
+        assert centred.weight.tobytes() == plain.weight.tobytes()
+        assert centred.bias.tobytes() == plain.bias.tobytes()
 
 
 @pytest.mark.parametrize("images", [12, 200])
-def test_the_pulled_head_is_where_the_penalised_loss_has_its_minimum(images: int) -> None:
-    """The loss is written down here once more, in the raw space and in double precision: its slope must vanish."""
+def test_the_warm_head_minimises_the_penalised_loss(images: int) -> None:
+    """The gradient of an independent implementation, in raw space and double precision, must vanish."""
     x, labels = blobs(0, images)
     centre = known_rows()
     strength = 0.3
@@ -74,16 +74,16 @@ def test_the_pulled_head_is_where_the_penalised_loss_has_its_minimum(images: int
         distance = (weight - centre) * scale
         return log_loss(x.astype(np.float64) @ weight.T + bias, labels) + strength / 2 * np.square(distance).sum()
 
-    found = np.concatenate([head.weight.ravel(), head.bias]).astype(np.float64)
-    away = np.random.default_rng(5).standard_normal(len(found)) * 0.01
-    assert np.linalg.norm(approx_fprime(found, penalised, 1e-6)) < 0.05 * np.linalg.norm(
-        approx_fprime(found + away, penalised, 1e-6)
+    solution = np.concatenate([head.weight.ravel(), head.bias]).astype(np.float64)
+    direction = np.random.default_rng(5).standard_normal(len(solution)) * 0.01
+    assert np.linalg.norm(approx_fprime(solution, penalised, 1e-6)) < 0.05 * np.linalg.norm(
+        approx_fprime(solution + direction, penalised, 1e-6)
     )
-    assert penalised(found) < min(penalised(found + step * away) for step in (-1, -0.3, 0.3, 1))
+    assert penalised(solution) < min(penalised(solution + step * direction) for step in (-1, -0.3, 0.3, 1))
 
 
 def test_the_gradient_with_an_offset_is_the_numerical_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What L-BFGS is told of slopes agrees with differences of what it is told of heights."""
+    """The gradient passed to L-BFGS agrees with finite differences of the loss."""
     x, labels = blobs(0, 40)
     offset = np.random.default_rng(2).standard_normal((40, CLASSES)).astype(np.float32)
     caught = {}
@@ -107,7 +107,7 @@ def test_the_gradient_with_an_offset_is_the_numerical_one(monkeypatch: pytest.Mo
     assert value != pytest.approx(without + 0.05 * np.square(start[:-1]).sum(), rel=1e-3)
 
 
-def test_both_roads_find_the_same_pulled_head() -> None:
+def test_warm_fits_through_the_gram_matrix_and_directly_agree() -> None:
     x, labels = blobs(0, 20)
     centre = known_rows()
     short = fit_path(x, labels, CLASSES, [0.1], centre)[0]
@@ -126,7 +126,7 @@ def test_known_classes_are_learned_better_from_few_images(images: int) -> None:
     assert accuracy(warm.head, *test) > accuracy(cold, *test) + 0.1
 
 
-def test_without_a_match_the_head_is_that_of_today() -> None:
+def test_without_a_match_the_head_is_the_cold_one() -> None:
     x, labels = blobs(0, 40)
     warm = fit_warm(x, labels, *blobs(1, 20), np.zeros((CLASSES, DIM), dtype=np.float32))
     cold = fit_head(x, labels, *blobs(1, 20), CLASSES)
@@ -135,8 +135,8 @@ def test_without_a_match_the_head_is_that_of_today() -> None:
 
 
 @pytest.mark.parametrize("validation", [0, 40])
-def test_rows_of_classes_that_only_share_the_name_are_left_alone(validation: int) -> None:
-    """Every class is matched with another one's row: held-back images say so, and the cold head is taken."""
+def test_rows_of_classes_that_share_only_the_name_are_not_used(validation: int) -> None:
+    """Every class is matched with the row of another: the cold head wins on held-back images."""
     x, labels = blobs(0, 40)
     val = blobs(1, validation)
     wrong = np.roll(known_rows(), 1, axis=0)
@@ -146,7 +146,7 @@ def test_rows_of_classes_that_only_share_the_name_are_left_alone(validation: int
     assert warm.fit.temperature == cold.temperature
 
 
-def test_validation_images_choose_the_centre_and_join_the_training() -> None:
+def test_validation_images_decide_on_the_centre_and_are_then_trained_on() -> None:
     x, labels = blobs(0, 8, spread=1.5)
     val = blobs(1, 40, spread=1.5)
     warm = fit_warm(x, labels, *val, known_rows(1.5))
@@ -155,20 +155,20 @@ def test_validation_images_choose_the_centre_and_join_the_training() -> None:
     assert warm.head.weight.tobytes() != warm.fit.before.weight.tobytes()
 
 
-def test_trust_is_high_for_rows_that_are_right_and_low_for_those_that_are_not() -> None:
+def test_the_scale_is_large_for_right_rows_and_small_for_wrong_ones() -> None:
     x, labels = blobs(0, 20)
     rows = known_rows()
     assert best_scale(x, labels, rows) > 5 * best_scale(x, labels, np.roll(rows, 1, axis=0))
 
 
-def test_one_matched_row_and_one_image_per_class_are_too_little_to_go_by() -> None:
+def test_one_matched_row_with_one_image_per_class_is_not_used() -> None:
     x, labels = blobs(0, CLASSES)
     centre = centre_of(CLASSES, DIM, {2: known_rows()[2]})
     assert (centre[[0, 1, 3]] == 0).all()
     assert fit_warm(x, labels, *none_of(x, labels), centre).pull == 0
 
 
-def test_every_image_is_held_back_once_and_no_class_is_held_back_whole() -> None:
+def test_folds_hold_back_every_image_once_and_no_class_entirely() -> None:
     labels = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 2])
     parts = list(folds(labels, 5))
     assert len(parts) == 2
@@ -177,21 +177,21 @@ def test_every_image_is_held_back_once_and_no_class_is_held_back_whole() -> None
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_epochs_follow_the_gradient_that_torch_finds(norm) -> None:
+def test_the_gradient_of_rows_equals_that_of_torch(norm) -> None:
     import torch
 
     x, labels = blobs(0, 30)
     weight = np.random.default_rng(2).standard_normal((CLASSES, DIM)).astype(np.float32)
     rows = torch.from_numpy(weight).requires_grad_()
     orders = {"two": 2, "infinity": torch.inf}
-    acting = rows if norm == "plain" else rows / torch.linalg.norm(rows, orders[norm], dim=1, keepdim=True)
-    logits = torch.from_numpy(x) @ acting.T
+    normalised = rows if norm == "plain" else rows / torch.linalg.norm(rows, orders[norm], dim=1, keepdim=True)
+    logits = torch.from_numpy(x) @ normalised.T
     torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).backward()
     np.testing.assert_allclose(row_gradient(weight, x, labels, norm), rows.grad.numpy(), atol=1e-5)
-    np.testing.assert_allclose(normed(weight, norm), acting.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(normed(weight, norm), normalised.detach().numpy(), rtol=1e-5)
 
 
-def test_adam_takes_the_steps_that_torch_takes() -> None:
+def test_adam_equals_that_of_torch() -> None:
     import torch
 
     x, labels = blobs(0, 32)
@@ -207,7 +207,7 @@ def test_adam_takes_the_steps_that_torch_takes() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_epochs_from_known_rows_begin_better_than_from_random_ones(norm) -> None:
+def test_epochs_from_known_rows_start_more_accurate_than_from_random_ones(norm) -> None:
     x, labels = blobs(0, 40)
     x = x - 3
     settings = EpochSettings(epochs=20, norm=norm, rate=0.01)

@@ -1,4 +1,4 @@
-"""Learning with a bank that knows the classes: better from few images, and never a word that is not so."""
+"""Learning with a bank that knows the classes: better from few images, with a correct record in the card."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NewAgent = Callable[..., Core]
 
 
 def part(task: Path, target: Path, images: slice, splits: tuple[str, ...] = (), renamed: Any = str) -> Path:
-    """A task of some of another's training images, and of whole splits; classes may have other names."""
+    """Make a task of some of another's training images and of whole splits; classes may be renamed."""
     for cls in sorted((task / "train").iterdir()):
         folder = target / "train" / renamed(cls.name)
         folder.mkdir(parents=True)
@@ -44,7 +44,7 @@ def part(task: Path, target: Path, images: slice, splits: tuple[str, ...] = (), 
 
 
 def _with_validation(task: Path) -> Path:
-    """The last training image of each class becomes a validation image."""
+    """Make the last training image of each class a validation image."""
     for cls in sorted((task / "train").iterdir()):
         (task / "val" / cls.name).mkdir(parents=True)
         last = max(cls.iterdir())
@@ -54,7 +54,7 @@ def _with_validation(task: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def parts(demo_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Dice that were learned, and one new image of each face, called another way."""
+    """Dice to learn first, new images of them (in `new` with other class names), and letters."""
     folder = tmp_path_factory.mktemp("parts")
     return {
         "old": part(demo_tasks / "dice", folder / "old dice", slice(0, 6), ("val",)),
@@ -66,7 +66,7 @@ def parts(demo_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.fixture(scope="module")
 def taught(new_agent: NewAgent, parts: dict[str, Path]) -> Core:
-    """Knows dice; tests take copies."""
+    """An agent that knows dice; tests copy its module."""
     agent = new_agent("tessa")
     agent.learn(parts["old"])
     return agent
@@ -74,7 +74,7 @@ def taught(new_agent: NewAgent, parts: dict[str, Path]) -> Core:
 
 @pytest.fixture
 def agent(taught: Core, new_agent: NewAgent, tmp_path: Path) -> Core:
-    """Somebody who received the dice."""
+    """An agent that imported the dice."""
     student = new_agent("sam")
     taught.export("old dice", tmp_path / "dice.skill")
     student.import_file(tmp_path / "dice.skill")
@@ -100,40 +100,40 @@ def same_tensors(one: Module, other: Module) -> bool:
 
 
 class TestLearning:
-    def test_from_one_image_per_class_is_much_better_if_another_taught_them(self, agent, parts, demo_tasks):
-        cold, quiet = agent.learn(parts["new"], name="cold", warm_start=WarmStart("never"))
+    def test_one_image_per_class_is_much_better_if_the_bank_knows_the_classes(self, agent, parts, demo_tasks):
+        cold, cold_lesson = agent.learn(parts["new"], name="cold", warm_start=WarmStart("never"))
         agent.forget("cold")
-        warm, told = agent.learn(parts["new"], name="warm")
+        warm, warm_lesson = agent.learn(parts["new"], name="warm")
         assert right(agent, warm, demo_tasks) > right(agent, cold, demo_tasks) + 0.3
         assert cold.card.warm_start is None
-        assert not quiet.notes
-        assert any("6 of 6 classes begin with rows of 'old dice' by tessa" in note for note in told.notes)
+        assert not cold_lesson.notes
+        assert any("6 of 6 classes begin with rows of 'old dice' by tessa" in note for note in warm_lesson.notes)
 
-    def test_says_in_the_card_what_came_from_where(self, agent, parts):
+    def test_the_card_records_the_source_of_each_row(self, agent, parts):
         warm, _ = agent.learn(parts["new"])
         source = agent.bank.find("old dice")
         record = warm.card.warm_start
         assert record.form == "prior"
         assert [(task, module) for task, module, _ in record.sources] == [("old dice", source.id)]
         assert record.sources[0][2] > 0.1
-        taken = [(warm.card.classes[index], name, similarity) for index, _, name, similarity in record.rows]
-        assert taken == [(name, name.lower(), 1.0) for name in sorted(warm.card.classes)]
+        used = [(warm.card.classes[index], name, similarity) for index, _, name, similarity in record.rows]
+        assert used == [(name, name.lower(), 1.0) for name in sorted(warm.card.classes)]
         assert Card.parse(warm.card.canonical().decode()) == warm.card
 
-    def test_of_unknown_classes_gives_the_same_bytes_as_never(self, agent, parts):
+    def test_unknown_classes_give_the_same_bytes_as_never(self, agent, parts):
         auto, lesson = agent.learn(parts["greek"])
         assert auto.card.warm_start is None
         assert not lesson.notes
         assert same_tensors(agent.learn(parts["greek"], replace=True, warm_start=WarmStart("never"))[0], auto)
 
-    def test_of_the_very_images_that_taught_the_bank_takes_nothing(self, agent, parts):
-        """Whoever saw them would praise its own rows."""
+    def test_a_module_learned_from_the_same_images_is_not_used(self, agent, parts):
+        """Its rows would look too good on images that it was trained on."""
         module, lesson = agent.learn(parts["old"], name="the same dice")
         assert module.card.warm_start is None
         assert any("not used: they were learned from images of this very task" in note for note in lesson.notes)
         assert same_tensors(module, agent.learn(parts["old"], name="again", warm_start=WarmStart("never"))[0])
 
-    def test_of_images_that_taught_many_tasks_says_so_once(self, new_agent, parts):
+    def test_many_modules_learned_from_the_same_images_give_one_note(self, new_agent, parts):
         agent = new_agent()
         for number in range(5):
             agent.learn(parts["old"], name=f"dice {number}", warm_start=WarmStart("never"))
@@ -142,7 +142,7 @@ class TestLearning:
         assert note.count("'dice ") == 3
         assert "and 2 more are not used: they were learned from images of this very task" in note
 
-    def test_a_task_again_does_not_begin_with_its_older_version(self, new_agent, parts):
+    def test_replacing_a_task_does_not_start_from_its_older_version(self, new_agent, parts):
         agent = new_agent()
         first, _ = agent.learn(parts["new"])
         second, lesson = agent.learn(parts["new"], replace=True)
@@ -157,8 +157,8 @@ class TestLearning:
         warm, _ = agent.learn(parts["new"])
         assert len(warm.card.warm_start.rows) == 6
 
-    def test_classes_of_the_same_name_and_other_looks_do_no_harm(self, agent, parts, demo_tasks, tmp_path):
-        """Greek letters that are called like faces of dice."""
+    def test_classes_of_the_same_name_that_look_different_are_not_used(self, agent, parts, demo_tasks, tmp_path):
+        """Greek letters with the class names of dice."""
         names = iter(("five", "four", "one", "six", "three", "two", "seven"))
         folder = part(demo_tasks / "greek", tmp_path / "lies", slice(0, 8), renamed=lambda _: next(names))
         auto, lesson = agent.learn(folder)
@@ -167,7 +167,7 @@ class TestLearning:
         assert same_tensors(auto, agent.learn(folder, replace=True, warm_start=WarmStart("never"))[0])
 
     @pytest.mark.parametrize("form", ["infinity", "two"])
-    def test_in_the_papers_forms_is_told_in_the_card(self, agent, parts, demo_tasks, form):
+    def test_the_card_records_the_papers_forms(self, agent, parts, demo_tasks, form):
         warm, _ = agent.learn(parts["rest"], warm_start=WarmStart(form=form))
         assert warm.card.warm_start.form == form
         assert len(warm.card.warm_start.rows) == 6
@@ -183,7 +183,7 @@ class TestLearning:
     ("adaptation", "reason"),
     [("biases", "biases of this task"), ("head2toe", "Head2Toe"), ("reprogramming", "reprogramming")],
 )
-def test_rows_of_adapted_heads_are_refused_with_the_reason(new_agent, parts, tiny_tasks, adaptation, reason):
+def test_rows_of_adapted_heads_are_refused_with_a_note(new_agent, parts, tiny_tasks, adaptation, reason):
     agent = new_agent()
     adapted, _ = agent.learn(
         tiny_tasks / "dice", adaptation=Adaptation(mode="always", kind=adaptation, layers="all", epochs=1)
@@ -195,7 +195,7 @@ def test_rows_of_adapted_heads_are_refused_with_the_reason(new_agent, parts, tin
     assert same_tensors(module, agent.learn(parts["new"], replace=True, warm_start=WarmStart("never"))[0])
 
 
-def test_a_head_on_an_adapted_backbone_takes_nothing(agent, parts):
+def test_a_head_on_an_adapted_backbone_has_no_warm_start(agent, parts):
     plain, _ = agent.learn(parts["rest"])
     assert plain.card.warm_start is not None
     module, _ = agent.learn(
@@ -205,7 +205,7 @@ def test_a_head_on_an_adapted_backbone_takes_nothing(agent, parts):
     assert module.card.warm_start is None
 
 
-def test_the_commands_take_and_show_it(agent, parts, command):
+def test_the_commands_accept_and_show_the_warm_start(agent, parts, command):
     learned = command("learn", parts["new"], "--home", agent.home, "--json").json
     assert learned["warm_start"]["form"] == "prior"
     assert learned["warm_start"]["sources"][0][0] == "old dice"
@@ -222,32 +222,32 @@ def test_the_commands_take_and_show_it(agent, parts, command):
 
 @pytest.fixture
 def two_nodes(taught: Core, tmp_path: Path) -> Iterator[Mesh]:
-    made = Mesh(tmp_path, [taught.home])
-    yield made
-    made.stop()
+    mesh = Mesh(tmp_path, [taught.home])
+    yield mesh
+    mesh.stop()
 
 
 @pytest.mark.slow
-def test_over_the_mesh_one_teaches_and_another_learns_warm(two_nodes: Mesh, parts, demo_tasks) -> None:
+def test_a_student_on_the_mesh_starts_from_a_teachers_rows(two_nodes: Mesh, parts, demo_tasks) -> None:
     teacher, student = two_nodes.serve(0), two_nodes.serve()
     eventually(lambda: student.live() == {"old dice"})
     ran = student.run("learn", parts["new"], "--json")
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)["warm_start"]
-    assert (found["sources"][0][0], len(found["rows"])) == ("old dice", 6)
-    eventually(lambda: teacher.live() == {"old dice", "new dice"})  # and its record travels back
+    record = json.loads(ran.stdout)["warm_start"]
+    assert (record["sources"][0][0], len(record["rows"])) == ("old dice", 6)
+    eventually(lambda: teacher.live() == {"old dice", "new dice"})  # and its record is exchanged too
     held = Core(teacher.home).bank.find("new dice")
     assert held.card.warm_start.sources[0][1] == Core(teacher.home).bank.find("old dice").id
 
 
 class TestSources:
-    def test_no_row_is_taken_twice(self):
+    def test_no_row_is_used_twice(self):
         from skillmesh.learning.class_names.pairs import Encoded
 
         old, new = (Encoded.of(names, Letters()) for names in (["apple tree"], ["apple trees", "apple tre"]))
         assert one_to_one(old, new, 0.5) == {0: (0, 1.0)}
 
-    def test_names_that_are_equal_in_plain_form_need_no_encoder(self, taught, monkeypatch):
+    def test_names_equal_in_plain_form_are_not_encoded(self, taught, monkeypatch):
         module, counting = taught.bank.find("old dice"), _Counting()
         matching = sources._matching(["five", "a two of dice"], [module], counting)
         assert set(counting.asked) == {"5", "2 of dice", *map(plain, module.card.classes)}
@@ -256,8 +256,8 @@ class TestSources:
         assert sources._matching(["five", "a two of dice"], [module], counting) == matching
         assert set(counting.asked) == {"5", "2 of dice"}
 
-    def test_no_more_names_are_encoded_than_a_lesson_can_wait_for(self):
-        """However many peers send: those with a common word first, and a few of every module before all of one."""
+    def test_the_number_of_encoded_names_is_limited(self):
+        """Names with a common word come first, and a few of every module before all of one."""
         new = ["cupcake", "zebra stripes"]
         large = _named("large", [f"{place:04} thing" for place in range(3000)] + ["zebra crossing", "Cup Cakes"])
         small = _named("small", ["walrus", "yak"])
@@ -265,7 +265,7 @@ class TestSources:
         asked = []
         for modules in ([large, small, spaced], [spaced, small, large]):
             counting = _Counting()
-            matches = {m.id: found for m, found in sources._matching(new, modules, counting)}
+            matches = {m.id: matched for m, matched in sources._matching(new, modules, counting)}
             assert matches["large"][0] == (3001, 1.0)
             assert matches["spaced"][0][1] == 1.0
             asked.append(set(counting.asked))
@@ -273,29 +273,29 @@ class TestSources:
         assert asked[0] == asked[1]
         assert {"zebra crossing", "walrus", "yak"} < asked[0]
 
-    def test_very_long_names_match_by_plain_form_alone(self):
+    def test_very_long_names_match_only_by_equal_plain_form(self):
         long = "a very long name " * 11
         counting = _Counting()
         module = _named("long", [long.upper(), f"{long} too"])
-        ((_, found),) = sources._matching([long, "cat"], [module], counting)
-        assert found == {0: (0, 1.0)}
+        ((_, matches),) = sources._matching([long, "cat"], [module], counting)
+        assert matches == {0: (0, 1.0)}
         assert set(counting.asked) == {plain(long), "cat"}
 
-    def test_probes_tell_whether_a_module_saw_the_images(self, taught):
+    def test_probes_show_whether_a_module_has_seen_the_images(self, taught):
         module = taught.bank.find("old dice")
         seen = load_validation(taught.home / VALIDATION, [module])[0].x
         assert has_seen(module, seen)
         assert not has_seen(module, seen + 0.2)
 
-    def test_among_equal_names_the_source_that_knows_the_images_is_taken(self):
+    def test_among_equal_names_the_source_with_better_rows_is_chosen(self):
         x, labels, rows = _blobs()
         good = _source("b", rows, range(4))
-        lies = _source("a", np.roll(rows, 1, axis=0), range(4))
-        chosen = choose([lies, good], (x, labels), 4)
+        wrong = _source("a", np.roll(rows, 1, axis=0), range(4))
+        chosen = choose([wrong, good], (x, labels), 4)
         assert [source.task for source in chosen.sources] == ["b"]
         assert chosen.of == dict.fromkeys(range(4), 0)
 
-    def test_a_surer_name_goes_before_and_each_source_has_its_own_pull(self):
+    def test_a_more_similar_name_is_preferred_and_each_source_has_its_own_scale(self):
         x, labels, rows = _blobs()
         first = _source("a", rows, range(4), similarity=0.9)
         second = _source("b", 5 * rows, (0, 1), similarity=1.0)
@@ -305,21 +305,21 @@ class TestSources:
         scale = {source.task: scale for source, scale in zip(chosen.sources, chosen.scales, strict=True)}
         assert scale["a"] > 2 * scale["b"]
 
-    def test_without_sources_the_head_is_cold_to_the_bit(self):
+    def test_without_sources_the_head_equals_the_cold_one_bit_for_bit(self):
         x, labels, _ = _blobs()
         warm, _ = fit_from([], (x, labels), (x[:0], labels[:0]), 4)
         cold = fit_head(x, labels, x[:0], labels[:0], 4)
         assert warm.head.weight.tobytes() == cold.head.weight.tobytes()
 
-    def test_epochs_do_not_care_how_loud_the_old_rows_are(self):
+    def test_epochs_do_not_depend_on_the_scale_of_the_old_rows(self):
         x, labels, rows = _blobs()
         none = x[:0], labels[:0]
-        quiet, loud = (fit_epochs((x, labels), none, 4, dict(enumerate(s * rows)), "two") for s in (0.01, 100))
-        np.testing.assert_allclose(quiet.head.weight, loud.head.weight, atol=1e-5)
+        small, large = (fit_epochs((x, labels), none, 4, dict(enumerate(s * rows)), "two") for s in (0.01, 100))
+        np.testing.assert_allclose(small.head.weight, large.head.weight, atol=1e-5)
 
 
 def _blobs() -> tuple[Any, Any, Any]:
-    """Images of four classes, and rows that tell them apart."""
+    """Return images of four classes, their labels, and rows that classify them."""
     centres = 0.6 * np.random.default_rng(1).standard_normal((4, 60))
     labels = np.arange(40) % 4
     x = (centres[labels] + np.random.default_rng(0).standard_normal((40, 60))).astype(np.float32)
@@ -340,7 +340,7 @@ def test_without_weights_names_are_compared_by_spelling(monkeypatch, tmp_path):
 
 
 def _named(name: str, classes: list[str]) -> Any:
-    """As much of a module as names need."""
+    """Return a stand-in for a module with an id and class names only."""
     return SimpleNamespace(id=name, card=SimpleNamespace(classes=tuple(classes)))
 
 
@@ -367,14 +367,14 @@ def carded(record: Any) -> Card:
 
 
 class TestTheCardsRecord:
-    def test_has_one_byte_form(self):
+    def test_it_has_one_canonical_form(self):
         card = carded(RECORD)
         assert Card.parse(card.canonical().decode()) == card
         assert (
             b'"warm_start":{"form":"prior","rows":[[1,0,"cat",0.95]],"sources":[["pets","111' in card.canonical()
         )
 
-    def test_is_absent_where_nothing_was_taken(self):
+    def test_it_is_absent_without_a_warm_start(self):
         assert b"warm_start" not in carded(None).canonical()
 
     @pytest.mark.parametrize(
@@ -397,11 +397,11 @@ class TestTheCardsRecord:
             ({"more": 1}, "keys other"),
         ],
     )
-    def test_that_is_wrong_is_refused_and_told(self, change, found):
+    def test_a_wrong_record_is_refused_and_the_fault_named(self, change, found):
         with pytest.raises(CardError, match="warm_start") as refused:
             carded(RECORD | change)
         assert found in str(refused.value)
 
-    def test_that_is_no_object_is_refused(self):
+    def test_a_record_that_is_no_object_is_refused(self):
         with pytest.raises(CardError, match=r"warm_start.*found 'rows'"):
             carded("rows")

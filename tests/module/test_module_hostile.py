@@ -1,7 +1,7 @@
 """Hostile `.skill` files: each attack ends in its own named error, and none crashes.
 
-Files here are mostly signed with the attacker's own key, so that they fail by the check that is meant and not
-by the signature.
+Files here are mostly signed with the attacker's own key, so that they fail the intended check and not the
+signature check.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def test_oversized_file(tmp_path: Path) -> None:
     huge = tmp_path / "huge.skill"
     with huge.open("wb") as file:
         file.write(GOOD)
-        file.truncate(10**13)  # sparse; reading it whole would not end well
+        file.truncate(10**13)  # sparse: it must not be read completely
     with pytest.raises(FileTooLargeError):
         Module.load(huge, specs_for)
 
@@ -412,7 +412,7 @@ def test_lone_surrogates() -> None:
     refuse(pack(HEADER.replace(b'"head.scale"', b'"\\ud800"')), TensorError, "tensor name")
 
 
-# --- the one byte form
+# --- the canonical form
 
 
 def test_header_with_extra_spaces() -> None:
@@ -463,7 +463,7 @@ def test_escaped_letters() -> None:
 
 
 def _shifted(first: int, last: int) -> bytes:
-    """Tensor `mean.phi`, the last one, moved to these offsets."""
+    """Return a file with `mean.phi`, the last tensor, moved to these offsets."""
     return with_entry("mean.phi", data_offsets=[first, last], body=BODY + bytes(8))
 
 
@@ -555,7 +555,7 @@ def test_header_that_is_not_utf8() -> None:
     refuse(pack(HEADER.replace(b"Amsel", b"Ams\xffl")), NotASkillFileError, "not UTF-8")
 
 
-# --- and everything that nobody thought of
+# --- random changes
 
 FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 POSITION = st.integers(0, len(GOOD) - 1)

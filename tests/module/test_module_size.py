@@ -43,4 +43,4 @@ def test_module_of_49_classes_is_small(compact: bool, limit: int) -> None:
     )
     module, _ = Module.create(card, tensors | probe_tensors(x[: len(SHARES)]), identity)
     assert module.size <= limit
-    assert module.size > limit / 3  # it holds what it should
+    assert module.size > limit / 3  # it is complete

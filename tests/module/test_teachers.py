@@ -88,7 +88,7 @@ class TestNames:
 
 @pytest.fixture(scope="module")
 def two_annas(new_agent: NewAgent, tiny_tasks: Path) -> tuple[Core, Core, Core]:
-    """A student, anna whom its user has named so, and mallory who calls herself anna."""
+    """Return a student, anna as named by its user, and mallory who calls herself anna."""
     student, anna, mallory = new_agent("student"), new_agent("anna"), new_agent("anna")
     for teacher, task in ((anna, "dice"), (mallory, "shapes")):
         teacher.learn(tiny_tasks / task)

@@ -1,4 +1,4 @@
-"""Numbers that leave the winner alone: confidences, weights, thresholds and bounds, against formulas written out.
+"""Numbers that do not affect the best class: confidences, weights, thresholds and bounds, compared with formulas.
 
 A test that asks only which class wins does not notice a temperature that multiplies, or a bound that is one off.
 """
@@ -119,7 +119,7 @@ def blobs(images: int, dim: int, classes: int = 3) -> tuple[np.ndarray, np.ndarr
 @pytest.mark.parametrize(("images", "dim"), [(60, 6), (12, 30)])
 @pytest.mark.parametrize("pulled", [False, True])
 def test_a_fitted_head_minimises_the_objective(images: int, dim: int, pulled: bool):
-    """Mean log-loss and strength/2·‖W − centre‖², on images of unit variance; nothing pulls the bias."""
+    """Mean log-loss and strength/2·‖W − centre‖², on images of unit variance; the bias has no prior."""
     x, labels = blobs(images, dim)
     centre = np.random.default_rng(2).standard_normal((3, dim)).astype(np.float32) / 3 if pulled else None
     scale = np.sqrt(np.square(x - x.mean(axis=0)).mean())
@@ -168,7 +168,7 @@ def test_a_large_fit_chooses_its_strength_by_validation_images(monkeypatch: pyte
     head, strength = fit_large(x, labels, val_x, val_labels, 3)
     assert strength in (0.01, 0.001)
     assert np.mean(head.logits(x).argmax(axis=1) == labels) > 0.6
-    assert fit_large(x, labels, x[:0], labels[:0], 3)[1] == 30.0  # nothing speaks for the next
+    assert fit_large(x, labels, x[:0], labels[:0], 3)[1] == 30.0  # without validation images the first is used
 
 
 @pytest.mark.parametrize(("exponents", "most"), [(False, None), (True, 20)])
@@ -229,7 +229,7 @@ def test_a_task_with_few_degrees_of_freedom_gets_less_weight():
     means = np.zeros((1, dim), dtype=np.float32)
 
     def variance(freedom: int) -> float:
-        """Of the pooled scatter, seen in how far an image is from the only class."""
+        """Return the variance of the pooled scatter, from the weight of the only class."""
         anchor = SketchAnchor(means, LowRank(np.full(dim, 3.0), np.zeros((1, dim))), freedom)
         scores = SketchScorer([anchor], prior)
         return float(1 / scores._weights[0])
@@ -282,7 +282,7 @@ def test_the_longest_names_set_the_width_of_a_table(tiny_taught: Core):
 
 
 def test_probes_come_from_evenly_spaced_modules(tiny_taught: Core, monkeypatch: pytest.MonkeyPatch):
-    """Of four modules two are asked: the first and the third; with room for all, all."""
+    """Of four modules two are used, the first and the third."""
     modules, whole = tiny_taught.mapper()
     monkeypatch.setattr("skillmesh.answering.answering.ASKED_MODULES", 2)
     some = Mapper(modules, "sketch", tiny_taught.prior)
@@ -325,7 +325,7 @@ def test_a_helper_has_a_quarter_of_a_second_for_each_million_pixels_of_a_heic(mo
     given: list[float] = []
     monkeypatch.setattr(helper, "decode_here", lambda data, kind, size, check: check(24 * 10**6))
     monkeypatch.setattr(helper.signal, "setitimer", lambda which, seconds: given.append(seconds))
-    with pytest.raises(AttributeError):  # there are no pixels
+    with pytest.raises(AttributeError):  # `decode_here` returns no pixels
         helper._answered("decode", "heif", 8, 1.0, b"")
     assert given == [0.5, 6.5]
 
@@ -501,7 +501,7 @@ def test_heads_are_combined_by_the_formula():
     ]
     head, temperature = combined(parts, closed, means)
     assert HEADS_SHARE == 0.5
-    # Each is as loud as the closed form at a third and a fifth: so nothing changes but by rounding.
+    # Scaled by a third and a fifth each equals the closed form, so that only rounding differs.
     np.testing.assert_allclose(head.weight, closed.weight, atol=1e-4)
     np.testing.assert_allclose(head.bias, closed.bias, atol=1e-4)
     assert temperature == pytest.approx(np.sqrt((2.0 / 3) * (8.0 / 5)), rel=1e-5)

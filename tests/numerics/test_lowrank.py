@@ -85,7 +85,7 @@ def test_principal_of_zeros_is_zero():
 
 def test_a_root_exists_if_only_rounding_made_the_matrix_indefinite():
     rows = np.random.default_rng(3).standard_normal((6, 3)) * 1e4
-    gram = (rows @ rows.T).astype(np.float32).astype(np.float64)  # of rank 3 but for rounding
+    gram = (rows @ rows.T).astype(np.float32).astype(np.float64)  # of rank 3, except for rounding
     gram[np.diag_indices_from(gram)] += 1
     assert np.linalg.eigvalsh(gram).min() < 0
     root = cholesky(gram.copy())

@@ -14,7 +14,8 @@ from running import Ran
 from skillmesh.core import Core
 
 Command = Callable[..., Ran]
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
+PAGES = Path(__file__).parents[2] / "docs"
+PAGE = (PAGES / "reference" / "json.md").read_text()
 PARTS = re.split(r"^(?=## |Of .+:$)", PAGE, flags=re.MULTILINE)
 
 
@@ -125,6 +126,21 @@ def test_other_commands_print_the_keys_that_are_listed(words: str, command: Comm
     key = " ".join(words.split()[: 2 if name in ("trust", "quarantine", "classes") else 1])
     assert set(facts) <= listed(key)
     assert set(nested(facts)) <= set(re.findall(r"`(\w+)`", PAGE))
+
+
+@pytest.mark.parametrize("words", ["paper", "study replay", "data list decathlon"])
+def test_commands_of_the_challenge_print_the_keys_that_are_listed(words: str, command: Command):
+    pytest.importorskip("skillmesh_challenge")
+    facts = command("challenge", *words.split(), "--json").json
+    assert set(facts) == listed(f"challenge {words.removesuffix(' decathlon').removesuffix(' replay')}")
+
+
+def test_every_command_with_json_is_on_the_page():
+    pages = (PAGES / "reference").glob("commands*.md")
+    sections = [part for page in pages for part in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]]
+    names = [part.splitlines()[0] for part in sections if "- `--json`" in part]
+    assert len(names) > 25
+    assert not [name for name in names if f"`{name}`" not in PAGE]
 
 
 def test_a_failure_prints_an_error(command: Command, home: Path):

@@ -73,14 +73,14 @@ class TestAdding:
         assert listing(bank.folder)[f"{module.id}.skill"] == dice == bank.file_of(module)
         assert names(bank) == names(again(bank)) == {"dice", "latin", "greek"}
 
-    def test_twice_is_once(self, bank: Bank, dice: bytes):
+    def test_twice_changes_nothing(self, bank: Bank, dice: bytes):
         first = bank.add(dice)
         before = listing(bank.folder)
         assert bank.add(dice) is first
         assert listing(bank.folder) == before
 
     @pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
-    def test_that_fails_leaves_the_bank_as_it_was(self, bank: Bank, dice: bytes, monkeypatch, step: str):
+    def test_that_fails_leaves_the_bank_unchanged(self, bank: Bank, dice: bytes, monkeypatch, step: str):
         before = listing(bank.folder)
 
         def fail(*_: object) -> None:
@@ -94,7 +94,7 @@ class TestAdding:
         assert names(bank) == names(again(bank)) == {"latin", "greek"}
         assert bank.add(dice) in bank
 
-    def test_writes_beside_the_place_and_then_renames(self, bank: Bank, dice: bytes, monkeypatch):
+    def test_writes_a_temporary_file_and_then_renames_it(self, bank: Bank, dice: bytes, monkeypatch):
         seen = []
         rename = Path.replace
 
@@ -106,7 +106,7 @@ class TestAdding:
         bank.add(dice)
         assert seen == [(".partial", bank.folder, dice, False)]
 
-    def test_a_newer_version_takes_the_place_of_the_older(self, bank: Bank, dice: bytes, tiny_taught: Core):
+    def test_a_newer_version_replaces_the_older(self, bank: Bank, dice: bytes, tiny_taught: Core):
         bank.add(dice)
         newer = bank.add(signed(tiny_taught, dice, version=2))
         assert [m.card.version for m in bank if m.card.task == "dice"] == [2]
@@ -123,7 +123,7 @@ class TestAdding:
         bank.remove(newer)
         assert bank.add(dice).card.version == 1
 
-    def test_an_older_version_than_another_process_has_stored_meanwhile_is_refused(
+    def test_a_version_older_than_one_that_another_process_stored_is_refused(
         self, bank: Bank, dice: bytes, tiny_taught: Core
     ):
         newer = again(bank).add(signed(tiny_taught, dice, version=3))
@@ -131,7 +131,7 @@ class TestAdding:
             bank.add(dice)
         assert bank.find("dice") == newer
 
-    def test_of_two_modules_signed_as_one_version_every_bank_keeps_the_same(
+    def test_every_bank_keeps_the_same_of_two_modules_with_one_version(
         self, bank: Bank, dice: bytes, tiny_taught: Core
     ):
         other = signed(tiny_taught, dice, note="the same version")
@@ -160,7 +160,7 @@ class TestOpening:
         assert names(again(bank)) == {"latin", "greek"}
         assert again(bank).damaged == []
 
-    def test_removes_what_a_kill_left_half_written(self, bank: Bank, dice: bytes):
+    def test_removes_partial_files_of_killed_processes(self, bank: Bank, dice: bytes):
         before = listing(bank.folder)
         (bank.folder / "tmpabc.partial").write_bytes(dice[:1000])
         assert names(again(bank)) == {"latin", "greek"}
@@ -174,7 +174,7 @@ class TestOpening:
         assert [d.path for d in opened.damaged] == [greek]
         assert "holds the module" in str(opened.damaged[0].error)
 
-    def test_lists_what_its_owner_cannot_use(self, bank: Bank, new_agent: NewAgent):
+    def test_lists_modules_that_its_owner_cannot_use(self, bank: Bank, new_agent: NewAgent):
         agent = new_agent(anchor="maha")
         for path in bank.folder.glob("*.skill"):  # copied in by hand
             shutil.copy(path, agent.bank.folder)
@@ -182,13 +182,13 @@ class TestOpening:
         assert opened.tasks() == []
         assert {type(d.error) for d in opened.bank.damaged} == {SettingsMismatchError}
 
-    def test_lists_what_is_no_file_at_all(self, bank: Bank):
+    def test_lists_a_folder_with_the_name_of_a_module(self, bank: Bank):
         (bank.folder / "folder.skill").mkdir()
         opened = again(bank)
         assert names(opened) == {"latin", "greek"}
         assert [d.path.name for d in opened.damaged] == ["folder.skill"]
 
-    def test_lists_a_link_to_a_file_that_is_gone(self, bank: Bank):
+    def test_lists_a_symbolic_link_to_a_missing_file(self, bank: Bank):
         """It is not taken for a file that somebody removes meanwhile: nobody can, while the bank is locked."""
         (bank.folder / "astray.skill").symlink_to(bank.folder / "gone")
         opened = again(bank)
@@ -294,7 +294,7 @@ def test_a_hostile_file_changes_nothing(
     assert names(Bank(home / "bank", bank.backbone)) == {"latin", "greek", "dice"}  # the good one is kept
 
 
-def test_no_flipped_bit_is_taken_in(bank: Bank, dice: bytes):
+def test_a_module_with_a_flipped_bit_is_refused(bank: Bank, dice: bytes):
     before = listing(bank.folder)
     rng = np.random.default_rng(0)
     for where in rng.integers(0, len(dice), 200):
@@ -305,19 +305,19 @@ def test_no_flipped_bit_is_taken_in(bank: Bank, dice: bytes):
     assert listing(bank.folder) == before
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path, tiny_taught: Core):
+def test_a_missing_file_is_refused(tmp_path, tiny_taught: Core):
     for path in (tmp_path / "nothing.skill", tmp_path):
         with pytest.raises(ModuleError, match=r"expected a \.skill file"):
             tiny_taught.import_file(path)
 
 
-def test_a_forgers_signature_is_not_the_teachers(new_agent: NewAgent, bank: Bank, dice: bytes):
+def test_a_module_signed_with_another_key_is_refused(new_agent: NewAgent, bank: Bank, dice: bytes):
     eve = new_agent("eve")
     with pytest.raises(SignatureError):
         bank.add(signed(eve, dice))
 
 
-def test_two_processes_that_learn_one_name_cannot_both_store_version_one(
+def test_adding_takes_account_of_modules_that_another_process_added(
     new_agent: NewAgent, skill_files: dict[str, Path]
 ) -> None:
     """A bank opened before another process added a module takes notice when it adds its own."""
@@ -330,7 +330,7 @@ def test_two_processes_that_learn_one_name_cannot_both_store_version_one(
     assert len(second) == 1
 
 
-def test_a_bank_that_another_process_holds_says_so(
+def test_a_bank_locked_by_another_process_raises_an_error(
     new_agent: NewAgent, skill_files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bank = new_agent().bank
@@ -363,9 +363,7 @@ def test_signed_module_of_another_width_is_refused_and_the_agent_still_answers(
     assert agent.answer(mixed[0]).best.task == "dice"
 
 
-def test_signed_module_with_means_out_of_all_bounds_is_refused(
-    new_agent: NewAgent, skill_files: dict[str, Path]
-) -> None:
+def test_signed_module_with_enormous_means_is_refused(new_agent: NewAgent, skill_files: dict[str, Path]) -> None:
     """Means of a million would drown every other task in float32's rounding."""
     agent = new_agent()
     honest = Module.load(skill_files["dice"], specs_for)

@@ -39,14 +39,14 @@ def put(bank: Bank, agent: Core, name: str) -> Path:
     return Path(shutil.copy(agent.bank._path(module.id), bank.folder))
 
 
-def test_nothing_new_is_no_news(bank: Bank):
+def test_refresh_without_a_change_returns_false(bank: Bank):
     assert not bank.refresh()
     changed_at(bank, LONG_AGO + 10 * TICK_NS)  # a file came and went meanwhile
     assert not bank.refresh()
     assert not bank.refresh()
 
 
-def test_what_another_process_stores_or_removes_is_news_once(bank: Bank, tiny_taught: Core):
+def test_refresh_reports_a_change_by_another_process_once(bank: Bank, tiny_taught: Core):
     put(bank, tiny_taught, "dice")
     assert bank.refresh()
     assert names(bank) == {"latin", "greek", "dice"}
@@ -64,7 +64,7 @@ def test_an_unchanged_folder_is_not_read_again(bank: Bank, tiny_taught: Core):
 
 
 @pytest.mark.parametrize("drift", [0, -TICK_NS // 2, TICK_NS // 2])
-def test_of_two_changes_in_one_tick_of_the_clock_the_second_is_noticed_too(
+def test_a_second_change_within_one_clock_tick_is_noticed(
     bank: Bank, tiny_taught: Core, monkeypatch: pytest.MonkeyPatch, drift: int
 ):
     """The folder's time is the same after both; what tells is that it is too recent to be believed."""
@@ -79,7 +79,7 @@ def test_of_two_changes_in_one_tick_of_the_clock_the_second_is_noticed_too(
     assert names(bank) == {"latin", "greek", "dice", "shapes"}
 
 
-def test_a_damaged_file_is_listed_while_it_is_there(bank: Bank):
+def test_a_damaged_file_is_listed_while_it_exists(bank: Bank):
     """Neither it nor its end is a module more or less."""
     damaged = bank.folder / "broken.skill"
     damaged.write_bytes(b"no module")

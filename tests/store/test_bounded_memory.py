@@ -27,7 +27,9 @@ def keys(count: int) -> list[str]:
     return [f"{number:064x}" for number in range(count)]
 
 
-def test_the_latest_bans_stay_and_all_of_listed_teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_bans_and_all_bans_of_listed_teachers_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledger_module, "MAX_BANS", FEW)
     seconds = iter(range(10**6))
     monkeypatch.setattr(ledger_module, "now", lambda: f"{next(seconds):08d}")
@@ -39,7 +41,7 @@ def test_the_latest_bans_stay_and_all_of_listed_teachers(tmp_path: Path, monkeyp
     assert ledger.view().bans.keys() == {EVE.public_key, *keys(3 * FEW)[-FEW:]}
 
 
-def test_bans_of_one_moment_stay_under_the_limit_and_the_last_one_holds(
+def test_bans_within_one_second_stay_under_the_limit_and_the_last_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "MAX_BANS", FEW)
@@ -51,7 +53,7 @@ def test_bans_of_one_moment_stay_under_the_limit_and_the_last_one_holds(
     assert len(ledger.view().bans) == FEW
 
 
-def test_the_latest_refusals_stay_and_all_that_the_user_dropped(
+def test_the_latest_refusals_and_all_modules_that_the_user_dropped_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "MAX_REFUSED", FEW)
@@ -65,7 +67,7 @@ def test_the_latest_refusals_stay_and_all_that_the_user_dropped(
     assert ledger.view().choices.keys() == {"dropped", "held", *keys(3 * FEW)[-FEW:]}
 
 
-def test_what_was_refused_stays_refused_while_its_notice_stands(
+def test_a_refused_module_stays_refused_while_its_notice_is_current(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a stranger with more modules of a newer format than are remembered would have them fetched for ever."""
@@ -90,7 +92,9 @@ def node(tmp_path: Path) -> Node:
     return Node(Core(tmp_path / "home"), MeshSettings(trust="open"))
 
 
-def test_announcements_are_counted_of_so_many_teachers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announcement_counts_are_kept_for_a_limited_number_of_teachers(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node_module, "MAX_HEARD", FEW)
     for number in range(3 * FEW):
         stranger = Identity("one of many", number.to_bytes(32, "big"))
@@ -102,7 +106,7 @@ def test_announcements_are_counted_of_so_many_teachers(node: Node, monkeypatch: 
     assert len(node._recent) == FEW
 
 
-def test_lists_of_what_was_not_shown_are_counted_of_so_many_peers(
+def test_counts_of_unsent_notices_are_kept_for_a_limited_number_of_peers(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_module, "MAX_PEERS", FEW)

@@ -133,7 +133,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 class TestDamagedLedger:
-    def test_looking_and_asking_go_on_with_one_warning(self, damaged, command, photo, tmp_path, caplog):
+    def test_commands_that_only_read_work_with_one_warning(self, damaged, command, photo, tmp_path, caplog):
         before = contents(damaged)
         caplog.set_level(logging.WARNING)
         for words in (
@@ -162,7 +162,9 @@ class TestDamagedLedger:
         if old is None or b"colour" not in old:  # what is a database, SQLite opens
             assert contents(damaged).get("ledger.sqlite") == old
 
-    def test_what_needs_a_ledger_is_refused_before_any_work(self, damaged, command, tiny_tasks, skill_files):
+    def test_commands_that_change_the_ledger_are_refused_before_any_work(
+        self, damaged, command, tiny_tasks, skill_files
+    ):
         before = contents(damaged)
         for words in (
             ("learn", tiny_tasks / "snowflakes"),
@@ -188,30 +190,32 @@ class TestDamagedLedger:
             name: data for name, data in before.items() if "ledger" not in name
         }
 
-    def test_no_node_runs_without(self, damaged):
+    def test_no_node_starts(self, damaged):
         with pytest.raises(LedgerDamagedError):
             Node(Core(damaged), MeshSettings.of({})).start()
 
 
-def test_the_real_command_says_so_in_one_line(home: Path):
+def test_the_installed_command_reports_a_damaged_ledger_in_one_line(home: Path):
     garbage(home / "ledger.sqlite")
     ran = subprocess.run(
         [sys.executable, "-m", "skillmesh", "--home", home, "tasks"], capture_output=True, text=True, check=True
     )
     (line,) = ran.stderr.splitlines()
-    assert line.startswith(f"the ledger {home}/ledger.sqlite is damaged: file is not a database; going on without")
+    assert line.startswith(
+        f"the ledger {home}/ledger.sqlite is damaged: file is not a database; continuing without"
+    )
     assert "dice" in ran.stdout
 
 
 class TestRepair:
-    def test_of_a_whole_ledger_changes_nothing(self, command, home):
+    def test_of_an_undamaged_ledger_changes_nothing(self, command, home):
         before = contents(home)["ledger.sqlite"]
         ran = command("repair", "--json", "--home", home)
         assert (ran.code, ran.json["damage"], ran.json["aside"]) == (0, None, None)
         assert "not damaged" in command("repair", "--home", home).out
         assert contents(home)["ledger.sqlite"] == before
 
-    def test_makes_the_agent_whole_again_and_keeps_the_old_file(self, damaged, command, tiny_tasks):
+    def test_restores_the_agent_and_keeps_the_old_file(self, damaged, command, tiny_tasks):
         old = contents(damaged).get("ledger.sqlite")
         ran = command("repair", "--json", "--home", damaged)
         assert ran.code == 0, ran.err
@@ -227,7 +231,7 @@ class TestRepair:
         assert agent.forget("dice").card.task == "dice"
         assert command("repair", "--json", "--home", damaged).json["damage"] is None
 
-    def test_says_what_is_lost_with_the_whole_file(self, home, command):
+    def test_reports_what_is_lost_if_nothing_can_be_read(self, home, command):
         garbage(home / "ledger.sqlite")
         said = command("repair", "--home", home).out
         for text in ("kept as", "names that you gave them", "may come back", "are banned", "merged", "sync"):
@@ -269,14 +273,14 @@ class TestRepair:
         assert view.at(Slot(BOB.public_key, "go")).version == 3
         assert Core(home).ledger.withdrawn(Slot(BOB.public_key, "go"), 3)
 
-    def test_reads_on_where_one_table_cannot_be(self, home, command):
+    def test_keeps_other_tables_if_one_cannot_be_read(self, home, command):
         one_page(home / "ledger.sqlite")
         ran = command("repair", "--json", "--home", home)
         assert ran.json["lost"] == ["trusted"]
         assert Core(home).ledger.view().bans == {EVE.public_key: "it lied"}
         assert Core(home).ledger.view().trusted == {}
 
-    def test_a_withdrawn_task_of_ones_own_is_not_announced_again(self, home, command):
+    def test_an_own_task_that_was_withdrawn_is_not_announced_again(self, home, command):
         """A kill came between the withdrawal and the module's removal, and then the ledger was damaged."""
         agent = Core(home)
         agent.ledger.merge([withdraw("dice", 1, agent.identity)], agent.identity.public_key)
@@ -285,7 +289,7 @@ class TestRepair:
         assert "dice" not in command("repair", "--json", "--home", home).json["announced"]
         assert Core(home).ledger.withdrawn(Slot(agent.identity.public_key, "dice"), 1)
 
-    def test_leaves_in_quarantine_what_is_there(self, home, skill_files):
+    def test_keeps_modules_in_quarantine(self, home, skill_files):
         agent = Core(home)
         module = agent.bank.find("dice")
         shelf = Shelf(home, agent.ledger)
@@ -298,7 +302,7 @@ class TestRepair:
         assert (held.module.id, held.reason) == (module.id, WHY_UNKNOWN)
         assert [m.card.task for m in Core(home).tasks()] == ["greek", "latin", "shapes"]
 
-    def test_takes_no_log_of_the_damaged_file_into_the_new_one(self, home):
+    def test_does_not_apply_the_damaged_files_log_to_the_new_one(self, home):
         """SQLite would read changes of the old file that lie beside it as changes of the new one."""
         with closing(sqlite3.connect(home / "ledger.sqlite")) as other:
             other.execute("PRAGMA journal_mode=WAL")
@@ -315,7 +319,7 @@ class TestRepair:
 
     @pytest.mark.parametrize("bank", ["full", "empty"])
     @pytest.mark.parametrize("step", range(5))
-    def test_stopped_at_any_step_it_can_be_done_again_and_loses_nothing(self, home, monkeypatch, step, bank):
+    def test_interrupted_at_any_step_can_be_repeated_without_loss(self, home, monkeypatch, step, bank):
         """Step by step: the new one is written, the old one moved with its log, the new one put there."""
         if bank == "empty":
             for file in (home / "bank").glob("*.skill"):
@@ -351,7 +355,7 @@ class TestRepair:
         assert list(home.glob("ledger.new-*")) == []
 
     @pytest.mark.parametrize("bank", ["full", "empty"])
-    def test_without_room_it_leaves_the_old_one_and_can_be_done_again(self, home, monkeypatch, bank):
+    def test_on_a_full_disk_leaves_the_old_file_and_can_be_repeated(self, home, monkeypatch, bank):
         if bank == "empty":
             for file in (home / "bank").glob("*.skill"):
                 file.unlink()
@@ -372,14 +376,14 @@ class TestRepair:
         assert Core(home).ledger.view().trusted == {BOB.public_key: "bob"}
         assert Core(home).ledger.view().bans == {EVE.public_key: "it lied"}
 
-    def test_an_error_that_passes_is_no_damage(self, home):
+    def test_a_temporary_error_does_not_count_as_damage(self, home):
         """With no file to be opened nothing of a sound ledger can be read, and nothing of it may be given up."""
         for look in (_fault, lambda path: _rows(path, "trusted")):
             with no_more_files(), pytest.raises(AgentError, match="cannot be read: Too many open files") as caught:
                 look(home / "ledger.sqlite")
             assert not isinstance(caught.value, LedgerDamagedError)
 
-    def test_waits_for_no_node(self, home):
+    def test_is_refused_while_a_node_runs(self, home):
         from filelock import FileLock
 
         garbage(home / "ledger.sqlite")
@@ -618,7 +622,7 @@ def test_a_full_disk_while_learning_leaves_no_validation_images(new_agent, tiny_
     assert agent.learn(tiny_tasks / "dice")[0].card.version == 1
 
 
-def test_a_ledger_that_fails_after_the_module_is_stored_says_that_it_is(new_agent, tiny_tasks, monkeypatch):
+def test_if_the_ledger_fails_after_the_module_is_stored_the_error_says_so(new_agent, tiny_tasks, monkeypatch):
     agent = new_agent()
     add = agent.bank.add
 
@@ -644,7 +648,7 @@ def test_a_module_that_cannot_be_used_keeps_its_validation_images(home, tiny_tas
     assert validation_of(home) == sorted([*kept, module.id])
 
 
-def test_a_missing_module_file_is_not_put_down_to_a_lack_of_room(home, command, tmp_path, monkeypatch):
+def test_a_missing_module_file_is_not_reported_as_a_full_disk(home, command, tmp_path, monkeypatch):
     def gone(*_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
@@ -657,7 +661,7 @@ def test_a_missing_module_file_is_not_put_down_to_a_lack_of_room(home, command, 
 
 
 @pytest.mark.parametrize(("number", "advice"), [(errno.ENOSPC, "make room"), (errno.EACCES, "you have access")])
-def test_only_a_full_disk_is_told_to_make_room(home, command, monkeypatch, number, advice):
+def test_the_advice_to_make_room_is_given_only_for_a_full_disk(home, command, monkeypatch, number, advice):
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -668,7 +672,7 @@ def test_only_a_full_disk_is_told_to_make_room(home, command, monkeypatch, numbe
     assert ("make room" in ran.err) == (number == errno.ENOSPC)
 
 
-def test_what_killed_commands_left_goes_when_the_home_is_opened(home):
+def test_partial_files_of_killed_commands_are_removed_when_the_home_is_opened(home):
     abandoned = [home / folder / ".skillmesh-0123456789abcdef.partial" for folder in (".", "validation", "bank")]
     old = home / "mesh.json.partial"
     for path in (*abandoned, old):
@@ -681,7 +685,7 @@ def test_what_killed_commands_left_goes_when_the_home_is_opened(home):
 # Two at once.
 
 
-def learned_at_once(
+def learn_at_once(
     monkeypatch: pytest.MonkeyPatch, home: Path, *ways: Callable[[Core], tuple[Any, Any]]
 ) -> list[Any]:
     """Let several agents on one home study, and store what they learned only when all have studied."""
@@ -715,10 +719,10 @@ def validation_of(home: Path) -> list[str]:
 
 
 class TestTwoAtOnce:
-    def test_of_two_that_learn_one_task_one_is_told_that_it_was_second(self, new_agent, tiny_tasks, monkeypatch):
+    def test_if_two_commands_learn_one_task_the_second_gets_an_error(self, new_agent, tiny_tasks, monkeypatch):
         home = new_agent().home
         ways = [lambda agent, name=name: agent.learn(tiny_tasks / name, name="game") for name in ("dice", "latin")]
-        results = learned_at_once(monkeypatch, home, *ways)
+        results = learn_at_once(monkeypatch, home, *ways)
         (error,) = [result for result in results if isinstance(result, Exception)]
         (module,) = [result for result in results if not isinstance(result, Exception)]
         assert isinstance(error, TaskExistsError)
@@ -728,18 +732,20 @@ class TestTwoAtOnce:
         (notice,) = agent.ledger.view().known.values()
         assert (notice.id, notice.version) == (module.id, 1)
 
-    def test_of_two_that_replace_it_the_later_has_the_next_version(self, new_agent, tiny_tasks, monkeypatch):
+    def test_if_several_commands_replace_a_task_each_gets_the_next_version(
+        self, new_agent, tiny_tasks, monkeypatch
+    ):
         home = new_agent().home
         ways = [
             lambda agent, name=name: agent.learn(tiny_tasks / name, name="game", replace=True)
             for name in ("dice", "latin", "greek")
         ]
-        results = learned_at_once(monkeypatch, home, *ways)
+        results = learn_at_once(monkeypatch, home, *ways)
         assert sorted(module.card.version for module in results) == [1, 2, 3]
         last = max(results, key=lambda module: module.card.version)
         assert [m.id for m in Core(home).bank] == validation_of(home) == [last.id]
 
-    def test_whoever_goes_on_with_a_task_that_was_changed_meanwhile_is_told(
+    def test_extending_a_task_that_another_command_changed_meanwhile_is_refused(
         self, new_agent, tiny_tasks, monkeypatch
     ):
         agent = new_agent()
@@ -760,7 +766,9 @@ class TestTwoAtOnce:
         assert (module.card.version, validation_of(agent.home)) == (2, [module.id])
 
 
-def test_rows_that_sqlite_has_no_memory_for_are_damage_and_cost_no_others(new_agent: Callable[..., Core]) -> None:
+def test_rows_for_which_sqlite_reports_no_memory_are_damage_and_others_are_kept(
+    new_agent: Callable[..., Core],
+) -> None:
     """The campaign found such a file; it takes no memory at all to say so."""
     home = new_agent("student").home
     found = Path(__file__).parents[1] / "fixtures/hostile/ledger/no-memory-for-a-row.gz"
@@ -772,7 +780,7 @@ def test_rows_that_sqlite_has_no_memory_for_are_damage_and_cost_no_others(new_ag
     assert Core(home).ledger.damage is None
 
 
-def test_where_the_machine_has_no_memory_no_ledger_is_said_to_be_damaged(
+def test_a_real_lack_of_memory_is_not_reported_as_damage(
     new_agent: Callable[..., Core], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = new_agent("student").ledger
@@ -833,7 +841,7 @@ def as_nobody(work: Callable[[], Any]) -> Any:
     return pickle.loads(answer)
 
 
-def test_a_file_is_written_into_a_folder_that_its_writer_may_not_look_into(public: Path) -> None:
+def test_a_file_can_be_written_into_a_folder_without_read_permission(public: Path) -> None:
     public.chmod(0o333)
     assert as_nobody(lambda: write_whole(public / "module.skill", b"new")) is None
     assert (public / "module.skill").read_bytes() == b"new"
@@ -860,7 +868,7 @@ def readable(paths: list[Path], socket_file: Path) -> list[str]:
     return reached
 
 
-def test_another_user_can_read_nothing_of_a_home(public, no_umask, one_network, tiny_tasks, skill_files):
+def test_another_user_can_read_nothing_in_a_home(public, no_umask, one_network, tiny_tasks, skill_files):
     home = public / "home"
     agent = Core.open(home)
     agent.learn(tiny_tasks / "dice")
@@ -901,7 +909,7 @@ def test_nothing_is_readable_by_others_even_for_a_moment(public, no_umask, one_n
     assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
 
 
-def test_a_home_of_an_earlier_release_is_closed_and_its_user_told(home, caplog):
+def test_a_readable_home_of_an_earlier_release_is_closed_with_a_warning(home, caplog):
     home.chmod(0o755)
     (home / "bank").chmod(0o755)
     (home / "ledger.sqlite").chmod(0o644)
@@ -917,7 +925,7 @@ def test_a_home_of_an_earlier_release_is_closed_and_its_user_told(home, caplog):
     assert caplog.records == []
 
 
-def test_a_folder_that_holds_other_things_too_stays_as_open_as_it_is(tmp_path, one_network):
+def test_a_folder_with_other_files_keeps_its_permissions(tmp_path, one_network):
     """Whoever says `--home /srv/photos` has not said that nobody else may look at the photos."""
     (tmp_path / "photos").mkdir()
     tmp_path.chmod(0o755)
@@ -944,7 +952,7 @@ def test_a_home_without_write_permission_is_read_by_its_owner(public, home, tmp_
     assert as_nobody(look) == (["dice", "greek", "latin", "shapes"], "bob")
 
 
-def test_a_ledger_of_another_user_is_not_called_damaged(public, home):
+def test_a_ledger_of_another_user_is_not_reported_as_damaged(public, home):
     path = public / "ledger.sqlite"
     shutil.copy(home / "ledger.sqlite", path)
     path.chmod(0o600)

@@ -47,7 +47,7 @@ def beside(ledger: Ledger) -> Ledger:
     return Ledger(ledger.path, ledger.own_key)
 
 
-def what_it_knows(view: LedgerView) -> tuple[object, ...]:
+def contents_of(view: LedgerView) -> tuple[object, ...]:
     return view.root, dict(view.known), dict(view.seen)
 
 
@@ -73,7 +73,7 @@ class TestAgreement:
         st.randoms(use_true_random=False),
         st.sampled_from([1, 2, 3, 1000]),
     )
-    def test_agents_that_heard_the_same_know_the_same(
+    def test_agents_that_received_the_same_notices_agree(
         self, heard: list[Notice], chance: random.Random, per_teacher: int
     ):
         known = []
@@ -88,14 +88,14 @@ class TestAgreement:
                     size = chance.randint(1, 8)
                     ledger.merge(told[:size], "somebody")
                     told = told[size:]
-                known.append(what_it_knows(ledger.view()))
+                known.append(contents_of(ledger.view()))
                 assert ledger.merge(heard, "somebody") == []
-                assert what_it_knows(ledger.view()) == known[-1]
+                assert contents_of(ledger.view()) == known[-1]
         assert known[0] == known[1] == known[2]
 
     @settings(max_examples=40, deadline=None)
     @given(st.lists(st.sampled_from(notices_of(3)), max_size=25))
-    def test_what_stands_is_the_highest_of_each_slot(self, heard: list[Notice]):
+    def test_the_highest_notice_of_each_slot_is_current(self, heard: list[Notice]):
         with TemporaryDirectory() as folder:
             ledger = Ledger(Path(folder) / "one", ALICE.public_key, open_trust=True)
             news = ledger.merge(heard, "somebody")
@@ -105,7 +105,7 @@ class TestAgreement:
         assert known == {slot: max((n for n in heard if n.slot == slot), key=lambda n: n.rank) for slot in slots}
         assert {notice.digest for notice in news} == {notice.digest for notice in known.values()}
 
-    def test_no_teacher_fills_the_ledger(self, ledger: Ledger):
+    def test_one_teacher_cannot_fill_the_ledger(self, ledger: Ledger):
         ledger.per_teacher = 5
         many = [announced(BOB, f"task {i}") for i in range(30)]
         news = [notice for start in range(0, 30, 7) for notice in ledger.merge(many[start : start + 7], "eve")]
@@ -113,7 +113,7 @@ class TestAgreement:
         assert {n.digest for n in ledger.view().known.values()} <= {n.digest for n in news}
         assert ledger.merge([announced(ALICE, "own")], "eve")  # others have their own room
 
-    def test_the_root_is_that_of_what_is_known(self, ledger: Ledger):
+    def test_the_root_covers_only_known_notices(self, ledger: Ledger):
         assert ledger.view().root == root_of([])
         ledger.merge(notices_of(2), "eve")
         before = ledger.view()
@@ -132,14 +132,14 @@ class TestVersions:
             assert ledger.view().known == {DICE: notice}
         assert ledger.merge([first, gone], "bob") == []
 
-    def test_what_is_withdrawn_is_every_version_up_to_it(self, ledger: Ledger):
+    def test_a_withdrawal_covers_all_versions_up_to_its_own(self, ledger: Ledger):
         assert not ledger.withdrawn(DICE, 1)
         ledger.merge([announced(version=2)], "bob")
         assert not ledger.withdrawn(DICE, 1)
         ledger.merge([withdraw("dice", 2, ALICE)], "bob")
         assert [ledger.withdrawn(DICE, version) for version in (1, 2, 3)] == [True, True, False]
 
-    def test_the_latest_outlives_its_withdrawal(self, ledger: Ledger):
+    def test_the_latest_version_is_kept_after_a_withdrawal(self, ledger: Ledger):
         assert ledger.latest_version(DICE) == 0
         ledger.merge([announced(version=4)], "bob")
         ledger.merge([withdraw("dice", 4, ALICE)], "bob")
@@ -159,7 +159,7 @@ class TestTrust:
         assert not ledger.trusts(EVE.public_key)
         assert ledger.view().at(notice.slot) == notice
 
-    def test_open_believes_everyone(self, ledger: Ledger):
+    def test_open_trust_includes_everyone(self, ledger: Ledger):
         notice = announced(EVE)
         ledger.merge([notice], "eve")
         assert ledger.view().known == {}
@@ -167,7 +167,7 @@ class TestTrust:
         assert ledger.view().known == {notice.slot: notice}
         assert ledger.trusts(EVE.public_key)
 
-    def test_of_oneself_cannot_be_lost_and_needs_no_entry(self, ledger: Ledger):
+    def test_in_the_agent_itself_cannot_be_removed_and_needs_no_entry(self, ledger: Ledger):
         ledger.merge([announced()], "bob")
         ledger.trust(ALICE.public_key, "me")
         assert ledger.view().trusted == {BOB.public_key: "bob"}
@@ -175,7 +175,7 @@ class TestTrust:
         assert ledger.trusts(ALICE.public_key)
         assert DICE in ledger.view().known
 
-    def test_comes_with_the_same_limit_as_if_it_had_been_there(self, ledger: Ledger, tmp_path: Path):
+    def test_given_late_applies_the_same_limit(self, ledger: Ledger, tmp_path: Path):
         many = [announced(EVE, f"task {i}") for i in range(9)]
         ledger.per_teacher = 4
         ledger.merge(many, "eve")
@@ -186,7 +186,7 @@ class TestTrust:
         assert ledger.view().root == early.view().root
         assert len(ledger.view().known) == 4
 
-    def test_strangers_have_little_room(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    def test_untrusted_teachers_have_a_low_limit(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(ledger_module, "MAX_SEEN", 3)
         ledger.merge([announced(EVE, f"task {i}") for i in range(5)], "eve")
         assert len(ledger.view().seen) == 3
@@ -196,7 +196,7 @@ class TestTrust:
         ledger.merge([announced(BOB, f"task {i}") for i in range(5)], "eve")  # friends are not strangers
         assert len(ledger.view().known) == 5
 
-    def test_where_everyone_is_believed_there_is_still_room_for_oneself_and_those_listed(
+    def test_open_trust_leaves_room_for_the_agent_itself_and_listed_teachers(
         self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(ledger_module, "MAX_KNOWN", 3)
@@ -221,7 +221,7 @@ class TestDecisions:
             assert view.trusted == {BOB.public_key: "bob"}
             assert there.addresses() == {"bob": ["tcp/10.0.0.1:7447"]}
 
-    def test_can_be_taken_back(self, ledger: Ledger):
+    def test_can_be_undone(self, ledger: Ledger):
         other = beside(ledger)
         ledger.forget(DICE)
         ledger.choose(MODULE, "held", "odd")
@@ -241,7 +241,7 @@ class TestDecisions:
         assert ledger.view().choices[MODULE][:2] == ("released", "fine")
         assert ledger.view().bans == {"eve": "lied"}
 
-    def test_reasons_of_any_length_are_cut(self, ledger: Ledger):
+    def test_long_reasons_are_cut(self, ledger: Ledger):
         ledger.choose(MODULE, "refused", "x" * 10_000)
         ledger.ban("eve", "x" * 10_000)
         assert len(ledger.view().choices[MODULE].reason) == len(ledger.view().bans["eve"]) == 1000
@@ -264,7 +264,7 @@ class TestViews:
         assert ledger.view().known.keys() == {DICE}
         assert view.known == {}  # what was read does not change
 
-    def test_are_of_one_moment(self, ledger: Ledger):
+    def test_show_all_tables_at_one_moment(self, ledger: Ledger):
         """Another process changes several tables while this one reads them."""
         other = beside(ledger)
 
@@ -319,7 +319,7 @@ def run_beside_tests(code: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def test_killed_in_the_middle_it_has_all_of_a_change_or_nothing(tmp_path: Path):
+def test_a_killed_process_leaves_a_whole_change_or_none(tmp_path: Path):
     path = tmp_path / "ledger.sqlite"
     for wait in (0.0, 0.013, 0.1):
         with run_beside_tests(MERGE_FOR_EVER, path) as process:
@@ -391,11 +391,11 @@ def fill_up(path: Path, how: str) -> None:
     assert "nothing in it was changed; make room" in out
 
 
-def test_on_a_full_disk_it_says_so_changes_nothing_and_goes_on_when_there_is_room(small_disk: Path):
+def test_a_full_disk_raises_an_error_changes_nothing_and_writing_works_again_later(small_disk: Path):
     fill_up(small_disk / "ledger.sqlite", "disk")
 
 
-def test_where_no_more_may_be_written_it_says_so_and_changes_nothing(tmp_path: Path):
+def test_a_file_size_limit_raises_an_error_and_changes_nothing(tmp_path: Path):
     fill_up(tmp_path / "ledger.sqlite", "limit")
 
 
@@ -411,7 +411,7 @@ def test_a_change_that_fails_in_the_middle_is_undone(ledger: Ledger):
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_damaged_file_is_gone_on_without_and_not_changed(tmp_path: Path, content: bytes, caplog):
+def test_a_damaged_file_is_not_changed_and_reading_continues_without_it(tmp_path: Path, content: bytes, caplog):
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(content)
     ledger = Ledger(path, ALICE.public_key)
@@ -430,7 +430,7 @@ def test_a_damaged_file_is_gone_on_without_and_not_changed(tmp_path: Path, conte
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["empty", "missing"])
-def test_no_ledger_where_there_must_be_one_is_damage(tmp_path: Path, there: bool):
+def test_a_missing_or_empty_ledger_counts_as_damage_if_one_is_expected(tmp_path: Path, there: bool):
     path = tmp_path / "ledger.sqlite"
     if there:
         path.touch()
@@ -442,7 +442,7 @@ def test_no_ledger_where_there_must_be_one_is_damage(tmp_path: Path, there: bool
     assert Ledger(path, ALICE.public_key).damage is None  # of a home that has learned nothing yet
 
 
-def test_tables_of_something_else_are_damage(tmp_path: Path):
+def test_tables_of_another_program_are_damage(tmp_path: Path):
     path = tmp_path / "ledger.sqlite"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE trusted (colour TEXT)")
@@ -452,7 +452,7 @@ def test_tables_of_something_else_are_damage(tmp_path: Path):
     assert "no such column" in (ledger.damage or "")
 
 
-def test_damage_in_the_middle_keeps_what_was_last_known(ledger: Ledger, caplog):
+def test_after_damage_the_last_view_is_kept(ledger: Ledger, caplog):
     """A node that runs answers and trusts as before; it only learns of nothing new."""
     ledger.merge([announced()], "bob")
     ledger.trust(BOB.public_key, "bob")
@@ -467,7 +467,7 @@ def test_damage_in_the_middle_keeps_what_was_last_known(ledger: Ledger, caplog):
         ledger.forget(DICE)
 
 
-def test_a_full_disk_is_no_damage(ledger: Ledger):
+def test_a_full_disk_is_not_damage(ledger: Ledger):
     ledger._database.execute("PRAGMA max_page_count = 1")
     with pytest.raises(AgentError, match=r"cannot use the ledger .*full.*nothing in it was changed"):
         ledger.merge([announced(BOB, f"task {i}") for i in range(100)], "bob")
@@ -483,20 +483,20 @@ def test_a_damaged_notice_is_damage(ledger: Ledger):
     assert other.view() == NOTHING
     with pytest.raises(LedgerDamagedError, match=r"the ledger .* is damaged: .*put the file back"):
         other.forget(DICE)
-    assert other.damage == f"the ledger {ledger.path} is damaged: a notice in it is not as its teacher signed it"
+    assert other.damage == f"the ledger {ledger.path} is damaged: a notice in it is not what its teacher signed"
 
 
-def test_bytes_in_the_place_of_a_name_are_damage(tmp_path: Path):
+def test_bytes_instead_of_a_name_are_damage(tmp_path: Path):
     path = tmp_path / "ledger.sqlite"
     Ledger(path, ALICE.public_key).trust(BOB.public_key, "bob")
     with sqlite3.connect(path) as database:
         database.execute("UPDATE trusted SET name = x'00ff'")
     ledger = Ledger(path, ALICE.public_key)
     assert ledger.view() == NOTHING
-    assert "bytes or numbers in the place of text" in str(ledger.damage)
+    assert "bytes or numbers instead of text" in str(ledger.damage)
 
 
-def test_a_table_whose_name_is_no_text_is_damage(tmp_path: Path):
+def test_a_table_name_that_is_not_text_is_damage(tmp_path: Path):
     """SQLite quotes it as it is, and Python cannot read what SQLite says."""
     path = tmp_path / "ledger.sqlite"
     Ledger(path, ALICE.public_key).close()
@@ -511,7 +511,7 @@ def test_a_table_whose_name_is_no_text_is_damage(tmp_path: Path):
     assert f"the ledger {path} is damaged" in str(ledger.damage)
 
 
-def test_a_ledger_for_which_no_file_can_be_opened_is_not_called_damaged(ledger: Ledger):
+def test_too_many_open_files_are_not_reported_as_damage(ledger: Ledger):
     ledger.close()
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
@@ -524,7 +524,7 @@ def test_a_ledger_for_which_no_file_can_be_opened_is_not_called_damaged(ledger: 
     assert beside(ledger).view().trusted == {BOB.public_key: "bob"}
 
 
-def test_an_error_of_the_disk_that_passes_is_no_damage(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+def test_a_temporary_disk_error_is_not_damage(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     """SQLite has rolled back by itself then: there is nothing to commit."""
 
     def fail() -> LedgerView:
@@ -541,12 +541,12 @@ def test_an_error_of_the_disk_that_passes_is_no_damage(ledger: Ledger, monkeypat
     assert ledger.view().trusted == {BOB.public_key: "bob"}
 
 
-def test_where_it_cannot_be_it_says_so(tmp_path: Path):
+def test_a_missing_folder_is_reported(tmp_path: Path):
     with pytest.raises(AgentError, match=r"cannot write .*ledger\.sqlite: No such file or directory"):
         Ledger(tmp_path / "no-folder" / "ledger.sqlite", ALICE.public_key)
 
 
-def test_a_new_ledger_that_another_process_is_making_is_waited_for(tmp_path: Path):
+def test_opening_waits_for_a_process_that_is_creating_the_ledger(tmp_path: Path):
     path = tmp_path / "ledger.sqlite"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("CREATE TABLE some (x)")
@@ -577,22 +577,22 @@ class TestOpeningTogether:
     def test_the_refused_one_tries_again(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
         database = Refusing(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY)
         monkeypatch.setattr(ledger, "_database", database)
-        ledger._log_ahead()
+        ledger._use_write_ahead_log()
         assert database.done == ["PRAGMA journal_mode=WAL"]
         monkeypatch.undo()
 
     @pytest.mark.parametrize(("code", "wait"), [(sqlite3.SQLITE_IOERR, 60.0), (sqlite3.SQLITE_BUSY, -1.0)])
-    def test_any_other_error_and_one_that_lasts_are_told(
+    def test_other_errors_and_lasting_ones_are_raised(
         self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, code: int, wait: float
     ):
         monkeypatch.setattr(ledger_module, "WAIT", wait)
         monkeypatch.setattr(ledger, "_database", Refusing(code))
         with pytest.raises(sqlite3.OperationalError, match="refused"):
-            ledger._log_ahead()
+            ledger._use_write_ahead_log()
         monkeypatch.undo()
 
 
-def test_a_notice_in_the_ledger_is_checked_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+def test_the_signature_of_a_stored_notice_is_checked_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     ledger.merge([announced(BOB, f"task {i}") for i in range(3)], "bob")
     assert len(ledger.view().known) == 3
     monkeypatch.setattr(ledger_module, "decode", lambda _: pytest.fail("once more"))
@@ -600,7 +600,7 @@ def test_a_notice_in_the_ledger_is_checked_once(ledger: Ledger, monkeypatch: pyt
     assert all(isinstance(notice, Announcement) for notice in ledger.view().known.values())
 
 
-def test_a_ledger_of_an_older_release_opens_and_takes_links(tmp_path: Path) -> None:
+def test_a_ledger_of_an_older_release_opens_and_stores_links(tmp_path: Path) -> None:
     """That release has no table for them; and one that it opens again shows it nothing that it does not know."""
     path = tmp_path / "ledger.sqlite"
     old = Ledger(path, ALICE.public_key)
@@ -617,7 +617,9 @@ def test_a_ledger_of_an_older_release_opens_and_takes_links(tmp_path: Path) -> N
     assert kinds == ["announcement"]
 
 
-def test_strangers_links_count_among_strangers_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_of_untrusted_teachers_count_towards_their_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledger_module, "MAX_SEEN", 3)
     ledger = Ledger(tmp_path / "ledger.sqlite", ALICE.public_key)
     ledger.merge([link(f"task {i}", 1, ["a" * 64, "b" * 64], EVE) for i in range(5)], "eve")
@@ -625,7 +627,7 @@ def test_strangers_links_count_among_strangers_notices(tmp_path: Path, monkeypat
     assert ledger.view().links == {}
 
 
-def test_names_that_the_first_release_took_from_teachers_count_as_claims(tmp_path: Path):
+def test_names_that_the_first_release_copied_from_teachers_are_cleared(tmp_path: Path):
     path = tmp_path / "old.sqlite"
     old = Ledger(path, ALICE.public_key)
     old.merge([announced(BOB)], "bob")

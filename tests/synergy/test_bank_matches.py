@@ -146,14 +146,17 @@ class TestStoredNames:
         self.opened(encoder, tmp_path / "names.sqlite", "letters 2").encode(["apple"])
         assert encoder.encoded == ["apple", "apple"]
 
-    def test_a_damaged_store_is_reported_and_names_are_encoded_again(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def test_a_damaged_store_is_reported_and_names_are_encoded_again(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ):
         (tmp_path / "names.sqlite").write_bytes(b"no database" * 100)
         with pytest.raises(sqlite3.DatabaseError):
             sqlite3.connect(tmp_path / "names.sqlite").execute("SELECT * FROM names")
         assert np.array_equal(
             self.opened(Counting(), tmp_path / "names.sqlite").encode(["a"]), Letters().encode(["a"])
         )
-        assert "cannot be kept" in caplog.text
+        assert "cannot be read from" in caplog.text
+        assert "cannot be written to" in caplog.text
 
     def test_no_network_is_loaded_for_stored_names(self, tmp_path: Path):
         self.opened(Counting(), tmp_path / "names.sqlite").encode(["apple"])

@@ -145,9 +145,9 @@ def test_all_matches_of_the_real_tasks_have_a_verdict_and_few_are_false(minilm: 
     judged = json.loads((DATA / "class_names_judged.json").read_text())
     parts = ("learned_task", "learned", "target_task", "target")
     verdicts = {tuple(pair[part] for part in parts): pair["verdict"] for pair in judged}
-    found = [tuple(getattr(match, part) for part in parts) for match in matches]
-    assert set(found) <= set(verdicts)
-    false = {side for pair in found if verdicts[pair] == "false" for side in (pair[:2], pair[2:])}
+    pairs = [tuple(getattr(match, part) for part in parts) for match in matches]
+    assert set(pairs) <= set(verdicts)
+    false = {side for pair in pairs if verdicts[pair] == "false" for side in (pair[:2], pair[2:])}
     assert len(false) <= 0.02 * len(matches.matrix()[0])
 
 
@@ -199,7 +199,9 @@ def test_clip_encodes_with_weights_from_a_file(tmp_path: Path) -> None:
         Clip(tmp_path / "missing.pt", model="tiny-test")
 
 
-def test_the_error_without_a_connection_says_how_to_get_clip_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_without_a_connection_says_how_to_get_clip_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     open_clip = _open_clip()
 
     def unreachable(*_: object, **__: object) -> None:
@@ -261,12 +263,12 @@ def test_the_command_matches_tasks_of_the_same_name_by_several_teachers(
     bert = namesakes.bank.find("dice@bert").card
     classes = set(bert.classes)
     annas = {f"dice@{claimed(m.card)}" for m in namesakes.bank if m.card.teacher == "anna"}
-    found = command("classes", "match", "dice@bert", *home).json["matches"]
-    assert {(m["learned_task"], m["target_task"]) for m in found} == {
+    matches = command("classes", "match", "dice@bert", *home).json["matches"]
+    assert {(m["learned_task"], m["target_task"]) for m in matches} == {
         (f"dice@{claimed(bert)}", anna) for anna in annas
     }
     for anna in annas:
-        assert {m["learned"] for m in found if m["target_task"] == anna} == classes
+        assert {m["learned"] for m in matches if m["target_task"] == anna} == classes
 
 
 def test_the_command_accepts_a_merged_task(command: Callable[..., Any], namesakes: Any) -> None:
@@ -274,10 +276,10 @@ def test_the_command_accepts_a_merged_task(command: Callable[..., Any], namesake
     namesakes.merge([one, other], "cubes")
     try:
         words = ("classes", "match", "cubes", "--home", namesakes.home, "--encoder", "letters", "--threshold", "1")
-        found = command(*words, "--json").json["matches"]
+        matches = command(*words, "--json").json["matches"]
     finally:
         namesakes.unmerge("cubes")
-    assert {(m["learned_task"], m["target_task"]) for m in found} == {
+    assert {(m["learned_task"], m["target_task"]) for m in matches} == {
         ("cubes", f"dice@{claimed(namesakes.bank.find('dice@bert').card)}")
     }
 

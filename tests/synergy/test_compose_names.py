@@ -1,4 +1,4 @@
-"""How classes are named for a composed task: every sign may be part of a name, and nothing is guessed."""
+"""Naming the classes of a composed task: every sign may be part of a name, and ambiguous words are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillmesh.synergy.composition import Pick, pick
 
 
 class Bank:
-    """Tasks by name, as a bank finds them."""
+    """A stand-in for a bank that finds tasks by name."""
 
     def __init__(self, **tasks: list[str]) -> None:
         self.tasks = {name.replace("_colon_", ":"): classes for name, classes in tasks.items()}
@@ -43,8 +43,8 @@ ANIMALS = Bank(
 
 
 def read(*words: str) -> list[tuple[str, str, str]]:
-    found = pick(ANIMALS, [*words, Pick("pets", "dog", "filler")])[:-1]  # a task has two classes at least
-    return [(p.module.card.task, p.module.card.classes[p.index], p.name) for p in found]
+    picked = pick(ANIMALS, [*words, Pick("pets", "dog", "filler")])[:-1]  # a task has at least two classes
+    return [(p.module.card.task, p.module.card.classes[p.index], p.name) for p in picked]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_star_names_all_classes() -> None:
 
 
 @pytest.mark.parametrize("word", ["a:b:c", "signs:a=b", "signs:*"])
-def test_what_can_be_read_twice_is_refused_with_both_readings(word: str) -> None:
+def test_an_ambiguous_word_is_refused_with_all_readings(word: str) -> None:
     with pytest.raises(AgentError, match=r" or .*backslash") as caught:
         read(word)
     assert "can mean" in str(caught.value)
@@ -89,12 +89,12 @@ def test_what_can_be_read_twice_is_refused_with_both_readings(word: str) -> None
         ("pets", "expected task:class"),
     ],
 )
-def test_what_is_not_there_is_said(word: str, reason: str) -> None:
+def test_a_word_that_names_no_class_is_refused_with_the_reason(word: str, reason: str) -> None:
     with pytest.raises(AgentError, match=reason):
         read(word)
 
 
-def test_each_class_and_each_name_comes_once() -> None:
+def test_duplicate_classes_and_duplicate_names_are_refused() -> None:
     with pytest.raises(AgentError, match="'cat' of 'pets' was named twice"):
         pick(ANIMALS, ["pets:*", "pets:cat=tiger"])
     with pytest.raises(AgentError, match=r"two classes would be called 'cat'.*'wild:cat=another name'"):
@@ -102,7 +102,7 @@ def test_each_class_and_each_name_comes_once() -> None:
     assert len(pick(ANIMALS, ["pets:cat", "wild:cat=lynx"])) == 2
 
 
-def test_one_class_is_no_task() -> None:
+def test_a_single_class_is_refused() -> None:
     with pytest.raises(AgentError, match="1 class was named, expected two"):
         pick(ANIMALS, ["pets:cat"])
 
@@ -127,7 +127,7 @@ def test_tasks_and_classes_with_signs_are_composed(tina: Core, tiny_tasks: Path,
     assert [label for _, label in module.card.origins] == ["a:b", "c=d", dice]
 
 
-def test_a_name_that_is_taken_needs_replace(tina: Core) -> None:
+def test_an_existing_name_needs_replace(tina: Core) -> None:
     first, _ = tina.compose("twice", ["dice:*", "greek:*"])
     with pytest.raises(TaskExistsError, match=r"another name, or .* replace=True") as refused:
         tina.compose("twice", ["dice:*", "greek:*"])
@@ -138,14 +138,14 @@ def test_a_name_that_is_taken_needs_replace(tina: Core) -> None:
 
 
 @pytest.mark.parametrize("option", [("--epochs", "3"), ("--form", "two")])
-def test_how_to_go_on_is_refused_without_images(command, tina: Core, option: tuple[str, str]) -> None:
+def test_training_options_are_refused_without_images(command, tina: Core, option: tuple[str, str]) -> None:
     ran = command("compose", "lone", "dice:*", "greek:*", *option, "--home", tina.home)
     assert ran.code == 1
     assert "--images" in ran.err
     assert "lone" not in {module.card.task for module in Core(tina.home).tasks()}
 
 
-def test_two_teachers_of_one_name_must_be_told_apart(
+def test_a_task_of_two_teachers_must_name_the_teacher(
     new_agent: Callable[..., Core], skill_files: dict[str, Path], tiny_tasks: Path
 ) -> None:
     agent = new_agent("theo")
@@ -162,7 +162,7 @@ def test_a_bad_name_is_refused(tina: Core) -> None:
         tina.compose("a/b", ["dice:*"])
 
 
-def test_adapted_heads_are_refused_with_the_reason(
+def test_adapted_tasks_are_refused_with_the_reason(
     new_agent: Callable[..., Core], skill_files: dict[str, Path], tiny_tasks: Path
 ) -> None:
     agent = new_agent("ben")
@@ -172,7 +172,7 @@ def test_adapted_heads_are_refused_with_the_reason(
         agent.compose("mixed", ["shapes:*", "dice:*"])
 
 
-def test_clusters_of_whole_tasks_are_refused(new_agent: Callable[..., Core], tiny_tasks: Path) -> None:
+def test_gmmc_anchors_are_refused(new_agent: Callable[..., Core], tiny_tasks: Path) -> None:
     agent = new_agent("gus", anchor="gmmc", clusters=2)
     agent.learn(tiny_tasks / "dice")
     with pytest.raises(SettingsMismatchError, match="gmmc anchors"):
@@ -180,7 +180,7 @@ def test_clusters_of_whole_tasks_are_refused(new_agent: Callable[..., Core], tin
 
 
 @pytest.mark.long
-def test_samples_of_classes_are_composed(new_agent: Callable[..., Core], demo_tasks: Path) -> None:
+def test_tasks_with_maha_anchors_are_composed(new_agent: Callable[..., Core], demo_tasks: Path) -> None:
     agent = new_agent("mia", anchor="maha")
     for task in ("dice", "shapes"):
         agent.learn(demo_tasks / task)

@@ -1,4 +1,4 @@
-"""A task of known classes: made without an image, it is a module like any other."""
+"""Composed tasks, made without images, are modules like any other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def known(taught: Core) -> list[bytes]:
 
 @pytest.fixture
 def student(new_agent: Callable[..., Core], known: list[bytes]) -> Core:
-    """An agent that was taught nothing and holds another's modules."""
+    """An agent without own tasks that holds another's modules."""
     agent = new_agent("sam")
     for data in known:
         agent.import_bytes(data)
@@ -56,7 +56,7 @@ def shapes(folder: Path) -> list[str]:
     return sorted(p.name for p in (folder / "shapes" / "test").iterdir())
 
 
-def test_classes_of_three_received_tasks_become_one_that_answers(student: Core, demo_tasks: Path) -> None:
+def test_a_task_composed_of_three_received_tasks_answers_without_them(student: Core, demo_tasks: Path) -> None:
     module, lesson = student.compose("mixed", MIXED, tags=["toys"])
     assert module.card.classes == (*shapes(demo_tasks), "one", "last letter")
     assert module.card.teacher_key == student.identity.public_key
@@ -74,7 +74,7 @@ def test_classes_of_three_received_tasks_become_one_that_answers(student: Core, 
     assert np.mean([a.unknown for a in answers]) < 0.1
 
 
-def test_it_is_as_sure_as_it_is_right(student: Core, demo_tasks: Path) -> None:
+def test_confidence_of_a_composed_task_is_high_for_its_classes(student: Core, demo_tasks: Path) -> None:
     student.compose("mixed", MIXED)
     for task in ("shapes", "dice", "latin", "greek"):
         student.forget(task)
@@ -82,7 +82,7 @@ def test_it_is_as_sure_as_it_is_right(student: Core, demo_tasks: Path) -> None:
     assert np.mean([a.best.confidence for a in answers]) > 0.7
 
 
-def test_the_card_says_what_it_was_composed_of(student: Core) -> None:
+def test_the_card_lists_the_sources_of_all_classes(student: Core) -> None:
     module, _ = student.compose("mixed", MIXED)
     dice, greek = student.bank.find("dice"), student.bank.find("greek")
     assert module.card.origins[-2:] == ((dice.id, "one"), (greek.id, "omega"))
@@ -98,7 +98,7 @@ def test_the_card_says_what_it_was_composed_of(student: Core) -> None:
         ((ORIGIN, ORIGIN, ORIGIN), "composed: found 3, expected 2, one per class"),
     ],
 )
-def test_a_record_that_does_not_fit_is_refused(student: Core, composed: tuple[str, ...], reason: str) -> None:
+def test_a_card_with_invalid_sources_is_refused(student: Core, composed: tuple[str, ...], reason: str) -> None:
     card = student.bank.find("dice").card.model_dump()
     fields = card | {"format": 2, "classes": ("a", "b"), "counts": (1, 1)}
     assert Card(**(fields | {"composed": (ORIGIN, ORIGIN)})).origins == (("ab" * 32, "one"),) * 2
@@ -106,46 +106,46 @@ def test_a_record_that_does_not_fit_is_refused(student: Core, composed: tuple[st
         Card(**(fields | {"composed": composed}))
 
 
-def test_modules_without_the_record_are_as_they_were(student: Core) -> None:
+def test_learned_modules_have_no_sources_in_their_card(student: Core) -> None:
     card = student.bank.find("dice").card
     assert b"composed" not in card.canonical()
     assert card.origins == ()
 
 
-def test_means_stay_and_scatter_is_that_of_the_sources(student: Core) -> None:
+def test_means_are_unchanged_and_scatter_is_the_average_of_the_sources(student: Core) -> None:
     module, _ = student.compose("mixed", ["shapes:*", "dice:one", "dice:two", "dice:six"])
-    made = SketchAnchor.read(module.tensors)
+    composed = SketchAnchor.read(module.tensors)
     parts = {name: SketchAnchor.read(student.bank.find(name).tensors) for name in ("shapes", "dice")}
-    np.testing.assert_array_equal(made.means[:10], parts["shapes"].means)
+    np.testing.assert_array_equal(composed.means[:10], parts["shapes"].means)
     images, expected = {"shapes": 70, "dice": 21}, 0.0
     for name, anchor in parts.items():
         expected = expected + images[name] * anchor.scatter.variances
-    assert made.freedom == 91
-    assert len(made.scatter.factor) == len(parts["dice"].scatter.factor)
-    np.testing.assert_allclose(made.scatter.variances.sum(), np.sum(expected) / 91, rtol=0.02)
-    assert np.corrcoef(made.scatter.variances, expected)[0, 1] > 0.99
+    assert composed.freedom == 91
+    assert len(composed.scatter.factor) == len(parts["dice"].scatter.factor)
+    np.testing.assert_allclose(composed.scatter.variances.sum(), np.sum(expected) / 91, rtol=0.02)
+    assert np.corrcoef(composed.scatter.variances, expected)[0, 1] > 0.99
 
 
-def test_probes_show_chosen_classes_only(student: Core) -> None:
+def test_all_probes_show_chosen_classes(student: Core) -> None:
     module, _ = student.compose("mixed", ["shapes:star", "shapes:heart", "greek:*"])
     probes = read_probes(module.tensors, module.card.dim)
     assert len(probes)
     sources = {name: student.bank.find(name) for name in ("shapes", "greek")}
     theirs = {name: read_probes(m.tensors, m.card.dim) for name, m in sources.items()}
     for probe in probes:
-        of = [n for n, x in theirs.items() if np.abs(x - probe).max(axis=1).min() < 0.05]
-        assert of
-        label = Head.read(sources[of[0]].tensors).logits(probe[None]).argmax()
-        assert sources[of[0]].card.classes[label] in (*sources["greek"].card.classes, "star", "heart")
+        origins = [n for n, x in theirs.items() if np.abs(x - probe).max(axis=1).min() < 0.05]
+        assert origins
+        label = Head.read(sources[origins[0]].tensors).logits(probe[None]).argmax()
+        assert sources[origins[0]].card.classes[label] in (*sources["greek"].card.classes, "star", "heart")
 
 
-def test_the_order_in_which_classes_are_named_changes_their_order_alone(student: Core) -> None:
-    forth, _ = student.compose("forth", ["dice:one", "greek:xi", "dice:two"])
-    back, _ = student.compose("back", ["dice:two", "greek:xi", "dice:one"])
-    assert forth.card.classes == back.card.classes[::-1]
+def test_the_order_of_the_choice_changes_only_the_order_of_the_classes(student: Core) -> None:
+    forwards, _ = student.compose("forwards", ["dice:one", "greek:xi", "dice:two"])
+    backwards, _ = student.compose("backwards", ["dice:two", "greek:xi", "dice:one"])
+    assert forwards.card.classes == backwards.card.classes[::-1]
     for name in ("head.weight", "head.scale", "head.bias", "sketch.mean"):
-        np.testing.assert_array_equal(forth.tensors[name], back.tensors[name][::-1])
-    np.testing.assert_array_equal(forth.tensors["sketch.factor"], back.tensors["sketch.factor"])
+        np.testing.assert_array_equal(forwards.tensors[name], backwards.tensors[name][::-1])
+    np.testing.assert_array_equal(forwards.tensors["sketch.factor"], backwards.tensors["sketch.factor"])
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,4 +1,4 @@
-"""A composed task beside its sources: answers stay right, other agents let it in, images take it further."""
+"""Composed tasks beside their sources: answers stay right, other agents accept them, images refine them."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def sam(new_agent: Callable[..., Core], taught: Core) -> Core:
 
 
 @pytest.mark.parametrize("words", [PLAIN, RENAMED])
-def test_composing_changes_nobodys_answers(sam: Core, mixed: list[Path], words: list[str]) -> None:
+def test_composing_does_not_change_answers(sam: Core, mixed: list[Path], words: list[str]) -> None:
     before = sam.answer(list(mixed))
     sam.compose("mixed", words)
     after = sam.answer(list(mixed))
     assert [(a.best.task, a.best.label) for a in after] == [(a.best.task, a.best.label) for a in before]
     assert sum(a.unknown for a in after) <= sum(a.unknown for a in before) + 1
     lost = [a.best.confidence - b.best.confidence for a, b in zip(before, after, strict=True)]
-    assert max(lost) < 0.1, "nor how sure they are"
+    assert max(lost) < 0.1, "confidence hardly changes either"
 
 
 @pytest.mark.parametrize("words", [PLAIN, RENAMED, ["shapes:*", "dice:*"]])
-def test_agents_that_hold_the_same_answer_the_same_in_whatever_order_it_came(
+def test_agents_with_the_same_modules_answer_the_same_in_any_order_of_import(
     sam: Core, new_agent: Callable[..., Core], mixed: list[Path], words: list[str]
 ) -> None:
     sam.compose("mixed", words)
@@ -61,7 +61,9 @@ def test_agents_that_hold_the_same_answer_the_same_in_whatever_order_it_came(
 @pytest.mark.parametrize(
     "words", [PLAIN, RENAMED, ["greek:*"], [f"greek:{c}=my {c}" for c in ("psi", "xi", "omega")]]
 )
-def test_it_is_let_in_before_with_and_after_its_sources(sam: Core, taught: Core, words: list[str]) -> None:
+def test_a_composed_task_is_accepted_before_with_and_after_its_sources(
+    sam: Core, taught: Core, words: list[str]
+) -> None:
     composed, _ = sam.compose("mixed", words)
     modules = {module.card.task: module for module in taught.bank}
     own = [modules["shapes"], modules["dice"]]
@@ -74,8 +76,8 @@ def test_it_is_let_in_before_with_and_after_its_sources(sam: Core, taught: Core,
     assert not quarantine_of(taught, own).judge(own, [composed, modules["greek"], modules["latin"]]).held
 
 
-def test_a_newer_version_of_a_source_is_let_in_beside_it(sam: Core, taught: Core) -> None:
-    """Its probes are the source's own images: whoever knows them by their first names does no harm."""
+def test_a_newer_version_of_a_source_is_accepted_beside_the_composed_task(sam: Core, taught: Core) -> None:
+    """The composed task's probes are images of the source, which gives them other names."""
     composed, _ = sam.compose("mixed", [f"greek:{c}=my {c}" for c in taught.bank.find("greek").card.classes])
     modules = {module.card.task: module for module in taught.bank}
     greek = modules["greek"]
@@ -85,8 +87,10 @@ def test_a_newer_version_of_a_source_is_let_in_beside_it(sam: Core, taught: Core
     assert verdict.accepted == (newer,)
 
 
-def test_only_its_own_teacher_examines_it(new_agent: Callable[..., Core], tiny_taught: Core) -> None:
-    """Its probes are its sources' images, which it may call by other names."""
+def test_only_its_own_teacher_tests_answers_to_a_composed_task(
+    new_agent: Callable[..., Core], tiny_taught: Core
+) -> None:
+    """Its probes are images of its sources, to which it may give other names."""
     agent = new_agent("sue")
     for module in tiny_taught.bank:
         agent.import_bytes(tiny_taught.bank.file_of(module))
@@ -98,13 +102,13 @@ def test_only_its_own_teacher_examines_it(new_agent: Callable[..., Core], tiny_t
     dice = agent.bank.find("dice")
     images = OwnValidation(composed, read_probes(dice.tensors, dice.card.dim), None)
     for own in ([], [images]):
-        sitting = BankTrial(prior, config.anchor, background, own).run(modules)
-        assert sitting.own.keys() == {kept.module.id for kept in own}
-        assert sitting.others.keys() == sources
+        results = BankTrial(prior, config.anchor, background, own).run(modules)
+        assert results.own.keys() == {kept.module.id for kept in own}
+        assert results.others.keys() == sources
 
 
 def new_images(folder: Path, target: Path, names: dict[str, str], **counts: int) -> Path:
-    """Images that nobody learned from, by the classes' new names."""
+    """Copy images that no task was learned from to folders with the classes' new names."""
     for origin, name in names.items():
         task, _, label = origin.partition(":")
         left = sorted((folder / task / "test" / label).iterdir())
@@ -120,7 +124,9 @@ NAMES = {word.partition("=")[0]: word.partition("=")[2] for word in RENAMED}
 
 
 @pytest.mark.parametrize("form", ["prior", "two", "infinity"])
-def test_images_take_it_further_and_never_back(sam: Core, demo_tasks: Path, tmp_path: Path, form: str) -> None:
+def test_images_refine_a_composed_task_and_do_not_worsen_it(
+    sam: Core, demo_tasks: Path, tmp_path: Path, form: str
+) -> None:
     folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=2, val=2)
     module, lesson = sam.compose("mixed", RENAMED, images=folder, form=form, epochs=2)
     assert module.card.counts == (10,) * 5
@@ -135,8 +141,8 @@ def test_images_take_it_further_and_never_back(sam: Core, demo_tasks: Path, tmp_
     assert sorted(kept.labels) == sorted([*range(5)] * 2)
 
 
-def test_images_mend_what_names_promised_wrongly(sam: Core, demo_tasks: Path, tmp_path: Path) -> None:
-    """What is called an ace here are sixes, and the other way round."""
+def test_images_correct_wrong_names(sam: Core, demo_tasks: Path, tmp_path: Path) -> None:
+    """The images of `ace` show sixes, and the other way round."""
     swapped = NAMES | {"dice:one": "best", "dice:six": "ace"}
     folder = new_images(demo_tasks, tmp_path / "new", swapped, train=2, val=1)
     module, _ = sam.compose("mixed", RENAMED, images=folder)
@@ -149,7 +155,7 @@ def test_images_mend_what_names_promised_wrongly(sam: Core, demo_tasks: Path, tm
     assert sam.answer(path).best.label == "ace"
 
 
-def test_one_image_of_a_class_changes_no_head(sam: Core, demo_tasks: Path, tmp_path: Path) -> None:
+def test_one_image_per_class_does_not_change_the_head(sam: Core, demo_tasks: Path, tmp_path: Path) -> None:
     folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=1)
     plain, _ = sam.compose("plain", RENAMED)
     grown, _ = sam.compose("grown", RENAMED, images=folder)
@@ -160,7 +166,7 @@ def test_one_image_of_a_class_changes_no_head(sam: Core, demo_tasks: Path, tmp_p
 
 
 @pytest.mark.parametrize("form", ["two", "infinity"])
-def test_the_papers_forms_are_not_tried_where_nothing_judges_them(
+def test_the_papers_forms_are_not_tried_without_validation_images(
     sam: Core, demo_tasks: Path, tmp_path: Path, form: str
 ) -> None:
     folder = new_images(demo_tasks, tmp_path / "new", NAMES, train=2)
@@ -170,7 +176,7 @@ def test_the_papers_forms_are_not_tried_where_nothing_judges_them(
 
 
 @pytest.mark.parametrize("form", ["two", "infinity"])
-def test_the_papers_forms_do_not_care_how_loud_the_composed_rows_are_and_end_with_all_images(form) -> None:
+def test_the_papers_forms_ignore_the_scale_of_the_rows_and_end_with_all_images(form) -> None:
     from skillmesh.learning.head import Head
     from skillmesh.learning.rows import EpochSettings, train_rows
     from skillmesh.learning.warm_start import level
@@ -192,10 +198,10 @@ def test_the_papers_forms_do_not_care_how_loud_the_composed_rows_are_and_end_wit
     np.testing.assert_array_equal(plain.composed.head.weight, whole)
 
 
-def test_the_anchor_of_old_and_new_images_is_that_of_all_together(
+def test_an_anchor_extended_with_images_equals_the_anchor_of_all_images(
     new_agent, demo_tasks: Path, tmp_path: Path
 ) -> None:
-    """A class that looks otherwise in the new images is found in both looks."""
+    """So a class that looks different in the new images is recognised in both."""
     from skillmesh.anchors import AnchorSettings
     from skillmesh.anchors.sketch import SketchAnchor
 
@@ -204,10 +210,10 @@ def test_the_anchor_of_old_and_new_images_is_that_of_all_together(
     x += labels[:, None] * np.float32(0.5)
     exact = AnchorSettings(rank=40)
     first, whole = SketchAnchor.fit(x[:60], labels[:60], 3, exact), SketchAnchor.fit(x, labels, 3, exact)
-    made = first.widened([20] * 3, x[60:], labels[60:], exact)
-    assert made.freedom == whole.freedom
-    np.testing.assert_allclose(made.means, whole.means, atol=0.02)
-    np.testing.assert_allclose(made.scatter.variances, whole.scatter.variances, rtol=0.1)
+    widened = first.widened([20] * 3, x[60:], labels[60:], exact)
+    assert widened.freedom == whole.freedom
+    np.testing.assert_allclose(widened.means, whole.means, atol=0.02)
+    np.testing.assert_allclose(widened.scatter.variances, whole.scatter.variances, rtol=0.1)
 
 
 def test_images_of_other_classes_are_refused(sam: Core, demo_tasks: Path, tmp_path: Path) -> None:
@@ -219,7 +225,7 @@ def test_images_of_other_classes_are_refused(sam: Core, demo_tasks: Path, tmp_pa
     assert "mixed" not in {module.card.task for module in sam.bank}
 
 
-def test_the_command_composes_shows_and_shares(
+def test_composed_tasks_are_made_shown_exported_and_withdrawn_by_command(
     sam: Core, command: Callable, new_agent: Callable[..., Core], tmp_path: Path
 ) -> None:
     ran = command("compose", "mixed", *RENAMED, "--tag", "toys", "--home", sam.home)
@@ -238,11 +244,11 @@ def test_the_command_composes_shows_and_shares(
     assert "has no class 'seven'" in failed.err
 
 
-# What a card claims.
+# Effects on the mapper, and false claims in cards.
 
 
 @pytest.mark.parametrize("words", [PLAIN, RENAMED])
-def test_composing_changes_neither_temperature_nor_threshold(sam: Core, words: list[str]) -> None:
+def test_composing_changes_neither_the_mappers_temperature_nor_its_threshold(sam: Core, words: list[str]) -> None:
     before = sam.mapper()[1]
     sam.compose("mixed", words)
     after = sam.mapper()[1]
@@ -250,13 +256,13 @@ def test_composing_changes_neither_temperature_nor_threshold(sam: Core, words: l
     assert (after.temperature, after.threshold) == (before.temperature, before.threshold)
 
 
-def test_who_says_composed_and_is_not_does_not_step_back_and_is_held(taught: Core) -> None:
-    """It would stand behind a source that is nothing like it, until that is withdrawn."""
+def test_a_module_falsely_declared_composed_gets_no_penalty_and_is_held(taught: Core) -> None:
+    """A penalty would keep it behind a source that is nothing like it, until that source is withdrawn."""
     modules = {module.card.task: module for module in taught.bank}
     shapes, greek = modules["shapes"], modules["greek"]
     names = (*shapes.card.classes[1:], shapes.card.classes[0])
     claim = {"composed": tuple(f"{greek.id}:{greek.card.classes[0]}" for _ in names), "format": 2, "trial": None}
-    # Of two tasks that fit alike the one is answered whose content has the lesser hash: only that one does harm.
+    # Of two tasks that fit equally, the one whose content has the lower hash answers: only that one does harm.
     copies = (forged(shapes, task=f"n{number}", classes=names) for number in range(1000))
     plain = next(copy for copy in copies if copy.content_id < shapes.content_id)
     liar = forged(shapes, task=plain.card.task, classes=names, **claim)
@@ -266,12 +272,12 @@ def test_who_says_composed_and_is_not_does_not_step_back_and_is_held(taught: Cor
         assert quarantine_of(taught, [shapes]).judge([shapes, greek], [newcomer]).held
 
 
-def test_on_trial_a_composed_task_does_not_hide_behind_its_sources(sam: Core) -> None:
+def test_vetting_limits_the_penalty_of_a_composed_task(sam: Core) -> None:
     sam.compose("mixed", PLAIN)
     mapper = sam.mapper()[1]
     assert mapper._yields.max() == YIELD_TO_ALL
     assert mapper.on_trial()._yields.max() == pytest.approx(YIELD)
-    plain = mapper.probed
-    assert mapper.on_trial().probed is not plain
-    assert len(mapper.on_trial().probed.task) == len(plain.task)
+    probed = mapper.probed
+    assert mapper.on_trial().probed is not probed
+    assert len(mapper.on_trial().probed.task) == len(probed.task)
     assert mapper._yields.max() == YIELD_TO_ALL

@@ -1,4 +1,4 @@
-"""Going on with a task: more images or more classes, the old ones not forgotten though their images are gone."""
+"""Extending a task by images or classes: old classes are not forgotten although their images are gone."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def images(demo_tasks: Path) -> list[Path]:
 
 
 def right(agent: Core, images: list[Path], classes: tuple[str, ...] = ()) -> float:
-    """How often the class is right, of images of these classes or all."""
-    some = [path for path in images if not classes or path.parent.name in classes]
-    answers = agent.answer(some)
-    return float(np.mean([a.best.label == path.parent.name for a, path in zip(answers, some, strict=True)]))
+    """Return the share of images, of these classes or all, whose class is right."""
+    chosen = [path for path in images if not classes or path.parent.name in classes]
+    answers = agent.answer(chosen)
+    return float(np.mean([a.best.label == path.parent.name for a, path in zip(answers, chosen, strict=True)]))
 
 
 def whole(new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path) -> Core:
@@ -46,7 +46,7 @@ def whole(new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path) -> Core:
     return agent
 
 
-def test_more_images_make_a_new_version_that_is_about_as_good_as_all_at_once(
+def test_more_images_make_a_new_version_about_as_good_as_learning_all_at_once(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, images: list[Path]
 ) -> None:
     agent, halves = new_agent("ann"), dealt(shapes, 2)
@@ -66,7 +66,7 @@ def test_more_images_make_a_new_version_that_is_about_as_good_as_all_at_once(
     assert len(kept.labels) == module.card.validation_images == 30
 
 
-def test_new_classes_are_learned_and_old_ones_not_forgotten(
+def test_new_classes_are_learned_and_old_ones_are_not_forgotten(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, images: list[Path]
 ) -> None:
     agent, (old, new) = new_agent("ann"), (shapes.classes[:5], shapes.classes[5:])
@@ -79,7 +79,7 @@ def test_new_classes_are_learned_and_old_ones_not_forgotten(
         assert right(agent, images, classes) > right(reference, images, classes) - 0.1
 
 
-def test_one_new_class_alone_is_enough_and_old_names_stay(
+def test_a_single_new_class_is_enough_and_old_names_stay(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
     agent = new_agent("ann")
@@ -93,20 +93,20 @@ def test_one_new_class_alone_is_enough_and_old_names_stay(
     assert again.card.counts[3] == 2 * module.card.counts[3]
 
 
-def test_the_new_anchor_is_that_of_all_images_but_for_rounding(
+def test_the_new_anchor_equals_that_of_all_images_except_for_rounding(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
     agent, halves = new_agent("ann"), dealt(shapes, 2)
     agent.learn(halves[0])
     module, _ = agent.continue_task("shapes", halves[1])
-    found = SketchAnchor.read(module.tensors)
-    wanted = SketchAnchor.read(new_agent("all").learn(shapes)[0].tensors)
-    assert found.freedom == wanted.freedom
-    assert np.abs(found.means - wanted.means).max() < 0.05
-    assert found.scatter.variances.sum() == pytest.approx(wanted.scatter.variances.sum(), rel=0.03)
+    extended = SketchAnchor.read(module.tensors)
+    expected = SketchAnchor.read(new_agent("all").learn(shapes)[0].tensors)
+    assert extended.freedom == expected.freedom
+    assert np.abs(extended.means - expected.means).max() < 0.05
+    assert extended.scatter.variances.sum() == pytest.approx(expected.scatter.variances.sum(), rel=0.03)
 
 
-def test_only_ones_own_plain_tasks_can_be_gone_on_with(
+def test_only_own_tasks_with_sketch_anchors_can_be_extended(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path, tmp_path: Path
 ) -> None:
     ann, bob = new_agent("ann"), new_agent("bob")
@@ -124,7 +124,7 @@ def test_only_ones_own_plain_tasks_can_be_gone_on_with(
         other.continue_task("shapes", shapes)
 
 
-def test_the_new_version_is_announced_and_replaces_the_old_one_elsewhere(
+def test_the_new_version_is_announced_and_replaces_the_old_one_on_other_agents(
     new_agent: NewAgent, shapes: TaskImages, tmp_path: Path
 ) -> None:
     ann, bob = new_agent("ann"), new_agent("bob")
@@ -142,7 +142,7 @@ def test_the_new_version_is_announced_and_replaces_the_old_one_elsewhere(
     assert (notice.version, notice.id) == (2, module.id)
 
 
-def test_continue_by_command(command: Callable[..., Any], new_agent: NewAgent, demo_tasks: Path) -> None:
+def test_a_task_is_extended_by_command(command: Callable[..., Any], new_agent: NewAgent, demo_tasks: Path) -> None:
     agent = new_agent("ann")
     agent.learn(demo_tasks / "dice")
     done = command("learn", demo_tasks / "latin", "--continue", "dice", "--home", agent.home)
@@ -167,7 +167,7 @@ def test_continue_by_command(command: Callable[..., Any], new_agent: NewAgent, d
         ("--warm-form", "two"),
     ],
 )
-def test_continue_refuses_what_it_cannot_heed(
+def test_options_that_do_not_apply_to_continue_are_refused(
     command: Callable[..., Any], tmp_path: Path, demo_tasks: Path, option: tuple[str, ...]
 ) -> None:
     failed = command("learn", demo_tasks / "latin", "--continue", "dice", *option, "--home", tmp_path)
@@ -175,7 +175,9 @@ def test_continue_refuses_what_it_cannot_heed(
     assert f"leave out {option[0]}" in failed.err
 
 
-def test_a_composed_task_stays_one_and_takes_no_other_class(new_agent: NewAgent, demo_tasks: Path) -> None:
+def test_an_extended_composed_task_stays_composed_and_refuses_new_classes(
+    new_agent: NewAgent, demo_tasks: Path
+) -> None:
     agent = new_agent("ann")
     shapes = open_task(demo_tasks / "shapes")
     first, second = dealt(shapes, 2)

@@ -1,4 +1,4 @@
-"""Two teachers, one task: a link joins their modules wherever both are, and nothing that does not fit."""
+"""Links: they merge modules of several teachers on every agent that holds them, if the modules fit."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def shapes(demo_tasks: Path) -> TaskImages:
 
 @pytest.fixture(scope="session")
 def trio(new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path) -> dict[str, Core]:
-    """Three teachers of shapes with images of their own; Cyd orders and spells the classes another way.
+    """Three teachers of shapes with different images; Cyd orders and spells the classes differently.
 
-    Each knows a task besides. Many tests share them: none may change them.
+    Each knows one other task. Many tests share the agents: none may change them.
     """
     agents = {name: new_agent(name) for name in ("ann", "bob", "cyd")}
     parts = dealt(shapes, 3)
@@ -50,12 +50,12 @@ def trio(new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path) -> dict[str,
 @pytest.fixture
 def files(trio: dict[str, Core], tmp_path: Path) -> list[Path]:
     """All six modules as files."""
-    found = []
+    paths = []
     for name, agent in trio.items():
         for module in agent.bank:
-            found.append(tmp_path / f"{name}-{module.card.task}.skill")
-            agent.export(f"{module.card.task}", found[-1])
-    return found
+            paths.append(tmp_path / f"{name}-{module.card.task}.skill")
+            agent.export(f"{module.card.task}", paths[-1])
+    return paths
 
 
 def student(new_agent: NewAgent, files: Sequence[Path], *trusted: Core, name: str = "stu") -> Core:
@@ -67,7 +67,7 @@ def student(new_agent: NewAgent, files: Sequence[Path], *trusted: Core, name: st
     return agent
 
 
-def told(agent: Core, images: Sequence[Path]) -> str:
+def answers_of(agent: Core, images: Sequence[Path]) -> str:
     return json.dumps([answer.shared() for answer in agent.answer(images)])
 
 
@@ -77,7 +77,7 @@ ALL = ["shapes@ann", "shapes@bob", "shapes@cyd"]
 # What a link does.
 
 
-def test_parts_answer_as_one_task_and_name_all_teachers(
+def test_linked_modules_answer_as_one_task_and_name_all_teachers(
     new_agent: NewAgent, files: list[Path], mixed: list[Path]
 ) -> None:
     agent = student(new_agent, files)
@@ -101,7 +101,7 @@ def test_parts_answer_as_one_task_and_name_all_teachers(
     assert right(together) >= right(apart)
 
 
-def test_three_agents_that_heard_things_in_any_order_have_bit_identical_tasks(
+def test_agents_that_received_modules_and_links_in_any_order_have_bit_identical_tasks(
     new_agent: NewAgent, files: list[Path], trio: dict[str, Core], mixed: list[Path]
 ) -> None:
     maker = student(new_agent, files)
@@ -109,7 +109,7 @@ def test_three_agents_that_heard_things_in_any_order_have_bit_identical_tasks(
     triple = maker.merge(["figures", ALL[2]], "figures")
     assert triple.version == pair.version + 1
     assert len(triple.parts) == 3
-    said = told(maker, mixed)
+    expected = answers_of(maker, mixed)
     x = np.concatenate([maker.calibration.background, np.zeros((1, maker.calibration.background.shape[1]), "f4")])
     scores = maker.mapper()[1].map(x)
     orders = [files[::-1], files[3:] + files[:3], [files[i] for i in (4, 0, 2, 5, 1, 3)]]
@@ -123,39 +123,39 @@ def test_three_agents_that_heard_things_in_any_order_have_bit_identical_tasks(
         agent.ledger.merge(links, "someone")
         assert np.array_equal(agent.mapper()[1]._scorer.score(x).task, maker.mapper()[1]._scorer.score(x).task)
         assert np.array_equal(agent.mapper()[1].map(x).posterior, scores.posterior)
-        assert told(agent, mixed) == said
+        assert answers_of(agent, mixed) == expected
 
 
-def test_a_part_that_comes_later_joins_and_one_that_goes_leaves(
+def test_a_merged_task_gains_imported_parts_and_loses_forgotten_ones(
     new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     maker = student(new_agent, files)
-    made = maker.merge(ALL)
+    new_link = maker.merge(ALL)
     agent = student(new_agent, [f for f in files if "ann-shapes" in f.name], maker)
-    agent.ledger.merge([made], "someone")
+    agent.ledger.merge([new_link], "someone")
     assert agent.merged() == []
     for name, parts in (("bob-shapes", 2), ("cyd-shapes", 3)):
         agent.import_file(next(f for f in files if name in f.name))
-        (joint,) = agent.merged()
-        assert len(joint.parts) == parts
+        (merged,) = agent.merged()
+        assert len(merged.parts) == parts
     agent.forget("shapes@cyd")
     assert len(agent.merged()[0].parts) == 2
     agent.forget("shapes@bob")
     assert agent.merged() == []
 
 
-def test_a_link_can_be_withdrawn_or_put_away(new_agent: NewAgent, files: list[Path], mixed: list[Path]) -> None:
+def test_a_link_can_be_withdrawn_or_ignored(new_agent: NewAgent, files: list[Path], mixed: list[Path]) -> None:
     maker = student(new_agent, files, name="maker")
     other = student(new_agent, files, maker)
-    apart = told(maker, mixed[:8])
+    apart = answers_of(maker, mixed[:8])
     other.ledger.merge([maker.merge(ALL, "figures")], "maker")
-    assert other.unmerge("figures").withdrawn is False  # another's: only here
+    assert other.unmerge("figures").withdrawn is False  # another agent's link ends on this agent only
     assert other.merged() == []
     assert maker.merged()
     ended = maker.unmerge("figures")
     assert ended.withdrawn
     assert maker.merged() == []
-    assert told(maker, mixed[:8]) == apart
+    assert answers_of(maker, mixed[:8]) == apart
     with pytest.raises(UnknownTaskError, match="merged tasks: none"):
         maker.unmerge("figures")
     again = maker.merge(ALL, "figures")
@@ -163,19 +163,19 @@ def test_a_link_can_be_withdrawn_or_put_away(new_agent: NewAgent, files: list[Pa
     assert maker.merged()
 
 
-def test_what_was_said_already_is_not_said_again(new_agent: NewAgent, files: list[Path]) -> None:
-    """A `merge` that was killed after its work and is run again leaves what the first left."""
+def test_merging_the_same_parts_again_returns_the_existing_link(new_agent: NewAgent, files: list[Path]) -> None:
+    """If a `merge` was killed at its end, running it again changes nothing."""
     agent = student(new_agent, files)
-    made = agent.merge(ALL, "figures")
-    assert agent.merge(ALL[::-1], "figures") == made
-    assert agent.merge(["figures"], "figures") == made
-    agent.ledger.forget(made.slot)
-    assert agent.merge(ALL, "figures") == made
-    assert [joint.link for joint in agent.merged()] == [made], "merging brings back what its user had put away"
-    assert agent.merge(ALL[:2], "figures").version == made.version + 1
+    first = agent.merge(ALL, "figures")
+    assert agent.merge(ALL[::-1], "figures") == first
+    assert agent.merge(["figures"], "figures") == first
+    agent.ledger.forget(first.slot)
+    assert agent.merge(ALL, "figures") == first
+    assert [merged.link for merged in agent.merged()] == [first], "merging restores a link that was put away"
+    assert agent.merge(ALL[:2], "figures").version == first.version + 1
 
 
-def test_tasks_are_joined_once_for_each_change(new_agent: NewAgent, files: list[Path]) -> None:
+def test_tasks_are_merged_once_for_each_change(new_agent: NewAgent, files: list[Path]) -> None:
     agent = student(new_agent, files)
     agent.merge(ALL, "figures")
     first = agent.answering_tasks()
@@ -187,7 +187,7 @@ def test_tasks_are_joined_once_for_each_change(new_agent: NewAgent, files: list[
 def test_the_union_of_classes_may_be_larger_than_each_part(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
-    """One teaches six shapes, the other six of which two are the same: ten in all."""
+    """Each teaches six shapes, of which two are the same: ten in all."""
     agents = [new_agent("ann"), new_agent("bob")]
     halves = dealt(shapes, 2)
     for agent, half, kept in zip(agents, halves, (range(6), range(4, 10)), strict=True):
@@ -196,8 +196,8 @@ def test_the_union_of_classes_may_be_larger_than_each_part(
     agents[0].learn(demo_tasks / "dice")
     agents[0].import_file(agents[1].home / "shapes.skill")
     agents[0].merge(["shapes@ann", "shapes@bob"])
-    (joint,) = agents[0].merged()
-    assert set(joint.card.classes) == set(shapes.classes)
+    (merged,) = agents[0].merged()
+    assert set(merged.card.classes) == set(shapes.classes)
     images = sorted((demo_tasks / "shapes" / "test").glob("*/*"))
     answers = agents[0].answer(images)
     right = [a.best.label == path.parent.name for a, path in zip(answers, images, strict=True)]
@@ -205,35 +205,35 @@ def test_the_union_of_classes_may_be_larger_than_each_part(
 
 
 @pytest.mark.long
-def test_a_bank_of_very_many_classes_has_merged_tasks_too(
+def test_the_mapper_for_very_many_classes_supports_merged_tasks(
     new_agent: NewAgent, files: list[Path], mixed: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mapper finds the likeliest tasks first, and reads anchors in another way."""
+    """That mapper first selects the likeliest tasks, and reads anchors differently."""
     agent = student(new_agent, files)
     agent.merge(ALL)
     expected = [answer.best.task for answer in agent.answer(mixed)]
     monkeypatch.setattr(sketch, "MANY_CLASSES", 8)
     agent.use_nothing()
-    found = [answer.best.task for answer in agent.answer(mixed)]
-    assert np.mean([a == b for a, b in zip(expected, found, strict=True)]) > 0.95
+    tasks = [answer.best.task for answer in agent.answer(mixed)]
+    assert np.mean([a == b for a, b in zip(expected, tasks, strict=True)]) > 0.95
 
 
 # Who may link what.
 
 
-def test_a_strangers_link_does_nothing_until_it_is_trusted(
+def test_a_strangers_link_has_no_effect_until_the_stranger_is_trusted(
     new_agent: NewAgent, files: list[Path], mixed: list[Path]
 ) -> None:
     stranger, agent = student(new_agent, files, name="stranger"), student(new_agent, files)
-    before = told(agent, mixed[:8])
+    before = answers_of(agent, mixed[:8])
     agent.ledger.merge([stranger.merge(ALL, "mine now")], "stranger")
     assert agent.merged() == []
-    assert told(agent, mixed[:8]) == before
+    assert answers_of(agent, mixed[:8]) == before
     agent.ledger.trust(stranger.identity.public_key, "stranger")
-    assert [joint.card.task for joint in agent.merged()] == ["mine now"]
+    assert [merged.card.task for merged in agent.merged()] == ["mine now"]
 
 
-def test_tasks_without_a_common_class_are_not_joined_even_by_the_trusted(
+def test_tasks_without_a_common_class_are_not_merged_even_by_a_trusted_maker(
     new_agent: NewAgent, files: list[Path]
 ) -> None:
     agent = student(new_agent, files)
@@ -244,13 +244,13 @@ def test_tasks_without_a_common_class_are_not_joined_even_by_the_trusted(
     assert agent.merged() == []
 
 
-def test_classes_of_one_name_that_look_unlike_are_not_joined(
+def test_tasks_whose_classes_of_the_same_name_look_different_are_not_merged(
     new_agent: NewAgent, files: list[Path], shapes: TaskImages
 ) -> None:
-    """A second teacher whose labels are swapped, however it came into the bank."""
+    """The second teacher's labels are shifted by one class."""
     liar = new_agent("liar")
-    turned = {name: shapes.classes[i - 1] for i, name in enumerate(shapes.classes)}
-    liar.learn(renamed(dealt(shapes, 3)[2], turned.__getitem__))
+    shifted = {name: shapes.classes[i - 1] for i, name in enumerate(shapes.classes)}
+    liar.learn(renamed(dealt(shapes, 3)[2], shifted.__getitem__))
     liar.export("shapes", liar.home / "shapes.skill")
     agent = student(new_agent, files)
     agent.import_file(liar.home / "shapes.skill")
@@ -259,7 +259,7 @@ def test_classes_of_one_name_that_look_unlike_are_not_joined(
     assert agent.merge(["shapes@ann", "shapes@bob"])
 
 
-def test_of_links_that_want_the_same_the_one_by_a_teacher_of_it_stands(
+def test_of_competing_links_the_one_by_a_teacher_of_a_part_wins(
     new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     maker = student(new_agent, files)
@@ -267,29 +267,29 @@ def test_of_links_that_want_the_same_the_one_by_a_teacher_of_it_stands(
     ids = sorted(agent.bank.find(task).id for task in ALL)
     theirs = link("by ann", 1, ids[:2] if agent.bank.find(ALL[0]).id in ids[:2] else ids[1:], trio["ann"].identity)
     agent.ledger.merge([maker.merge(ALL, "by a stranger"), theirs], "someone")
-    assert [joint.card.task for joint in agent.merged()] == ["by ann"]
+    assert [merged.card.task for merged in agent.merged()] == ["by ann"]
 
 
-def test_no_teacher_has_all_the_say_by_claiming_many_images(
+def test_a_claim_of_very_many_images_gains_limited_weight(
     new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     agent = student(new_agent, files)
     ann, bob = (agent.bank.find(task) for task in ALL[:2])
     card = bob.card.model_copy(update={"counts": (2**31,) * len(bob.card.classes)})
-    boaster = Module.create(card, bob.tensors, trio["bob"].identity)[0]
-    made = link("figures", 1, [ann.id, boaster.id], agent.identity)
-    (joint,) = with_merged_tasks([ann, boaster], [made], agent.prior)
+    exaggerated = Module.create(card, bob.tensors, trio["bob"].identity)[0]
+    new_link = link("figures", 1, [ann.id, exaggerated.id], agent.identity)
+    (merged,) = with_merged_tasks([ann, exaggerated], [new_link], agent.prior)
     means, ours, theirs = (
         np.asarray(m.tensors["sketch.mean"]) * m.tensors["sketch.mean.scale"][:, None]
-        for m in (joint, ann, boaster)
+        for m in (merged, ann, exaggerated)
     )
-    order = [m.card.classes.index(joint.card.classes[0]) for m in (ann, boaster)]
+    order = [m.card.classes.index(merged.card.classes[0]) for m in (ann, exaggerated)]
     own = np.linalg.norm(means[0] - ours[order[0]])
     other = np.linalg.norm(means[0] - theirs[order[1]])
     assert own / other == pytest.approx(MOST_EVIDENCE, rel=0.01)
 
 
-def test_what_adapts_the_backbone_is_refused_with_the_reason(
+def test_adapted_modules_are_refused_with_the_reason(
     new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     agent = student(new_agent, files)
@@ -298,25 +298,27 @@ def test_what_adapts_the_backbone_is_refused_with_the_reason(
     assert "reprogramming" in str(misfit([ann, adapted], agent.prior))
 
 
-# The record itself.
+# The signed record.
 
 
-def test_a_link_is_signed_and_cannot_stand_for_anything_else(trio: dict[str, Core]) -> None:
+def test_a_changed_link_is_refused(trio: dict[str, Core]) -> None:
     ann = trio["ann"].identity
-    made = link("figures", 1, ["a" * 64, "b" * 64], ann)
-    assert decode(made.encode()) == made
+    signed = link("figures", 1, ["a" * 64, "b" * 64], ann)
+    assert decode(signed.encode()) == signed
     for changed in (b'"figures"', b'"figures2"'), (b'"link"', b'"withdrawal"'), (b"aaaa", b"cccc"):
         with pytest.raises(NoticeError):
-            decode(made.encode().replace(*changed, 1))
+            decode(signed.encode().replace(*changed, 1))
 
 
 @pytest.mark.parametrize("parts", [["a" * 64], [f"{i:064x}" for i in range(17)], ["no id", "b" * 64]])
-def test_a_link_has_no_parts_or_two_to_sixteen(parts: list[str], trio: dict[str, Core]) -> None:
+def test_a_link_of_one_part_of_too_many_or_of_invalid_ids_is_refused(
+    parts: list[str], trio: dict[str, Core]
+) -> None:
     with pytest.raises(NoticeError, match="correct it"):
         link("figures", 1, parts, trio["ann"].identity)
 
 
-def test_of_two_links_the_later_stands_whatever_came_first(tmp_path: Path, trio: dict[str, Core]) -> None:
+def test_the_latest_version_of_a_link_is_kept_in_any_order(tmp_path: Path, trio: dict[str, Core]) -> None:
     ann = trio["ann"].identity
     ids = ["a" * 64, "b" * 64]
     notices = [link("figures", version, parts, ann) for version, parts in ((1, ids), (2, ids), (2, ()), (3, ids))]
@@ -328,7 +330,7 @@ def test_of_two_links_the_later_stands_whatever_came_first(tmp_path: Path, trio:
     assert notices[2].rank > notices[1].rank
 
 
-def test_a_link_and_a_task_of_one_name_share_no_slot_and_old_releases_see_the_same_root(
+def test_a_link_has_its_own_slot_and_does_not_change_the_root_hash(
     new_agent: NewAgent, files: list[Path], trio: dict[str, Core]
 ) -> None:
     agent = student(new_agent, files)
@@ -345,7 +347,7 @@ def test_a_link_and_a_task_of_one_name_share_no_slot_and_old_releases_see_the_sa
 # Commands.
 
 
-def test_merge_tasks_and_show_by_command(
+def test_tasks_are_merged_listed_shown_and_separated_by_command(
     command: Callable[..., Any], new_agent: NewAgent, files: list[Path]
 ) -> None:
     agent = student(new_agent, files)
@@ -367,11 +369,11 @@ def test_merge_tasks_and_show_by_command(
     assert "expected two or more" in failed.err
 
 
-def test_a_joint_task_is_a_module_to_all_who_read_it(new_agent: NewAgent, files: list[Path]) -> None:
+def test_a_merged_task_can_be_used_like_a_module(new_agent: NewAgent, files: list[Path]) -> None:
     agent = student(new_agent, files)
     agent.merge(ALL)
-    (joint,) = agent.merged()
-    assert isinstance(joint, MergedTask)
-    assert agent.find("shapes") is joint
-    assert joint.card.counts == (8,) * 10
-    assert set(joint.card.classes) == set(agent.bank.find("shapes@ann").card.classes)  # as most of them spell it
+    (merged,) = agent.merged()
+    assert isinstance(merged, MergedTask)
+    assert agent.find("shapes") is merged
+    assert merged.card.counts == (8,) * 10
+    assert set(merged.card.classes) == set(agent.bank.find("shapes@ann").card.classes)  # the most common spelling

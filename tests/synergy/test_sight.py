@@ -1,4 +1,4 @@
-"""Classes matched by looking: new images of a known class find it, others find nothing, and names are checked."""
+"""Matching classes by sight: images of a known class find it, others find none, and names are checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NewAgent = Callable[..., Core]
 
 @pytest.fixture(scope="module")
 def renamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """New images of dice under names that mean nothing."""
+    """New images of dice under meaningless names."""
     folder = tmp_path_factory.mktemp("renamed")
     write_demo_tasks(folder, train=6, val=1, test=1, names=["dice"], seed=7)
     for index, cls in enumerate(sorted((folder / "dice/train").iterdir())):
@@ -39,20 +39,20 @@ def view(taught: Core, renamed: Path) -> BankView:
 
 
 def test_most_new_images_of_a_known_class_land_on_it(view: BankView) -> None:
-    found = by_sight(view)
-    assert all(s.learned_task == "dice" for s in found)
-    assert sum(s.target.endswith(s.learned) for s in found) > len(view.classes) / 2
-    assert [s.share for s in found] == sorted((s.share for s in found), reverse=True)
+    sightings = by_sight(view)
+    assert all(s.learned_task == "dice" for s in sightings)
+    assert sum(s.target.endswith(s.learned) for s in sightings) > len(view.classes) / 2
+    assert [s.share for s in sightings] == sorted((s.share for s in sightings), reverse=True)
 
 
-def test_images_that_are_unknown_land_nowhere(view: BankView) -> None:
+def test_unknown_images_count_for_no_class(view: BankView) -> None:
     before = by_sight(view)
     strange = view.classes.index(before[0].target)
     unknown = view.mapped.unknown | (view.labels == strange)
     assert by_sight(replace(view, mapped=replace(view.mapped, unknown=unknown))) == before[1:]
 
 
-def test_a_share_is_of_all_images_and_must_be_exceeded(view: BankView) -> None:
+def test_the_share_is_relative_to_all_images_and_must_be_exceeded(view: BankView) -> None:
     for s in by_sight(view, least=0.0):
         target = view.classes.index(s.target)
         rows = np.flatnonzero(view.labels == target)
@@ -64,7 +64,7 @@ def test_a_share_is_of_all_images_and_must_be_exceeded(view: BankView) -> None:
     assert by_sight(view, least=1.0) == []
 
 
-def test_too_few_images_say_nothing(taught: Core, renamed: Path) -> None:
+def test_too_few_images_give_no_match(taught: Core, renamed: Path) -> None:
     few = BankView.of(taught, survey_task(renamed, hold_out=()), FEWEST - 1)
     assert by_sight(few) == []
     with pytest.raises(DataError, match="one or more"):
@@ -72,9 +72,9 @@ def test_too_few_images_say_nothing(taught: Core, renamed: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def liars(renamed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dice whose names are right, but for one: six shows what is one."""
-    folder = tmp_path_factory.mktemp("liars") / "liars"
+def mislabelled(renamed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dice whose names are right except for one: the images of six show one."""
+    folder = tmp_path_factory.mktemp("mislabelled") / "mislabelled"
     for cls in sorted((renamed / "train").iterdir()):
         name = cls.name.partition(" ")[2]
         if name and name != "six":
@@ -83,33 +83,35 @@ def liars(renamed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_name_stays_unless_the_images_speak_against_it(taught: Core, liars: Path) -> None:
-    seen = BankView.of(taught, survey_task(liars, hold_out=()))
-    found = by_both(seen, Letters(), 1.0)
-    matched = {s.target for s in found if s.learned_task == "dice"}
+def test_a_match_by_name_stays_unless_the_images_contradict_it(taught: Core, mislabelled: Path) -> None:
+    view = BankView.of(taught, survey_task(mislabelled, hold_out=()))
+    sightings = by_both(view, Letters(), 1.0)
+    matched = {s.target for s in sightings if s.learned_task == "dice"}
     assert "six" not in matched, "the images of six show one"
-    assert matched == {name for name in seen.classes if name != "six"}
-    assert all(s.agreement >= s.even for s in found)
+    assert matched == {name for name in view.classes if name != "six"}
+    assert all(s.agreement >= s.even for s in sightings)
 
 
-def test_of_too_few_images_the_name_decides(taught: Core, liars: Path) -> None:
-    few = BankView.of(taught, survey_task(liars, hold_out=()), FEWEST - 1)
+def test_the_name_decides_if_there_are_too_few_images(taught: Core, mislabelled: Path) -> None:
+    few = BankView.of(taught, survey_task(mislabelled, hold_out=()), FEWEST - 1)
     assert "six" in {s.target for s in by_both(few, Letters(), 1.0)}
 
 
 class TestTheCommand:
-    def test_looks_where_there_are_images_and_a_bank(self, command, taught: Core, liars: Path):
+    def test_compares_images_by_default_if_there_are_images_and_a_bank(
+        self, command, taught: Core, mislabelled: Path
+    ):
         home = ("--home", taught.home, "--encoder", "letters", "--threshold", "1", "--json")
         both, names = (
-            command("classes", "match", liars, "dice", *more, *home).json for more in ((), ("--by", "name"))
+            command("classes", "match", mislabelled, "dice", *more, *home).json for more in ((), ("--by", "name"))
         )
         assert (both["by"], names["by"]) == ("both", "name")
         assert {m["learned"] for m in names["matches"]} - {m["learned"] for m in both["matches"]} == {"six"}
 
-    def test_puts_a_first_whichever_side_the_images_are_on(self, command, taught: Core, renamed: Path):
+    def test_lists_a_first_whichever_side_has_images(self, command, taught: Core, renamed: Path):
         home = ("--by", "sight", "--home", taught.home, "--json")
         one, other = (
-            command("classes", "match", *ends, *home).json for ends in ((renamed, "dice"), ("dice", renamed))
+            command("classes", "match", *sides, *home).json for sides in ((renamed, "dice"), ("dice", renamed))
         )
         assert one["share"] == 0.5
         assert one["matches"]
@@ -117,26 +119,26 @@ class TestTheCommand:
             (m["target"], m["learned"]) for m in other["matches"]
         ]
 
-    def test_takes_the_whole_bank_where_b_is_left_away(self, command, taught: Core, renamed: Path):
-        found = command("classes", "match", renamed, "--by", "sight", "--home", taught.home, "--json").json
-        assert {m["target_task"] for m in found["matches"]} == {"dice"}
+    def test_uses_the_whole_bank_if_b_is_left_out(self, command, taught: Core, renamed: Path):
+        report = command("classes", "match", renamed, "--by", "sight", "--home", taught.home, "--json").json
+        assert {m["target_task"] for m in report["matches"]} == {"dice"}
         shown = command("classes", "match", renamed, "--by", "sight", "--home", taught.home)
-        assert "landed" in shown.out
+        assert shown.out.splitlines()[0].split()[-4:] == ["score", "images", "share", "agreement"]
 
-    def test_says_what_it_needs_to_look(self, command, taught: Core):
+    def test_matching_by_sight_without_images_is_refused(self, command, taught: Core):
         ran = command("classes", "match", "dice", "latin", "--by", "sight", "--home", taught.home)
         assert ran.code == 1
         assert "images on one side" in ran.err
 
     @pytest.mark.parametrize("threshold", ["0", "5", "nan"])
-    def test_refuses_a_threshold_that_is_no_similarity(self, command, taught: Core, liars: Path, threshold: str):
-        words = ("classes", "match", liars, "dice", "--encoder", "letters", "--threshold", threshold)
+    def test_refuses_a_threshold_outside_its_range(self, command, taught: Core, mislabelled: Path, threshold: str):
+        words = ("classes", "match", mislabelled, "dice", "--encoder", "letters", "--threshold", threshold)
         for by in ("both", "name"):
             ran = command(*words, "--by", by, "--home", taught.home, "--json")
             assert ran.code == 1
             assert "above 0 and at most 1" in ran.err
 
-    def test_looks_with_one_teachers_task_where_two_have_its_name(
+    def test_compares_with_one_teachers_task_if_two_share_its_name(
         self, command, new_agent: NewAgent, renamed: Path, tmp_path: Path
     ):
         student, ids = new_agent("student"), {}
@@ -146,19 +148,21 @@ class TestTheCommand:
             module, _ = teacher.learn(tmp_path / str(seed) / "dice")
             ids[f"dice@{claimed(module.card)}"] = student.import_bytes(teacher.bank.file_of(module)).id
         home = ("--by", "sight", "--share", "0", "--home", student.home, "--json")
-        every = command("classes", "match", renamed, *home).json["matches"]
-        assert every
-        assert all(ids[m["target_task"]] == m["module"] for m in every)
+        matches = command("classes", "match", renamed, *home).json["matches"]
+        assert matches
+        assert all(ids[m["target_task"]] == m["module"] for m in matches)
         for task in ids:
-            found = command("classes", "match", renamed, task, *home).json["matches"]
-            assert found == [m for m in every if m["target_task"] == task]
+            of_task = command("classes", "match", renamed, task, *home).json["matches"]
+            assert of_task == [m for m in matches if m["target_task"] == task]
         student.merge([*ids], "cubes")
-        for task in ("cubes", *ids):  # a part answers as the whole
-            found = command("classes", "match", renamed, task, *home).json["matches"]
-            assert {m["target_task"] for m in found} == {"cubes"}
+        for task in ("cubes", *ids):  # a part stands for the merged task
+            of_task = command("classes", "match", renamed, task, *home).json["matches"]
+            assert {m["target_task"] for m in of_task} == {"cubes"}
 
 
 @pytest.mark.parametrize("threshold", [0.0, 5.0, float("nan")])
-def test_both_refuse_a_threshold_that_is_no_similarity(view: BankView, threshold: float) -> None:
+def test_matching_by_name_and_sight_refuses_a_threshold_outside_its_range(
+    view: BankView, threshold: float
+) -> None:
     with pytest.raises(DataError, match="above 0 and at most 1"):
         by_both(view, Letters(), threshold)

@@ -75,7 +75,7 @@ def reason_of(verdict: Verdict) -> str:
 # Honest teachers.
 
 
-def test_honest_newcomers_cost_one_build_and_the_mapper_is_the_banks_own(
+def test_honest_newcomers_need_one_mapper_which_the_bank_then_uses(
     taught: Core, modules: dict[str, Module], quarantine: Quarantine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[list[Module]] = []
@@ -103,7 +103,7 @@ def test_the_first_module_of_an_empty_bank_is_accepted(taught: Core, modules: di
     assert verdict.mapper is not None
 
 
-def test_nothing_comes_of_nothing(taught: Core) -> None:
+def test_an_empty_bank_without_newcomers_gives_an_empty_verdict(taught: Core) -> None:
     assert quarantine_of(taught, []).judge([], []) == Verdict((), (), [], None)
 
 
@@ -122,7 +122,7 @@ def test_a_second_teacher_of_the_same_classes_passes_whatever_the_case_of_their_
 # What the agent knows for certain.
 
 
-def test_names_that_one_teacher_tells_apart_are_told_apart(taught: Core, modules: dict[str, Module]) -> None:
+def test_names_that_one_teacher_distinguishes_stay_distinct(taught: Core, modules: dict[str, Module]) -> None:
     """`A-` and `A` have one plain form; a liar who exchanges them must not be right by that."""
     shapes = modules["shapes"]
     names = tuple(f"Rh {i // 2}{'-' if i % 2 else ''}" for i in range(len(shapes.card.classes)))
@@ -130,10 +130,10 @@ def test_names_that_one_teacher_tells_apart_are_told_apart(taught: Core, modules
     own = replace(shapes, card=shapes.card.model_copy(update={"classes": names}))
     labels = np.arange(len(names)).repeat(2)
     asked = bank_trial.Case(own, True, SketchAnchor.read(shapes.tensors).means.repeat(2, axis=0), labels)
-    assert asked.said_by(own).right > 0.8 * len(labels)
-    assert asked.said_by(forged(shapes, classes=exchanged)).right < 0.2 * len(labels)
+    assert asked.count_answers(own).right > 0.8 * len(labels)
+    assert asked.count_answers(forged(shapes, classes=exchanged)).right < 0.2 * len(labels)
     assert (
-        asked.said_by(forged(shapes, classes=tuple(map(str.upper, names)))).names == 0
+        asked.count_answers(forged(shapes, classes=tuple(map(str.upper, names)))).names == 0
     )  # told apart to the letter
 
 
@@ -165,7 +165,7 @@ def test_a_copy_that_is_right_on_plain_descriptors_and_adapts_the_backbone_is_he
     assert "own validation images" in reason_of(quarantine.judge(list(modules.values()), [adapted]))
 
 
-def test_another_teacher_of_an_adapted_task_is_right_where_it_says_one_of_its_names(
+def test_another_teacher_of_an_adapted_task_is_right_with_any_of_its_names(
     taught: Core, modules: dict[str, Module]
 ) -> None:
     """Nobody knows what is on probes that only an adapted head could name."""
@@ -174,13 +174,13 @@ def test_another_teacher_of_an_adapted_task_is_right_where_it_says_one_of_its_na
     first = signed(adapted, Identity.create("ann"))
     trial = quarantine_of(taught, [])._trial
     bob = Identity.create("bob")
-    sitting = trial.run([first, signed(rival(modules["shapes"]), bob)])
-    assert sitting.others[first.id].right == sitting.others[first.id].images
-    taken = sitting.taken[bob.public_key, False]
+    tried = trial.run([first, signed(rival(modules["shapes"]), bob)])
+    assert tried.others[first.id].right == tried.others[first.id].images
+    taken = tried.wrong_answers[bob.public_key, False]
     assert taken.wrong == 0
 
 
-def test_an_agents_own_adapted_task_is_defended_like_any_other(taught: Core, modules: dict[str, Module]) -> None:
+def test_an_agents_own_adapted_task_is_protected_like_any_other(taught: Core, modules: dict[str, Module]) -> None:
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
     card = modules["shapes"].card.model_copy(update={"biases": (CHANNELS, len(biases["bias.value"]))})
     own = Module.create(card, modules["shapes"].tensors | biases, taught.identity)[0]
@@ -207,7 +207,7 @@ def test_a_second_teacher_may_be_wrong_as_often_as_the_first_on_new_images(
     assert bool(quarantine.judge([shapes, modules["dice"]], [second]).accepted) is passes
 
 
-def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_second_names(
+def test_the_first_teachers_error_rate_is_excused_per_image_that_a_second_answers(
     taught: Core, modules: dict[str, Module]
 ) -> None:
     """Nothing is excused on top, and the errors of all exams add up."""
@@ -216,11 +216,11 @@ def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_secon
     firsts = [signed(task, ann) for task in tasks.values()]
     seconds = [signed(rival(task), bob) for task in tasks.values()]
     trial = quarantine_of(taught, [])._trial
-    sitting = trial.run([*firsts, *seconds])
+    tried = trial.run([*firsts, *seconds])
     probes = iter(
         np.split(
-            sitting.mapper.probed.task,
-            np.cumsum([len(read_probes(m.tensors, m.card.dim)) for m in sitting.modules]),
+            tried.mapper.probed.task,
+            np.cumsum([len(read_probes(m.tensors, m.card.dim)) for m in tried.modules]),
         )
     )
     named = wrong = 0
@@ -229,21 +229,23 @@ def test_what_is_excused_is_the_first_teachers_error_for_each_image_that_a_secon
         images = bank_trial.Case(first, False, read_probes(first.tensors, first.card.dim), None)
         for index, second in enumerate(seconds, start=2):
             rows = won == index
-            names = images.only(rows).said_by(second).names
+            names = images.only(rows).count_answers(second).names
             named += names
             wrong += int(rows.sum()) - names
-        excused = 0.25 * sum(images.only(won == i).said_by(s).names for i, s in enumerate(seconds, start=2))
-        assert sitting.others[first.id].excused == pytest.approx(excused)
+        excused = 0.25 * sum(images.only(won == i).count_answers(s).names for i, s in enumerate(seconds, start=2))
+        assert tried.others[first.id].excused == pytest.approx(excused)
     assert named > 2
-    assert sitting.taken[bob.public_key, False].excused == pytest.approx(0.25 * named)
-    assert sitting.taken[ann.public_key, False].excused < 0.25 * named
+    assert tried.wrong_answers[bob.public_key, False].excused == pytest.approx(0.25 * named)
+    assert tried.wrong_answers[ann.public_key, False].excused < 0.25 * named
 
 
-def test_nothing_is_excused_beforehand() -> None:
-    assert (bank_trial.Taken().wrong, bank_trial.Taken().excused) == (0, 0.0)
+def test_wrong_answers_start_at_zero() -> None:
+    assert (bank_trial.WrongAnswers().wrong, bank_trial.WrongAnswers().excused) == (0, 0.0)
 
 
-def test_a_teacher_may_not_take_bit_by_bit_what_no_module_may(taught: Core, modules: dict[str, Module]) -> None:
+def test_many_modules_of_a_teacher_may_not_take_more_than_one_may(
+    taught: Core, modules: dict[str, Module]
+) -> None:
     """Each module is honest but for one stolen class; the first passes, as it takes few images."""
     quarantine = quarantine_of(taught, [modules["latin"]])
     latin, greek = (SketchAnchor.read(modules[name].tensors) for name in ("latin", "greek"))
@@ -279,12 +281,14 @@ def thief_of(module: Module, greed: np.ndarray | None = None, **card: Any) -> Mo
     return with_means(module, np.concatenate([probes, means] + ([] if greed is None else [greed])), **card)
 
 
-def test_taking_over_another_teachers_task_is_held(taught: Core, modules: dict[str, Module]) -> None:
+def test_a_module_that_takes_another_teachers_images_is_held(taught: Core, modules: dict[str, Module]) -> None:
     verdict = quarantine_of(taught, []).judge(crowd(modules), [thief_of(modules["greek"])])
     assert "with it 0 instead of 4 of 4 answers to the probes of other modules of 'greek'" in reason_of(verdict)
 
 
-def test_newcomers_are_tried_on_each_other_and_the_greedy_last(taught: Core, modules: dict[str, Module]) -> None:
+def test_newcomers_are_tried_on_each_other_with_large_claims_last(
+    taught: Core, modules: dict[str, Module]
+) -> None:
     """An agent that knows nothing yet receives honest modules and a thief of one of them, all at once.
 
     By its id the thief would come before the one that it steals from, which then would seem to be the thief.
@@ -301,7 +305,7 @@ def test_newcomers_are_tried_on_each_other_and_the_greedy_last(taught: Core, mod
 # What nobody should claim, and what no image looks like.
 
 
-def test_claiming_the_background_is_held_in_an_empty_and_in_a_full_bank(
+def test_a_module_that_claims_the_background_is_held_in_any_bank(
     taught: Core, modules: dict[str, Module], quarantine: Quarantine
 ) -> None:
     greedy = with_means(modules["greek"], quarantine._trial.background[:32])
@@ -312,7 +316,7 @@ def test_claiming_the_background_is_held_in_an_empty_and_in_a_full_bank(
 @pytest.mark.parametrize(
     ("winner", "complaint"), [(1, "it claims 17 of 64"), (0, "with it other modules claim 17 of 64")]
 )
-def test_the_background_may_not_become_known_in_the_bank_either(
+def test_newcomers_may_not_make_background_images_known(
     winner: int, complaint: str, modules: dict[str, Module]
 ) -> None:
     """Seventeen of 64 images are one more than a quarter."""
@@ -352,14 +356,14 @@ def altered(name: str, modules: dict[str, Module]) -> Module:
         ("ideals", "its probes are not of its classes"),
     ],
 )
-def test_an_absurd_number_is_held(
+def test_a_module_with_an_absurd_number_is_held(
     name: str, complaint: str, modules: dict[str, Module], quarantine: Quarantine
 ) -> None:
     live = [modules[task] for task in OWN]
     assert reason_of(quarantine.judge(live, [altered(name, modules)])).startswith(complaint)
 
 
-def test_a_threshold_that_makes_the_agents_own_images_unknown_is_held(modules: dict[str, Module]) -> None:
+def test_a_newcomer_that_makes_own_images_unknown_is_held(modules: dict[str, Module]) -> None:
     """Seven of thirty images are the most that a true share of five points brings about by bad luck."""
     old, new = modules["dice"], modules["greek"]
     before = Tried([old], None, {old.id: Result(30, 30, 30, 0.0)}, {}, {}, np.full(64, -1))
@@ -372,7 +376,7 @@ def test_a_threshold_that_makes_the_agents_own_images_unknown_is_held(modules: d
 # Many at once, and new versions.
 
 
-def test_of_a_batch_only_the_bad_are_held_and_the_order_does_not_matter(
+def test_only_the_bad_modules_of_a_batch_are_held_in_any_order(
     modules: dict[str, Module], quarantine: Quarantine
 ) -> None:
     live, honest = [modules[name] for name in OWN], [modules[name] for name in OTHERS]
@@ -403,7 +407,7 @@ def test_a_new_version_is_compared_with_the_bank_without_the_old_one(
     assert quarantine.judge(verdict.modules, [old]).modules == verdict.modules
 
 
-def test_when_a_new_version_is_held_the_old_one_stays(modules: dict[str, Module], quarantine: Quarantine) -> None:
+def test_the_old_version_stays_if_the_new_one_is_held(modules: dict[str, Module], quarantine: Quarantine) -> None:
     old = rival(modules["greek"])
     live = [modules["shapes"], modules["dice"], old]
     thief = rival(
@@ -424,9 +428,7 @@ def _classes(modules: dict[str, Module]) -> int:
 
 
 @pytest.mark.parametrize("kind", ["maha", "gmmc"])
-def test_the_papers_anchors_pass_and_are_held_likewise(
-    kind: str, new_agent: Callable[..., Core], tiny_tasks: Path
-) -> None:
+def test_the_papers_anchors_are_vetted_too(kind: str, new_agent: Callable[..., Core], tiny_tasks: Path) -> None:
     agent = new_agent(kind, anchor=kind, representation="sqrt-features", variance_floor=0.01, clusters=4)
     shapes, dice = (agent.learn(tiny_tasks / name)[0] for name in ("shapes", "dice"))
     quarantine = quarantine_of(agent, [shapes])
@@ -449,7 +451,7 @@ def test_the_papers_anchors_pass_and_are_held_likewise(
 # The tolerance and the background sample.
 
 
-def test_the_tolerance_is_that_of_a_binomial() -> None:
+def test_the_tolerance_is_a_binomial_bound() -> None:
     rng = np.random.default_rng(0)
     for images, rate in ((30, 0.01), (200, 0.01), (120, 0.05)):
         exceeded = np.mean(rng.binomial(images, rate, 1_000_000) > tolerance(images, rate))
@@ -462,7 +464,7 @@ def test_the_tolerance_is_that_of_a_binomial() -> None:
 @pytest.mark.parametrize(
     ("representation", "compact"), [("features", False), ("sqrt-features", False), ("descriptor", True)]
 )
-def test_the_background_is_brought_into_every_representation(
+def test_the_background_is_converted_to_every_representation(
     representation: Any, compact: bool, taught: Core, demo_tasks: Path
 ) -> None:
     calibration, features = taught.calibration, taught.calibration.features
@@ -506,7 +508,7 @@ def test_many_validation_images_are_thinned_evenly(tmp_path: Path, taught: Core)
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "pickle", "wrong label", "wrong width"])
-def test_probes_stand_in_for_a_file_that_is_missing_or_damaged(damage: str, tmp_path: Path, taught: Core) -> None:
+def test_probes_replace_a_missing_or_damaged_validation_file(damage: str, tmp_path: Path, taught: Core) -> None:
     module = taught.bank.find("shapes")
     rows, width = 6, module.card.dim - (damage == "wrong width")
     label = 999 if damage == "wrong label" else 0
@@ -524,7 +526,7 @@ def test_probes_stand_in_for_a_file_that_is_missing_or_damaged(damage: str, tmp_
     assert np.array_equal(kept.x, read_probes(module.tensors, module.card.dim))
 
 
-def test_a_folder_that_cannot_be_written_does_not_stop_learning(
+def test_a_folder_without_write_permission_does_not_stop_learning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "validation").write_text("a file, where a folder should be")

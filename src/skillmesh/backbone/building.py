@@ -177,7 +177,7 @@ def _from_package() -> State:
 
 def _from_hub(timm: Any, spec: NetworkSpec) -> Any:
     try:
-        with quiet("timm"):
+        with quiet("timm", "huggingface_hub"):
             return timm.create_model(spec.timm_name, pretrained=True, num_classes=0)
     except Exception as error:  # hub clients raise their own, the HTTP library's and socket errors
         raise BackboneError(

@@ -30,7 +30,12 @@ Home = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="cpu|cuda|mps", show_default=False, help="Default: the best one available."),
+    typer.Option(
+        "--device",
+        metavar="cpu|cuda|mps",
+        show_default=False,
+        help="Where the backbone runs. Default: the best one available.",
+    ),
 ]
 BackboneName = Annotated[
     str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or the name of any timm network.")

@@ -38,56 +38,56 @@ class Correction:
 class Corrector:
     """Corrected and plain accuracy over the images whose answers an evaluation kept."""
 
-    def __init__(self, said: Sequence[ForcedAnswers], encoder: Encoder) -> None:
+    def __init__(self, answers: Sequence[ForcedAnswers], encoder: Encoder) -> None:
         self.encoder = encoder
-        self.said = said
+        self.answers = answers
         ready = lru_cache(maxsize=None)(lambda name: Encoded.of([name], encoder))
         self._score = lru_cache(maxsize=None)(lambda a, b: float(similarity(ready(a), ready(b))[0, 0]))
 
     def corrections(self, least: float, together: bool = False) -> list[Correction]:
         """Return all corrections at a similarity of `least` or more, most similar first."""
-        found = Counter(
-            (said.task, label, guess.task, guess.label)
-            for said in self.said
-            for label, guess in zip(said.labels, _guesses(said, together), strict=True)
-            if guess.task != said.task and self._score(label, guess.label) >= least
+        counts = Counter(
+            (task.task, label, guess.task, guess.label)
+            for task in self.answers
+            for label, guess in zip(task.labels, _guesses(task, together), strict=True)
+            if guess.task != task.task and self._score(label, guess.label) >= least
         )
-        listed = [Correction(*key, round(self._score(key[1], key[3]), 4), n) for key, n in found.items()]
+        listed = [Correction(*key, round(self._score(key[1], key[3]), 4), n) for key, n in counts.items()]
         return sorted(listed, key=lambda c: (-c.score, c.task, c.label, c.said_task, c.said))
 
     def accuracy(self, least: float | None = None, together: bool = False) -> dict[str, float]:
         """Return the share of right answers by task; with `least=None` nothing is corrected."""
-        return {said.task: round(float(np.mean(self.right(said, least, together))), 6) for said in self.said}
+        return {task.task: round(float(np.mean(self.right(task, least, together))), 6) for task in self.answers}
 
-    def right(self, said: ForcedAnswers, least: float | None, together: bool) -> list[bool]:
+    def right(self, task: ForcedAnswers, least: float | None, together: bool) -> list[bool]:
         return [
             guess.label == label
-            if guess.task == said.task
+            if guess.task == task.task
             else least is not None and self._score(label, guess.label) >= least
-            for label, guess in zip(said.labels, _guesses(said, together), strict=True)
+            for label, guess in zip(task.labels, _guesses(task, together), strict=True)
         ]
 
     def confidence_error(self, least: float | None, together: bool) -> float | None:
         """Return the expected calibration error, with equivalent classes counted as right."""
         stated = [
             (
-                np.array([guess.confidence for guess in _guesses(said, together)], dtype=np.float32),
-                np.array(self.right(said, least, together)),
+                np.array([guess.confidence for guess in _guesses(task, together)], dtype=np.float32),
+                np.array(self.right(task, least, together)),
             )
-            for said in self.said
+            for task in self.answers
         ]
         return Evaluation(confidence=stated).confidence_error()
 
 
-def _guesses(said: ForcedAnswers, together: bool) -> tuple[Guess, ...]:
-    return said.together if together else said.alone
+def _guesses(task: ForcedAnswers, together: bool) -> tuple[Guess, ...]:
+    return task.together if together else task.alone
 
 
 def corrective(
-    said: Sequence[ForcedAnswers], encoder: Encoder, thresholds: Sequence[float] = THRESHOLDS
+    answers: Sequence[ForcedAnswers], encoder: Encoder, thresholds: Sequence[float] = THRESHOLDS
 ) -> dict[str, Any]:
     """Return accuracy with and without correction by threshold, the effect of support, and every correction."""
-    corrector = Corrector(said, encoder)
+    corrector = Corrector(answers, encoder)
     levels = sorted({encoder.threshold, *thresholds})
     before = corrector.accuracy()
     return {
@@ -117,7 +117,7 @@ def _at(corrector: Corrector, least: float, before: dict[str, float]) -> dict[st
 
 def _support(corrector: Corrector, least: float) -> dict[str, Any]:
     """Return plain and corrected accuracy and calibration, without and with support between equivalent classes."""
-    guesses = [guess for said in corrector.said for guess in said.together]
+    guesses = [guess for task in corrector.answers for guess in task.together]
     figures: dict[str, Any] = {
         name: {
             "final_accuracy": _average(corrector.accuracy(None, together)),

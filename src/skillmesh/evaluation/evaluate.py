@@ -151,11 +151,11 @@ class Evaluation:
 
         The last column counts images that were given a class of another task: none where the task is given.
         """
-        found = [answers for answers in self.answers if task in (None, answers.task)]
-        if len(found) != 1:
+        matches = [answers for answers in self.answers if task in (None, answers.task)]
+        if len(matches) != 1:
             names = ", ".join(repr(answers.task) for answers in self.answers) or "none"
             raise ArgumentError(f"task: found {task!r}; expected one of the tasks that were measured: {names}")
-        return (found[0].given if task_given else found[0].final).matrix()
+        return (matches[0].given if task_given else matches[0].final).matrix()
 
     def summary(self) -> dict[str, Any]:
         """Return the macro averages and the tasks as a JSON-compatible dict."""
@@ -244,11 +244,11 @@ def evaluate(
         for folder in folders:
             if folder.name not in hide:
                 started = time.perf_counter()
-                # Cold: what is measured of a task must not depend on which were learned before it.
+                # Without a warm start, so that a task's figures do not depend on the tasks learned before it.
                 _, lesson = agent.learn(folder, warm_start=WarmStart("never"), progress=progress)
                 seconds[folder.name] = time.perf_counter() - started
                 result.checks += [(folder.name, finding) for finding in lesson.all_findings]
-    mapper = agent.mapper()  # once: where a node runs, modules may arrive while this measures
+    mapper = agent.mapper()  # fetched once: if a node runs, modules may arrive during the measurement
     indices = [_index_of(agent, folder.name, mapper[0]) for folder in folders]
     names = _names(agent, mapper[0])
     for folder, index in zip(folders, indices, strict=True):
@@ -260,7 +260,7 @@ def evaluate(
                 shown = show(agent, folder, change, progress)
             _test_known(agent, mapper, names, folder, index, shown, seconds[folder.name], result)
             if keep_said:
-                result.said.append(_said(agent, mapper[0][index], folder, shown))
+                result.said.append(_forced_answers(agent, mapper[0][index], folder, shown))
         else:
             _test_hidden(agent, mapper[1], folder, change, progress, result)
     return result
@@ -268,16 +268,16 @@ def evaluate(
 
 def _index_of(agent: MeasurableAgent, name: str, modules: Sequence[Module]) -> int | None:
     """Return the index of the module that a name or `name@teacher` means, own modules first; None if unknown."""
-    found = agent.bank.held(name, agent.identity.public_key)
+    module = agent.bank.held(name, agent.identity.public_key)
     try:
-        found = found or agent.find(name)
+        module = module or agent.find(name)
     except AmbiguousTaskError as error:
         how = option("name=…", "the folder's name")
-        raise AmbiguousTaskError(f"{error}; of {name!r} it is said by {how} which is meant") from None
+        raise AmbiguousTaskError(f"{error}; choose one for {name!r} with {how}") from None
     except UnknownTaskError:
         return None
-    parts = {part.id for part in parts_of(found)}  # a link may have joined it with others
-    return next((i for i, module in enumerate(modules) if parts <= {p.id for p in parts_of(module)}), None)
+    parts = {part.id for part in parts_of(module)}  # a link may have merged it with other tasks
+    return next((i for i, other in enumerate(modules) if parts <= {p.id for p in parts_of(other)}), None)
 
 
 def open_measured(
@@ -317,13 +317,13 @@ def _test_known(
     mapped = mapper[1].map(shown.x)
     seen = agent.seen_by(module, shown.x, shown.images)
     answer_seconds = shown.seconds + time.perf_counter() - started
-    right_class = said_right(agent, module, folder, shown, seen)
+    right_class = right_answers(agent, module, folder, shown, seen)
     marks = Marks.of(right_class, mapped, index)
     right_task = mapped.task == index
-    confidence, said = _answers(agent, shown, mapped, modules, names, own=index)
+    confidence, answers = _answers(agent, shown, mapped, modules, names, own=index)
     result.novelty_known.append(mapped.novelty)
     result.confidence.append((confidence, right_task & right_class))
-    result.answers.append(_task_answers(agent, module, folder, shown, seen, (right_task, said, confidence)))
+    result.answers.append(_task_answers(agent, module, folder, shown, seen, (right_task, answers, confidence)))
     others, counts = np.unique(mapped.task[~right_task], return_counts=True)
     result.tasks.append(
         TaskResult(
@@ -370,10 +370,10 @@ def _task_answers(
     logits = agent.head(module).logits(seen)
     share = softmax(logits / module.card.temperature).max(axis=1).astype(np.float32)
     given = Outcome(classes, shown.images, labels, logits.argmax(axis=1), share)
-    right_task, said, confidence = final
+    right_task, answers, confidence = final
     guesses = np.where(right_task, given.guesses, OTHER)
     return TaskAnswers(
-        folder.name, given, Outcome(classes, shown.images, labels, guesses, confidence, tuple(said))
+        folder.name, given, Outcome(classes, shown.images, labels, guesses, confidence, tuple(answers))
     )
 
 
@@ -391,7 +391,7 @@ def _test_hidden(
     result.hidden.append(HiddenResult(folder.name, len(shown), float(mapped.unknown.mean())))
 
 
-def said_right(
+def right_answers(
     agent: MeasurableAgent, module: Module, folder: TaskImages, shown: Shown, seen: Floats
 ) -> NDArray[np.bool_]:
     """Return which images the task's own module classifies correctly; `seen` is the input of its head."""
@@ -455,7 +455,7 @@ def _answers(
     return stated, named
 
 
-def _said(agent: MeasurableAgent, module: Module, folder: TaskImages, shown: Shown) -> ForcedAnswers:
+def _forced_answers(agent: MeasurableAgent, module: Module, folder: TaskImages, shown: Shown) -> ForcedAnswers:
     together = "plain" if agent.config.support == "never" else agent.config.support
     alone, supported = (agent.answer_described(shown.x, shown.images, how) for how in ("never", together))
     labels = tuple(folder.classes[label] for label in shown.labels)

@@ -43,7 +43,7 @@ def data_hash(paths: Sequence[Path]) -> str:
 def _content(source: Source, name: str) -> bytes:
     try:
         return source.read(name)
-    except OSError:  # it is listed as unreadable where it is used
+    except OSError:  # reported as unreadable where it is used
         return b"unreadable"
 
 

@@ -87,7 +87,7 @@ def show_sound(
     if not len(kept):
         raise DataError(
             f"no test image of {folder.name!r} is left to measure on ({examined.findings[0].text}); "
-            "test on images that are not trained on, each in one class"
+            "test on images that were not used for training, each in one class only"
         )
     return _shown(agent, kept, seconds, len(tests) - len(kept)), (*findings, *examined.findings)
 
@@ -100,7 +100,9 @@ def _described(
     described = agent.backbone.describe(images, begin(progress, f"{name} (test)", len(images)))
     if not len(described.raw):
         reasons = "; ".join(f"{u.name}: {u.reason}" for u in described.unreadable[:3])
-        raise DataError(f"no test image of {name!r} can be read ({reasons}); mend or remove the test folder")
+        raise DataError(
+            f"no test image of {name!r} can be read ({reasons}); replace the files or remove the test folder"
+        )
     findings = unreadable([(bad.name, bad.reason) for bad in described.unreadable])
     return Part.of("test", images, split.labels, described), findings
 

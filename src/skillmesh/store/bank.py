@@ -103,19 +103,19 @@ class Bank:
         self._seen: object = None
         self._lock = FileLock(folder / ".lock", timeout=60, mode=PRIVATE)
         self.read_only = not os.access(folder if folder.exists() else folder.parent, os.W_OK)
-        with self._looking():
+        with self._locked_for_reading():
             if not self.read_only:
-                for abandoned in folder.glob(f"*{PARTIAL}"):  # whoever writes here has the lock that we hold now
+                for abandoned in folder.glob(f"*{PARTIAL}"):  # no writer is active: this process holds the lock
                     abandoned.unlink()
             self._refresh()
             self._drop_superseded()
 
     def refresh(self) -> bool:
         """Read what other processes have stored or removed; return whether the modules changed."""
-        if self._changed() == self._seen:
+        if self._folder_time() == self._seen:
             return False
         before = self._modules
-        with self._looking():
+        with self._locked_for_reading():
             self._refresh()
         return self._modules.keys() != before.keys()
 
@@ -137,12 +137,12 @@ class Bank:
         """
         _, at, teacher = task.rpartition("@")
         literal = not at or not self._teachers().names_someone(teacher)
-        found = self.taught(task) or [m for m in self if literal and m.card.task == task]
-        if len(found) == 1:
-            return found[0]
-        if found:
+        matches = self.taught(task) or [m for m in self if literal and m.card.task == task]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
             raise AmbiguousTaskError(
-                f"{len(found)} teachers taught {task!r}; say which: {', '.join(self.selectors(found))}"
+                f"{len(matches)} teachers taught {task!r}; say which: {', '.join(self.selectors(matches))}"
             )
         known = ", ".join(sorted({m.card.task for m in self})) or "none"
         raise UnknownTaskError(f"there is no task {task!r} here; known tasks: {known}")
@@ -175,7 +175,7 @@ class Bank:
 
     def check_module(self, module: Module) -> Module:
         """Return the module. Raise a `ModuleError` if it does not fit this bank."""
-        refuse_odd_names(self._fitting(module).card)  # not when a bank is opened: what it has from before stays
+        refuse_odd_names(self._fitting(module).card)  # only for new modules: a bank keeps those it holds
         return module
 
     def _fitting(self, module: Module) -> Module:
@@ -183,7 +183,7 @@ class Bank:
             raise BackboneMismatchError(
                 f"the module {module.card.task!r} was made for backbone {module.card.backbone} "
                 f"({module.card.backbone_name}), this agent's is {self.backbone}; modules work only on the "
-                "backbone that they were learned on"
+                "backbone that they were learned on; import it into an agent with that backbone"
             )
         self._refuse(module)
         return module
@@ -233,8 +233,8 @@ class Bank:
             self._lock.acquire()
         except (Timeout, OSError) as error:
             raise AgentError(
-                f"the bank {self.folder} cannot be locked ({error}); let the other command that uses it end, or "
-                "make the folder writable"
+                f"the bank {self.folder} cannot be locked ({error}); wait for the other command that uses it, "
+                "or make the folder writable"
             ) from error
         try:
             if refresh:
@@ -244,17 +244,17 @@ class Bank:
             self._lock.release()
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def _locked_for_reading(self) -> Iterator[None]:
         """Lock out writers while reading. A read-only bank is read without a lock."""
         with nullcontext() if self.read_only else self.locked(refresh=False):
             yield
 
-    def _changed(self) -> int:
+    def _folder_time(self) -> int:
         """Return the folder's modification time in ns, or 0 if a read-only home has no such folder."""
         return 0 if self.read_only and not self.folder.exists() else self.folder.stat().st_mtime_ns
 
     def _refresh(self) -> None:
-        changed = self._changed()
+        changed = self._folder_time()
         # File timestamps have a limited resolution: a second change within one step would go unnoticed.
         self._seen = changed if abs(time.time_ns() - changed) > TICK_NS else None
         on_disk = {path.stem: path for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
@@ -267,10 +267,12 @@ class Bank:
             try:
                 module = self._fitting(Module.load(path, specs_for))
                 if module.id != path.stem:
-                    raise ModuleError(f"{path.name} holds the module {module.id}; import it again under any name")
+                    raise ModuleError(
+                        f"{path.name} holds the module {module.id}, not that of its name; import it again"
+                    )
                 modules[module.id] = module
             except ModuleError as error:
-                if self.read_only and not path.exists():  # without a lock others may remove it meanwhile
+                if self.read_only and not path.exists():  # without a lock, another process may have removed it
                     continue
                 log.warning("a module in the bank cannot be used: %s: %s", path, error)
                 self.damaged.append(Damaged(path, error))
@@ -295,8 +297,8 @@ class Bank:
             write_whole(self._path(module_id), data, mode=PRIVATE)
         except OSError as error:
             raise AgentError(
-                f"cannot write to the bank {self.folder}: {error.strerror}; nothing was stored; make room or mend "
-                "the folder, then try again"
+                f"cannot write to the bank {self.folder}: {error.strerror}; nothing was stored; make room or make "
+                "the folder writable, then try again"
             ) from error
 
 
@@ -325,7 +327,7 @@ class Signing:
         return self._bank.held(task, self._identity.public_key)
 
     def refuse_to_learn(
-        self, task: str, told: dict[str, Any], replace: bool, classes: tuple[str, ...] = ("one", "two")
+        self, task: str, user_fields: dict[str, Any], replace: bool, classes: tuple[str, ...] = ("one", "two")
     ) -> None:
         """Raise an error before long work if the task's name is taken or its card would be refused."""
         self._ledger.refuse_unchangeable()
@@ -341,17 +343,17 @@ class Signing:
             "counts": (1,) * len(classes),
             "anchors": (self._config.anchor,),
         }
-        self.card(facts | told, dim=1, validation_images=0, temperature=1.0, version=1)
+        self.card(facts | user_fields, dim=1, validation_images=0, temperature=1.0, version=1)
 
     def refuse_composed(self, task: str) -> None:
         if self.own(task) is not None:
             raise TaskExistsError(
-                f"this agent has a task {task!r} already; compose under another name, or put this one in its "
-                f"place with {option('replace=True', '--replace')}"
+                f"this agent has a task {task!r} already; compose under another name, or replace it "
+                f"with {option('replace=True', '--replace')}"
             )
 
     def keep(
-        self, lesson: Lesson, told: dict[str, Any], *, replace: bool = False, older: Module | None = None
+        self, lesson: Lesson, user_fields: dict[str, Any], *, replace: bool = False, older: Module | None = None
     ) -> Module:
         """Sign a lesson, put it into the bank in place of the older version, and announce it.
 
@@ -360,30 +362,30 @@ class Signing:
         """
         task = lesson.facts["task"]
         with self._bank.locked():
-            standing = self.own(task)
-            if older is not None and (standing is None or standing.id != older.id):
+            current = self.own(task)
+            if older is not None and (current is None or current.id != older.id):
                 raise TaskExistsError(
-                    f"the task {task!r} was changed by another command meanwhile; nothing was stored; go on from "
-                    "what it is now with the same command"
+                    f"the task {task!r} was changed by another command meanwhile; nothing was stored; run the "
+                    "same command again to extend the new version"
                 )
-            if older is None and standing is not None and not replace:
+            if older is None and current is not None and not replace:
                 raise TaskExistsError(
-                    f"another command has learned the task {task!r} meanwhile, and that stays; give it another "
-                    f"name, or learn it again with {option('replace=True', '--replace')}"
+                    f"another command has learned the task {task!r} meanwhile, and its module stays; give this "
+                    f"one another name, or learn it again with {option('replace=True', '--replace')}"
                 )
-            made, data = self.sign(lesson, told)
+            signed, data = self.sign(lesson, user_fields)
             try:
-                module = self._bank.add(data, self._bank.check_module(made))
+                module = self._bank.add(data, self._bank.check_module(signed))
             except BaseException:
-                remove_validation(self._validation, made.id)
+                remove_validation(self._validation, signed.id)
                 raise
             # An unusable file may become usable again, with other settings or restored from a copy.
             unusable = {damaged.path.stem for damaged in self._bank.damaged}
             remove_other_validation(self._validation, {held.id for held in self._bank} | unusable)
-            self._tell_ledger(module, data)
+            self._announce(module, data)
         return module
 
-    def _tell_ledger(self, module: Module, data: bytes) -> None:
+    def _announce(self, module: Module, data: bytes) -> None:
         try:
             self._ledger.remember(Slot(module.card.teacher_key, module.card.task))
             notice = announce(module.card, module.id, data, self._identity)
@@ -394,12 +396,12 @@ class Signing:
                 f"node next runs here: {error}"
             ) from error
 
-    def sign(self, lesson: Lesson, told: dict[str, Any]) -> tuple[Module, bytes]:
+    def sign(self, lesson: Lesson, user_fields: dict[str, Any]) -> tuple[Module, bytes]:
         """Return a signed module and its bytes. Its validation descriptors are stored in the agent's home."""
-        card = self.card(lesson.facts | told, version=self._next_version(lesson.facts["task"]))
-        made, data = Module.create(card, lesson.tensors, self._identity, specs_for)
-        save_validation(self._validation, made.id, lesson.validation, lesson.validation_labels)
-        return made, data
+        card = self.card(lesson.facts | user_fields, version=self._next_version(lesson.facts["task"]))
+        module, data = Module.create(card, lesson.tensors, self._identity, specs_for)
+        save_validation(self._validation, module.id, lesson.validation, lesson.validation_labels)
+        return module, data
 
     def card(self, facts: dict[str, Any], **rest: Any) -> Card:
         """Return the card of an own module. Errors in fields that the user chose use the names in `CHOSEN`."""
@@ -433,6 +435,6 @@ class Signing:
         return max(older.card.version if older else 0, self._ledger.latest_version(slot)) + 1
 
 
-def told(licence: str | None, note: str | None, tags: Sequence[str]) -> dict[str, Any]:
+def fields_of_user(licence: str | None, note: str | None, tags: Sequence[str]) -> dict[str, Any]:
     """Return the card fields that the user gives."""
     return {"licence": licence, "note": note, "tags": tuple(sorted(set(tags))) or None}

@@ -48,7 +48,9 @@ def home_folder(home: str | Path | None = None) -> Path:
     """Return `home`, or else the folder that `SKILLMESH_HOME` names, or else the user's data folder."""
     folder = Path(home or os.environ.get("SKILLMESH_HOME") or _usual_home())
     if too_long(folder):
-        raise AgentError(f"{str(folder)[:80]}… is too long for a home; expected parts of at most 255 bytes each")
+        raise AgentError(
+            f"{str(folder)[:80]}… is too long for a home; expected parts of at most 255 bytes each; choose another"
+        )
     return folder
 
 
@@ -75,7 +77,7 @@ def create_home(home: Path, **settings: Any) -> None:
         if calibration is not None:
             write_whole(home / CALIBRATION_FILE, Path(calibration).read_bytes(), mode=PRIVATE)
     except OSError as error:
-        raise AgentError(f"cannot make an agent at {home}: {error.strerror}; name another home") from error
+        raise AgentError(f"cannot create an agent at {home}: {error.strerror}; name another home") from error
     if not (home / KEY_FILE).exists():
         Identity.create(config.name).save(home / KEY_FILE)
     config.save(home)
@@ -90,7 +92,7 @@ def put_in_order(home: Path) -> None:
     """
     if not os.access(home, os.W_OK):
         return
-    for folder in (home, *(home / name for name in FOLDERS if name != "bank")):  # a bank looks after itself
+    for folder in (home, *(home / name for name in FOLDERS if name != "bank")):  # `Bank` cleans its own folder
         remove_abandoned(folder, in_home=True)
     if close_to_others(home):
         log.warning("%s could be read by other users of this machine; it is closed to them now", home)
@@ -113,12 +115,12 @@ def close_to_others(home: Path) -> bool:
 
 def _close(path: Path) -> bool:
     try:
-        found = path.lstat()
-        if stat.S_ISLNK(found.st_mode) or not found.st_mode & OTHERS or found.st_uid != os.geteuid():
+        info = path.lstat()
+        if stat.S_ISLNK(info.st_mode) or not info.st_mode & OTHERS or info.st_uid != os.geteuid():
             return False
-        path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)
+        path.chmod(stat.S_IMODE(info.st_mode) & ~OTHERS)
         return True
-    except OSError:  # gone meanwhile, or no file system with permissions
+    except OSError:  # the file was removed meanwhile, or the file system has no permissions
         return False
 
 
@@ -166,14 +168,18 @@ def save_validation(folder: Path, module_id: str, x: Floats, labels: Labels) -> 
     """Store a task's validation descriptors. A failure is only logged: the module's probes replace them later."""
     from safetensors.numpy import save as serialise
 
-    rows = _evenly(len(x))
+    rows = _even_rows(len(x))
     values, scale = quantise_rows(x[rows])
     tensors: Tensors = {"x": values, "x.scale": scale, "label": labels[rows].astype(np.int32)}
     try:
         make_folder(folder)
         write_whole(_path(folder, module_id), serialise(tensors), mode=PRIVATE)
     except OSError as error:
-        log.warning("validation descriptors are not kept in %s: %s", folder, error)
+        log.warning(
+            "validation descriptors are not kept in %s: %s; the task's probes are used in their place",
+            folder,
+            error,
+        )
 
 
 def load_validation(folder: Path, modules: Iterable[Module]) -> list[OwnValidation]:
@@ -197,7 +203,7 @@ def _path(folder: Path, module_id: str) -> Path:
     return folder / f"{module_id}.safetensors"
 
 
-def _evenly(count: int) -> NDArray[np.int64]:
+def _even_rows(count: int) -> NDArray[np.int64]:
     """Return at most `MAX_IMAGES` evenly spaced rows. Rows are sorted by class, so every class keeps its share."""
     kept = min(count, MAX_IMAGES)
     return np.arange(kept) * count // max(kept, 1)
@@ -213,7 +219,7 @@ def _read(folder: Path, module: Module) -> OwnValidation:
         _check(x, labels, module)
         return OwnValidation(module, x, labels)
     except (OSError, SafetensorError, KeyError, ValueError, IndexError) as error:
-        log.info("the probes of %r stand in for its validation images: %s", module.card.task, error)
+        log.info("using the probes of %r in place of its validation images: %s", module.card.task, error)
         return OwnValidation(module, read_probes(module.tensors, module.card.dim), None)
 
 

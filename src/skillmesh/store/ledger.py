@@ -81,7 +81,7 @@ TABLES = ("notices", "links")
 _DAMAGE = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_ERROR,  # other tables or columns than ours
+    sqlite3.SQLITE_ERROR,  # tables or columns that are not the ledger's
     sqlite3.SQLITE_FORMAT,
     sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_CONSTRAINT,
@@ -193,7 +193,7 @@ class Ledger:
         try:
             if not _size(path) and (expected or new_beside(path)):
                 raise self._damaged("is empty" if path.exists() else "is missing")
-            if _is_something_else(path):  # SQLite would remove the changes that lie beside it
+            if _is_no_database(path):  # SQLite would remove the log of changes beside it
                 raise self._damaged("is damaged: file is not a database")
             self._open()
         except LedgerDamagedError:
@@ -224,7 +224,7 @@ class Ledger:
 
     def as_bytes(self) -> bytes:
         """Return the whole ledger as the bytes of a file."""
-        with self._guard, self._explained():
+        with self._guard, self._explaining_errors():
             return self._database.serialize()
 
     # Notices.
@@ -240,11 +240,11 @@ class Ledger:
             return self._view[1] if self._view else NOTHING
 
     def _current(self) -> LedgerView:
-        with self._explained():
+        with self._explaining_errors():
             version = self._database.execute("PRAGMA data_version").fetchone()[0]
             state = (version, self._changes, self.open_trust)
             if self._view is None or self._view[0] != state:
-                self._database.execute("BEGIN")  # all tables as they are at one moment
+                self._database.execute("BEGIN")  # reads all tables as of one moment
                 try:
                     self._view = state, self._read()
                 finally:
@@ -255,12 +255,12 @@ class Ledger:
     def merge(self, notices: Iterable[Notice], heard_from: str) -> list[Notice]:
         """Store notices whose signatures were checked; return the trusted ones that are new and were kept."""
         with self._changing():
-            self._unlisted = self._count_unlisted()  # once: counting for each would take most of the time
-            news = [notice for notice in notices if self._merge_one(notice, heard_from)]
-            for teacher in {notice.teacher_key for notice in news}:
-                self._thin(teacher)
-            standing = self._standing()
-        return [notice for notice in news if notice.digest in standing]
+            self._unlisted = self._count_unlisted()  # once, since counting for each notice is slow
+            added = [notice for notice in notices if self._merge_one(notice, heard_from)]
+            for teacher in {notice.teacher_key for notice in added}:
+                self._limit_slots(teacher)
+            current = self._current_digests()
+        return [notice for notice in added if notice.digest in current]
 
     def latest_version(self, slot: Slot) -> int:
         """Return the highest version ever received for this slot, or 0 if there is none."""
@@ -287,7 +287,7 @@ class Ledger:
                 "WHERE excluded.name != ''",
                 (key, name, now()),
             )
-            self._thin(key)
+            self._limit_slots(key)
 
     def distrust(self, key: str) -> None:
         with self._changing():
@@ -307,7 +307,7 @@ class Ledger:
         with self._changing():
             row = (module_id, choice, reason[:1000], now())
             self._database.execute("INSERT OR REPLACE INTO choices VALUES (?, ?, ?, ?)", row)
-            if choice == "refused":  # those whose notices stand are kept, or they would be fetched again
+            if choice == "refused":  # those with current notices are kept, or they would be fetched again
                 self._database.execute(
                     "DELETE FROM choices WHERE id IN (SELECT id FROM choices WHERE id != ?1 "
                     "AND choice = 'refused' AND id NOT IN (SELECT digest FROM notices) AND reason NOT LIKE ?2 "
@@ -342,12 +342,12 @@ class Ledger:
     # Addresses of other agents.
 
     def addresses(self) -> dict[str, list[str]]:
-        with self._guard, self._explained():
+        with self._guard, self._explaining_errors():
             rows = self._database.execute("SELECT agent, locator FROM addresses ORDER BY agent, since DESC")
-            found: dict[str, list[str]] = {}
+            addresses: dict[str, list[str]] = {}
             for agent, locator in rows:
-                found.setdefault(agent, []).append(locator)
-            return found
+                addresses.setdefault(agent, []).append(locator)
+            return addresses
 
     def note_addresses(self, agent: str, locators: Iterable[str]) -> None:
         """Store the addresses at which an agent says it listens, in place of its earlier ones."""
@@ -366,20 +366,20 @@ class Ledger:
     # Storage.
 
     def _open(self) -> None:
-        with self._explained():
-            there = _size(self.path) > 0
-            if os.access(self.path if there else self.path.parent, os.W_OK) or not self.path.parent.is_dir():
+        with self._explaining_errors():
+            exists = _size(self.path) > 0
+            if os.access(self.path if exists else self.path.parent, os.W_OK) or not self.path.parent.is_dir():
                 try:
                     self._open_to_write()
                     return
                 except sqlite3.OperationalError as error:
-                    if not there or error.sqlite_errorcode & 0xFF not in _NO_WRITING:
+                    if not exists or error.sqlite_errorcode & 0xFF not in _NO_WRITING:
                         raise
                     self._unwritable = str(error)
-            self._unwritable = self._unwritable or "it can only be read"
+            self._unwritable = self._unwritable or "it is read-only"
             self._database.close()
             self._database = self._copy()
-            self._forget_claims()
+            self._clear_claimed_names()
 
     def _open_to_write(self) -> None:
         if not self.path.exists():
@@ -388,12 +388,12 @@ class Ledger:
                 write_whole(self.path, _memory().serialize(), mode=PRIVATE, new=True)
         self._database.close()
         self._database = _connect(str(self.path))
-        self._log_ahead()
+        self._use_write_ahead_log()
         self._database.execute("PRAGMA synchronous=FULL")
         self._database.execute("PRAGMA wal_autocheckpoint=200")
         self._database.execute("PRAGMA journal_size_limit=1000000")
         self._database.executescript(_SCHEMA)
-        self._forget_claims()
+        self._clear_claimed_names()
 
     def _copy(self) -> sqlite3.Connection:
         """Return an in-memory copy of the ledger, with any tables that an older release did not create."""
@@ -407,7 +407,7 @@ class Ledger:
         memory.executescript(_SCHEMA)
         return memory
 
-    def _log_ahead(self) -> None:
+    def _use_write_ahead_log(self) -> None:
         """Let readers and a writer work at once. Retry, as SQLite refuses one of two that open a new ledger."""
         deadline = time.monotonic() + WAIT
         while True:
@@ -419,7 +419,7 @@ class Ledger:
                     raise
                 time.sleep(0.01)
 
-    def _forget_claims(self) -> None:
+    def _clear_claimed_names(self) -> None:
         """Clear names that no user gave: the first release stored a teacher's claimed name or key instead."""
         if self._database.execute("PRAGMA user_version").fetchone()[0] >= NAMES_ARE_GIVEN:
             return
@@ -432,19 +432,19 @@ class Ledger:
             self._database.execute(f"PRAGMA user_version = {NAMES_ARE_GIVEN}")
 
     def _merge_one(self, notice: Notice, heard_from: str) -> bool:
-        standing = self._at(notice.slot)
-        if standing is not None and standing.rank >= notice.rank:
+        current = self._at(notice.slot)
+        if current is not None and current.rank >= notice.rank:
             return False
         trusted = self._trusted_now(notice.teacher_key)
-        if standing is None and self._is_full(notice.teacher_key, trusted):
+        if current is None and self._is_full(notice.teacher_key, trusted):
             return False
         row = (*notice.slot, notice.digest, _order_key(notice.slot), notice.encode(), heard_from)
         self._database.execute(f"INSERT OR REPLACE INTO {_table(notice.slot)} VALUES (?, ?, ?, ?, ?, ?)", row)
-        self._unlisted += standing is None
+        self._unlisted += current is None
         self._decoded[notice.digest] = notice  # its signature was checked
         return trusted
 
-    def _thin(self, teacher: str) -> None:
+    def _limit_slots(self, teacher: str) -> None:
         if self.per_teacher is None or teacher == self.own_key:
             return
         for table in TABLES:
@@ -454,7 +454,7 @@ class Ledger:
                 (teacher, self.per_teacher),
             )
 
-    def _standing(self) -> set[str]:
+    def _current_digests(self) -> set[str]:
         both = "SELECT digest FROM notices UNION ALL SELECT digest FROM links"
         return {digest for (digest,) in self._database.execute(both)}
 
@@ -462,7 +462,7 @@ class Ledger:
         """Return a slot's current notice for a decision. Raise an error if the ledger is damaged."""
         with self._guard:
             self._refuse_damaged()
-            with self._explained():
+            with self._explaining_errors():
                 return self._at(slot)
 
     def _at(self, slot: Slot) -> Notice | None:
@@ -515,7 +515,7 @@ class Ledger:
         """Return rows of two strings. Raise an error for other types, which a damaged file may hold."""
         rows: list[tuple[str, str]] = self._database.execute(query).fetchall()
         if not all(isinstance(value, str) for row in rows for value in row):
-            raise self._damaged("is damaged: it holds bytes or numbers in the place of text")
+            raise self._damaged("is damaged: it holds bytes or numbers instead of text")
         return rows
 
     def _sorted(
@@ -537,7 +537,7 @@ class Ledger:
                 self._decoded[digest] = decode(data)
             except ModuleError as error:
                 # The error's own advice is for receiving a notice from a peer, so it is kept only as the cause.
-                raise self._damaged("is damaged: a notice in it is not as its teacher signed it") from error
+                raise self._damaged("is damaged: a notice in it is not what its teacher signed") from error
         return self._decoded[digest]
 
     @contextmanager
@@ -550,7 +550,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._guard, self._explained():
+        with self._guard, self._explaining_errors():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -562,7 +562,7 @@ class Ledger:
             self._changes += 1
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explaining_errors(self) -> Iterator[None]:
         try:
             with _errors_as_text():
                 yield
@@ -605,7 +605,7 @@ class Ledger:
             self._warned = True
             command = f"`skillmesh --home {shlex.quote(str(self.path.parent))} repair`"
             log.warning(
-                "%s; going on without it: trust, given names and merged tasks are not known; %s builds a new one",
+                "%s; continuing without it: trust, given names and merged tasks are unknown; %s builds a new one",
                 self.damage,
                 command,
             )
@@ -615,7 +615,7 @@ class Ledger:
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a ledger's file without changing it or creating files beside it. Needs no write permission."""
     wal, shm = (path.with_name(path.name + ending) for ending in BESIDE[1:])
-    if _size(wal) and not shm.exists():  # it was copied or moved without: SQLite has to read all of it anew
+    if _size(wal) and not shm.exists():  # copied or moved without it: SQLite has to read the whole log
         with TemporaryDirectory(prefix="skillmesh-ledger-") as folder:
             for file in (path, wal):
                 shutil.copyfile(file, Path(folder) / file.name)
@@ -647,11 +647,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _is_something_else(path: Path) -> bool:
+def _is_no_database(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) not in (MAGIC, b"")
-    except OSError:  # missing, or not to be read: SQLite says so
+    except OSError:  # missing or unreadable: SQLite reports it
         return False
 
 
@@ -676,7 +676,7 @@ def unreadable(path: Path, error: Exception) -> AgentError:
     except OSError as reason:
         why = reason.strerror or why
     return AgentError(
-        f"the ledger {path} cannot be read: {why}; nothing in it was changed; use it as the user whose it is, "
+        f"the ledger {path} cannot be read: {why}; nothing in it was changed; run as the user who owns it, "
         "make its folder writable, or close other programs if too many files are open, then try again"
     )
 
@@ -711,8 +711,8 @@ def _table(slot: Slot) -> str:
     return "links" if slot.task.startswith(LINK) else "notices"
 
 
-def _only_links(found: Mapping[Slot, Notice]) -> dict[Slot, Link]:
-    return {slot: notice for slot, notice in found.items() if isinstance(notice, Link)}
+def _only_links(notices: Mapping[Slot, Notice]) -> dict[Slot, Link]:
+    return {slot: notice for slot, notice in notices.items() if isinstance(notice, Link)}
 
 
 def _order_key(slot: Slot) -> str:

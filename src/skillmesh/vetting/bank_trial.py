@@ -48,7 +48,7 @@ class Case:
     def only(self, rows: Flags) -> Case:
         return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
 
-    def said_by(self, winner: Module) -> CaseAnswers:
+    def count_answers(self, winner: Module) -> CaseAnswers:
         """Count the answers that a module's head gives from the descriptors, and how many of them are right.
 
         A second teacher of `Spring_Rolls` may call the class `spring roll`. If one of the two teachers
@@ -58,9 +58,9 @@ class Case:
         if winner.card.adapted:
             return CaseAnswers(0, 0)
         here, there = union([self.module.card.classes, winner.card.classes]).places
-        said = there[_said(winner, self.x)]
-        names = int(np.sum(np.isin(said, here)))
-        return CaseAnswers(names if self.labels is None else int(np.sum(said == here[self.labels])), names)
+        answered = there[_predicted(winner, self.x)]
+        names = int(np.sum(np.isin(answered, here)))
+        return CaseAnswers(names if self.labels is None else int(np.sum(answered == here[self.labels])), names)
 
     @property
     def error(self) -> float:
@@ -82,7 +82,7 @@ class Result:
 
 
 @dataclass
-class Taken:
+class WrongAnswers:
     """Number of other teachers' images that a teacher's modules answer wrongly, and of errors excused."""
 
     wrong: int = 0
@@ -99,11 +99,11 @@ class Tried:
     """Results on the agent's own images, by module id."""
     others: dict[str, Result]
     """Results on the probes of other teachers, by module id."""
-    taken: dict[tuple[str, bool], Taken]
+    wrong_answers: dict[tuple[str, bool], WrongAnswers]
     """Wrong answers by the teacher's key, and by whether the images are the agent's own."""
     claims: Indices
     """Index of the module that claims each background image; −1 where the image is unknown."""
-    met: dict[tuple[str, str], int] = field(default_factory=dict)
+    shared_names: dict[tuple[str, str], int] = field(default_factory=dict)
     """Number of images of one of the agent's own tasks that another teacher's module answers with one of the
     task's class names, right or wrong; by the module's id and the own task's id."""
 
@@ -128,39 +128,40 @@ class BankTrial:
         probed = iter(_split(trial.probed, [_probes(module) for module in modules]))
         kept = iter(_split(own, [len(case.x) for case in cases if case.own]))
         results: dict[bool, dict[str, Result]] = {True: {}, False: {}}
-        taken: dict[tuple[str, bool], Taken] = defaultdict(Taken)
-        met: dict[tuple[str, str], int] = {}
+        wrong_answers: dict[tuple[str, bool], WrongAnswers] = defaultdict(WrongAnswers)
+        shared_names: dict[tuple[str, str], int] = {}
         for case, steps_back in zip(cases, mapper.steps_back, strict=True):
-            on_probes = next(probed)  # the mapper has been asked about these while it was built
+            on_probes = next(probed)  # the mapper scored these when it was built
             if steps_back and not case.own:
-                continue  # its probes are its sources', who may call them by other names
-            won, unsaid = next(kept) if case.own else on_probes
-            results[case.own][case.module.id] = _marked(case, modules, won, unsaid, taken, met)
-        claimants, strange = next(kept)
-        claims = np.where(strange, -1, claimants)
-        return Tried(modules, mapper, results[True], results[False], dict(taken), claims, met)
+                continue  # its probes come from its sources, which may use other class names
+            won, unknown = next(kept) if case.own else on_probes
+            results[case.own][case.module.id] = _marked(case, modules, won, unknown, wrong_answers, shared_names)
+        claimants, unknown_background = next(kept)
+        claims = np.where(unknown_background, -1, claimants)
+        return Tried(modules, mapper, results[True], results[False], dict(wrong_answers), claims, shared_names)
 
     def own_results(self, modules: list[Module], together: Mapping[str, Indices]) -> dict[str, list[Result]]:
         """Return results on the agent's own images by module id: whole task, each class, `together` classes."""
         mapper = Mapper(modules, self.kind, self.prior)
-        found: dict[str, list[Result]] = {}
+        results: dict[str, list[Result]] = {}
+        wrong_answers: dict[tuple[str, bool], WrongAnswers] = defaultdict(WrongAnswers)  # not used here
         for module_id, kept in self._own.items():
             case = self._case(kept.module)
             mapped = mapper.map(case.x)
             labels = np.full(len(case.x), -1) if case.labels is None else case.labels
             groups = [np.unique(labels), *np.unique(labels), together.get(module_id, [])]
-            found[module_id] = [
-                _marked(case.only(rows), modules, mapped.task[rows], mapped.unknown[rows], defaultdict(Taken), {})
+            results[module_id] = [
+                _marked(case.only(rows), modules, mapped.task[rows], mapped.unknown[rows], wrong_answers, {})
                 for rows in (np.isin(labels, group) for group in groups)
             ]
-        return found
+        return results
 
     def _case(self, module: Module) -> Case:
         kept = self._own.get(module.id)
         x = kept.x if kept else read_probes(module.tensors, module.card.dim)
         labels = kept.labels if kept else None
         if labels is None and not module.card.adapted:
-            labels = _said(module, x)
+            labels = _predicted(module, x)
         return Case(module, kept is not None, x, labels)
 
 
@@ -179,32 +180,32 @@ def _marked(
     modules: list[Module],
     winners: Indices,
     unknown: Flags,
-    taken: dict[tuple[str, bool], Taken],
-    met: dict[tuple[str, str], int],
+    wrong_answers: dict[tuple[str, bool], WrongAnswers],
+    shared_names: dict[tuple[str, str], int],
 ) -> Result:
-    """Mark one case, and add its wrong answers to the accounts in `taken` of the teachers who gave them."""
+    """Mark one case, and add its wrong answers to those of the teachers who gave them."""
     right, excused = 0, 0.0
     for index in np.unique(winners):
         rows, winner = winners == index, modules[index]
         count = int(rows.sum())
-        if winner == case.module and winner.card.adapted:  # it is believed on its own case, and on no other
+        if winner == case.module and winner.card.adapted:  # adapted heads are trusted only on their own case
             right += count
             continue
-        hits, names = case.only(rows).said_by(winner)
+        hits, names = case.only(rows).count_answers(winner)
         equivalent = 0 if winner == case.module else names
         right, excused = right + hits, excused + case.error * equivalent
         if winner.card.teacher_key != case.module.card.teacher_key:
-            account = taken[winner.card.teacher_key, case.own]
+            account = wrong_answers[winner.card.teacher_key, case.own]
             account.wrong += count - hits
             account.excused += case.error * equivalent
             if case.own:
-                met[winner.id, case.module.id] = equivalent
+                shared_names[winner.id, case.module.id] = equivalent
     return Result(len(winners), right, int(np.sum(~unknown)), excused)
 
 
-def _said(module: Module, x: Floats) -> Indices:
-    found: Indices = Head.read(module.tensors).logits(x).argmax(axis=1)
-    return found
+def _predicted(module: Module, x: Floats) -> Indices:
+    predicted: Indices = Head.read(module.tensors).logits(x).argmax(axis=1)
+    return predicted
 
 
 # The rules for whether newcomers make a bank worse. Each has a tolerance, because there are few images.
@@ -252,13 +253,13 @@ def _more_than_each(images: int, rate: float) -> NDArray[np.float64]:
 def harm(before: Tried, after: Tried, newcomers: list[Module], max_claim: float) -> str | None:
     """Return a sentence with figures on how newcomers make a bank worse, or None if they do not."""
     known = dict(before.others)
-    if len(newcomers) > 1:  # nor may one of them take what another brings
+    if len(newcomers) > 1:  # no newcomer may take another newcomer's images
         known |= {m.id: _undisturbed(after.others[m.id]) for m in newcomers if m.id in after.others}
     return (
         _loss(before.own, after, OWN_IMAGES)
         or _loss(known, after, PROBES)
         or _claim(before, after, newcomers, max_claim)
-        or _greed(before, after, newcomers)
+        or _wrong_by_teacher(before, after, newcomers)
     )
 
 
@@ -324,12 +325,12 @@ def _claim(before: Tried, after: Tried, newcomers: list[Module], max_claim: floa
     return None
 
 
-def _greed(before: Tried, after: Tried, newcomers: list[Module]) -> str | None:
+def _wrong_by_teacher(before: Tried, after: Tried, newcomers: list[Module]) -> str | None:
     """Check all modules of a teacher together: many must not take bit by bit what a single one may not."""
     for teacher in sorted({m.card.teacher_key for m in newcomers}):
         count = sum(m.card.teacher_key == teacher for m in after.modules)
         for own, what in ((True, OWN_IMAGES), (False, PROBES)):
-            old, new = (tried.taken.get((teacher, own), Taken()) for tried in (before, after))
+            old, new = (tried.wrong_answers.get((teacher, own), WrongAnswers()) for tried in (before, after))
             images = _images_of_others(after, teacher, own)
             allowed = tolerance(images, min(count * LOSS, TASK_LOSS), new.excused)
             if new.wrong > max(allowed, old.wrong):

@@ -48,24 +48,24 @@ def gaussians_of(parts: Sequence[Module], kind: str) -> list[Gaussians]:
 def disagreement(parts: Sequence[Module], prior: Prior) -> tuple[int, int]:
     """Return how many classes of one name in two parts were compared, and how many lie nearer to another class.
 
-    Both directions of comparison count. With more than two parts, the pair that agrees the least counts.
+    Both directions of pair count. With more than two parts, the pair that agrees the least counts.
     """
     worst = (0, 0)
-    for seen in _compared(parts, prior).values():
-        compared, astray = seen.there.size + seen.back.size, int(seen.there.sum() + seen.back.sum())
-        if compared and astray * max(worst[0], 1) >= worst[1] * compared:
-            worst = compared, astray
+    for pair in _compared(parts, prior).values():
+        compared, misplaced = pair.there.size + pair.back.size, int(pair.there.sum() + pair.back.sum())
+        if compared and misplaced * max(worst[0], 1) >= worst[1] * compared:
+            worst = compared, misplaced
     return worst
 
 
 def disputed(parts: Sequence[Module], index: int, prior: Prior) -> Places:
     """Return the classes of part `index` that, in either direction, lie nearer to a class of another name."""
-    found = np.zeros(len(parts[index].card.classes), dtype=np.bool_)
+    is_disputed = np.zeros(len(parts[index].card.classes), dtype=np.bool_)
     places = union([part.card.classes for part in parts]).places
-    for (i, j), seen in _compared(parts, prior).items():
+    for (i, j), pair in _compared(parts, prior).items():
         if index in (i, j):
-            found |= np.isin(places[index], seen.places[seen.there | seen.back])
-    return np.flatnonzero(found)
+            is_disputed |= np.isin(places[index], pair.places[pair.there | pair.back])
+    return np.flatnonzero(is_disputed)
 
 
 class _Compared(NamedTuple):
@@ -79,21 +79,21 @@ class _Compared(NamedTuple):
 def _compared(parts: Sequence[Module], prior: Prior) -> dict[tuple[int, int], _Compared]:
     """Compare all pairs of parts; each part's closed-form head is computed once."""
     places = union([part.card.classes for part in parts]).places
-    known = gaussians_of(parts, shared_kinds(parts)[0])
-    precision = pooled_precision(known, prior)
-    closed = [closed_form(part.means, precision) for part in known]
+    gaussians = gaussians_of(parts, shared_kinds(parts)[0])
+    precision = pooled_precision(gaussians, prior)
+    heads = [closed_form(part.means, precision) for part in gaussians]
 
-    def astray(i: int, j: int, shared: Places) -> NDArray[np.bool_]:
+    def misplaced(i: int, j: int, shared: Places) -> NDArray[np.bool_]:
         rows = [places[i].tolist().index(place) for place in shared]
-        return np.asarray(places[j][closed[j].logits(known[i].means[rows]).argmax(axis=1)] != shared)
+        return np.asarray(places[j][heads[j].logits(gaussians[i].means[rows]).argmax(axis=1)] != shared)
 
-    found = {}
+    comparisons = {}
     for i, j in combinations(range(len(parts)), 2):
         shared = np.intersect1d(places[i], places[j])
         if len(shared):
             shared = shared[:: -(-len(shared) // COMPARED)]
-            found[i, j] = _Compared(shared, astray(i, j, shared), astray(j, i, shared))
-    return found
+            comparisons[i, j] = _Compared(shared, misplaced(i, j, shared), misplaced(j, i, shared))
+    return comparisons
 
 
 # Checks of a module by itself, before it joins a bank: a few bounds that no honest teacher comes near.
@@ -153,7 +153,7 @@ class Figures:
         low, high = KINDS[self.kind].usual_novelty
         if self.oddity is not None and not low <= self.oddity <= high:
             return (
-                f"its probes are not of its classes: their novelty is {self.oddity:.3g} in the middle, "
+                f"its probes are not of its classes: their median novelty is {self.oddity:.3g}, "
                 f"expected {low:g} to {high:g}"
             )
         if self.claim > (most := KINDS[self.kind].most_claimed):
@@ -181,13 +181,13 @@ def figures_of(module: Module, kind: str, prior: Prior, background: Floats) -> F
 
 
 def _certainty(module: Module, background: Floats) -> float:
-    if module.card.head_dim != module.card.dim:  # it looks at more than descriptors
+    if module.card.head_dim != module.card.dim:  # its input is wider than descriptors
         return 0.0
     logits = np.sort(Head.read(module.tensors).logits(background) / module.card.temperature, axis=1)
     return float(np.median(logits[:, -1] - logits[:, -2]))
 
 
-MET_IMAGES, MET_SHARE = 3, 0.1
+SAME_TASK_IMAGES, SAME_TASK_SHARE = 3, 0.1
 """Fewest images, and smallest share, of an own task that a newcomer answers to count as its second teacher."""
 MISNAMED = 0.5
 """Largest share of the names both teach that may lie nearer to a class of another name, 0 to 1."""
@@ -239,11 +239,11 @@ class Quarantine:
         before = self._before(base, mapper if len(base) == len(live) else None)
         accepted, complaints, after = self._admit(before, candidates)
         modules = in_order(_without_replaced(live, accepted) + accepted)
-        if modules != after.modules:  # a successor was held: the older version is back
+        if modules != after.modules:  # a newer version was held: the older one stays
             after = self._trial.run(modules)
-        everyone = sorted(held + complaints, key=lambda h: (h.module.content_id, h.module.id))
+        all_held = sorted(held + complaints, key=lambda h: (h.module.content_id, h.module.id))
         self._last = replace(after, mapper=None)
-        return Verdict(tuple(in_order(accepted)), tuple(everyone), modules, after.mapper)
+        return Verdict(tuple(in_order(accepted)), tuple(all_held), modules, after.mapper)
 
     def _before(self, base: list[Module], mapper: Mapper | None) -> Tried:
         """Return the bank's results without the newcomers: the last results if they are of the same modules."""
@@ -291,11 +291,11 @@ class Quarantine:
         """
         sources = {source for module in newcomers for source, _ in module.card.origins} - before.own.keys()
         rest = [module for module in before.modules if module.id not in sources]
-        left = [module for module in newcomers if module.id not in sources]
-        if len(rest) + len(left) == len(before.modules) + len(newcomers) or not before.own:
+        remaining = [module for module in newcomers if module.id not in sources]
+        if len(rest) + len(remaining) == len(before.modules) + len(newcomers) or not before.own:
             return None
-        reason = own_loss(self._trial.run(rest), self._trial.run(in_order(rest + left)))
-        return None if reason is None else f"were it not for the tasks that it is composed of: {reason}"
+        reason = own_loss(self._trial.run(rest), self._trial.run(in_order(rest + remaining)))
+        return None if reason is None else f"without the tasks that it is composed of: {reason}"
 
     def _misnamed(self, after: Tried, newcomers: list[Module]) -> str | None:
         """Return a complaint if a newcomer uses the class names of one of the agent's own tasks for other classes.
@@ -307,15 +307,15 @@ class Quarantine:
         if not KINDS[self._trial.kind].adds_up:
             return None
         by_id = {module.id: module for module in after.modules}
-        for (newcomer, own), images in sorted(after.met.items()):
-            few = images < max(MET_IMAGES, MET_SHARE * after.own[own].images)
+        for (newcomer, own), images in sorted(after.shared_names.items()):
+            few = images < max(SAME_TASK_IMAGES, SAME_TASK_SHARE * after.own[own].images)
             if few or newcomer not in {module.id for module in newcomers}:
                 continue
-            compared, astray = disagreement([by_id[own], by_id[newcomer]], self._trial.prior)
-            if astray > MISNAMED * compared:
+            compared, misplaced = disagreement([by_id[own], by_id[newcomer]], self._trial.prior)
+            if misplaced > MISNAMED * compared:
                 return (
-                    f"it has names of the agent's own {by_id[own].card.task!r} for other classes than these: "
-                    f"{astray} of {compared} lie nearer to a class of another name, expected at most "
+                    f"it uses class names of the agent's own {by_id[own].card.task!r} for other classes: "
+                    f"{misplaced} of {compared} lie nearer to a class of another name, expected at most "
                     f"{int(MISNAMED * compared)}"
                 )
         return None

@@ -14,7 +14,7 @@ from skillmesh.numerics.arrays import counted
 from skillmesh.numerics.process import begin
 from skillmesh_challenge.baselines.data import BaselineTask
 from skillmesh_challenge.baselines.learner import Learner
-from skillmesh_challenge.entries import FLEW_APART, Learned, Step, TaskAtStep
+from skillmesh_challenge.entries import DIVERGED, Learned, Step, TaskAtStep
 from skillmesh_challenge.errors import RunError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _learn(learner: Learner, stage: Stage, task: BaselineTask, before: Sequence[
         module_bytes=sum(parts.values()),
         parts=parts,
         cpu_seconds=round(time.process_time() - cpu, 3),
-        notes=() if learner.finite() else (FLEW_APART,),
+        notes=() if learner.finite() else (DIVERGED,),
     )
     _save(learner, stage, position + 1)
     stage.keep_learned(learned)

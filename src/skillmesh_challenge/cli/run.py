@@ -31,9 +31,12 @@ def run(
             help="Number of agents; several numbers make a sweep.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option("--method", metavar="NAME|FILE.toml", help="See `methods`.")] = "sketch",
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME|FILE.toml", help="Method; `challenge methods` lists them.")
+    ] = "sketch",
     assign: Annotated[
-        str, typer.Option("--assign", metavar="order|round-robin|balanced|FILE", help="Which agent learns what.")
+        str,
+        typer.Option("--assign", metavar="order|round-robin|balanced|FILE", help="How tasks are given to agents."),
     ] = "order",
     mesh: Annotated[bool, typer.Option("--mesh", help="Share over a real mesh, one process per agent.")] = False,
     cluster: Annotated[
@@ -44,9 +47,12 @@ def run(
         int | None, typer.Option("--workers", min=1, show_default=False, help="Worker processes; default: cores.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, show_default=False, help="Per worker; default cores/workers.")
+        int | None,
+        typer.Option("--threads", min=1, show_default=False, help="Threads per worker; default: cores/workers."),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="S[,S…]", help="Seeds; several give intervals.")] = "0",
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="S[,S…]", help="Several seeds give confidence intervals.")
+    ] = "0",
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Learn in a random order set by the seed.")] = False,
     alpha: Annotated[float, typer.Option("--alpha", min=0, help="Cost of sending a byte, in MACs.")] = 1000.0,
     bound: Annotated[
@@ -55,7 +61,12 @@ def run(
     cold: Annotated[bool, typer.Option("--cold", help="Start with an empty descriptor cache.")] = False,
     reuse: Annotated[
         list[Path] | None,
-        typer.Option("--reuse", metavar="DIR", show_default=False, help="Reuse tasks learned by an equal run."),
+        typer.Option(
+            "--reuse",
+            metavar="DIR",
+            show_default=False,
+            help="Copy tasks learned by a run of the same method and images.",
+        ),
     ] = None,
     backbone: Annotated[
         str | None,

@@ -19,9 +19,13 @@ def simulate_(
         list[Path], typer.Argument(metavar="TASKS...", help="Real tasks to start from, or folders of tasks.")
     ],
     tasks: Annotated[int, typer.Option("--tasks", min=4, max=10_000, help="Number of tasks to simulate.")] = 500,
-    agents: Annotated[int, typer.Option("--agents", min=1, help="Agents; the bytes sent depend on it.")] = 500,
+    agents: Annotated[
+        int, typer.Option("--agents", min=1, help="Number of agents; it sets the bytes sent.")
+    ] = 500,
     classes: Annotated[int, typer.Option("--classes", min=2, max=1000, help="Classes per simulated task.")] = 49,
-    halves: Annotated[int, typer.Option("--halves", min=1, help="Halves of the real tasks to check with.")] = 5,
+    halves: Annotated[
+        int, typer.Option("--halves", min=1, help="Number of random halves of the real tasks to check with.")
+    ] = 5,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     compact: options.Compact = False,
     backbone: options.BackboneName = "lite0",

@@ -60,7 +60,7 @@ def tune_(
             device=device,
             workers=workers,
             command=show.command_line(),
-            tell=_tell,
+            tell=_print_trial,
             progress=bar if workers == 1 else None,
         )
     if json:
@@ -71,7 +71,7 @@ def tune_(
         show.stderr.print(f"chosen settings: {files}; use them with `challenge run --method FILE`", soft_wrap=True)
 
 
-def _tell(trial: Trial, tried: Tried) -> None:
+def _print_trial(trial: Trial, tried: Tried) -> None:
     from skillmesh.cli import show
 
     name = (

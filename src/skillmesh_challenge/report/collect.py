@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from skillmesh_challenge.entries import FLEW_APART, Learned, TaskAtStep
+from skillmesh_challenge.entries import DIVERGED, Learned, TaskAtStep
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.metrics import Interval, Matrix, averages, interval
 from skillmesh_challenge.record import Record, find_records, read_record
@@ -221,11 +221,11 @@ def _name(method: dict[str, Any]) -> str:
 def _warnings(families: Sequence[RunFamily]) -> list[str]:
     hashes = {family.groups[0].first.settings.data_hash for family in families}
     warnings = [
-        f"{group.label}, seed {record.settings.seed}: from {apart[0]} on its {FLEW_APART}."
+        f"{group.label}, seed {record.settings.seed}: from {diverged[0]} on its {DIVERGED}."
         for family in families
         for group in family.groups
         for record in group.records
-        if (apart := [learned.task for learned in record.learned if FLEW_APART in learned.notes])
+        if (diverged := [learned.task for learned in record.learned if DIVERGED in learned.notes])
     ]
     trials = [family.label for family in families if _is_trial(family.groups[0].first)]
     if trials:

@@ -39,7 +39,7 @@ def learned_and_forgotten(comparison: Comparison) -> Figure | None:
     methods = best_first([row for group in comparison.shown if (row := _row(group))])
     if not methods:
         return None
-    title = "Learned, forgotten, and left"
+    title = "Accuracy after learning, forgetting, and accuracy at the end"
     caption = (
         "Left: average accuracy of the tasks just after learning, with the task given. Middle: drop of the final "
         "accuracy from its best value to the end. Right: final accuracy at the end. Hollow dots: the method is "
@@ -48,8 +48,8 @@ def learned_and_forgotten(comparison: Comparison) -> Figure | None:
         + (" Whiskers are 95 % confidence intervals over seeds." if any(map(_has_whiskers, methods)) else "")
     )
     alt = "Dots. " + "; ".join(
-        f"{row.label}: learned {100 * row.learned.mean:.1f} %, forgot {100 * row.forgotten.mean:.1f} points, has "
-        f"{100 * row.final.mean:.1f} % left"
+        f"{row.label}: {100 * row.learned.mean:.1f} % just after learning, {100 * row.forgotten.mean:.1f} points "
+        f"forgotten, {100 * row.final.mean:.1f} % at the end"
         for row in methods
     )
     columns = ("run", TASK_LABEL, "just after learning", "forgotten", "at the end")

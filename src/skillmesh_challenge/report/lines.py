@@ -43,7 +43,7 @@ def mapper(comparison: Comparison, levels: Sequence[float]) -> Figure | None:
     return Figure("mapper", title, caption, alt, lambda: _draw(points, lines, order), table)
 
 
-def no_look_ahead(comparison: Comparison) -> str:
+def why_no_line(comparison: Comparison) -> str:
     """Return a sentence that names the methods without a line and the reason; empty if all have enough tasks."""
     counts = {group.label: len(_points(group.average_curve("found"))) for group in comparison.shown}
     few = {label: count for label, count in counts.items() if 1 < count < FEWEST_TASKS}
@@ -143,7 +143,7 @@ def _measured(
 
 
 def _ahead(axes: Axes, lines: dict[str, Line], order: dict[str, int], longest: int) -> None:
-    """The lines drawn on; one that meets zero has its name inside the panel, beside it."""
+    """Draw the lines extended beyond the data; the name of a line that reaches zero is inside the panel."""
     ends: list[End] = []
     named = 0
     every = [(label, line, signs(order[label])["color"], longest) for label, line in lines.items()]

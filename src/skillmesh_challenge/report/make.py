@@ -114,7 +114,7 @@ def _beside_the_paper(comparison: Comparison, levels: Sequence[float], tables: t
         tuple(figures),
         tables,
         lead=(BESIDE_THE_PAPER,),
-        notes=_without_empty("" if recognition else NO_LINE, lines.no_look_ahead(comparison)),
+        notes=_without_empty("" if recognition else NO_LINE, lines.why_no_line(comparison)),
         folded=True,
     )
 

@@ -65,4 +65,4 @@ def answer_in_words(task: str, mistake: Mistake) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}\u00a0%"
+    return f"{100 * share:.1f} %"

@@ -88,7 +88,7 @@ def _usage(group: Group, reference: Group | None, cost: str) -> Cell:
     return Cell(exact, ours.mean / theirs.mean)
 
 
-def twin(method: dict[str, Any]) -> str | None:
+def papers_name(method: dict[str, Any]) -> str | None:
     """Return the name of the paper's row that is of the same kind as a method of ours."""
     if method.get("mapper") in ("gmmc", "maha"):
         biases = "no BB" if method.get("biases") == "never" else "BB"
@@ -98,7 +98,7 @@ def twin(method: dict[str, Any]) -> str | None:
 
 def row_of(method: dict[str, Any], printed: Iterable[str]) -> str | None:
     """Return the paper's row for a method, None if it has none; baselines are matched by name or kind."""
-    names = {(twin(method) or "").lower()}
+    names = {(papers_name(method) or "").lower()}
     if not method.get("mapper"):
         names.add(str(method.get("kind", "")).lower().removesuffix("-parallel"))
     return next((row for row in printed if row.lower().removeprefix("parallel ") in names), None)
@@ -149,7 +149,7 @@ def _reference(group: Group, groups: Sequence[Group], parallel: bool) -> Group |
     """Return our run of the paper's reference on the same tasks; if `parallel`, with the same number of agents."""
     for other in groups:
         same = other.first.settings.data_hash == group.first.settings.data_hash
-        if twin(other.method) == REFERENCE and same and (not parallel or other.agents == group.agents):
+        if papers_name(other.method) == REFERENCE and same and (not parallel or other.agents == group.agents):
             return other
     return None
 

@@ -71,7 +71,7 @@ def _lifelong(comparison: Comparison) -> ReportTable:
         "after the task was learned. Transfers and forgetting are in points of accuracy. Methods that know "
         "nothing of a task before it is learned have no forward transfer."
     ) + undivided(comparison)
-    return ReportTable("lifelong", "What holds as tasks are added", columns, rows(cells), about=about)
+    return ReportTable("lifelong", "Change of accuracy as tasks are added", columns, rows(cells), about=about)
 
 
 def undivided(comparison: Comparison, first: int | None = None) -> str:
@@ -111,7 +111,7 @@ def _costs(comparison: Comparison) -> ReportTable:
         "made, “busiest” counts the agent with the most work instead of the average. Wall-clock times are of the "
         "machine that made the run; a warm descriptor cache may shorten them."
     )
-    return ReportTable("costs", "Speedup and wall-clock", columns, rows(cells), about=about)
+    return ReportTable("costs", "Speedup and wall-clock time", columns, rows(cells), about=about)
 
 
 def _alike(group: Group) -> Cell:

@@ -144,7 +144,7 @@ def test_accuracies_agree_within_the_spread_over_seeds(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", [method for method in (*SAME, *ALIKE) if method != "naive"])
-def test_both_forget_less_than_naive_ones(method: str) -> None:
+def test_both_forget_less_than_naive_training(method: str) -> None:
     """On every stream; otherwise two learners that do nothing would agree."""
     for naive, side in zip(courses("naive"), courses(method), strict=True):
         for without, course in zip(naive, side, strict=True):

@@ -28,7 +28,7 @@ from skillmesh_challenge.baselines.joint import JointLearner as JointLearner
 from skillmesh_challenge.baselines.methods import Er, Joint, Mas
 from skillmesh_challenge.baselines.network import TaskNetwork
 from skillmesh_challenge.baselines.trainer import Trainer
-from skillmesh_challenge.entries import FLEW_APART
+from skillmesh_challenge.entries import DIVERGED
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import find_method
 from skillmesh_challenge.record import Record, read_record, without_times
@@ -73,11 +73,11 @@ def test_naive_forgets_and_joint_does_not(plan: Plan, tmp_path: Path):
 
 def test_a_diverging_run_ends_with_a_note(plan: Plan, tmp_path: Path):
     method = small(Mas, epochs=2, strength=1e30, rate=0.5)
-    record = run(replace(plan, method=method, out=tmp_path / "apart"))
-    assert [learned.notes for learned in record.learned] == [(), (FLEW_APART,), (FLEW_APART,)]
-    assert "task1: weights are no longer numbers" in (tmp_path / "apart" / "log.txt").read_text()
+    record = run(replace(plan, method=method, out=tmp_path / "diverged"))
+    assert [learned.notes for learned in record.learned] == [(), (DIVERGED,), (DIVERGED,)]
+    assert "task1: weights are no longer numbers" in (tmp_path / "diverged" / "log.txt").read_text()
     assert [task.final for task in record.steps[-1].tasks] == pytest.approx([1 / 3] * 3)
-    for path in (tmp_path / "apart").rglob("*.json"):
+    for path in (tmp_path / "diverged").rglob("*.json"):
         json.loads(path.read_text(), parse_constant=pytest.fail)
 
 
@@ -169,7 +169,7 @@ def test_a_run_without_its_checkpoint_says_so(plan: Plan, replayed: Record, tmp_
 # What a record holds.
 
 
-def test_what_is_kept_adds_up(replayed: Record):
+def test_kept_bytes_add_up(replayed: Record):
     for learned in replayed.learned:
         assert sum(learned.parts.values()) == learned.module_bytes
     weights = [learned.parts["weights"] for learned in replayed.learned]
@@ -177,7 +177,7 @@ def test_what_is_kept_adds_up(replayed: Record):
     assert weights[1:] == [0, 0]  # the network is there once
 
 
-def test_a_task_that_is_withheld_must_be_found(plan: Plan, tmp_path: Path):
+def test_a_task_that_is_not_given_must_be_found(plan: Plan, tmp_path: Path):
     record = run(replace(plan, method=small(label="withheld", **FAST), out=tmp_path / "run"))
     last = record.steps[-1].tasks
     assert all(task.found is not None and task.given is not None for task in last)
@@ -196,7 +196,7 @@ def test_a_given_task_is_not_searched(replayed: Record):
 # Costs.
 
 
-def test_macs_of_training_are_those_of_a_hand_count():
+def test_macs_of_training_match_a_count_by_hand():
     """Two linear layers 4 → 5 → 3: the first's input needs no gradient; a head of two classes."""
     trainer = _trainer(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), epochs=7, batch=10)
     with counted() as costs:
@@ -268,7 +268,7 @@ def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
     ("asked", "complaint"),
     [({"mesh": True}, "--mesh"), ({"cluster": "tcp://nowhere"}, "--cluster"), ({"workers": 2}, "--workers")],
 )
-def test_what_needs_modules_or_workers_is_refused(
+def test_settings_that_need_modules_or_workers_are_refused(
     plan: Plan, tmp_path: Path, asked: dict[str, Any], complaint: str
 ):
     with pytest.raises(RunError, match=rf"learns in this process.*leave out {complaint}"):

@@ -80,7 +80,7 @@ def tasks() -> list[BaselineTask]:
 
 
 @every_kind
-def test_a_given_task_limits_the_classes_and_a_withheld_one_does_not(make, tasks):
+def test_classes_are_limited_to_the_task_only_if_it_is_given(make, tasks):
     learner = taught(make, tasks)
     x = tasks[1].test.x
     scores = all_scores(learner, x)
@@ -107,7 +107,7 @@ def test_a_restored_learner_continues_as_if_never_stopped(make, tasks):
 
 
 @pytest.mark.parametrize("kind", ["nearest-mean", "nearest-mean-euclidean", "fecam"])
-def test_classes_that_stand_alone_are_not_touched_by_later_tasks(kind, tasks):
+def test_later_tasks_do_not_change_independent_classes(kind, tasks):
     before, after = taught(KINDS[kind], tasks[:1]), taught(KINDS[kind], tasks)
     columns, x = slice(0, 3), tasks[0].test.x
     assert torch.equal(before.scores(x, columns), after.scores(x, columns))
@@ -131,7 +131,7 @@ def test_the_order_of_a_tasks_images_does_not_matter(kind, tasks):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_every_method_is_there_by_name():
+def test_every_method_is_registered_by_name():
     for settings in methods.FROZEN:
         assert METHODS[settings.kind].representation == "features"
         assert METHODS[f"{settings.kind}-descriptor"].representation == "descriptor"
@@ -140,7 +140,7 @@ def test_every_method_is_there_by_name():
 # Nearest class mean.
 
 
-def test_nearest_mean_by_hand():
+def test_nearest_mean_matches_a_hand_calculation():
     x = torch.tensor([[2.0, 0.0], [4.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     task = BaselineTask(
         "t", 2, BaselineExamples(x, torch.tensor([0, 0, 1, 1])), BaselineExamples(x, torch.tensor([0, 0, 1, 1]))
@@ -166,7 +166,7 @@ def test_the_power_keeps_signs():
 # Streaming LDA.
 
 
-def test_slda_is_scikit_learns_lda(tasks):
+def test_slda_matches_scikit_learns_lda(tasks):
     """Its shrinkage is toward the mean variance, ours toward one: the same where data are scaled to that."""
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
@@ -185,7 +185,7 @@ def test_slda_is_scikit_learns_lda(tasks):
     np.testing.assert_allclose(all_scores(ours, torch.tensor(asked).float()), expected, rtol=2e-4, atol=2e-3)
 
 
-def test_slda_is_what_images_give_one_by_one_in_any_order(tasks):
+def test_slda_is_independent_of_the_order_of_images(tasks):
     """Welford's running sums over all images of all tasks, shuffled."""
     x, labels = pooled(tasks)
     means, counts, scatter = np.zeros((9, DIM)), np.zeros(9), np.zeros((DIM, DIM))
@@ -228,7 +228,7 @@ def test_ranpac_is_ridge_regression_on_the_projection(tasks):
 
 
 @pytest.mark.parametrize("width", [12, 45])  # fewer and more than images
-def test_the_ridge_is_the_best_of_all_on_the_fifth_that_is_held_out(width):
+def test_the_chosen_ridge_is_the_best_on_the_held_out_fifth(width):
     from sklearn.linear_model import Ridge
 
     rng = np.random.default_rng(3)
@@ -283,7 +283,7 @@ def explicit_fecam(task: BaselineTask, x: np.ndarray, settings: tuple[float, flo
 
 @pytest.mark.parametrize("images", [2, 4, 8, 30])  # fewer and more than dimensions
 @pytest.mark.parametrize("settings", [(1.0, 1.0, 2, 0.5), (1.0, 0.0, 1, 1.0), (10.0, 5.0, 2, 0.25)])
-def test_fecams_distances_are_those_of_explicit_inverses(images, settings):
+def test_fecams_distances_match_explicit_inverses(images, settings):
     task = a_task(4, classes=5, images=images)
     gamma1, gamma2, shrinks, power = settings
     made = methods.Fecam("m", gamma1=gamma1, gamma2=gamma2, shrinks=shrinks, power=power)
@@ -300,7 +300,7 @@ def test_fecam_of_a_class_with_one_image_is_euclidean():
     np.testing.assert_allclose(all_scores(taught(KINDS["fecam"], [task]), x), [[0, -2], [-2, 0]], atol=1e-5)
 
 
-def test_fecam_refuses_what_cannot_be_inverted():
+def test_fecam_refuses_invalid_shrinkage():
     with pytest.raises(RunError, match="gamma1 = 0"):
         methods.Fecam("m", gamma1=0.0, gamma2=0.0)
     with pytest.raises(RunError, match="gamma2 = 2"):
@@ -320,11 +320,11 @@ def test_fecam_refuses_what_cannot_be_inverted():
         ("fecam", {"means": 72, "scales": 72, "rows": 3 * 7 * 6 * 4, "signs": 84, "owners": 84}),
     ],
 )
-def test_bytes_kept_by_hand(kind, expected, tasks):
+def test_kept_bytes_match_a_count_by_hand(kind, expected, tasks):
     assert taught(KINDS[kind], tasks[:1]).kept_bytes() == expected
 
 
-def test_bytes_of_small_classes_in_fecam_are_those_of_their_images():
+def test_small_classes_in_fecam_keep_the_bytes_of_their_images():
     task = a_task(0, images=2)  # 2 + 3 + 4
     assert taught(KINDS["fecam"], [task]).kept_bytes()["rows"] == (9 + 3) * DIM * 4
 
@@ -350,13 +350,13 @@ def test_bytes_of_small_classes_in_fecam_are_those_of_their_images():
         ),
     ],
 )
-def test_costs_by_hand(kind, expected, tasks):
+def test_costs_match_a_count_by_hand(kind, expected, tasks):
     with counted() as costs:
         taught(KINDS[kind], tasks[:1])
     assert costs.spent == pytest.approx(expected)
 
 
-def test_costs_of_choosing_the_ridge_by_hand(tasks):
+def test_costs_of_choosing_the_ridge_match_a_count_by_hand(tasks):
     with counted() as costs:
         taught(KINDS["ranpac-chosen"], tasks[:1])
     products = 21 * 22 / 2 * 40 + 6 * 21 * 40  # 21 images of 27 with each other and with the other 6
@@ -369,7 +369,7 @@ def test_costs_of_choosing_the_ridge_by_hand(tasks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["slda", "fecam-descriptor"])
-def test_a_run_sees_images_through_our_backbone_and_pays_for_it(name, command, tiny_tasks: Path, tmp_path: Path):
+def test_a_run_uses_the_backbones_features_and_counts_their_cost(name, command, tiny_tasks: Path, tmp_path: Path):
     from skillmesh.backbone.backbone import Backbone
 
     file = tmp_path / "withheld.toml"

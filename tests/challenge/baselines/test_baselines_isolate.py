@@ -89,7 +89,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("shape", LAYERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_map_comes_back_as_it_was(shape: str, kind: KeyKind) -> None:
+def test_a_single_superposed_map_is_recovered_exactly(shape: str, kind: KeyKind) -> None:
     layer = LAYERS[shape]()
     one = Superposition(layer, kind)
     one.draw(torch.Generator().manual_seed(1))
@@ -116,7 +116,7 @@ def test_reading_with_a_key_equals_rotating_the_inputs(kind: KeyKind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_others_disturb_as_theory_says(kind: KeyKind) -> None:
+def test_interference_of_other_maps_matches_theory(kind: KeyKind) -> None:
     """Mean 0 and the stated variance, over many draws of keys for fixed maps and inputs."""
     chance = torch.Generator().manual_seed(3)
     count, inputs, draws = 4, 12, 3000
@@ -144,7 +144,7 @@ def test_others_disturb_as_theory_says(kind: KeyKind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_maps_disturb_in_proportion_to_their_number(kind: KeyKind) -> None:
+def test_interference_of_random_maps_grows_with_their_number(kind: KeyKind) -> None:
     """(K−1)·σ²·|x|² for maps that are all the same, which with no keys would disturb K−1 times as much."""
     chance = torch.Generator().manual_seed(4)
     inputs, outputs, deviation, draws = 30, 500, 0.1, 200
@@ -274,7 +274,7 @@ def test_first_mask_keeps_the_largest_weights_of_a_pretrained_start() -> None:
     assert weight[kept].abs().min() > weight[~kept].abs().max()
 
 
-def test_gradient_passes_straight_through_the_choice() -> None:
+def test_gradients_pass_straight_through_the_mask() -> None:
     """y = Σ w·m·x and L = y²/2 give ∂L/∂s = y·w·x·sign(s) for every score, chosen or not."""
     weight, x = torch.tensor([[1.0, -2.0, 3.0, 4.0]]), torch.tensor([5.0, 6.0, 7.0, 8.0])
     mask = Masked(weight, share=0.5)
@@ -346,7 +346,7 @@ def test_supsup_infers_tasks_better_than_chance(telling: str) -> None:
     assert sum(right) / 3 > 0.7  # chance is a third
 
 
-def test_slopes_are_those_of_a_numerical_derivative() -> None:
+def test_gradients_match_numerical_derivatives() -> None:
     chance = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(shape, dtype=torch.float64, generator=chance) for shape in ((4, 6), (5, 6)))
     masks = [torch.randint(0, 2, (5, 6), generator=chance).double() for _ in range(3)]
@@ -440,13 +440,13 @@ def test_sequential_supsup_refuses_many_agents(tiny_tasks: Path, tmp_path: Path)
         played(Supsup("one", backbone="test_efficientnet", start="random", size=32), tiny_tasks, tmp_path, 2)
 
 
-def test_masks_keep_some_share() -> None:
+def test_invalid_mask_shares_are_refused() -> None:
     for share in (0.0, 1.5):
         with pytest.raises(RunError, match="share"):
             supsup(share=share)
 
 
-def test_variants_stand_in_the_row_of_their_kind() -> None:
+def test_variants_are_listed_in_the_row_of_their_kind() -> None:
     printed = {"PSP": {}, "SUPSUP": {}, "Parallel SUPSUP": {}, "LLL, BB, MAHA": {}}
     rows = {
         "psp-resnet18": "PSP",

@@ -104,7 +104,7 @@ def same(found: list[torch.Tensor], expected: list[torch.Tensor], **how: float) 
 
 
 @pytest.mark.parametrize("kind", ["ewc", "ewc-online"])
-def test_empirical_fisher_is_the_mean_square_of_slopes_of_the_log_likelihood(doubles: None, kind: str) -> None:
+def test_empirical_fisher_is_the_mean_squared_gradient_of_the_log_likelihood(doubles: None, kind: str) -> None:
     task, learner = a_task(0), a_learner(kind, fisher="empirical")
     learner.learn(task, ())
     rows = torch.arange(len(task.train))
@@ -132,7 +132,7 @@ def test_sampled_fisher_is_an_expectation_over_the_networks_own_answers(doubles:
         assert (of_labels - expected.mean(0)).abs().max() > 0.1 * expected.mean(0).max(), "labels give another"
 
 
-def test_mas_is_the_mean_size_of_slopes_of_the_squared_norm_of_the_answer(doubles: None) -> None:
+def test_mas_is_the_mean_absolute_gradient_of_the_squared_norm_of_the_output(doubles: None) -> None:
     task, learner = a_task(0), a_learner("mas")
     learner.learn(task, ())
 
@@ -151,7 +151,7 @@ def test_mas_is_the_mean_size_of_slopes_of_the_squared_norm_of_the_answer(double
     same(learner.importance, added, rtol=1e-6, atol=1e-9)
 
 
-def test_online_fisher_fades_by_its_decay(doubles: None) -> None:
+def test_online_fisher_decays(doubles: None) -> None:
     tasks = [a_task(0), a_task(1)]
     online = a_learner("ewc-online", fisher="empirical", strength=0.0, decay=0.7)
     separate = a_learner("ewc", fisher="empirical", strength=0.0)
@@ -179,7 +179,7 @@ class Recorded(SiLearner):
         self.seen[-1][2].extend(self.copies())
 
 
-def test_si_adds_up_minus_slope_of_the_tasks_own_loss_times_step(doubles: None) -> None:
+def test_si_sums_minus_the_gradient_of_the_tasks_own_loss_times_the_step(doubles: None) -> None:
     learner = a_learner("si", made=Recorded, strength=3.0)
     expected_importance: list[torch.Tensor] = [torch.zeros(())] * 2
     for position in range(2):  # the second task has a penalty, whose gradient must not count
@@ -225,7 +225,7 @@ def test_si_accounts_for_the_decrease_of_a_quadratic_loss(doubles: None) -> None
 
 
 @pytest.mark.parametrize("norms", ["frozen", "trained"])
-def test_importances_of_a_real_network_are_those_of_one_image_after_the_other(norms: str) -> None:
+def test_importances_of_a_real_network_match_those_computed_image_by_image(norms: str) -> None:
     chance = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (20, 32, 32, 3), dtype=torch.uint8, generator=chance)
     examples = BaselineExamples(pixels, torch.arange(20) % 3)
@@ -338,7 +338,7 @@ def test_plain_steps_diverge_under_a_large_penalty_and_steady_ones_do_not(kind: 
 
 
 @each_kind
-def test_an_enormous_strength_holds_every_weight_that_mattered(kind: str) -> None:
+def test_an_enormous_strength_fixes_every_important_weight(kind: str) -> None:
     learner = a_learner(kind, strength=1e15, rate=0.5, epochs=5, steps="steady")
     learner.learn(a_task(0), ())
     before, mattered = learner.copies(), [importance > 1e-6 for importance in importance_of(learner)]
@@ -351,7 +351,7 @@ def test_an_enormous_strength_holds_every_weight_that_mattered(kind: str) -> Non
 
 @both_steps
 @each_kind
-def test_without_strength_it_is_naive_to_the_last_bit(kind: str, steps: str) -> None:
+def test_a_strength_of_zero_equals_naive_training_bit_for_bit(kind: str, steps: str) -> None:
     learner = a_learner(kind, strength=0.0, steps=steps)
     naive = Trainer(a_network(), methods.Naive("naive", epochs=2, batch=8, rate=0.05), 0)
     for position in range(3):
@@ -441,7 +441,7 @@ BY_HAND = {
 
 @both_steps
 @each_kind
-def test_products_are_counted_as_by_hand(kind: str, steps: str) -> None:
+def test_products_match_a_count_by_hand(kind: str, steps: str) -> None:
     learner = a_learner(kind, strength=1e-3, steps=steps)
     training = {"forward": 2 * IMAGES * (30 + 15), "backward": 2 * IMAGES * (30 + 2 * 15)}
     first, more = BY_HAND[kind]

@@ -162,7 +162,7 @@ def test_replay_forgets_less_than_naive(tmp_path: Path):
 # Learning without forgetting.
 
 
-def test_distillation_is_the_sum_by_hand():
+def test_distillation_matches_a_sum_by_hand():
     logits = [[1.0, -1.0, 0.5, 0.0, 2.0], [0.0, 3.0, 1.0, 1.0, -1.0]]
     recorded = [[2.0, 0.0, 1.0, -1.0, 0.0], [1.0, 1.0, 0.0, 2.0, 0.5]]
     temperature, total = 2.0, 0.0

@@ -70,7 +70,7 @@ def swept(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return out, tune([tunable()], ground, out)[0]
 
 
-def test_the_ground_is_the_first_tasks_with_validation_images_for_test_images(ground: Ground, places: Path):
+def test_tuning_uses_the_first_tasks_and_validation_images_as_test_images(ground: Ground, places: Path):
     tasks = ground(0)
     assert [task.name for task in tasks] == ["task0", "task1"]
     assert ground.paths() == [places / "task0", places / "task1"]
@@ -108,21 +108,21 @@ def test_every_setting_is_tried_and_the_best_is_chosen(swept: tuple[Path, Tuned]
         assert [task.images for task in record.steps[-1].tasks] == [8, 8]  # validation images
 
 
-def test_the_first_of_equals_is_chosen():
+def test_the_first_of_equally_good_settings_is_chosen():
     figures = [0.2, 0.7, 0.7, 0.1, 0.7, 0.3]
     tried = tuple(Tried({"rate": rate}, accuracy, 1.0, 0.0, 1.0, 1.0) for rate, accuracy in enumerate(figures))
     assert Tuned(tunable(), tried).chosen == 1
     assert Tuned(tunable(), tried).best.rate == 1
 
 
-def test_what_was_chosen_is_a_method_that_a_run_takes(swept: tuple[Path, Tuned]):
+def test_the_chosen_setting_can_be_run_as_a_method(swept: tuple[Path, Tuned]):
     out, tuned = swept
     found = find_method(str(out / "naive.toml"))
     assert found.settings() == tuned.best.settings()
     assert found.name == "naive"
 
 
-def test_weights_are_named_from_where_the_file_lies(swept: tuple[Path, Tuned], tmp_path: Path):
+def test_paths_of_weights_are_relative_to_the_method_file(swept: tuple[Path, Tuned], tmp_path: Path):
     _, tuned = swept
     moved = replace(tuned, method=tunable(weights=str(tmp_path / "weights" / "mine.safetensors")))
     tuning._write_method(tmp_path / "out" / "naive.toml", moved, ["task0"])
@@ -131,7 +131,7 @@ def test_weights_are_named_from_where_the_file_lies(swept: tuple[Path, Tuned], t
     assert found.resolve() == (tmp_path / "weights" / "mine.safetensors").resolve()
 
 
-def test_all_that_was_tried_is_written(swept: tuple[Path, Tuned]):
+def test_every_trial_is_recorded(swept: tuple[Path, Tuned]):
     out, tuned = swept
     whole = json.loads((out / "tuning.json").read_text())
     assert whole["tasks"] == ["task0", "task1"]
@@ -142,7 +142,7 @@ def test_all_that_was_tried_is_written(swept: tuple[Path, Tuned]):
     assert entry["settings"] == tuned.best.settings()
 
 
-def test_outside_of_a_checkout_there_is_no_commit_to_name(swept: tuple[Path, Tuned]):
+def test_outside_of_a_checkout_no_commit_is_recorded(swept: tuple[Path, Tuned]):
     assert tuning._entry(swept[1], [{"commit": None}])["provenance"] == {"commit": None}
     assert tuning._entry(swept[1], [{"commit": "a"}, {"commit": None}])["provenance"] == {"commit": "a"}
 
@@ -260,7 +260,7 @@ def _figures(tried: Tried) -> tuple[Any, ...]:
     return tried.changes, tried.final_accuracy, tried.after_learning, tried.forgetting, tried.macs
 
 
-def test_methods_tuned_one_after_another_stand_in_one_file(
+def test_methods_tuned_one_after_another_are_in_one_file(
     swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
@@ -307,7 +307,7 @@ def test_a_file_in_the_folders_place_is_refused(ground: Ground, tmp_path: Path):
         tune([tunable()], ground, tmp_path / "mine.txt")
 
 
-def test_a_broken_file_of_what_was_tuned_is_refused(swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path):
+def test_a_damaged_tuning_file_is_refused(swept: tuple[Path, Tuned], ground: Ground, tmp_path: Path):
     _, tuned = swept
     facts = {"tasks": ["task0", "task1"], "seed": 0, "data_hash": data_hash(ground.paths())}
     whole = tuning._entry(tuned, [{"commit": "a"}])
@@ -341,7 +341,7 @@ def test_a_method_named_twice_is_refused(ground: Ground, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_command_marks_what_was_chosen(command: Callable[..., Ran], places: Path, tmp_path: Path):
+def test_the_command_marks_the_chosen_setting(command: Callable[..., Ran], places: Path, tmp_path: Path):
     settings = "".join(f"{name} = {value!r}\n" for name, value in SMALL.items())
     (tmp_path / "mine.toml").write_text(f'kind = "naive"\n{settings}')
     out = tmp_path / "out"

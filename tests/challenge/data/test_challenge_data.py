@@ -72,7 +72,7 @@ class TestCheck:
             "cars": (2, {"train": 4, "val": 4, "test": 4}),
         }
 
-    def test_class_folders_alone_are_cut_as_a_run_does(self, tmp_path: Path):
+    def test_class_folders_alone_are_split_as_in_a_run(self, tmp_path: Path):
         for label, number in itertools.product("ab", range(10)):
             put(tmp_path / label / f"{number}.png")
         (task,) = check([tmp_path], seed=3).tasks
@@ -113,14 +113,14 @@ class TestCheck:
             (["train/a/1.png", "train/b\x07/2.png", "test/a/3.png"], "a module's card cannot hold these names"),
         ],
     )
-    def test_the_words_say_what_was_found_and_what_is_expected(self, tmp_path: Path, files: list[str], words: str):
+    def test_messages_say_what_was_found_and_what_is_expected(self, tmp_path: Path, files: list[str], words: str):
         for file in files:
             put(tmp_path / "task" / file)
         with pytest.raises(BadDataError, match=words) as caught:
             refuse_bad_data(check([tmp_path / "task"]))
         assert not caught.value.report.ok
 
-    def test_a_file_that_is_no_image_is_named_and_refused_unless_it_may_be_skipped(self, tmp_path: Path):
+    def test_a_file_that_is_no_image_is_refused_unless_skipping_is_allowed(self, tmp_path: Path):
         make_task(tmp_path / "pets")
         put(tmp_path / "pets/train/a/torn.jpg", picture(form="JPEG")[:-200])
         put(tmp_path / "pets/test/b/empty.png", b"")
@@ -132,14 +132,14 @@ class TestCheck:
         assert report.tasks[0].unreadable == 2
 
     @pytest.mark.parametrize(("split", "kind"), [("train", "class-unreadable"), ("test", "no-test-images")])
-    def test_what_leaves_nothing_to_learn_or_test_cannot_be_skipped(self, tmp_path: Path, split: str, kind: str):
+    def test_a_split_without_readable_images_cannot_be_skipped(self, tmp_path: Path, split: str, kind: str):
         make_task(tmp_path / "pets")
         for file in (tmp_path / "pets" / split).glob("*/*"):
             file.write_bytes(b"hello")
         report = check([tmp_path], skip_unreadable=True)
         assert kinds(report)["errors"] == [f"{kind} pets"]
 
-    def test_files_beside_the_images_are_only_worth_a_word(self, tmp_path: Path):
+    def test_other_files_beside_the_images_are_only_warnings(self, tmp_path: Path):
         make_task(tmp_path / "pets")
         put(tmp_path / "pets/train/a/labels.csv", b"1,2")
         put(tmp_path / "notes/today.txt", b"-")
@@ -148,7 +148,7 @@ class TestCheck:
         assert kinds(report)["warnings"] == ["left-out", "note pets"]
 
     @pytest.mark.parametrize("packed", [False, True])
-    def test_a_task_on_a_shelf_that_has_no_train_folder_is_refused(self, tmp_path: Path, packed: bool):
+    def test_a_task_without_a_train_folder_is_refused(self, tmp_path: Path, packed: bool):
         make_task(tmp_path / "pets")
         if packed:
             make_zip(tmp_path / "cars.zip", ["val/a/1.png", "test/a/1.png", "test/b/1.png"])
@@ -173,7 +173,7 @@ class TestCheck:
 
 
 class TestChecksOfATask:
-    def test_what_learning_would_warn_of_is_found_before_a_run(self, tmp_path: Path):
+    def test_warnings_of_learning_are_reported_before_a_run(self, tmp_path: Path):
         for split in ("train", "test"):
             for name, count in (("Cat", 2), ("cat", 40)):
                 folder = tmp_path / "pets" / split / name
@@ -187,7 +187,7 @@ class TestChecksOfATask:
 
 
 class TestTwins:
-    def test_each_kind_is_told_apart(self, tmp_path: Path):
+    def test_each_kind_is_distinguished(self, tmp_path: Path):
         make_task(tmp_path / "pets")
         make_task(tmp_path / "cars")
         for number, file in enumerate(
@@ -294,7 +294,7 @@ class TestSubsample:
             limit = round({"train": 54000, "val": 6000, "test": 6000}[split] / min(classes, 500))
             assert np.bincount(part.labels, minlength=1).max(initial=0) <= limit
 
-    def test_the_draw_is_the_seeds(self):
+    def test_the_seed_decides_the_draw(self):
         whole = made_up(300, {"train": 200, "val": 1, "test": 1})
         names = [[f.name for f in datasets.subsample(whole, seed=s).splits["train"].files] for s in (1, 1, 2)]
         assert len(names[0]) == 300 * 180
@@ -337,7 +337,7 @@ class TestSkill102:
         assert rows[-1].name == "ilab_deepvp"
         assert (sum(row.train for row in rows), sum(row.test for row in rows)) == (2_041_219, 243_467)
 
-    def test_all_is_opened_in_order_and_thinned_out_to_the_count(self, skill102: Path):
+    def test_all_datasets_are_opened_in_order_and_reduced_to_the_listed_sizes(self, skill102: Path):
         tasks = datasets.open_collection("skill102", skill102)
         rows = datasets.collection("skill102").rows
         assert [task.name for task in tasks] == [row.name for row in rows]
@@ -349,7 +349,7 @@ class TestSkill102:
                 first = min(200, round(total / classes)) if task.classes[0] == "0000" else 2
                 assert found == [first] + [2] * (classes - 1), (task.name, split)
 
-    def test_sizes_that_are_not_the_lists_are_noted(self, skill102: Path):
+    def test_sizes_that_differ_from_the_list_are_noted(self, skill102: Path):
         flowers = datasets.open_collection("skill102", skill102)[0]
         (note,) = flowers.notes
         assert "402 images in train (the list says 6,455)" in note
@@ -374,7 +374,7 @@ class TestSkill102:
         with pytest.raises(DataError, match="GTSRB has one class only"):
             datasets.open_collection("skill102", tmp_path, partial=True)
 
-    def test_the_authors_catalogue_says_what_is_what(self, tmp_path: Path):
+    def test_the_authors_catalogue_gives_classes_and_splits(self, tmp_path: Path):
         (tmp_path / "0_collection").mkdir()
         database = sqlite3.connect(tmp_path / "0_collection/all_images.sqlite")
         database.execute("CREATE TABLE images (dataset, relative_path, class_id, set_id, problem, file_hash)")
@@ -393,7 +393,7 @@ class TestSkill102:
             assert task.splits[split].labels.tolist() == [0, 0, 1, 1, 2, 2]
         assert check([tmp_path], dataset="skill102", partial=True).ok
 
-    def test_a_catalogue_that_is_none_is_named(self, tmp_path: Path):
+    def test_an_invalid_catalogue_is_refused(self, tmp_path: Path):
         put(tmp_path / "0_collection/all_images.sqlite", b"no database at all, but long enough to be looked at")
         (problem,) = check([f"skill102:{tmp_path}"]).errors
         assert "all_images.sqlite cannot be read" in problem.text
@@ -415,7 +415,7 @@ def decathlon(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestDecathlon:
-    def test_val_is_tested_on_and_train_is_cut(self, decathlon: Path):
+    def test_val_is_used_for_testing_and_train_is_split(self, decathlon: Path):
         tasks = datasets.open_collection("decathlon", decathlon)
         rows = datasets.collection("decathlon").rows
         assert [task.name for task in tasks] == [row.name for row in rows]
@@ -426,7 +426,7 @@ class TestDecathlon:
             assert all(file.name.startswith("val/") for file in task.splits["test"].files)
             assert all(file.name.startswith("train/") for file in task.splits["val"].files)
 
-    def test_labels_of_test_images_are_used_where_somebody_has_them(self, tmp_path: Path):
+    def test_labels_of_test_images_are_used_if_available(self, tmp_path: Path):
         make_task(tmp_path / "daimlerpedcls", classes=["0001", "0002"])
         (task,) = datasets.open_collection("decathlon", tmp_path, partial=True)
         assert all(file.name.startswith("test/") for file in task.splits["test"].files)
@@ -465,7 +465,7 @@ class TestPlaces:
 
 
 class TestCommand:
-    def test_good_data_ends_well(self, command, tmp_path: Path):
+    def test_valid_data_ends_with_status_0(self, command, tmp_path: Path):
         make_task(tmp_path / "pets")
         put(tmp_path / "pets/train/a/notes.txt", b"-")
         ran = command("challenge", "data", "check", tmp_path)
@@ -473,7 +473,7 @@ class TestCommand:
         assert "warning: pets: 1 file skipped: 1 " in ran.out
         assert ran.out.endswith("1 task(s), 12 images: 0 error(s), 1 warning(s); a run can start\n")
 
-    def test_bad_data_ends_in_status_1_with_all_of_it(self, command, tmp_path: Path):
+    def test_invalid_data_ends_with_status_1_and_all_faults(self, command, tmp_path: Path):
         make_task(tmp_path / "one", classes="a")
         make_task(tmp_path / "untested", splits=("train",))
         ran = command("challenge", "data", "check", tmp_path)

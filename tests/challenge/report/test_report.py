@@ -21,7 +21,7 @@ from running import LEARNED, Ran
 
 from skillmesh.errors import SkillmeshError
 from skillmesh_challenge import metrics
-from skillmesh_challenge.entries import FLEW_APART
+from skillmesh_challenge.entries import DIVERGED
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import METHODS
 from skillmesh_challenge.metrics import results_of
@@ -104,7 +104,7 @@ def test_runs_that_differ_in_their_seed_give_a_mean_and_its_interval(runs: Path,
     assert float(row["final, ±"]) == pytest.approx(cell.spread)
 
 
-def test_bars_are_named_though_the_first_method_is_given_the_task(runs: Path, tmp_path: Path):
+def test_bars_have_a_legend_even_if_the_first_method_is_given_the_task(runs: Path, tmp_path: Path):
     def without_task_found(step: dict[str, Any]) -> None:
         for task in step["tasks"]:
             task["found"] = None
@@ -158,7 +158,7 @@ def test_a_band_is_drawn_where_seeds_learned_in_one_order(
     assert "seeds drew the order" in drawn.caption
 
 
-def test_a_figure_that_one_seed_lacks_is_no_mean_of_the_others(runs: Path, tmp_path: Path):
+def test_no_mean_is_shown_if_one_seed_lacks_the_figure(runs: Path, tmp_path: Path):
     bounded = runs / "sketch" / "agents-004"
     other = copied(bounded, tmp_path / "other", seed=1)
     assert column(table_of(make_report([bounded, other]), "accuracy"), "all data together") != [None]
@@ -176,7 +176,7 @@ def test_a_sweep_is_of_runs_that_differ_in_the_number_of_agents_alone(runs: Path
     assert "sketch, 4 agents, over a mesh" in [group.label for group in report.comparison.groups]
 
 
-def test_a_run_under_way_is_left_out_and_named(runs: Path, tmp_path: Path):
+def test_an_unfinished_run_is_left_out_and_named(runs: Path, tmp_path: Path):
     copied(runs / "maha", tmp_path / "half")
     (tmp_path / "half" / "results.json").unlink()
     report = make_report([runs / "maha", tmp_path / "half"])
@@ -210,7 +210,7 @@ def test_two_methods_of_one_name_get_distinct_labels(runs: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("name", "cells"), [("table-1", single_cells()), ("table-2", parallel_cells())])
-def test_every_printed_figure_is_there_and_exactly_the_contradicted_ones_are_marked(made: Report, name, cells):
+def test_every_printed_figure_is_shown_and_only_contradicted_ones_are_marked(made: Report, name, cells):
     table = table_of(made, name)
     theirs = {row[1].text: row for row in table.rows if row[0].text == "paper"}
     for cell in cells:
@@ -253,14 +253,14 @@ def test_tables_are_written_as_csv_with_figures_in_full(page: Path, made: Report
     assert marked["marks"].startswith("training MACs: formula 4.61E+18 (note ")
 
 
-def test_the_mappers_line_is_read_off_at_the_levels_asked_for(runs: Path, tmp_path: Path):
+def test_the_mappers_line_is_evaluated_at_the_requested_levels(runs: Path, tmp_path: Path):
     folder = lengthened(runs / "maha", tmp_path / "falling", 20, lambda known: 1 - 0.01 * known)
     table = table_of(make_report([folder], [0.75, 0]), "mapper")
     assert column(table, "meets 75 % at T =")[0] == pytest.approx(25)
     assert column(table, "meets 0 % at T =") == pytest.approx([100, 800, 978])  # ours, and the paper's two
 
 
-def test_methods_of_very_different_bytes_have_axes_of_their_own(runs: Path, tmp_path: Path):
+def test_methods_with_very_different_bytes_have_separate_axes(runs: Path, tmp_path: Path):
     def many_times(factor: int) -> Figure:
         target = copied(runs / "maha", tmp_path / str(factor), method=METHODS["gmmc"].settings())
         for path in (target / "learned").glob("*.json"):
@@ -319,7 +319,7 @@ def test_a_map_keeps_distances_that_lie_in_a_plane():
     assert kept == pytest.approx(1)
 
 
-def test_what_was_learned_forgotten_and_left_is_shown_best_first(runs: Path, tmp_path: Path):
+def test_learned_forgotten_and_remaining_accuracy_is_shown_best_first(runs: Path, tmp_path: Path):
     """Four tasks: one method loses a tenth with every later task, and the other learns less, and keeps it."""
 
     def falling(step: dict[str, Any]) -> None:
@@ -353,7 +353,7 @@ def test_what_was_learned_forgotten_and_left_is_shown_best_first(runs: Path, tmp
     assert [row[4].spread for row in table.rows] == [pytest.approx(wide), None]
     figure = next(figure for figure in report.figures if figure.name == "learned-and-forgotten")
     assert "Whiskers" in figure.caption
-    assert "SI, with task label: learned 81.0 %, forgot 0.0 points, has 81.0 % left" in figure.alt
+    assert "SI, with task label: 81.0 % just after learning, 0.0 points forgotten, 81.0 % at the end" in figure.alt
     drawn = figure.draw()
     left, middle, right = drawn.axes
     assert [label.get_text() for label in left.get_yticklabels()] == ["SI, with task label", "maha"]
@@ -378,20 +378,20 @@ def dots_of(folders: list[Path]) -> Figure:
 
 
 def test_diverged_training_and_trials_of_tuning_are_noted(runs: Path, tmp_path: Path):
-    folder = copied(runs / "maha", tmp_path / "apart")
+    folder = copied(runs / "maha", tmp_path / "diverged")
     assert not any("chance" in note or "tuning" in note for note in make_report([folder]).notes)
     path = sorted((folder / "learned").glob("*.json"))[2]
     learned = json.loads(path.read_text())
-    path.write_text(json.dumps(learned | {"notes": [FLEW_APART]}))
+    path.write_text(json.dumps(learned | {"notes": [DIVERGED]}))
     whole = json.loads((folder / "run.json").read_text())
     whole["circumstances"]["provenance"]["command"] = "skillmesh challenge tune tasks --method maha --out tuned"
     (folder / "run.json").write_text(json.dumps(whole))
     notes = make_report([folder]).notes
-    assert f"maha, seed 0: from {learned['task']} on its {FLEW_APART}." in notes
+    assert f"maha, seed 0: from {learned['task']} on its {DIVERGED}." in notes
     assert "Measured on validation images, since these are trials of tuning: maha." in notes
 
 
-def test_a_method_without_modules_or_a_mapper_has_the_figures_that_it_can(runs: Path, tmp_path: Path):
+def test_a_method_without_modules_or_a_mapper_has_the_figures_that_apply(runs: Path, tmp_path: Path):
     def blind(step: dict[str, Any]) -> None:
         for task in step["tasks"]:
             task["found"] = task["given"] = None
@@ -442,7 +442,7 @@ class Read(HTMLParser):
         self.captions += tag == "figcaption"
 
 
-def test_the_page_needs_no_other_file_and_says_what_images_show(page: Path, made: Report):
+def test_the_page_is_self_contained_and_images_have_descriptions(page: Path, made: Report):
     read = Read(page)
     assert read.figures == [figure.name for figure in made.figures]
     assert read.captions == len(read.figures)
@@ -463,7 +463,7 @@ def test_names_of_tasks_are_text_and_not_markup(runs: Path, tmp_path: Path):
     assert r"&lt;b&gt;bold\u202e&lt;/b&gt;" in text
 
 
-def test_images_of_confused_tasks_are_inside_or_said_to_be_missing(runs: Path, tmp_path: Path):
+def test_images_of_confused_tasks_are_embedded_or_reported_as_missing(runs: Path, tmp_path: Path):
     record = read_record(runs / "maha")
     assert record.confusions is not None
     facts = record.settings.tasks[1]

@@ -96,7 +96,7 @@ def test_the_page_opens_with_the_users_tasks_and_the_paper_comes_last_and_folded
     assert "<details class=" not in text[:paper], "nothing of the user's own is folded"
 
 
-def test_every_task_stands_first_with_its_accuracy_and_its_most_frequent_mistake(report: Report, made: Path):
+def test_every_task_is_first_with_its_accuracy_and_most_frequent_mistake(report: Report, text: str, made: Path):
     first = report.sections[0]
     assert first.tables[0].name == "your-tasks"
     record = read_record(made)
@@ -104,7 +104,9 @@ def test_every_task_stands_first_with_its_accuracy_and_its_most_frequent_mistake
     assert [row[1].text for row in table.rows] == list(LEARNED)
     assert column(table, "final") == [task.final for task in record.steps[-1].tasks]
     assert record.results is not None
-    assert f"sketch: {100 * record.results['final_accuracy']:.1f}\u00a0% of the test images" in first.lead[0]
+    sentence = f"sketch: {100 * record.results['final_accuracy']:.1f} % of the test images"
+    assert sentence in first.lead[0]
+    assert sentence in text
     assert "(1 of 3 images)" in table.rows[LEARNED.index("shapes")][-1].text
 
 
@@ -166,7 +168,7 @@ def test_the_axis_of_efficiency_ends_at_1(made: Path, tmp_path: Path):
 # Bounds.
 
 
-def test_what_lies_below_the_result_is_not_called_an_upper_bound(made: Path, tmp_path: Path):
+def test_a_bound_below_the_result_is_not_called_an_upper_bound(made: Path, tmp_path: Path):
     folder = with_bound(copied(made, tmp_path / "run", share_of(0.8)), 0.7)
     report = make_report([folder])
     words = "one classifier trained on all data together is not a bound here: the result is higher"
@@ -188,7 +190,7 @@ def test_what_lies_below_the_result_is_not_called_an_upper_bound(made: Path, tmp
     assert "all data together: note 1" in (tmp_path / "accuracy.csv").read_text()
 
 
-def test_what_lies_at_the_result_or_above_is_called_an_upper_bound(made: Path, tmp_path: Path):
+def test_a_bound_at_or_above_the_result_is_called_an_upper_bound(made: Path, tmp_path: Path):
     for share in (0.8, 0.9):
         report = make_report([with_bound(copied(made, tmp_path / f"{share}", share_of(0.8)), share)])
         table = table_of(report, "accuracy")
@@ -197,7 +199,7 @@ def test_what_lies_at_the_result_or_above_is_called_an_upper_bound(made: Path, t
         assert "sketch, all data" in curves.average(report.comparison).table.columns
 
 
-def test_a_method_that_beats_it_is_told_apart_from_one_that_does_not(made: Path, tmp_path: Path):
+def test_methods_above_and_below_the_bound_are_distinguished(made: Path, tmp_path: Path):
     low = with_bound(copied(made, tmp_path / "low", share_of(0.5)), 0.7)
     high = copied(low, tmp_path / "high", share_of(0.8), method=METHODS["maha"].settings())
     words = bounds_in_words(collect([low, high]).shown)
@@ -227,14 +229,14 @@ def test_nothing_is_extrapolated_from_a_few_tasks_and_the_page_says_why(report: 
     assert results["lifelong"]["mapper_line"] is None
 
 
-def test_a_line_is_drawn_on_from_the_fewest_tasks_that_it_takes(made: Path, tmp_path: Path):
+def test_a_line_is_extrapolated_from_the_minimum_number_of_tasks(made: Path, tmp_path: Path):
     def falling(known: int) -> float:
         return 1 - 0.01 * known
 
     few = collect([lengthened(made, tmp_path / "few", FEWEST_TASKS - 1, falling)])
     enough = collect([lengthened(made, tmp_path / "enough", FEWEST_TASKS, falling)])
-    assert lines.no_look_ahead(few)
-    assert not lines.no_look_ahead(enough)
+    assert lines.why_no_line(few)
+    assert not lines.why_no_line(enough)
     figure = lines.mapper(enough, [0.0])
     assert figure is not None
     assert len(figure.draw().axes) == 2
@@ -247,7 +249,7 @@ def test_a_line_is_drawn_on_from_the_fewest_tasks_that_it_takes(made: Path, tmp_
 # Errors by class.
 
 
-def test_a_run_keeps_what_every_class_was_taken_for(made: Path, tasks: Path):
+def test_a_run_records_the_confusions_of_every_class(made: Path, tasks: Path):
     record = read_record(made)
     assert record.answers is not None
     assert [task.task for task in record.answers.tasks] == list(LEARNED)
@@ -281,7 +283,7 @@ def test_recall_of_every_class_and_the_confused_pairs_are_listed(report: Report,
     assert column(pairs, "images") == sorted(column(pairs, "images"), reverse=True)
 
 
-def test_images_answered_right_and_wrong_are_inside_the_page(report: Report, text: str):
+def test_images_answered_right_and_wrong_are_embedded_in_the_page(report: Report, text: str):
     (samples,) = report.sections[1].samples
     assert {task.task for task in samples.tasks} == set(LEARNED)
     shares = [task.right_images / task.images for task in samples.tasks]
@@ -296,7 +298,7 @@ def test_images_answered_right_and_wrong_are_inside_the_page(report: Report, tex
     assert "4 of 5 answered right" in inside
 
 
-def test_images_that_are_gone_are_said_to_be_gone(made: Path, tmp_path: Path):
+def test_missing_images_are_reported_as_missing(made: Path, tmp_path: Path):
     folder = copied(made, tmp_path / "run")
     whole = json.loads((folder / "run.json").read_text())
     places = [str(tmp_path / "nowhere"), "", *(task["path"] for task in whole["settings"]["tasks"][2:])]
@@ -313,7 +315,7 @@ def test_images_that_are_gone_are_said_to_be_gone(made: Path, tmp_path: Path):
     assert "shapes" in [row[0].text for row in table_of(report, "classes-sketch").rows]
 
 
-def test_a_run_of_an_earlier_release_is_read_and_gets_its_answers(made: Path, plan: Plan, tmp_path: Path):
+def test_a_run_of_an_earlier_release_is_read_and_completed(made: Path, plan: Plan, tmp_path: Path):
     old = tmp_path / "old"
     shutil.copytree(made, old)
     (old / "answers.json").unlink()
