@@ -35,12 +35,12 @@ ROUNDS = 3
 
 def fastest(work: Callable[[], Any]) -> float:
     """Return the fastest of several rounds, in seconds: other processes can only add time."""
-    taken = []
+    durations = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        durations.append(time.perf_counter() - began)
+    return min(durations)
 
 
 def measure(folder: Path) -> dict[str, Any]:

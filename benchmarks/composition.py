@@ -235,10 +235,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "composition.json")
     options = parser.parse_args()
     paths = find_tasks(options.tasks)[::2][: options.count]
-    told = {"every": options.every, "same images": options.same_images, "most images of a class": MOST}
+    options_used = {"every": options.every, "same images": options.same_images, "most images of a class": MOST}
     command = "python benchmarks/composition.py ../shared/tasks"
     command += " --same-images" * options.same_images
-    origin = provenance(command, paths, seed=options.seed) | {"settings": told}
+    origin = provenance(command, paths, seed=options.seed) | {"settings": options_used}
     tasks, prior = load(paths, "descriptor")
     _prior.append(prior)
     with threadpool_limits(1, "blas"):

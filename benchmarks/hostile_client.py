@@ -417,7 +417,7 @@ def line(cell: dict[str, Any]) -> str:
     peak = max(cell["peak_over_base_mb"].values())
     came = f"{cell['seconds']:6.1f} s ({cell['ratio']:5.1f} ×)" if cell["all_came"] else "    never       "
     return (
-        f"{cell['setting']:<31}{cell['group'] or 'nobody':<26}{came}  ask {cell['ask_median_ms']:5.0f} ms, "
+        f"{cell['setting']:<31}{cell['group'] or 'no client':<26}{came}  ask {cell['ask_median_ms']:5.0f} ms, "
         f"slowest {cell['ask_slowest_ms']:6.0f}  +{peak:4.0f} MB  "
         f"+{max(cell['threads_over_base'].values()):3d} threads  "
         f"+{max(cell['descriptors_over_base'].values()):3d} descriptors  "

@@ -113,7 +113,7 @@ def _measured_together(names: Sequence[str]) -> Iterator[Row]:
             for number, name in enumerate(names):
                 place = Path(folder, str(number))
                 place.mkdir()
-                process.stdin.write(f"{name}\t{made(name, place)}\n")
+                process.stdin.write(f"{name}\t{write_case(name, place)}\n")
                 process.stdin.flush()
                 for _ in VERBS:
                     if not (line := process.stdout.readline()):
@@ -148,7 +148,7 @@ def measured_here() -> Iterator[Row]:
                 yield replace(row, outcome=row.outcome.replace(f"{Path(path).parent}/", ""))
 
 
-def made(name: str, folder: Path) -> Path:
+def write_case(name: str, folder: Path) -> Path:
     if name == HUNDRED:
         return cases.hundred_files(folder / "hundred")
     if name in cases.IMAGES:

@@ -94,11 +94,11 @@ class Namespace:
 
 @contextmanager
 def namespace() -> Iterator[Namespace]:
-    made = Namespace()
+    created = Namespace()
     try:
-        yield made
+        yield created
     finally:
-        made.remove()
+        created.remove()
 
 
 def start(home: Path, net: Namespace) -> NodeProcess:

@@ -174,8 +174,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "warm-start.json")
     options = parser.parse_args()
     paths = find_tasks(options.tasks)
-    told = {name: value for name, value in vars(options).items() if name not in ("tasks", "out", "workers")}
-    origin = provenance("python benchmarks/warm_start.py ../shared/tasks", paths, seed=0) | {"settings": told}
+    chosen = {name: value for name, value in vars(options).items() if name not in ("tasks", "out", "workers")}
+    origin = provenance("python benchmarks/warm_start.py ../shared/tasks", paths, seed=0) | {"settings": chosen}
     tasks, _ = load(paths, options.representation)
     encoder = name_encoder(default_folder())
     shared.update(pairs=Pairs(tasks, encoder), known=Knowledge(options.epochs), options=options)

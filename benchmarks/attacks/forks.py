@@ -44,7 +44,7 @@ class Outcome:
 
     killed: bool
     status: int
-    said: str
+    printed: str
     complaint: str
     seconds: float
 

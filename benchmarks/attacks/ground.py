@@ -36,7 +36,7 @@ class Ground:
         self._peers = killed_nodes.Peers(self.place, self.files)
         self._recordings: dict[str, Recording] = {}
         self._answered: dict[str, str] = {}
-        self.begin_anew()
+        self.reset()
         forks.load_what_it_needs(lambda: homes.facts_of(self.work, self.files, "home"))
 
     def _prepared(self, kept: Path, say: Callable[[str], None]) -> Path:
@@ -50,7 +50,7 @@ class Ground:
             (kept / "start.new").rename(kept / "start")
         return Path(shutil.copytree(kept / "start", self.place / "files"))
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the home to its initial state."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.files / "start", self.work)
@@ -112,18 +112,18 @@ class Ground:
 
     def _record(self, command: Command) -> Recording:
         words = self.line(command)
-        self.begin_anew()
+        self.reset()
         forks.load_what_it_needs(lambda: homes.run_command(words))
-        self.begin_anew()
+        self.reset()
         start, inodes = write_log.found_on(self.work)
         done = forks.attempt(words, self.work, self.errors, log=self.log)
         if done.status:
-            raise RuntimeError(f"{command.name} cannot be run: {done.said} {done.complaint}")
+            raise RuntimeError(f"{command.name} cannot be run: {done.printed} {done.complaint}")
         ops = write_log.read_log(self.log, self.work, inodes)
-        made, found = write_log.after(start, ops), write_log.found_on(self.work)[0]
-        if made.digest() != found.digest():
-            raise RuntimeError(f"the record of {command.name} lacks something: {made.difference(found)}")
-        promises = Promises(self._facts_on(start, command), self._facts_on(made, command))
+        replayed, found = write_log.after(start, ops), write_log.found_on(self.work)[0]
+        if replayed.digest() != found.digest():
+            raise RuntimeError(f"the record of {command.name} lacks something: {replayed.difference(found)}")
+        promises = Promises(self._facts_on(start, command), self._facts_on(replayed, command))
         return Recording(start, ops, promises, done.seconds)
 
     def _facts_on(self, disk: write_log.Disk, command: Command) -> dict[str, str]:

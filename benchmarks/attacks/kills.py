@@ -104,7 +104,7 @@ class Kills:
         moment = self._moment(command, chance)
         repeat = f"seed {self._seed}, try {number}: {command.name} killed {moment}"
         words = ground.line(command)
-        ground.begin_anew()
+        ground.reset()
         caller = None if command.ends else killed_nodes.Caller(ground.work / "home", ground.place / "heard")
         done = forks.attempt(words, ground.work, ground.errors, moment)
         heard = caller.heard() if caller else 0
@@ -112,10 +112,10 @@ class Kills:
             figures.add("kills")
             figures.add("kills_by_command", command.name)
         elif done.status:
-            figures.fail(command.name, f"it failed by itself: {done.said} {done.complaint}", repeat)
+            figures.fail(command.name, f"it failed by itself: {done.printed} {done.complaint}", repeat)
         else:
             figures.add("finished_before_the_kill")
-        reported = bool(done.said)
+        reported = bool(done.printed)
         if not ground.check(command, repeat, reported=reported, ended=not done.killed, heard=heard):
             figures.add("losses")
         elif command.ends and chance.randrange(AGAIN) == 0:
@@ -135,7 +135,7 @@ class Kills:
         ground.figures.add("run_again")
         again = forks.attempt(words, ground.work, ground.errors)
         if os.waitstatus_to_exitcode(again.status) not in (0, 1):
-            ground.figures.fail(command.name, f"it fails: {again.said} {again.complaint}", repeat)
+            ground.figures.fail(command.name, f"it fails: {again.printed} {again.complaint}", repeat)
         if command.repeatable:
             ground.check(command, repeat, reported=reported, ended=not again.status)
         else:

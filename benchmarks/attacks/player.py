@@ -165,7 +165,7 @@ class Player:
         """Return an identity to sign with: a trusted one, a face, or a new one."""
         return self.chance.choice([*self.trusted[:1], *(face.identity for face in self.faces), self.fresh()])
 
-    def made(self, teacher: Identity) -> tuple[Announcement, bytes]:
+    def new_module(self, teacher: Identity) -> tuple[Announcement, bytes]:
         """Return a valid module of this teacher and its announcement: an honest module, signed as its own."""
         _, data = self.chance.choice(self.loot)
         honest = Module.from_bytes(data, specs_for)
@@ -244,7 +244,7 @@ def new_face(player: Player) -> dict[str, Any]:
         face.notices.append(notice)
         face.files[notice.digest] = data if player.chance.random() < 0.7 else turned(data, player.chance)
     for _ in range(player.chance.randrange(3)):
-        announcement, data = player.made(identity)
+        announcement, data = player.new_module(identity)
         face.notices.append(announcement)
         face.files[announcement.digest] = data
     face.notices += [player.notice(player.someone()) for _ in range(player.chance.choice((0, 0, 3, 40)))]
@@ -336,7 +336,7 @@ def teach(player: Player) -> dict[str, Any]:
     if face is None:
         face = Face(player, teacher, {})
         player.faces.append(face)
-    announcement, data = player.made(teacher)
+    announcement, data = player.new_module(teacher)
     if player.chance.random() < 0.3:
         ended = withdraw(announcement.task, announcement.version, teacher)
         player.put(f"{ROOT}/ann/{teacher.public_key}", ended.encode())

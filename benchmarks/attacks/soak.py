@@ -2,8 +2,8 @@
 
 Two teachers and a student are asked about images all the time. In every cycle a teacher learns a new task, it
 arrives at the others and answers, one of them forgets it and fetches it again, another exports, forgets and
-imports it, and its teacher withdraws it. So after each cycle everything is as before, and any growth is a leak. Now
-and then a visitor joins, catches up and leaves, and a task is learned by a command instead of in this process.
+imports it, and its teacher withdraws it. So after each cycle everything is as before, and any growth is a leak.
+Now and then a visitor joins, catches up and leaves, and a task is learned by a command instead of in this process.
 
 Memory is resident memory, including blocks that the allocator has not returned. Growth is the median of the
 last five minutes relative to that of minutes 10 to 15, for an hour; a shorter run uses the same shares.
@@ -339,9 +339,9 @@ def _own(agent: Core, task: str) -> Module:
 def _free_ports(count: int) -> list[int]:
     """Return ports that are free now, on this machine or in this network namespace."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(made.getsockname()[1]) for made in sockets]
-    for made in sockets:
-        made.close()
+    ports = [int(bound.getsockname()[1]) for bound in sockets]
+    for bound in sockets:
+        bound.close()
     return ports
 
 

@@ -244,7 +244,7 @@ class WireKind(Kind):
 
 def refuse_strange(notices: Iterable[Notice], valid: set[bytes]) -> None:
     if any(notice.encode() not in valid for notice in notices):
-        raise Wrong("accepted a notice that nobody signed")
+        raise Wrong("accepted a notice without a valid signature")
 
 
 class SignatureKind(Kind):

@@ -28,7 +28,7 @@ _PAIRS = ("min max", "any all", "minimum maximum", "argmin argmax", "floor ceil"
 CALLED = {a: b for pair in _PAIRS for a, b in (pair.split(), pair.split()[::-1])} | {"max": "min", "sum": "max"}
 SILENT = {"__repr__", "__str__"}
 """Functions that only print."""
-TOLD = {"log", "say", "warnings", "echo", "spend"}
+PRINTING = {"log", "say", "warnings", "echo", "spend"}
 """Functions that take text for people, or only count costs."""
 EITHER_WAY = {
     *("isinstance", "issubclass", "suppress", "min", "max", "minimum", "maximum", "isclose", "allclose"),
@@ -75,7 +75,7 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
     lines = source.splitlines()
     seen: Counter[str] = Counter()
     found = []
-    for mutant in _Maker(file, source).made():
+    for mutant in _Maker(file, source).mutants():
         what = "|".join((file, mutant.place, mutant.kind, lines[mutant.line - 1].strip(), mutant.old, mutant.new))
         seen[what] += 1
         key = hashlib.sha256(f"{what}|{seen[what]}".encode()).hexdigest()[:12]
@@ -118,7 +118,7 @@ class _Maker:
             self._starts.append(self._starts[-1] + len(line))
         self._text = source.splitlines(keepends=True)
 
-    def made(self) -> Iterator[Mutant]:
+    def mutants(self) -> Iterator[Mutant]:
         yield from self._body(ast.parse(self._source).body, "", at_import=True)
 
     def _offset(self, line: int, column: int) -> int:
@@ -150,7 +150,7 @@ class _Maker:
             return
         if isinstance(node, ast.Assign) and at_import and isinstance(node.value, ast.Subscript):
             return  # a type alias
-        if isinstance(node, ast.Expr) and _told(node.value):
+        if isinstance(node, ast.Expr) and _prints(node.value):
             return
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self.macs":
             return
@@ -208,11 +208,11 @@ class _Maker:
         )
 
 
-def _told(node: ast.AST) -> bool:
+def _prints(node: ast.AST) -> bool:
     """Return whether a node is a call that prints or logs something."""
     while isinstance(node, ast.Call | ast.Attribute):
         node = node.func if isinstance(node, ast.Call) else node.value
-    return isinstance(node, ast.Name) and node.id in TOLD
+    return isinstance(node, ast.Name) and node.id in PRINTING
 
 
 def _is_protocol(node: ast.AST) -> bool:
@@ -241,7 +241,7 @@ def _inside(node: ast.stmt) -> list[list[ast.stmt]]:
 
 
 def _walk(node: ast.expr) -> Iterator[ast.expr | ast.Slice]:
-    if isinstance(node, ast.JoinedStr) or _told(node):
+    if isinstance(node, ast.JoinedStr) or _prints(node):
         return
     yield node
     if isinstance(node, ast.Call) and ast.unparse(node.func) in ("cast", "isinstance", "issubclass", "TypeVar"):

@@ -309,9 +309,7 @@ class Core:
                 pick(self.bank, classes), self.config.anchor, self.prior, anchor_settings(self.config)
             )
             lesson = lesson_of(name, task, self.config.anchor)
-            self._signing.card(
-                lesson.facts | fields, version=1
-            )  # a name that it refuses should not cost a forward pass
+            self._signing.card(lesson.facts | fields, version=1)  # refuses bad names before images are read
             if images is not None:
                 further = Further.opened(images, task.facts["classes"], self.config.seed, form=form, epochs=epochs)
                 lesson = lesson_with_images(name, task, further, self.backbone, self.config, progress)
@@ -541,12 +539,12 @@ class Core:
             return modules
         return self.merger.tasks(modules, links)
 
-    def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
+    def rebuild(self, build: Callable[[list[Module]], Mapper] | None = None) -> None:
         """Answer from the bank as it is now. Answers in progress finish with the modules they started with.
 
-        `made` returns the mapper of a list of modules, for callers that may already have built one.
+        `build` returns the mapper of a list of modules, for callers that may already have built one.
         """
-        self._answering.rebuild(made)
+        self._answering.rebuild(build)
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         """Answer from these modules from now on. Answers in progress finish with the modules they started with."""

@@ -1,4 +1,4 @@
-"""One agent, from a folder of images to an answer: what it says, what it refuses, what it shares."""
+"""One agent, from a folder of images to an answer: what it answers, refuses and shares."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NewAgent = Callable[..., Core]
 
 
 class Counting:
-    """Someone who waits and counts."""
+    """A progress object that counts."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, int]] = []
@@ -48,7 +48,7 @@ class Counting:
 
 @pytest.fixture
 def two_images(demo_tasks: Path, tmp_path: Path) -> Path:
-    """The least that is a task: two classes of one image each, nothing to validate on."""
+    """The smallest possible task: two classes of one image each, and no validation images."""
     for cls in ("circle", "triangle"):
         source = demo_tasks / "shapes/train" / cls / "0.jpg"
         (tmp_path / "least" / cls).mkdir(parents=True)
@@ -58,7 +58,7 @@ def two_images(demo_tasks: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broken_task(tiny_tasks: Path, tmp_path: Path) -> Path:
-    """Dice, with one training and one validation image that are no images."""
+    """Dice, with one training file and one validation file that are not images."""
     folder = tmp_path / "dice"
     shutil.copytree(tiny_tasks / "dice", folder)
     for split in ("train", "val"):
@@ -115,7 +115,9 @@ class TestAnswers:
         with Image.open(path) as image:
             image.load()
         inputs = [path, str(path), path.read_bytes(), image, np.asarray(image)]
-        alone = [taught.answer(each) for each in inputs]  # BLAS may round a row by its place among others
+        alone = [
+            taught.answer(each) for each in inputs
+        ]  # BLAS may round a row differently by its position in a batch
         assert len({replace(a, image="same") for a in alone}) == 1
         names = [a.image for a in taught.answer(inputs)]
         assert names == [str(path), str(path), "image 2", "image 3", "image 4"]
@@ -254,7 +256,7 @@ def test_answers_are_outdated_until_the_mapper_is_rebuilt_from_the_bank(
 ):
     agent = new_agent("olaf")
     agent.import_file(skill_files["dice"])
-    assert agent.outdated is False  # nobody has asked yet
+    assert agent.outdated is False  # no question yet
     agent.mapper()
     assert agent.outdated is False
     agent.import_file(skill_files["latin"])
@@ -273,7 +275,7 @@ class TestSharing:
         bob.export("dice", tmp_path / "second.skill")
         assert (tmp_path / "first.skill").read_bytes() == (tmp_path / "second.skill").read_bytes()
         assert module == tiny_taught.bank.find("dice")
-        assert bob.import_file(tmp_path / "second.skill") == module  # once more changes nothing
+        assert bob.import_file(tmp_path / "second.skill") == module  # importing it again changes nothing
         assert len(bob.bank) == 1
 
     def test_a_student_answers_as_its_teacher_does(self, new_agent: NewAgent, taught: Core, mixed, tmp_path):
@@ -341,11 +343,11 @@ class TestSharing:
 
 
 class TestMesh:
-    """What an agent does with respect to others, without any there."""
+    """What an agent stores for other agents, without a connection to any."""
 
     @pytest.fixture
     def dora(self, new_agent: NewAgent, tiny_tasks: Path) -> Core:
-        """One who taught dice."""
+        """An agent that taught dice."""
         agent = new_agent("dora")
         agent.learn(tiny_tasks / "dice")
         return agent
@@ -354,7 +356,7 @@ class TestMesh:
         return Slot(agent.identity.public_key, task)
 
     def announce_again(self, agent: Core, task: str = "dice") -> None:
-        """As a node does that runs."""
+        """Announce a task again, as a running node does."""
         module = agent.bank.find(task)
         notice = announce(module.card, module.id, agent.bank.file_of(module), agent.identity)
         agent.ledger.merge([notice], agent.identity.public_key)
@@ -372,9 +374,9 @@ class TestMesh:
         dora.forget("dice")
         assert dora.learn(tiny_tasks / "dice")[0].card.version == 2
 
-    @pytest.mark.parametrize("told", [True, False])
-    def test_versions_continue_after_withdrawing(self, dora: Core, tiny_tasks: Path, told: bool):
-        if told:
+    @pytest.mark.parametrize("announced", [True, False])
+    def test_versions_continue_after_withdrawing(self, dora: Core, tiny_tasks: Path, announced: bool):
+        if announced:
             self.announce_again(dora)
         dora.withdraw("dice")
         module, _ = dora.learn(tiny_tasks / "dice")
@@ -418,7 +420,7 @@ class TestMesh:
     def test_a_withdrawn_module_is_not_imported(self, new_agent: NewAgent, dora: Core, tmp_path: Path):
         student = new_agent("student")
         dora.export("dice", tmp_path / "dice.skill")
-        student.ledger.merge([dora.withdraw("dice")], "dora")  # heard, although Dora is not trusted
+        student.ledger.merge([dora.withdraw("dice")], "dora")  # accepted, although Dora is not trusted
         with pytest.raises(
             WithdrawnError, match=r"dora~\w+ has withdrawn version 1 of 'dice'; ask for a newer one"
         ):
@@ -459,7 +461,7 @@ class TestMesh:
     def test_bad_tags_are_refused_before_learning(
         self, new_agent: NewAgent, tiny_tasks: Path, monkeypatch, tags: list[str]
     ):
-        monkeypatch.setattr("skillmesh.core.study", lambda *_: pytest.fail("too late"))
+        monkeypatch.setattr("skillmesh.core.study", lambda *_: pytest.fail("learning has begun"))
         with pytest.raises(AgentError, match=r"a tag is .*, expected .*; choose another"):
             new_agent().learn(tiny_tasks / "dice", tags=tags)
 

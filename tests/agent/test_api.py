@@ -1,4 +1,4 @@
-"""The Python API as the README and the docstrings show it: small, familiar, and what it says is what happens."""
+"""The Python API as the README and the docstrings show it: small, familiar, and with examples that run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_MEMBERS = 20
 
 @pytest.fixture
 def photos(demo_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_network: None) -> Iterator[Path]:
-    """A folder to work in, with photos of tasks and single images."""
+    """A working directory with photos of tasks and single images."""
     for name in ("dice", "shapes"):
         shutil.copytree(demo_tasks / name, tmp_path / "photos" / name)
     shutil.copytree(demo_tasks / "dice" / "test", tmp_path / "photos" / "more dice")
@@ -50,7 +50,7 @@ def photos(demo_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on
 @pytest.fixture
 def agent(photos: Path) -> Iterator[Agent]:
     with Agent(photos / "taught") as agent:
-        MeshSettings(discovery_port=free_port()).save(agent.home)  # no agent of another test is met
+        MeshSettings(discovery_port=free_port()).save(agent.home)  # so that agents of other tests are not found
         agent.learn("photos/dice")
         yield agent
 
@@ -61,7 +61,7 @@ def pairs(folder: Path) -> tuple[list[Path], list[str]]:
     return paths, [path.parent.name for path in paths]
 
 
-# Its size.
+# Its size and its examples.
 
 
 def test_the_agent_has_few_public_members_and_its_help_can_be_read():
@@ -101,8 +101,8 @@ def test_the_examples_in_docstrings_run(name: str, agent: Agent):
     names = {"agent": agent, "Agent": Agent, "skillmesh": skillmesh}
     names |= {public: getattr(skillmesh, public) for public in skillmesh.__all__}
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    found = doctest.DocTestFinder().find(module, name, extraglobs=names)
-    ran = [test for test in found if test.examples]
+    tests = doctest.DocTestFinder().find(module, name, extraglobs=names)
+    ran = [test for test in tests if test.examples]
     assert ran, f"{name} has no example"
     runner = doctest.DocTestRunner(optionflags=flags)
     for test in ran:
@@ -116,7 +116,7 @@ def test_every_public_class_has_an_example():
     assert not without
 
 
-# What it says.
+# Messages.
 
 
 def test_messages_name_arguments_to_programs_and_options_to_commands(agent: Agent, command: Callable[..., Ran]):
@@ -128,7 +128,7 @@ def test_messages_name_arguments_to_programs_and_options_to_commands(agent: Agen
         agent.learn("photos/dice")
 
 
-# What it does.
+# Behaviour.
 
 
 def test_an_agent_is_created_if_there_is_none_and_otherwise_opened(photos: Path):
@@ -158,7 +158,7 @@ def test_images_with_labels_are_learned_however_they_are_given(photos: Path):
     arrays = np.stack([np.asarray(image.resize((64, 64))) for image in opened])
     classes = sorted(set(labels))
     numbers = np.array([classes.index(label) for label in labels])
-    cold = WarmStart("never")  # or each would begin with what the last one left
+    cold = WarmStart("never")  # otherwise each would start from the task learned before it
     with Agent("many") as agent:
         results = [
             agent.learn(paths, labels, name="paths", warm_start=cold),
@@ -190,7 +190,7 @@ def torch_dataset(folder: Path) -> Any:
 def image_folder(folder: Path) -> Any:
     from skillmesh.backbone.building import import_timm
 
-    import_timm()  # beside a CPU build of torch, torchvision cannot be imported before
+    import_timm()  # with a CPU build of torch, torchvision can be imported only after this
     from torchvision.datasets import ImageFolder
 
     return ImageFolder(folder / "train")
@@ -408,16 +408,16 @@ def test_a_closed_agent_raises_an_error(photos: Path):
 
 
 def test_images_are_read_as_they_are_needed(agent: Agent):
-    taken: list[int] = []
+    read: list[int] = []
 
     class Many:
         def __iter__(self) -> Iterator[str]:
             for index in range(1000):
-                taken.append(index)
+                read.append(index)
                 yield "basket.jpg"
 
     assert next(agent.predict_each(Many())).label == "five"
-    assert len(taken) < 200
+    assert len(read) < 200
 
 
 WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -439,7 +439,7 @@ def test_wrong_arguments_are_named(expected: str, agent: Agent):
 
 
 def test_the_public_methods_have_all_options_of_the_core():
-    """Each option is named in both: one that is added to the core alone would be out of reach from Python."""
-    for face, core in {"learn": "learn", "extend": "continue_task", "compose": "compose"}.items():
-        own = set(inspect.signature(getattr(Agent, face)).parameters)
+    """Otherwise an option that is added only to the core could not be used from Python."""
+    for public, core in {"learn": "learn", "extend": "continue_task", "compose": "compose"}.items():
+        own = set(inspect.signature(getattr(Agent, public)).parameters)
         assert set(inspect.signature(getattr(Core, core)).parameters) - own <= {"task", "more"}

@@ -1,4 +1,4 @@
-"""A wrong argument of the public functions is our own error: its name, what was found, what is expected."""
+"""A wrong argument raises a `SkillmeshError` that names it, what was found and what was expected."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def test_a_wrong_argument_is_named(expected: str, tiny_taught: Core):
 
 
 def test_every_public_method_that_takes_arguments_checks_them():
-    of_our_own = {"answer", "answer_described", "use", "head", "seen_by", "sign", "represent"} | {
+    without_checks = {"answer", "answer_described", "use", "head", "seen_by", "sign", "represent"} | {
         *("own_classes", "rebuild")
     }
-    """They take images, which are looked at one by one, or objects that we made."""
+    """Methods that take images, which are checked one by one, or objects that skillmesh created."""
     for name, method in inspect.getmembers(Core, inspect.isfunction):
         takes = len(inspect.signature(method).parameters) > 1 if not name.startswith("_") else name == "__init__"
-        if takes and name not in of_our_own:
+        if takes and name not in without_checks:
             assert hasattr(method, "__wrapped__"), name
 
 
@@ -134,7 +134,7 @@ VALUES = st.recursive(
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_values_raise_a_skillmesh_error(data: st.DataObject, tiny_taught: Core):
-    """Whatever a method is called with: nothing is there by these names, so our error it must be."""
+    """No task or file has any of these names, so every call must raise a `SkillmeshError`."""
     name = data.draw(
         st.sampled_from(
             ("export", "forget", "find", "withdraw", "merge", "unmerge", "import_file", "import_bytes")

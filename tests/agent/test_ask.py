@@ -28,11 +28,11 @@ Terminal = Callable[[int], None]
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Show things as on a terminal of this width, without colours."""
+    """Return a function that makes output look as on a terminal of this width, without colours."""
 
     def of(width: int) -> None:
-        made = Console(force_terminal=True, no_color=True, color_system=None, width=width, highlight=False)
-        monkeypatch.setattr(show, "console", made)
+        console = Console(force_terminal=True, no_color=True, color_system=None, width=width, highlight=False)
+        monkeypatch.setattr(show, "console", console)
 
     return of
 
@@ -145,20 +145,20 @@ class TestForPrograms:
         assert line.count("\t") == 4
 
     def test_json_has_every_figure(self, command: Command, taught: Core, photo: Path, strange: list[Path]):
-        said = command("ask", photo, *strange, "--json", "--home", taught.home).json
-        assert said.keys() == {"answers", "unreadable"}
-        first = said["answers"][0]
+        output = command("ask", photo, *strange, "--json", "--home", taught.home).json
+        assert output.keys() == {"answers", "unreadable"}
+        first = output["answers"][0]
         keys = ("image", "label", "task", "teacher", "confidence", "unknown", "novelty", "guesses")
         assert first.keys() == set(keys)
         assert [first[key] for key in keys[:4]] == [str(photo), photo.parent.name, "dice", "alice"]
-        assert any(a["unknown"] and a["label"] is None and a["guesses"] for a in said["answers"])
-        assert len(said["answers"]) == 1 + len(strange)
+        assert any(a["unknown"] and a["label"] is None and a["guesses"] for a in output["answers"])
+        assert len(output["answers"]) == 1 + len(strange)
 
     def test_json_is_valid_for_names_that_are_not_text(self, ask: Command, photo: Path, tmp_path: Path):
         odd = tmp_path / os.fsdecode(b"bad\xff.jpg")
         shutil.copy(photo, odd)
-        said = json.loads(ask(odd, "--json").out.encode())
-        assert said["answers"][0]["image"] == str(odd)
+        output = json.loads(ask(odd, "--json").out.encode())
+        assert output["answers"][0]["image"] == str(odd)
 
     def test_json_is_valid_whatever_happens(
         self, command: Command, photo: Path, tmp_path: Path, tiny_taught: Core
@@ -187,10 +187,10 @@ class TestInputs:
         assert len(lines) == 4
         for name in wrong:
             assert sum(line.startswith(f"skipped: {name}: ") for line in lines) == 1
-        said = ask(wrong[0], photo, *wrong[1:], photo, "--json")
-        assert said.code == 1
-        assert [bad["file"] for bad in said.json["unreadable"]] == [str(name) for name in wrong]
-        assert len(said.json["answers"]) == 2
+        output = ask(wrong[0], photo, *wrong[1:], photo, "--json")
+        assert output.code == 1
+        assert [bad["file"] for bad in output.json["unreadable"]] == [str(name) for name in wrong]
+        assert len(output.json["answers"]) == 2
 
     def test_an_address_is_quoted_as_it_was_typed(self, ask: Command):
         ran = ask("https://example.org//photos/a.jpg")
@@ -230,23 +230,23 @@ class TestInputs:
 
 class TestManyImages:
     def test_are_read_a_few_at_a_time(self, tiny_taught: Core, photo: Path):
-        taken = 0
+        read = 0
 
         def images() -> Iterator[Path]:
-            nonlocal taken
+            nonlocal read
             for _ in range(3 * WINDOW):
-                taken += 1
+                read += 1
                 yield photo
 
         answers = tiny_taught.answer_each(images())
         next(answers)
-        assert taken == WINDOW
+        assert read == WINDOW
         assert len(list(answers)) == 3 * WINDOW - 1
 
     def test_are_written_as_they_are_answered(
         self, ask: Command, photo: Path, monkeypatch: pytest.MonkeyPatch, tiny_taught: Core
     ):
-        """What was answered before a failure is out already, and JSON is whole."""
+        """Answers before a failure have already been written, and the JSON is complete."""
         answer_each = Core.answer_each
 
         def breaks(self: Core, *args: Any, **options: Any) -> Iterator[Answer]:
@@ -264,10 +264,10 @@ class TestManyImages:
         ran = ask(*[photo] * 4)
         assert (ran.code, ran.out.count("\n")) == (1, 2)
         assert "the weights are gone" in ran.err
-        said = json.loads(ask(*[photo] * 4, "--json").out)
-        assert len(said["answers"]) == 2
-        assert said["error"] == "the weights are gone"
+        output = json.loads(ask(*[photo] * 4, "--json").out)
+        assert len(output["answers"]) == 2
+        assert output["error"] == "the weights are gone"
         monkeypatch.setattr("skillmesh.errors.BackboneError", KeyboardInterrupt)
-        said = json.loads(ask(*[photo] * 4, "--json").out)
-        assert len(said["answers"]) == 2
-        assert said["error"] == "stopped: KeyboardInterrupt"
+        output = json.loads(ask(*[photo] * 4, "--json").out)
+        assert len(output["answers"]) == 2
+        assert output["error"] == "stopped: KeyboardInterrupt"

@@ -1,4 +1,4 @@
-"""What an earlier release wrote still opens, imports and answers the same.
+"""Files of an earlier release still open, import and answer the same.
 
 `tests/fixtures/release-0.1` was made by commit cd30a09, the last one before the packages were rearranged; make.txt
 beside it is the program that made it.
@@ -36,7 +36,7 @@ def answers_as_before(agent: Core, task: str | None = None) -> None:
                 before["label"],
                 before["unknown"],
             )
-            # Another machine's sums differ in their last digits.
+            # On another machine, sums may differ in their last digits.
             assert answer.confidence == pytest.approx(before["confidence"], abs=1e-3)
 
 

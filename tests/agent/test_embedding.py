@@ -1,4 +1,4 @@
-"""A program that uses an agent keeps what belongs to its process: threads, allocator, logging, random numbers."""
+"""An agent does not change the process that uses it: threads, allocator, logging, random numbers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in FIELDS.split()]
 
 def in_a_new_thread(ask):
-    said = []
-    asker = threading.Thread(target=lambda: said.append(ask()))
-    asker.start()
-    asker.join()
-    return said[0]
+    results = []
+    thread = threading.Thread(target=lambda: results.append(ask()))
+    thread.start()
+    thread.join()
+    return results[0]
 
 def large_blocks_are_mapped():
-    "glibc has each block of 64 MB from the system and hands it back, unless somebody told it otherwise."
+    "glibc maps each block of 64 MB from the system and returns it when freed, unless it was tuned."
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype, libc.malloc.restype, libc.free.argtypes = Memory, ctypes.c_void_p, [ctypes.c_void_p]
     before = libc.mallinfo2().hblks

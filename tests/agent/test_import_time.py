@@ -1,4 +1,4 @@
-"""`import skillmesh` and `skillmesh --help` are there at once, since they load nothing heavy."""
+"""`import skillmesh` and `skillmesh --help` are fast, since they import no heavy library."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_help_names_all_commands_and_is_fast():
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert ran.returncode == 0
-    # Processor time, the best of five, since the machine that tests may be busy. On one of two cores under load,
+    # Processor time, the best of five runs, since the machine may be busy. On one of two cores under load,
     # 0.3 s became 0.38; PyTorch alone would take more than a second.
     assert min(costs) < 0.5
     for name in COMMANDS:

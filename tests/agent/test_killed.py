@@ -1,4 +1,4 @@
-"""Processes that are really killed, anywhere in learning or importing: the bank is whole, and one goes on."""
+"""Processes killed at any time while learning or importing leave a whole bank, and the work can be repeated."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ pytestmark = pytest.mark.long
 
 NewAgent = Callable[..., Core]
 
-# A process that starts once, then forks children one by one; each works in a loop until it is killed: so many
-# seconds after it is ready, or (if they are negative) after it begins to write. A child says what it is about to
-# do and what it has done; the process prints all that each child said, a line per child.
+# A process that starts once, then forks children one by one. Each works in a loop until it is killed: after a
+# delay in seconds from when it is ready, or (if the delay is negative) from when it begins to write. A child
+# reports what it is about to do and what it has done; the process prints all reports of each child in one line.
 KILLER = """
 import json, os, signal, sys, time
 {work}
 for delay in json.loads(sys.argv[1]):
-    ears, mouth = os.pipe()
+    reading_end, writing_end = os.pipe()
     child = os.fork()
     if not child:
-        os.close(ears)
-        work(lambda *words: os.write(mouth, (" ".join(words) + "\\n").encode()))
+        os.close(reading_end)
+        work(lambda *words: os.write(writing_end, (" ".join(words) + "\\n").encode()))
         os._exit(3)
-    os.close(mouth)
-    with os.fdopen(ears) as said:
-        heard = said.readline()
-        while delay < 0 and not heard.endswith("writing\\n") and (line := said.readline()):
-            heard += line
+    os.close(writing_end)
+    with os.fdopen(reading_end) as pipe:
+        reports = pipe.readline()
+        while delay < 0 and not reports.endswith("writing\\n") and (line := pipe.readline()):
+            reports += line
         time.sleep(abs(delay))
         os.kill(child, signal.SIGKILL)
-        heard += said.read()
+        reports += pipe.read()
     ended = os.waitpid(child, 0)[1]
-    print(json.dumps([ended, heard.splitlines()]), flush=True)
-    input()  # the test looks at the bank, then says go on
+    print(json.dumps([ended, reports.splitlines()]), flush=True)
+    input()  # the test examines the bank, then lets the next child start
 """
 
 IMPORT = """
 from pathlib import Path
 from skillmesh.core import Core
 home, files = Path(sys.argv[2]), sys.argv[3:]
-def work(say):
+def work(report):
     agent = Core(home)
-    say("ready")
+    report("ready")
     while True:
         for file in files:
             task = Path(file).stem
-            say("begin", task)
+            report("begin", task)
             agent.import_file(file)
-            say("in", task)
+            report("in", task)
         for file in files:
             task = Path(file).stem
-            say("begin", task)
+            report("begin", task)
             agent.forget(task)
-            say("out", task)
+            report("out", task)
 """
 
-# With a warm cache the network itself is never asked, so one that only has a name will do.
+# With a warm cache the network is never run, so an object with its attributes is enough.
 LEARN = """
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,22 +77,22 @@ from skillmesh.backbone import network as describe
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.backbone import DescriptorCache, default_folder
 home, folder = Path(sys.argv[2]), sys.argv[3]
-def work(say):
+def work(report):
     agent = Core(home)
     known = agent.calibration
     network = SimpleNamespace(fingerprint=known.network, size=0, width=len(known.mean), forward_macs=0)
     agent._backbone = Backbone(network, known, DescriptorCache(default_folder(), known.network))
     add = agent.bank.add
-    agent.bank.add = lambda *given: say("writing") and add(*given)
-    say("ready")
+    agent.bank.add = lambda *given: report("writing") and add(*given)
+    report("ready")
     while True:
         module, _ = agent.learn(folder, replace=True)
-        say("learned", str(module.card.version))
+        report("learned", str(module.card.version))
 """
 
 
 class Killer:
-    """Drives the process above: each `kill` lets a child work for a while and tells what it said."""
+    """Drives the process above: each `kill` lets a child work for a while and returns its reports."""
 
     def __init__(self, work: str, delays: list[float], *arguments: object) -> None:
         code = KILLER.format(work=work)
@@ -105,10 +105,10 @@ class Killer:
 
     def kill(self) -> list[str]:
         assert self._process.stdout
-        ended, said = json.loads(self._process.stdout.readline())
+        ended, reports = json.loads(self._process.stdout.readline())
         assert ended == signal.SIGKILL, "the child ended by itself"
-        assert said[0] == "ready"
-        return said[1:]
+        assert reports[0] == "ready"
+        return reports[1:]
 
     def proceed(self) -> None:
         assert self._process.stdin
@@ -126,7 +126,7 @@ def delays(count: int, longest: float) -> list[float]:
 
 
 def opened(home: Path, agent: Core) -> Bank:
-    """The bank, after checking that it is whole: all that lies there is listed and valid."""
+    """Return the bank after checking that it is whole: every file in it is listed and valid."""
     bank = Bank(home / "bank", agent.bank.backbone)
     assert bank.damaged == []
     on_disk = {path.name for path in bank.folder.iterdir()} - {".lock"}
@@ -142,13 +142,13 @@ def test_import_and_forget_killed_at_any_time_leave_a_whole_bank(new_agent, tiny
     times = delays(30, 0.06)
     with Killer(IMPORT, times, agent.home, *others) as killer:
         for _ in times:
-            said = killer.kill()
+            reports = killer.kill()
             held = {module.card.task for module in opened(agent.home, agent)}
-            state = dict(line.split()[::-1] for line in said)  # task: the last word on it
+            state = dict(line.split()[::-1] for line in reports)  # task: the last word on it
             middle += "begin" in state.values()
             assert {"shapes"} | {task for task, word in state.items() if word == "in"} <= held
             assert held.isdisjoint({task for task, word in state.items() if word == "out"})
-            for path in others:  # the next child imports all of them: what was interrupted can be done again
+            for path in others:  # the next child imports all of them again
                 if path.stem in held:
                     Core(agent.home).forget(path.stem)
             killer.proceed()
@@ -167,12 +167,12 @@ def test_learning_killed_at_any_time_leaves_one_whole_version(new_agent: NewAgen
     times = delays(10, 0.5) + [-delay for delay in delays(16, 0.006)]
     with Killer(LEARN, times, agent.home, tiny_tasks / "dice") as killer:
         for _ in times:
-            said = killer.kill()
+            reports = killer.kill()
             bank = opened(agent.home, agent)
             assert {module.card.task for module in bank} == {"shapes", "dice"}
-            version = max([version, *(int(line.split()[1]) for line in said if line != "writing")])
-            middle += said[-1:] == ["writing"]
-            # What was said to be learned is there; one more may be, that nobody lived to tell of.
+            version = max([version, *(int(line.split()[1]) for line in reports if line != "writing")])
+            middle += reports[-1:] == ["writing"]
+            # Every reported version is there; one more may be, if the kill came before its report.
             assert bank.find("dice").card.version - version in (0, 1)
             version = bank.find("dice").card.version
             killer.proceed()
@@ -210,7 +210,7 @@ def test_a_command_killed_at_any_time_can_be_run_again(
     words = ["learn", tiny_tasks / "dice"] if verb == "learn" else ["import", *skill_files.values()]
     command = [sys.executable, "-m", "skillmesh", *map(str, words), "--home", str(tmp_path / "home")]
     environment = os.environ | {"SKILLMESH_CACHE": str(tmp_path / "cache")}
-    for _ in range(2):  # the second time with a warm cache, as all that follow
+    for _ in range(2):  # the second time with a warm cache, as in all later runs
         shutil.rmtree(tmp_path / "home", ignore_errors=True)
         shutil.copytree(agent.home, tmp_path / "home")
         started = time.monotonic()
@@ -229,6 +229,6 @@ def test_a_command_killed_at_any_time_can_be_run_again(
         assert "shapes" in held
         if verb == "import" or "dice" not in held:
             subprocess.run(command, check=True, env=environment, capture_output=True)
-        found = {module.id for module in opened(tmp_path / "home", agent)}
-        assert found == wanted if verb == "import" else len(found) == 2
+        module_ids = {module.id for module in opened(tmp_path / "home", agent)}
+        assert module_ids == wanted if verb == "import" else len(module_ids) == 2
     assert killed >= 6

@@ -1,4 +1,4 @@
-"""An agent that only carries modules, and judges those it is sent, loads nothing that only learning needs."""
+"""An agent that only stores and vets modules imports no library that only learning needs."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_a_triangular_matrix_is_inverted_by_halves(size: int):
 def test_a_scorer_built_in_parts_equals_one_built_at_once(monkeypatch: pytest.MonkeyPatch):
     rng, dim = np.random.default_rng(0), 2 * COLUMNS + 40
 
-    def some(rank: int) -> LowRank:
+    def random_matrix(rank: int) -> LowRank:
         return LowRank(rng.uniform(0.5, 2, dim), rng.standard_normal((rank, dim)))
 
-    prior = Prior(some(40), some(30), rng.standard_normal(dim))
+    prior = Prior(random_matrix(40), random_matrix(30), rng.standard_normal(dim))
     means = rng.standard_normal((6, 12, dim)).astype(np.float32)
-    anchors = [SketchAnchor(task, some(8), 50) for task in means]
+    anchors = [SketchAnchor(task, random_matrix(8), 50) for task in means]
     x = rng.standard_normal((9, dim)).astype(np.float32)
     in_parts = SketchAnchor.pool(iter(anchors), prior).score(x)
     monkeypatch.setattr("skillmesh.numerics.arrays.COLUMNS", dim)
@@ -79,6 +79,6 @@ def test_a_cholesky_factor_is_inverted_in_place(size: int):
 def test_two_matrices_are_converted_to_single_precision_in_the_memory_of_one(size: int):
     one, other = np.random.default_rng(size).standard_normal((2, size, size))
     expected = one.astype(np.float32), other.astype(np.float32)
-    found = both_in_single(one, other)
-    assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
-    assert all(np.shares_memory(single, one) for single in found)
+    converted = both_in_single(one, other)
+    assert all(np.array_equal(*pair) for pair in zip(converted, expected, strict=True))
+    assert all(np.shares_memory(single, one) for single in converted)

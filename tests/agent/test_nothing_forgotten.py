@@ -1,4 +1,4 @@
-"""Nothing is forgotten: what is learned later, in another order, or on other threads changes no earlier bit."""
+"""Nothing is forgotten: learning more, in another order or with other threads, changes no bit of earlier tasks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bits(module: Module) -> dict[str, bytes]:
 
 
 def give(giver: Core, taker: Core, names: list[str], folder: Path) -> None:
-    """Hand over modules as files, in this order."""
+    """Export modules as files and import them into another agent, in this order."""
     for name in names:
         giver.export(name, folder / "given.skill")
         taker.import_file(folder / "given.skill")
@@ -93,12 +93,12 @@ def test_a_task_learned_first_and_last_has_the_same_tensors(new_agent: NewAgent,
         assert bits(taught.bank.find(name)) == bits(last.bank.find(name))
         assert taught.bank.find(name).content_id == last.bank.find(name).content_id
         assert taught.bank.find(name).id != last.bank.find(name).id
-    # Equal knowledge gives equal answers, though teachers, times and therefore ids differ.
+    # Equal tensors give equal answers, although teachers, times and therefore ids differ.
     assert [numbers(a) for a in last.answer(mixed)] == [numbers(a) for a in taught.answer(mixed)]
 
 
 def test_test_images_and_their_labels_change_no_tensor(new_agent: NewAgent, taught, demo_tasks, tmp_path):
-    """Whoever peeks at the test images in learning fails here: they are relabelled, swapped, and gone."""
+    """Learning that uses test images fails here: they are relabelled, swapped and removed."""
     for name in ("relabelled", "swapped", "gone"):
         shutil.copytree(demo_tasks / "dice", tmp_path / name)
     classes = sorted(p.name for p in (demo_tasks / "dice/test").iterdir())
@@ -136,11 +136,11 @@ print(json.dumps([(a.label, a.task, a.unknown, a.best.label) for a in agent.answ
 
 def test_labels_are_equal_for_one_and_two_threads(taught: Core, mixed: list[Path], strange, tmp_path):
     batch = [*mixed[:24], *strange[:8]]
-    said = {}
+    answers = {}
     for threads in ("1", "2"):
         variables = ("SKILLMESH_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         environment = os.environ | dict.fromkeys(variables, threads)
-        arguments = [str(taught.home), str(tmp_path / threads), *map(str, batch)]  # a cache of its own: empty
+        arguments = [str(taught.home), str(tmp_path / threads), *map(str, batch)]  # an empty cache of its own
         ran = subprocess.run(
             [sys.executable, "-c", THREADS, *arguments],
             env=environment,
@@ -148,9 +148,9 @@ def test_labels_are_equal_for_one_and_two_threads(taught: Core, mixed: list[Path
             text=True,
             check=True,
         )
-        said[threads] = json.loads(ran.stdout)
+        answers[threads] = json.loads(ran.stdout)
     expected = [[a.label, a.task, a.unknown, a.best.label] for a in taught.answer(batch)]
-    assert said["1"] == said["2"] == expected
+    assert answers["1"] == answers["2"] == expected
 
 
 def numbers(answer: Answer) -> tuple[object, ...]:
@@ -165,7 +165,7 @@ def labels(answer: Answer) -> tuple[object, ...]:
 
 
 CACHE = os.environ.get("SKILLMESH_CACHE_REAL")
-"""A folder with descriptors of the real tasks, for whoever has one."""
+"""Folder with cached descriptors of the real tasks, if there is one."""
 
 
 @pytest.fixture(scope="module")

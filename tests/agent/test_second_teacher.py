@@ -1,4 +1,4 @@
-"""An honest second teacher of a task is let in; one that teaches other names for the same images is not."""
+"""An honest second teacher of a task is accepted; one with other names for the same images is held."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shapes(demo_tasks: Path) -> TaskImages:
 
 @pytest.fixture(scope="session")
 def first(new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path) -> Core:
-    """A teacher of half of the images of shapes, who knows dice too."""
+    """A teacher of half of the images of shapes, which knows dice too."""
     agent = new_agent("first")
     agent.learn(dealt(shapes, 2)[0])
     agent.learn(demo_tasks / "dice")
@@ -42,7 +42,7 @@ def judged(agent: Core, newcomer: Module, own: bool = True) -> Verdict:
 
 
 def takes(agent: Core, newcomer: Module) -> int:
-    """How many of the first teacher's own images the newcomer answers, once it is in."""
+    """Return how many of the first teacher's own images the newcomer would answer."""
     trial = quarantine_of(agent, list(agent.bank))._trial
     tried = trial.run([*agent.bank, newcomer])
     assert tried.mapper is not None
@@ -67,7 +67,7 @@ def test_an_honest_second_teacher_with_other_spellings_is_accepted(
 def test_a_dishonest_second_teacher_with_swapped_labels_is_held(
     new_agent: NewAgent, first: Core, shapes: TaskImages
 ) -> None:
-    """It really learned from images, each class under the name of the next."""
+    """It learned from real images, each class under another class's name."""
     swapped = {name: shapes.classes[i - 1] for i, name in enumerate(shapes.classes)}
     newcomer = second(new_agent, renamed(dealt(shapes, 2)[1], swapped.__getitem__))
     (held,) = judged(first, newcomer).held
@@ -77,7 +77,7 @@ def test_a_dishonest_second_teacher_with_swapped_labels_is_held(
 def test_swapped_labels_are_held_even_if_errors_prove_nothing(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
-    """A first teacher whose own head is wrong half of the time by its card excuses many errors of a second."""
+    """According to its card, the first teacher's head is often wrong, which excuses errors of a second."""
     agent = new_agent("first")
     _, lesson = agent.learn(dealt(shapes, 2)[0])
     unsure = replace(lesson, facts=lesson.facts | {"validation_accuracy": 0.3})

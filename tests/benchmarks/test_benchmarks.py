@@ -1,4 +1,4 @@
-"""The measurements start, with what they take from the others and from us, and put runs together rightly."""
+"""The benchmarks can be imported, and combine results of several runs correctly."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_more_seeds_of_a_method_are_added_to_those_in_a_file(baselines: Any) -> 
 
 
 def test_a_method_measured_again_with_all_seeds_replaces_its_row_in_a_file(baselines: Any) -> None:
-    anew = a_row({0: 0.9, 1: 0.8, 2: 0.7, 3: 0.6}, rate=0.2)
-    assert baselines.together(a_row({0: 0.7, 1: 0.8, 2: 0.75}), anew) == anew
+    newer = a_row({0: 0.9, 1: 0.8, 2: 0.7, 3: 0.6}, rate=0.2)
+    assert baselines.together(a_row({0: 0.7, 1: 0.8, 2: 0.75}), newer) == newer
 
 
 @pytest.mark.parametrize("settings", [{}, {"rate": 0.2}])

@@ -1,4 +1,4 @@
-"""The campaign goes on where it stopped, adds up what it did, and fails where a part found something."""
+"""The campaign resumes where it stopped, adds up its figures, and fails if a part found something."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def campaign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
-    """Runs the command with a part `files` that counts its calls; returns exit status and published figures."""
+    """Return a function that runs the command with a part `files` that counts its calls."""
     monkeypatch.syspath_prepend(str(FOLDER))
     command = importlib.import_module("campaign")
     published = tmp_path / "campaign.json"

@@ -1,4 +1,4 @@
-"""The campaign's mutated files: a short run finds nothing, broken readers are found, findings stay mended."""
+"""The campaign's mutated files: a short run finds nothing, broken readers are found, old findings stay fixed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOUND = Path(__file__).parents[1] / "fixtures" / "hostile"
 
 @pytest.fixture(autouse=True)
 def _no_helper() -> None:
-    """What the process that decodes images took is judged when it ends: not one that another test has started."""
+    """Stop the decoding process: its memory is judged when it ends, and must not include that of another test."""
     HELPERS.stop()
 
 
@@ -45,7 +45,7 @@ def targets(files: ModuleType) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def valid(files: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of valid files, which take seconds to make."""
+    """Return a folder of valid files, which take seconds to make."""
     folder = tmp_path_factory.mktemp("files") / "corpus"
     files.load_corpus(folder)
     return folder
@@ -59,7 +59,7 @@ def kept(files: ModuleType, valid: Path, tmp_path: Path, monkeypatch: pytest.Mon
     return tmp_path / "kept"
 
 
-# What the campaign found once.
+# Earlier findings of the campaign.
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*/*.gz")), ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -77,7 +77,7 @@ def test_files_found_earlier_are_refused_or_ignored(
 
 
 def counted(kept: Path) -> dict[str, int]:
-    """By kind, how many cases are done; each that was handed out is done once, or waits for the next call."""
+    """Return the number of cases done by kind; assert that each is done once, or left for the next call."""
     state = json.loads((kept / "state.json").read_text())
     done = {name: tally["files"] for name, tally in state["tallies"].items()}
     waiting = Counter[str]()
@@ -115,7 +115,7 @@ def test_cases_interrupted_in_an_earlier_run_are_done_first(files: ModuleType, k
         files.Campaign(6, kept, lambda _: None)
 
 
-# Readers that are broken on purpose, in the workers; each must be found.
+# Readers broken on purpose in the workers; each must be found.
 
 
 def no_signatures() -> None:
@@ -187,7 +187,7 @@ def test_a_broken_reader_is_found_and_its_file_kept(
     stored = [path.read_bytes() for path in sorted((kept / "failures").iterdir())]
     case, _, failure = files.again(kept, found[0]["repeat"], tmp_path)
     assert case.data in stored  # the same file again
-    assert failure is None  # this process's reader is not broken
+    assert failure is None  # the reader in this process is not broken
 
 
 def test_a_slow_reader_is_found_unless_only_the_machine_was_busy(
@@ -202,5 +202,5 @@ def test_a_slow_reader_is_found_unless_only_the_machine_was_busy(
     done = files.attack(kind, 1, 0, 2, current)
     assert [failure.what.split(":")[0] for failure in done.failures] == ["slow", "slow"]
     meters = iter([files.Meter(10.0 * number, 0.0, 0.0) for number in range(100)])
-    monkeypatch.setattr(files, "meter", lambda: next(meters))  # as if it had waited for a core all the time
+    monkeypatch.setattr(files, "meter", lambda: next(meters))  # as if it had always waited for a core
     assert files.attack(kind, 1, 0, 2, current).failures == []

@@ -21,7 +21,7 @@ pytestmark = [
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE = 240.0
-"""Seconds, most of which a busy machine takes only."""
+"""Maximum seconds, for a busy machine."""
 
 WRITES_IN_PLACE = """
 import pathlib
@@ -60,7 +60,7 @@ def attacks() -> Iterator[Callable[[str], Any]]:
 
 @pytest.fixture(scope="module")
 def prepared(attacks, tmp_path_factory) -> Path:
-    """A folder in which everything is prepared and nothing was attacked."""
+    """Return a folder in which everything is prepared and nothing was attacked yet."""
     kept = tmp_path_factory.mktemp("prepared")
     figures = attacks("kills").run(0, 1, kept, print)
     assert figures["failures"] == []
@@ -69,7 +69,7 @@ def prepared(attacks, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(attacks, prepared, tmp_path) -> Callable[..., dict[str, Any]]:
-    """Attack one command, from a fresh start."""
+    """Return a function that attacks one command, from a fresh start."""
 
     def run_on(command: str, **options: Any) -> dict[str, Any]:
         kept = tmp_path / "kept"
@@ -123,7 +123,7 @@ def test_prefixes_and_power_cuts_find_broken_code(run, command, prelude, found):
 
 
 def rename_into_place(op: Any, synced: bool) -> list[Any]:
-    """What a program does that replaces the file 1, `a`, by a new one."""
+    """Return the calls of a program that replaces the file 1, `a`, by a new one."""
     sync = [op("sync", 2)] if synced else []
     return [
         op("create", 2, names=(("b", 2),)),

@@ -1,4 +1,4 @@
-"""The hostile play of the campaign: that it knows all attackers, that its checks can fail, and a short round."""
+"""The hostile peers of the campaign: it uses all attackers, its checks can fail, and a short round passes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_figures_add_up_over_rounds_and_say_how_to_repeat_a_failure(peers: Any) 
 
 
 def test_a_module_of_a_stranger_in_a_bank_is_found(peers: Any, tmp_path: Path, tiny_taught: Core) -> None:
-    """What an agent taught itself is foreign to one that trusts another key alone."""
+    """An agent's own module counts as foreign if only another key is trusted."""
     town = peers.Town(tmp_path, 0, None, peers.Lines(tmp_path / "samples.jsonl"), print)
     key = tiny_taught.identity.public_key
     resident = importlib.import_module("attacks.town").Resident(tiny_taught.home, None, {})

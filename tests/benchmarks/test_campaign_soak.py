@@ -1,4 +1,4 @@
-"""The soak of the campaign: what it calls growth, that it finds some where there is some, and a short run."""
+"""The soak of the campaign: its definition of growth, that it finds growth, and a short run."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def soak() -> Iterator[Any]:
 
 
 Course = Callable[[float], float]
-"""A quantity by the seconds since the beginning."""
+"""A quantity as a function of the seconds since the beginning."""
 
 
 def an_hour(rss: Course = lambda t: 500.0, **others: Course) -> list[dict[str, Any]]:
-    """The lines of an hour in which a node is as the functions of the time say."""
+    """Return the lines of an hour in which a node behaves as these functions of time."""
     steady: dict[str, Course] = {
         "anonymous": lambda t: 400.0,
         "fds": lambda t: 30,
@@ -113,7 +113,7 @@ def test_a_run_that_was_killed_in_the_middle_of_a_line_can_be_read(soak: Any, tm
 
 @pytest.mark.parametrize(("program", "grows"), [(GROWS, True), (STEADY, False)], ids=["grows", "steady"])
 def test_a_process_that_grows_is_found(soak: Any, tmp_path: Path, program: str, grows: bool) -> None:
-    """Really measured, with seconds taken for minutes."""
+    """Real measurements, with seconds in place of minutes."""
     town = importlib.import_module("attacks.town")
     resident = town.Resident(tmp_path, None, {})
     resident.process = subprocess.Popen([sys.executable, "-c", program])

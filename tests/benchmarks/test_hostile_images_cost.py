@@ -1,4 +1,4 @@
-"""What `ask` and `learn` take for hostile files, measured in a process of its own."""
+"""Time and memory of `ask` and `learn` for hostile files, measured in a separate process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FAST = (
 
 
 BUSY = 6
-"""How many times slower than alone a machine may be that runs other tests beside these."""
+"""Factor by which a machine may be slower while it runs other tests."""
 
 
 def assert_bounded(measuring: Any, names: tuple[str, ...]) -> None:

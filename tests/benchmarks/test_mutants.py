@@ -1,4 +1,4 @@
-"""The mutants: what is changed and what is left alone, which are noticed, and what a second run repeats."""
+"""Mutants: what is changed and what is not, which are detected, and what a second run repeats."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def named(making: Any) -> Any:
 
 
 def changes(making: Any, source: str) -> set[str]:
-    """Each mutant's whole text, less what did not change."""
+    """Return the changed part of each mutant's text."""
     return {f"{m.old} → {m.new}" for m in making.mutants_of("file.py", source)}
 
 
@@ -116,7 +116,7 @@ def test_printing_and_type_annotations_have_no_mutants(making: Any):
 
 
 def test_every_mutant_of_the_source_can_be_parsed(making: Any):
-    """Also where characters take several bytes."""
+    """This includes characters of several bytes."""
     count = 0
     for path in (*sorted((SOURCE / "anchors").glob("*.py")), SOURCE / "answering/answering.py"):
         text = path.read_text()
@@ -143,7 +143,7 @@ def test_every_named_mutant_still_applies_to_the_source(named: Any):
 
 
 def test_a_named_mutant_that_no_longer_applies_is_an_error(named: Any):
-    with pytest.raises(ValueError, match=r"0 times in answering/answering.py, expected once; follow the change"):
+    with pytest.raises(ValueError, match=r"0 times in answering/answering.py, expected once; update benchmarks"):
         named._mutant(SOURCE, "gone", "answering/answering.py", "no such text", "")
 
 
@@ -202,7 +202,7 @@ def test_mutants_of_tested_lines_are_detected_others_survive_and_none_is_repeate
     again = run(small, "look")
     assert again["tried"] == 0
     assert {**again, "tried": 0} == {**first, "tried": 0}
-    # A new test makes survivors doubtful, and only these; a change of the source makes all so.
+    # A new test invalidates the results of survivors only; a change of the source those of all.
     tests = small / "tests/test_small.py"
     tests.write_text(
         TESTS + "\n\ndef test_more():\n    from small.numbers import untested\n    assert untested(3) == 2\n"

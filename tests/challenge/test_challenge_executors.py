@@ -1,4 +1,4 @@
-"""Where agents learn and how they share changes nothing: processes, Dask, the mesh; and a run that is killed."""
+"""Results do not depend on where agents learn and how they share: processes, Dask, the mesh; and killed runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plan(tiny_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 @pytest.fixture(scope="module")
 def here(plan: Plan) -> Record:
-    """The run in one process, which all others must equal."""
+    """Return the run in one process, which all others must equal."""
     return run(plan)
 
 
@@ -72,7 +72,7 @@ def load_again(ref: BackboneRef) -> float:
 
 @contextlib.contextmanager
 def dask_cluster(workers: int) -> Iterator[str]:
-    """A scheduler and workers, each a process of its own, as `dask scheduler` and `dask worker` start them."""
+    """Start a scheduler and workers as separate processes, like `dask scheduler` and `dask worker`."""
     from distributed import Client
 
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
@@ -167,7 +167,7 @@ def test_a_run_killed_while_its_nodes_share_is_resumed_and_counts_every_byte(
 ):
     out = tmp_path / "killed"
     command = [*words(plan, out, 1), "--mesh", "--no-bound", "--reuse", str(here.folder)]
-    for delay in (0.5, 1.5, 2.5):  # nodes take two seconds or so to start
+    for delay in (0.5, 1.5, 2.5):  # nodes take about two seconds to start
         for log in out.glob("agents/*/serve.log"):
             log.unlink()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""What a run is asked for: who learns what, by which method; and the record's files."""
+"""Settings of a run: assignment of tasks and methods; and the record's files."""
 
 from __future__ import annotations
 

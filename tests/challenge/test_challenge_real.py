@@ -31,7 +31,7 @@ def test_real_tasks_give_the_macro_averages_of_eval_and_half_of_n_in_speedup(
     assert isinstance(method, SkillMethod)
     results = run(Plan(paths, method, tmp_path / "run", agents=2, workers=2, bound=False)).results
     assert results is not None
-    # The challenge tests every method on all test images, those too that `eval` leaves out by itself.
+    # The challenge tests every method on all test images, including those that `eval` leaves out.
     agent = new_agent(**method.config("eval", 0).model_dump())
     expected = evaluate(agent, paths, change=lambda image: image).summary()
     for figure in (*AVERAGED.values(), "module_bytes", "anchor_bytes"):

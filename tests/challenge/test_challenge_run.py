@@ -214,7 +214,7 @@ def test_a_run_that_cannot_start_leaves_no_files(plan: Plan, tmp_path: Path, mon
     with refused():
         run(naive)
     assert not naive.out.exists()
-    with monkeypatch.context() as patched, refused():  # as if another process had begun and were at it
+    with monkeypatch.context() as patched, refused():  # as if another process were running it
         patched.setattr("skillmesh_challenge.run._removed_if_empty", lambda _: nullcontext())
         run(naive)
     with refused():
@@ -351,12 +351,12 @@ def test_the_joint_bound_is_reused_from_a_run_of_the_same_data(plan: Plan, made:
     assert joint_bound(method, stage) == made.bounds
 
 
-# Another way to learn.
+# A method without modules.
 
 
 @dataclass(frozen=True)
 class Forgetful:
-    """A method without modules, agents or mapper: it knows the newest task only."""
+    """A method without modules, agents or mapper, which knows only the newest task."""
 
     name: str
     kind = "forgetful"
@@ -365,7 +365,7 @@ class Forgetful:
         return {"name": self.name, "kind": self.kind}
 
     def refuse(self, plan: Plan) -> None:
-        """Nothing."""
+        """Accept all settings."""
 
     def play(self, stage: Stage) -> None:
         done = len(stage.read().steps)

@@ -1,4 +1,4 @@
-"""Growing tasks, and what `challenge simulate` says of them."""
+"""Grown (synthetic) tasks, and the output of `challenge simulate`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIM, CLASSES = 48, 5
 
 
 class World:
-    """A population of tasks in which more than there is data for can really be drawn."""
+    """A population from which any number of tasks can really be drawn."""
 
     def __init__(self, seed: int = 0, spread: float = 1.5) -> None:
         self.rng = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ class World:
         self.plane = spread * self.rng.standard_normal((4, DIM)) / np.sqrt(DIM)
 
     def task(self) -> tuple[SketchAnchor, np.ndarray]:
-        """An anchor, and images that it was not made from."""
+        """Return an anchor, and images that were not used for it."""
         centre = 3 * self.rng.standard_normal(4)
         means = (centre + self.rng.standard_normal((CLASSES, 4))) @ self.plane
         x, seen = (
@@ -104,7 +104,7 @@ def test_the_nearer_grown_tasks_come_the_more_images_are_lost(world, family: Fam
 
 
 def test_growing_predicts_the_effect_of_tasks_drawn_later():
-    """Half of a population, grown with what the half alone can tell, loses what it loses among the whole."""
+    """Half of a population, grown from its own tasks alone, loses as much accuracy as among the whole."""
     rows = []
     for seed in range(8):
         made = World(seed, spread=1.0)
@@ -115,14 +115,14 @@ def test_growing_predicts_the_effect_of_tasks_drawn_later():
         alone, measured, *grown = (np.mean(recognised(bank, prior, seen)) for bank in (half, anchors, *draws))
         rows.append((alone, measured, np.mean(grown)))
     alone, measured, grown = np.mean(rows, axis=0)
-    assert measured < alone - 0.02  # there is something to foretell
+    assert measured < alone - 0.02  # there is an effect to predict
     assert abs(grown - measured) < 0.6 * abs(alone - measured)
 
 
 def test_the_reach_is_where_accuracies_cross():
     assert crossing(lambda reach: reach / 3, 0.25) == pytest.approx(0.75, rel=0.05)
-    assert crossing(lambda _: 0.9, 0.95) == pytest.approx(3, rel=0.1)  # always harder: as far as may be
-    assert crossing(lambda _: 0.99, 0.95) == pytest.approx(0.3, rel=0.1)  # never as hard: as near as may be
+    assert crossing(lambda _: 0.9, 0.95) == pytest.approx(3, rel=0.1)  # always harder: the maximum distance
+    assert crossing(lambda _: 0.99, 0.95) == pytest.approx(0.3, rel=0.1)  # never as hard: the minimum distance
 
 
 def test_a_grown_bank_holds_whole_modules_that_an_agent_answers_from(tiny_taught: Core, mixed):
@@ -152,7 +152,9 @@ def test_no_accuracy_is_given_unless_every_half_came_within_two_points(
     new_agent, demo_tasks: Path, monkeypatch, gaps, printed
 ):
     monkeypatch.setattr(simulation, "check_growth", lambda *_: [half(gap) for gap in gaps])
-    monkeypatch.setattr(simulation, "measure_in_new_process", measure)  # here: the network is loaded already
+    monkeypatch.setattr(
+        simulation, "measure_in_new_process", measure
+    )  # in this process, where the network is already loaded
     paths = [demo_tasks / name for name in ("shapes", "dice", "latin", "greek")]
     report = simulation.simulate(new_agent(), paths, ScalePlan(8, 8, 3, rounds=1))
     assert report["proven"] is printed

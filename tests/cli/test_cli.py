@@ -25,7 +25,7 @@ Command = Callable[..., Ran]
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     for console in (show.console, show.stderr):
-        monkeypatch.setattr(console, "_width", 250)  # tables are cut to the terminal's width
+        monkeypatch.setattr(console, "_width", 250)  # tables are truncated to the terminal's width
 
 
 @pytest.fixture

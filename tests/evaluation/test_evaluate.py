@@ -1,4 +1,4 @@
-"""Measuring: the figures are what asking image by image gives, and test images are never learned from."""
+"""Evaluation: figures equal those of single predictions, and test images are never learned from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def result(taught: Core, demo_tasks: Path) -> Evaluation:
 
 @pytest.fixture
 def unsplit(demo_tasks: Path, tmp_path: Path) -> Path:
-    """Dice with no splits, ten images to a class."""
+    """Dice without splits, ten images per class."""
     for cls in ("one", "two", "six"):
         (tmp_path / "dice" / cls).mkdir(parents=True)
         for split, count in {"train": 8, "test": 2}.items():
@@ -47,13 +47,13 @@ def test_figures_equal_those_of_single_predictions(taught: Core, new_agent, resu
         specialist = new_agent()
         taught.export(figures.task, tmp_path / "one.skill")
         specialist.import_file(tmp_path / "one.skill")
-        told = [specialist.answer(path).best.label for path in paths]
+        task_given = [specialist.answer(path).best.label for path in paths]
         right_task = np.array([a.best.task == figures.task for a in answers])
         final = right_task & np.array([a.best.label == t for a, t in zip(answers, truth, strict=True)])
         unknown = np.array([a.unknown for a in answers])
         assert figures.test_images == len(paths)
         assert figures.classes == len(set(truth))
-        assert figures.task_given_accuracy == np.mean([a == t for a, t in zip(told, truth, strict=True)])
+        assert figures.task_given_accuracy == np.mean([a == t for a, t in zip(task_given, truth, strict=True)])
         assert figures.task_found_accuracy == right_task.mean()
         assert figures.final_accuracy == final.mean()
         assert figures.known_unknown == unknown.mean()
@@ -132,8 +132,8 @@ def test_all_images_of_an_unsplit_folder_are_tested_if_nothing_is_learned(taught
 def test_a_class_without_test_images_is_accepted(taught: Core, demo_tasks: Path, tmp_path: Path):
     shutil.copytree(demo_tasks / "dice", tmp_path / "dice")
     shutil.rmtree(tmp_path / "dice/test/one")
-    found = evaluate(taught, [tmp_path / "dice"], learn=False).tasks[0]
-    assert (found.classes, found.test_images) == (6, 20)
+    figures = evaluate(taught, [tmp_path / "dice"], learn=False).tasks[0]
+    assert (figures.classes, figures.test_images) == (6, 20)
 
 
 def test_classes_are_matched_by_name(taught: Core, unsplit: Path):
@@ -151,7 +151,7 @@ def test_a_change_is_made_to_test_images_only(new_agent: NewAgent, tiny_tasks: P
     after = evaluate(changed, [tiny_tasks / name for name in ("dice", "latin")], change=lambda _: grey)
     assert [m.content_id for m in plain.tasks()] == [m.content_id for m in changed.tasks()]
     assert before.summary()["task_given_accuracy"] > 0.5
-    assert after.summary()["task_given_accuracy"] == 0.5  # always one and the same class of two
+    assert after.summary()["task_given_accuracy"] == 0.5  # always the same class of two
 
 
 def test_unreadable_test_images_do_not_count(new_agent: NewAgent, tiny_tasks: Path, tmp_path: Path):
@@ -174,11 +174,11 @@ def test_too_few_images_to_test_on_are_refused(new_agent: NewAgent, demo_tasks: 
 
 
 class TestTasksOfOneName:
-    """Two teachers may teach different things under one name."""
+    """Two teachers may teach different tasks under one name."""
 
     @pytest.fixture
     def dice_of_others(self, new_agent: NewAgent, tiny_tasks: Path, tmp_path: Path) -> Core:
-        """An agent that was taught dice by anna, and letters under that name by ben."""
+        """An agent with dice by anna, and letters under the same name by ben."""
         agent = new_agent("carl")
         for name, task in (("anna", "dice"), ("ben", "latin")):
             teacher = new_agent(name)
@@ -239,8 +239,8 @@ def test_an_agent_without_tasks_cannot_be_measured(new_agent: NewAgent, tiny_tas
 
 def test_auroc_of_a_made_up_case():
     known, hidden = np.array([1, 2, 3], np.float32), np.array([3, 4], np.float32)
-    made = Evaluation(novelty_known=[known[:1], known[1:]], novelty_hidden=[hidden])
-    assert made.unknown_auroc() == round(5.5 / 6, 6)  # five pairs in order and one tie, of six
+    evaluation = Evaluation(novelty_known=[known[:1], known[1:]], novelty_hidden=[hidden])
+    assert evaluation.unknown_auroc() == round(5.5 / 6, 6)  # of six pairs, five are in order and one is a tie
     assert Evaluation(novelty_known=[known]).unknown_auroc() is None
 
 

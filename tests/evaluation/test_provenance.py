@@ -1,4 +1,4 @@
-"""Where a number comes from: the commit of the source that runs, marked where it was changed since."""
+"""The origin of a number: the commit of the running source, marked if the source was changed since."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_a_change_in_any_package_marks_the_commit(checkout: Path, changed: str) 
     (checkout / changed).write_text((checkout / changed).read_text() + "\n")
     assert commit_of(checkout) == f"{head}+"
     git(checkout, "checkout", "-q", changed)
-    (checkout / "notes.txt").write_text("of no consequence")
+    (checkout / "notes.txt").write_text("not source code")
     assert commit_of(checkout) == head

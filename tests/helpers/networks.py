@@ -56,12 +56,12 @@ def alone(*nodes: Node, peers: int = 0) -> None:
 def network(prefix: str, hosts: Mapping[str, Sequence[str]], answering: Sequence[str] = ()) -> Iterator[Network]:
     """Yield hosts by name with their addresses, on one switch per subnet."""
     require_namespaces()
-    made = Network(own_name(prefix), hosts, answering)
+    built = Network(own_name(prefix), hosts, answering)
     try:
-        made.build()
-        yield made
+        built.build()
+        yield built
     finally:
-        made.remove()
+        built.remove()
 
 
 class Network:

@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def socket_that(home: Path, act: Callable[[socket.socket], object]) -> None:
-    """Start a fake node that does something to its first caller."""
+    """Start a fake node that does this to its first caller."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(home / FILE))
     server.listen()
@@ -60,7 +60,7 @@ def socket_that(home: Path, act: Callable[[socket.socket], object]) -> None:
 def opened_by_this_process() -> set[Path]:
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one that lists them is gone
+        with suppress(OSError):  # without the descriptor of the listing itself
             found.add(descriptor.readlink())
     return found
 
@@ -259,7 +259,7 @@ class TestTheFile:
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
 
     def test_is_created_without_changing_the_umask_of_other_threads(self, tmp_path: Path):
-        """A folder that is made at the same moment can be entered."""
+        """A folder created at the same moment keeps its permissions."""
         subprocess.run([sys.executable, "-c", MAKES_FOLDERS, str(tmp_path)], check=True)
         modes = {folder.stat().st_mode & 0o777 for folder in tmp_path.glob("made*")}
         assert modes == {0o755}
@@ -270,7 +270,7 @@ class TestTheFile:
         home.mkdir(parents=True)
         start(home, status=lambda: "fine")
         assert call(home, "status") == "fine"
-        assert home not in opened_by_this_process()  # the way there is not left open
+        assert home not in opened_by_this_process()  # the descriptor of the folder is closed
         assert (home / FILE).stat().st_mode & 0o777 == 0o600
 
     def test_of_each_home_leads_to_its_own_node(self, tmp_path: Path, start: Start):
@@ -298,7 +298,7 @@ class TestManyAtOnce:
             assert list(pool.map(lambda i: call(tmp_path, "echo", value=i), range(200))) == list(range(200))
 
     def test_many_callers_that_connect_at_once_are_accepted(self, tmp_path: Path, start: Start):
-        """Callers that wait to be accepted do not get the error that no node runs."""
+        """Callers waiting to be accepted do not get the error that no node is running."""
         start(echo=lambda value: value)
         with ExitStack() as over:
             for _ in range(50):
@@ -339,7 +339,7 @@ def test_a_connection_that_asks_for_nothing_is_not_logged(tmp_path: Path, start:
     assert caplog.records == []
 
 
-# What nobody expects.
+# Unexpected errors.
 
 
 class PanicError(BaseException):
@@ -396,7 +396,7 @@ def test_a_connection_that_cannot_be_watched_is_closed_without_affecting_others(
     monkeypatch.setattr(server._lines, "register", full_once)
     with suppress(NotRunningError):
         assert len(call(tmp_path, "long", timeout=5)) == 5_000_000
-    time.sleep(1.5)  # a connection that nobody watches would have had its time
+    time.sleep(1.5)  # an unwatched connection would have timed out by now
     assert call(tmp_path, "status", timeout=5) == "fine"
     assert not refused
     assert back_to(base)
@@ -414,7 +414,7 @@ def test_a_failed_accept_is_logged_and_tried_again(
     ]
 
 
-# Callers that do harm, or would.
+# Harmful callers.
 
 
 @pytest.fixture
@@ -532,7 +532,7 @@ def test_a_caller_that_does_not_read_its_answer_loses_it_and_delays_no_other(
             time.sleep(0.02)
         assert not server._callers
         monkeypatch.setattr(control, "IN_TIME", 60.0)
-        assert max(held) < 25_100_000  # one answer more than is allowed, while room is made for it
+        assert max(held) < 25_100_000  # one answer above the limit, until another is dropped
         assert len(call(tmp_path, "long")) == 5_000_000
     assert back_to(base)
 

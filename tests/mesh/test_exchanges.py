@@ -53,7 +53,7 @@ def peers(clock: list[float]) -> Peers:
 
 @pytest.fixture
 def sync(ledger: Ledger, peers: Peers) -> Sync:
-    return Sync(Line, ledger, peers, lambda _: pytest.fail("nobody asks"), lambda: None)  # type: ignore[arg-type]
+    return Sync(Line, ledger, peers, lambda _: pytest.fail("no digest is requested"), lambda: None)  # type: ignore[arg-type]
 
 
 def answer(exchange: Exchange, reply: bytes) -> Pending | None:
@@ -104,14 +104,14 @@ def test_a_notice_requested_from_one_peer_is_requested_from_another_a_little_lat
     assert question is not None
     answer(exchange, NEWS.encode())
     assert list(ledger.view().known.values()) == [NEWS]
-    assert answer(with_alice, NEWS.encode()) is None  # late, and no harm
+    assert answer(with_alice, NEWS.encode()) is None  # late, and harmless
 
 
 @pytest.mark.parametrize("shows", ["nothing, ever", "that it has nothing"])
 def test_many_peers_that_list_but_never_send_cause_no_more_delay_than_one(
     sync: Sync, clock: list[float], shows: str
 ) -> None:
-    """They are asked first, one after the other, and each waits as long as it can."""
+    """They are asked first, one after the other, and each delays as long as it can."""
     under_way = []
     for number in range(50):
         exchange, question = greeted(sync, f"withholder-{number}")
@@ -147,7 +147,7 @@ def test_requests_for_invented_ids_are_remembered_up_to_a_limit_and_forgotten(
         greeted(sync, f"liar-{number}", made_up + ids)
     assert len(sync._asked) == MAX_ASKED
     assert greeted(sync, "alice")[1] is not None
-    assert greeted(sync, "bob")[1] is not None  # at once: nothing more is left to anyone
+    assert greeted(sync, "bob")[1] is not None  # at once, since no one has to be asked any more
     clock[0] += 2 * sync_module.ASKED_FOR
     greeted(sync, "alice")
     assert len(sync._asked) == 1
@@ -275,7 +275,7 @@ def test_a_reply_is_freed_once_it_has_been_read(when_over: contextlib.ExitStack)
         alice = weakref.ref(questions["alice"])
         reply(questions.pop("alice"), b"fine")
         ended.of("alice")
-        exchanges.begin("bob")  # the hand that held the last is free
+        exchanges.begin("bob")  # the last reference is released
         reply(questions["bob"], b"fine")
         ended.of("bob")
         assert alice() is None

@@ -30,7 +30,7 @@ class Stumbling:
     def import_all(self, arrivals: list[Arrival]) -> list[Any]:
         self.tried += [arrival.announcement.task for arrival in arrivals]
         if arrivals:
-            raise RuntimeError("the trial stumbled")
+            raise RuntimeError("the trial failed")
         return []
 
 
@@ -99,14 +99,14 @@ def test_importing_continues_if_a_refusal_cannot_be_stored(new_agent, tmp_path: 
         importing.start(over)
         notices = [announced(BOB, task) for task in ("chess", "go")]
         arrivals = [Arrival(notice, Partial(tmp_path / notice.task, notice)) for notice in notices]
-        if fault == "full":  # a ledger has some room in its last page
+        if fault == "full":  # a ledger has free space in its last page
             monkeypatch.setattr(notices[0].__class__, "digest", property(lambda self: self.task * 5000))
         for number, arrival in enumerate(arrivals):
             importing.under_way.add(notices[number].digest)
             importing._arrivals.put(arrival)
             deadline = time.monotonic() + 20
             while len(importer.tried) <= number or importing.trouble is None:
-                assert time.monotonic() < deadline, "nobody takes anything in any more"
+                assert time.monotonic() < deadline, "importing has stopped"
                 time.sleep(0.02)
     assert importer.tried == ["chess", "go"]
     if fault == "full":
@@ -125,7 +125,7 @@ def test_a_fetched_file_is_stored_once_in_the_bank_or_in_quarantine(
     agent.ledger.merge([notice], "tina")
     partial = Partial(shelf.partial, notice)
     partial.path.write_bytes(data)
-    importer = Importer(agent, shelf, lambda *_: pytest.fail("nobody lied"))
+    importer = Importer(agent, shelf, lambda *_: pytest.fail("no peer sent false data"))
     if held:
         verdict = Verdict((), (Held(dice, "it takes others' images"),), [], None)
         monkeypatch.setattr(importer, "_trial", lambda _: SimpleNamespace(judge=lambda *_: verdict))

@@ -17,7 +17,7 @@ from skillmesh.module.notice import LEAF, Announcement, announce, withdraw
 
 @pytest.fixture
 def agent(new_agent: Callable[..., Core], tiny_taught: Core) -> Core:
-    """A student that trusts Tina and has heard of her dice."""
+    """Return a student that trusts Tina and knows the announcement of her dice."""
     agent = new_agent("student")
     agent.ledger.trust(tiny_taught.identity.public_key, "tina")
     agent.ledger.merge([dice_of(tiny_taught)], "tina")
@@ -61,11 +61,11 @@ def test_a_file_comes_in_pieces_from_the_bank_and_from_quarantine(
 
 def test_missing_files_and_invalid_requests_get_no_piece(agent: Core, tiny_taught: Core, dice: bytes) -> None:
     library, announcement = Library(agent, Shelf(agent.home, agent.ledger)), dice_of(tiny_taught)
-    assert lent(library, announcement, 0, LEAF) is None  # it is announced, and nobody has brought it
+    assert lent(library, announcement, 0, LEAF) is None  # it is announced, but has not arrived
     module = agent.import_bytes(dice)
     assert lent(library, announcement, 0, LEAF) == dice[:LEAF]
     assert lent(library, announcement, 1, LEAF) is None
-    assert lent(library, announcement, 1, 10) is None  # less than can be checked, from where nothing begins
+    assert lent(library, announcement, 1, 10) is None  # less than a leaf, and not at the start of one
     assert lent(library, announcement, 0, len(dice) + 1) is None
     assert lent(library, announced(ALICE), 0, 1) is None
     assert library.answer_piece(b"nonsense") is None

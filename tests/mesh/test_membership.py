@@ -74,7 +74,7 @@ class TestAddresses:
         for number in range(4):
             here.remember(greeted(peers, f"agent {number}", "tcp/10.0.0.2:1"))
         assert list(ledger.addresses()) == ["agent 0", "agent 1"]
-        here.remember(greeted(peers, "agent 1", "tcp/10.0.0.3:1"))  # who is known may move
+        here.remember(greeted(peers, "agent 1", "tcp/10.0.0.3:1"))  # a known agent may move
         assert ledger.addresses()["agent 1"] == ["tcp/10.0.0.3:1"]
 
 

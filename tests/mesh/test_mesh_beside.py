@@ -1,4 +1,4 @@
-"""Commands beside a running node: it adopts their changes within seconds, and nothing is corrupted."""
+"""Commands beside a running node: it picks up their changes within seconds, and nothing is corrupted."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ def test_answers_through_a_node_and_beside_it_are_the_same(
         assert [a["image"] for a in said.json["answers"]] == [f"{mixed[0]}/inside/first.jpg", str(images[1])]
         assert [bad["file"] for bad in said.json["unreadable"]] == [str(mixed[1])]
     with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
-        for number in range(70):  # more than are asked about at once
+        for number in range(70):  # more than one request may have
             archive.write(images[number % len(images)], f"{number:02}.jpg")
     damage(tmp_path / "many.zip", "66.jpg")
     said = command("ask", tmp_path / "many.zip", "--home", crew.student.home, "--json").json
     assert len(said["answers"]) == 69
     assert [bad["file"] for bad in said["unreadable"]] == [f"{tmp_path / 'many.zip'}/66.jpg"]
     assert "cannot be unpacked" in said["unreadable"][0]["reason"]
-    # Files that never end, or that nobody fills, are refused by whoever would read them.
+    # Endless files and pipes without a writer are refused by the reading process.
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "endless.png").symlink_to("/dev/zero")
     with (tmp_path / "sparse.png").open("wb") as sparse:

@@ -31,7 +31,7 @@ def test_a_composed_task_reaches_all_agents_answers_survives_a_restart_and_is_wi
 
     done = composer.run("compose", "mixed", f"{ours}:{label}=first of all", f"{theirs}:*")
     assert done.returncode == 0, done.stderr
-    eventually(lambda: mesh.converged(tasks=5), why="everyone has it, and nobody holds it back")
+    eventually(lambda: mesh.converged(tasks=5), why="all agents hold it, and none quarantines it")
     assert all("mixed" in node.live() for node in mesh.nodes)
     received = Core(first.home).bank.find("mixed")
     assert received.card.teacher == Core(composer.home).name

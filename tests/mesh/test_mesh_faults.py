@@ -39,7 +39,7 @@ OVERHEAD = 60_000
 """Network bytes besides the pieces: discovery, keep-alive messages, digests, acknowledgements."""
 
 
-# What the tests share.
+# Shared fixtures.
 
 
 @pytest.fixture(scope="session")
@@ -149,7 +149,7 @@ def test_a_transfer_continues_from_another_holder_if_one_is_killed(mesh: Mesh, l
 
 @pytest.mark.slow
 def test_a_transfer_resumes_after_holder_and_receiver_were_killed(mesh: Mesh, large: Path) -> None:
-    """No other agent has it: the transfer resumes where it stopped, however often it is interrupted."""
+    """No other agent has the module: the transfer resumes where it stopped, however often it is interrupted."""
     with namespaces(2, "skfb") as switch:
         lan = {"network": "lan", "interface": "eth0"}
         teacher = adopt_home(mesh, large, "teacher", switch.hosts[0], **lan).start()
@@ -211,7 +211,7 @@ def kill_and_converge(mesh: Mesh, library: Path, times: int, kilobits: int) -> N
                 take_away(receiver, rng.sample(sorted(receiver.live()), 12))
             before = on_their_way(receiver)
             receiver.start(wait=False)
-            if kill % 3 == 0:  # at the latest when files are on their way: a random moment may miss that
+            if kill % 3 == 0:  # at the latest when files are being fetched, which a random moment may miss
                 eventually(partial(moves_on, receiver, before), every=0.005)
             else:
                 time.sleep(rng.uniform(0, longest))
@@ -232,7 +232,7 @@ def kill_and_converge(mesh: Mesh, library: Path, times: int, kilobits: int) -> N
 
 
 def on_their_way(node: Node) -> dict[str, int]:
-    """When the files of modules that have not arrived whole were last written."""
+    """Return when the files of partly fetched modules were last written."""
     folder, found = node.home / "partial", {}
     for path in folder.iterdir() if folder.exists() else ():
         with contextlib.suppress(FileNotFoundError):  # it has just arrived
@@ -245,7 +245,7 @@ def moves_on(node: Node, before: dict[str, int]) -> bool:
 
 
 def take_away(node: Node, tasks: Sequence[str]) -> None:
-    """Have an agent forget tasks and want them again, so that there is something to fetch."""
+    """Let an agent forget and remember tasks, so that there is something to fetch."""
     agent = Core(node.home)
     for task in tasks:
         agent.ledger.remember(slot_of(agent.forget(task)))
@@ -409,14 +409,14 @@ def test_clocks_that_are_wrong_by_a_day_do_no_harm(mesh: Mesh, tiny_tasks: Path,
     assert datetime.fromisoformat(card["created"]) < datetime.now(UTC) - timedelta(hours=20)
     eventually(lambda: all(card["id"] in {m.id for m in Core(node.home).bank} for node in nodes))
     assert all(len(node.live()) == 4 for node in nodes)
-    # And what is withdrawn tomorrow is withdrawn today.
+    # A withdrawal dated tomorrow has effect today.
     gone = min({m.card.task for m in Core(late.home).bank if m.card.teacher == "teacher1"})
     words = [*ahead, sys.executable, "-m", "skillmesh", "withdraw", gone, "--home", str(late.home)]
     subprocess.run(words, check=True, capture_output=True, env=environment())
     eventually(lambda: mesh.converged(tasks=3))
     assert all(gone not in node.live() for node in nodes)
     early.kill()
-    early.under = ahead  # somebody set the clock, by two days
+    early.under = ahead  # the clock was set, by two days
     early.start()
     eventually(lambda: mesh.converged(tasks=3) and ask(early)["peers"] == 2)
 
@@ -462,7 +462,7 @@ def test_a_killed_node_can_be_restarted_and_has_lost_nothing(mesh: Mesh) -> None
     assert json.loads(beside.stdout)["running"] is False
     student.start()
     eventually(lambda: ask(student)["settled"] and ask(student)["peers"] == 2)
-    time.sleep(5)  # two rounds of exchanges: what was put away does not come back
+    time.sleep(5)  # two rounds of exchanges: removed modules do not come back
     after = student.status()
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert set(Core(student.home).ledger.view().trusted) == set(keys)

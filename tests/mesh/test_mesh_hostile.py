@@ -1,7 +1,7 @@
-"""Hostile peers, each really done: an attacker in a process of its own among unmodified nodes.
+"""Hostile peers: each attacker is a separate process among unmodified nodes.
 
-Whatever it does, honest nodes end up with what honest teachers taught and with nothing else; who signed a lie is
-banned, for a reason that `status` shows; and no honest agent is.
+Whatever it does, honest nodes end up with exactly what honest teachers taught; an agent that signed false data is
+banned, with a reason that `status` shows; and no honest agent is banned.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ Attacks = Callable[..., Attack]
 
 @pytest.fixture(scope="module")
 def begin(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacks]:
-    """Start attackers that run until the last test, with what they stole from a teacher."""
+    """Return a function that starts attackers with data stolen from a teacher; they run until the last test."""
     with attackers(teachers[0], tmp_path_factory.mktemp("loot")) as start:
         yield start
 
 
 @pytest.fixture
 def attack(teachers: list[Path], tmp_path: Path) -> Iterator[Attacks]:
-    """Start attackers that end with the test."""
+    """Return a function that starts attackers, which end with the test."""
     with attackers(teachers[0], tmp_path) as start:
         yield start
 
@@ -101,7 +101,7 @@ def town(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def teach(node: Node) -> str:
-    """Have a teacher learn one of its tasks again, as a command beside its node would; returns the module's id."""
+    """Let a teacher learn one of its tasks again, as a command beside its node would; return the module's id."""
     agent = Core(node.home)
     old = next(m for m in agent.tasks() if m.card.teacher_key == agent.identity.public_key)
     card = old.card.model_copy(update={"version": old.card.version + 1})
@@ -123,12 +123,12 @@ def keys(nodes: list[Node]) -> set[str]:
 
 
 def foreign(node: Node, nodes: list[Node]) -> list[str]:
-    """Tasks in a node's bank that no honest teacher taught."""
+    """Return the tasks in a node's bank that no honest teacher taught."""
     return [m.card.task for m in Core(node.home).bank if m.card.teacher_key not in keys(nodes)]
 
 
 def survives(mesh: Mesh) -> None:
-    """During the attack, what an honest teacher teaches now reaches all nodes, and nothing else does."""
+    """Assert that during the attack a new module of an honest teacher reaches all nodes, and nothing else does."""
     module_id = teach(mesh.nodes[0])
     eventually(lambda: reaches(module_id, mesh.nodes), why="honest nodes share what was just taught")
     for node in mesh.nodes:
@@ -136,7 +136,7 @@ def survives(mesh: Mesh) -> None:
         assert not bans(node).keys() & keys(mesh.nodes)
 
 
-# Lies about what there is.
+# False digests and notices.
 
 LIES = {
     "endless-digest": "replied to digest with",
@@ -153,7 +153,7 @@ LIES = {
 
 @pytest.fixture(scope="module")
 def liars(town: Mesh, begin: Attacks) -> dict[str, Attack]:
-    """All liars, started at once."""
+    """Start all attackers that send false digests or notices."""
     return {kind: begin(town, kind) for kind in LIES}
 
 
@@ -176,7 +176,7 @@ def test_honest_nodes_share_while_peers_send_false_digests_or_notices(
     assert all(name is None or name.isprintable() for name in names)
 
 
-# Lies about files.
+# False files.
 
 BAD_PIECES = {
     "wrong-bytes": "whose hash is not the announced one",
@@ -217,7 +217,7 @@ def test_the_honest_teacher_of_a_forged_module_stays_trusted(market: Mesh, forge
         assert Core(teacher.home).identity.public_key not in bans(node)
 
 
-# Teachers who contradict themselves.
+# Teachers that contradict themselves.
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +288,7 @@ def loot_ids(attacker: Attack) -> list[str]:
     return list(json.loads(path.read_text())) if path.exists() else []
 
 
-# What is genuine but old.
+# Genuine but outdated data.
 
 
 def test_replaced_and_withdrawn_modules_do_not_come_back(mesh: Mesh, attack: Attacks) -> None:
@@ -308,7 +308,7 @@ def test_replaced_and_withdrawn_modules_do_not_come_back(mesh: Mesh, attack: Att
         assert bans(node) == {}
 
 
-# Pretending to be others.
+# Impersonation.
 
 
 def test_queries_to_zenohs_admin_space_do_not_stop_nodes(town: Mesh, attack: Attacks):
@@ -332,12 +332,12 @@ def test_an_impostor_cannot_cut_off_the_agent_that_it_imitates(town: Mesh, attac
 
 
 def reaches_all(mesh: Mesh) -> bool:
-    """Whether every node holds what the teachers in this mesh taught, in the version that stands."""
+    """Return whether every node holds the current modules of all teachers in this mesh."""
     own = [[m.id for m in Core(n.home).bank if m.card.teacher_key in keys([n])] for n in mesh.nodes]
     return all(reaches(module_id, mesh.nodes) for ids in own for module_id in ids)
 
 
-# Keeping others waiting.
+# Delays.
 
 
 @pytest.fixture(scope="module")
@@ -368,7 +368,7 @@ def heirs(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_peers_that_delay_replies_do_not_prevent_fetching_from_honest_ones(
     heirs: Mesh, attack: Attacks, kind: str, peers: int
 ) -> None:
-    """One attacker, whom a newcomer asks for one of two modules, may cost one timeout; a crowd costs no more."""
+    """One attacker that a newcomer asks for one of two modules may cost one timeout; a crowd costs no more."""
     attack(heirs, kind)
     eventually(lambda: call(heirs.nodes[0].home, "status")["peers"] >= peers, why="the attackers are there")
     late = heirs.serve(name=f"late-{kind}")
@@ -382,7 +382,7 @@ def test_peers_that_delay_replies_do_not_prevent_fetching_from_honest_ones(
 
 @pytest.fixture(scope="module")
 def library(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """A node that carries twelve modules of six teachers, none of whom is there."""
+    """Return a mesh with a node that holds twelve modules of six absent teachers."""
     mesh = Mesh(tmp_path_factory.mktemp("library"), teachers)
     carrier = Core(mesh.home(name="carrier"))
     for teacher in map(Core, teachers[:6]):
@@ -424,7 +424,7 @@ def test_peers_without_a_key_cause_few_extra_questions(library: Mesh, attack: At
 @pytest.mark.slow
 @pytest.mark.parametrize("trust", ["open", "listed"])
 def test_a_million_announcements_fill_neither_memory_nor_disk(mesh: Mesh, attack: Attacks, trust: str) -> None:
-    """What is kept of one teacher is bounded, so more of them cost nothing more."""
+    """The stored data per teacher is bounded, so that more announcements cost nothing more."""
     nodes = [mesh.serve(0, trust=trust), mesh.serve(1, trust=trust)]
     for node in nodes:
         for key in keys(nodes):
@@ -436,7 +436,9 @@ def test_a_million_announcements_fill_neither_memory_nor_disk(mesh: Mesh, attack
     half = [ledger_bytes(node) for node in nodes]
     eventually(lambda: sent_by(flooding) > 15_000, why="the flood goes on")
     for node, bytes_then, megabytes in zip(nodes, half, before, strict=True):
-        most = max(1.5 * bytes_then, 10_000_000)  # the database's log may be longer for a moment, while it is read
+        most = max(
+            1.5 * bytes_then, 10_000_000
+        )  # the database's log may be longer for a moment, while it is being read
         eventually(lambda node=node, most=most: ledger_bytes(node) < most, 20, "the ledger stays small")
         assert resident_megabytes(node) < megabytes + 100
         assert not bans(node).keys() & keys(nodes)
@@ -460,7 +462,7 @@ def ledger_bytes(node: Node) -> int:
     return sum(path.stat().st_size for path in node.home.glob("ledger.sqlite*"))
 
 
-# Modules that are signed and served as they should be, and made to harm.
+# Harmful modules that are signed and served correctly.
 
 HARMFUL = {
     "swallow-everything": "its probes are not of its classes",
@@ -499,7 +501,7 @@ def test_a_second_teacher_of_the_same_classes_is_accepted(mesh: Mesh, attack: At
 
 
 def right(node: Node, images: list[Path]) -> list[bool]:
-    """Whether a node names each image by the class whose folder it lies in."""
+    """Return whether a node answers each image with the class of its folder."""
     return [
         answer["label"] == path.parent.name for answer, path in zip(answers(node, images), images, strict=True)
     ]
@@ -508,7 +510,7 @@ def right(node: Node, images: list[Path]) -> list[bool]:
 def test_a_module_tuned_to_the_validation_images_loses_no_more_than_tolerated(
     taught: Core, demo_tasks: Path, mixed: list[Path], attack: Attacks, tmp_path: Path, record_property: Any
 ) -> None:
-    """A module that is tuned to stay just under the threshold does get in; this is what it can still do."""
+    """A module tuned to stay just below the threshold is accepted; this measures the harm that it can do."""
     mesh = Mesh(tmp_path / "mesh", [taught.home])
     kept = [
         path

@@ -48,7 +48,7 @@ def test_two_agents_teach_a_third_links_and_all_answer_the_same(
     assert any(len(answer["teacher"].split(" + ")) == 2 for answer in answers(nodes[2], images, named=True))
     assert all(merged(node) == [("figures", 2)] for node in nodes)
 
-    late = mesh.node(name="late").start()  # hears of the link from whoever is there, not from its maker
+    late = mesh.node(name="late").start()  # receives the link from the agents present, not from its author
     nodes[2].stop()
     eventually(lambda: late.status()["live"] == 3)
     eventually(lambda: merged(late) == [("figures", 2)])

@@ -1,7 +1,7 @@
-"""Nodes on several hosts, whose networks fail and heal: always every live agent ends up knowing the same.
+"""Nodes on several hosts whose networks fail and recover: every live agent ends up knowing the same.
 
-The hosts are network namespaces with cables between them; each fault is one of the network or of a process. Every
-convergence prints its time (`pytest -s`); SKILLMESH_TIMES names a file that keeps them.
+The hosts are network namespaces with cables between them; each fault is one of the network or of a process. The
+time of every convergence is printed (`pytest -s`); SKILLMESH_TIMES names a file that records it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def switch() -> Iterator[Switch]:
 def on(
     mesh: Mesh, switch: Switch, host: int, teacher: int | None = None, network: str = "lan", **more: object
 ) -> Node:
-    """A node on a host of the switch, not started yet."""
+    """Return a node on a host of the switch, not started yet."""
     return mesh.node(teacher, name=f"host{host}", namespace=switch.hosts[host], network=network, **more)
 
 
 def learn(node: Node, task: Path) -> None:
-    """Have a node's agent learn something new, by a command beside it."""
+    """Let a node's agent learn a new task, by a command beside it."""
     done = node.run("learn", task, "--name", f"{task.name} of {node.name}")
     assert done.returncode == 0, done.stderr
 
@@ -86,14 +86,14 @@ def test_withdrawals_reach_every_agent_and_forgotten_tasks_stay_forgotten(mesh: 
 
 
 def three_rounds(*nodes: Node) -> None:
-    """Have every node ask every other three times, as `skillmesh sync` does beside a node."""
+    """Let every node ask every other three times, as `skillmesh sync` does beside a node."""
     for _ in range(3):
         for node in nodes:
             assert call(node.home, "sync", seconds=LONG, timeout=2 * LONG)["settled"]
 
 
 def own(mesh: Mesh, teacher: int) -> set[str]:
-    """The tasks of a teacher."""
+    """Return the tasks of a teacher."""
     return Node(mesh.teachers[teacher]).live()
 
 
@@ -134,7 +134,7 @@ def test_a_lan_converges_after_its_cables_were_pulled_one_by_one(
 
 
 def fixed(mesh: Mesh, switch: Switch, host: int, teacher: int | None = None) -> Node:
-    """A node that is told of host 0 only."""
+    """Return a node that connects to host 0 only."""
     listen = [f"{switch.address(host)}:{FIXED_PORT}"]
     connect = [f"{switch.address(0)}:{FIXED_PORT}"] if host else []
     return on(mesh, switch, host, teacher, network="fixed", listen=listen, connect=connect)
@@ -142,7 +142,7 @@ def fixed(mesh: Mesh, switch: Switch, host: int, teacher: int | None = None) -> 
 
 @pytest.mark.slow
 def test_agents_survive_the_permanent_loss_of_their_seed(mesh: Mesh, switch: Switch, tiny_tasks: Path) -> None:
-    """Three that know of each other by the seed alone outlive it, a cut between them, and a restart."""
+    """Three agents that know each other through the seed survive its loss, a cut between them, and a restart."""
     seed, *others = [fixed(mesh, switch, host, teacher=host).start(wait=False) for host in range(4)]
     converge(mesh, [seed, *others], 8, "a seed and three fixed peers start with two tasks each")
 
@@ -187,7 +187,7 @@ class Gateway:
 
 @contextmanager
 def sites(mesh: Mesh) -> Iterator[tuple[Network, list[Gateway]]]:
-    """Two lans that use the same addresses; their gateways alone have a link to each other."""
+    """Two LANs that use the same addresses, connected only through their gateways."""
     hosts = {
         "hill": ("10.77.0.1", "10.79.0.1"),
         "lake": ("lake:10.77.0.1", "10.79.0.2"),

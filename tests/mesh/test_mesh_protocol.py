@@ -1,4 +1,4 @@
-"""Messages between agents, as bytes: valid ones are read back unchanged, invalid ones are lies."""
+"""Messages between agents, as bytes: valid ones are read back unchanged, invalid ones are refused (`LieError`)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TestDigest:
                 read_digest(wrong)
 
     def test_that_lists_an_id_twice_is_refused(self):
-        """Reading it costs as much as reading a long one, and making it costs little."""
+        """Reading it would cost as much as reading a long one, and making it costs little."""
         body = write_digest(HELLO, KNOWN)
         with pytest.raises(LieError, match="lists 1 ids more than once"):
             read_digest(body + body[-SHORT:])
@@ -114,7 +114,7 @@ class TestDigest:
     def test_of_the_maximum_number_of_notices_fits(self):
         largest = HELLO.model_copy(update={"name": "日" * 64, "locators": ("é" * 200,) * 16})
         head = len(write_digest(largest, []))
-        assert head + 100 * 1_000 * SHORT < MAX_DIGEST  # a hundred teachers with all that they may have
+        assert head + 100 * 1_000 * SHORT < MAX_DIGEST  # a hundred teachers with the maximum of notices
 
 
 class TestNotices:

@@ -1,4 +1,4 @@
-"""Agents with equal live sets give bit-identical answers, whatever way their modules came."""
+"""Agents with equal live sets give bit-identical answers, however their modules arrived."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NewAgent = Callable[..., Core]
 
 @pytest.fixture(scope="session")
 def all_files(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The sixteen modules of the teachers."""
+    """Return the sixteen modules of the teachers."""
     folder = tmp_path_factory.mktemp("all-files")
     for home in teachers:
         for path in (home / "bank").glob("*.skill"):
@@ -31,7 +31,7 @@ def all_files(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def images(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """An image of each task that a teacher knows, and two of others."""
+    """Return an image of each task that a teacher knows, and two of other tasks."""
     folder = tmp_path_factory.mktemp("images")
     found = []
     for home in teachers:
@@ -42,7 +42,7 @@ def images(teachers: list[Path], tmp_path_factory: pytest.TempPathFactory) -> li
 
 
 def told(agent: Core, images: Sequence[Path]) -> str:
-    """What an agent says, every bit of it: guesses with raw confidences."""
+    """Return an agent's exact answers: guesses with raw confidences."""
     return json.dumps([answer.shared() for answer in agent.answer(images)])
 
 
@@ -77,7 +77,7 @@ def test_equal_live_sets_give_equal_answers_in_any_order_of_arrival(
     receiver = mesh.node(name="receiver").start()
     eventually(receiver.live)
     receiver.kill()
-    for path in all_files[:10:-1]:  # some of them may come over the mesh too
+    for path in all_files[:10:-1]:  # some of them may also arrive over the mesh
         Core(receiver.home).import_file(path)
     receiver.start()
     told_by(receiver, images)  # from now on it has a mapper, which follows the bank

@@ -1,4 +1,4 @@
-"""How long `catch_up` runs: with peers until all is exchanged, alone briefly, never forever."""
+"""How long `catch_up` runs: with peers until everything is exchanged, alone briefly, never forever."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settings() -> MeshSettings:
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds for which each catching up has waited."""
+    """Return a list of the seconds that each call of `catch_up` waited."""
     seconds: list[float] = []
     real = Node.sync
 
@@ -74,10 +74,10 @@ def test_with_a_peer_it_fetches_everything_and_ends_when_all_is_quiet(
         told = catch_up(student, settings.with_(trust="open"), 60.0)
         assert [module.card.task for module in student.bank] == ["dice"]
         assert node.QUIET <= waited[0] < 30
-        # What both sides say of it.
+        # The reported status.
         assert told["bytes_fetched"] == module.size
         assert told["in_use"] == told["peers"] == 1
-        assert waited[0] - 0.1 <= told["seconds"] < waited[0] + 10  # told to a tenth of a second
+        assert waited[0] - 0.1 <= told["seconds"] < waited[0] + 10  # rounded to a tenth of a second
         assert 0 < told["slowest_import_seconds"] < 30
         assert told["declined"] == told["fetching"] == []
         assert (told["wanted"], told["settled"], told["trouble"]) == (0, True, None)
@@ -93,7 +93,7 @@ class Waiting:
         monkeypatch.setattr(node.time, "monotonic", lambda: self.now)
 
     def sync_now(self) -> None:
-        """Ask at once; only what follows is counted."""
+        """Do nothing: only later questions are counted."""
 
     def ask_everyone(self) -> None:
         self.asked += 1

@@ -1,4 +1,4 @@
-"""Settings of the mesh, and sessions that meet: on one machine, at fixed places, through a gateway."""
+"""Settings of the mesh, and sessions that connect: on one machine, at fixed addresses, through a gateway."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_invalid_remembered_endpoints_are_skipped() -> None:
 
 
 def test_zenohs_admin_space_does_not_answer_other_agents() -> None:
-    """Its admin space answers under a lock: who asks while others come stops all links (zenoh's PR 2619)."""
+    """The admin space answers under a lock: queries while agents come and go stop all links (zenoh's PR 2619)."""
     place = f"127.0.0.1:{free_port()}"
     gateway = open_router([place], discovery_port=None)
     with joined(fixed(place)) as one, joined(fixed(place, *locators(one))) as other:
@@ -249,7 +249,7 @@ def test_locators_are_addresses_at_which_a_session_is_reachable(listens: str, re
 def test_a_host_name_is_resolved_once_so_that_the_locator_is_the_listening_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where a name has several addresses, another look could say one that nobody listens on."""
+    """If a name has several addresses, a second lookup could return one on which the session does not listen."""
     real, asked = socket.getaddrinfo, []
 
     def addresses_of(host: Any, *args: Any, **kwargs: Any) -> Any:
@@ -295,7 +295,7 @@ def test_a_message_above_the_size_limit_does_not_arrive() -> None:
         publisher.put(b"x" * 9 * 1024 * 1024)
 
         def a_smaller_one_arrives() -> bool:
-            publisher.put(b"x" * 7 * 1024 * 1024)  # again: the link may have been closed over the first
+            publisher.put(b"x" * 7 * 1024 * 1024)  # again: the link may have been closed because of the first
             return until(lambda: bool(sizes), 3)
 
         assert until(a_smaller_one_arrives)
@@ -425,7 +425,7 @@ def test_addresses_are_not_loopback_and_can_be_listened_on() -> None:
 
 @pytest.mark.parametrize("heard_by", [0, -1], ids=["the main thread", "a thread of zenoh"])
 def test_a_gateway_runs_until_it_is_told_to_stop(heard_by: int) -> None:
-    """The system may hand a signal to any thread; Python acts on it in the main one, which then has to wake up."""
+    """The system may deliver a signal to any thread; Python handles it in the main one, which has to wake up."""
     port = free_port()
     code = (
         "import json; from skillmesh.mesh.session import run_gateway\n"

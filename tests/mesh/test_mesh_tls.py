@@ -1,7 +1,7 @@
-"""Mutual TLS between real nodes: whoever lacks a certificate of the mesh's authority gets no link.
+"""Mutual TLS between real nodes: an agent without a certificate of the mesh's authority gets no link.
 
-Handshakes one by one are in test_certs.py. Here the files come from `skillmesh certs`, and what counts is whether
-modules pass.
+Single handshakes are tested in test_certs.py. Here the files come from `skillmesh certs`, and the tests check
+whether modules are transferred.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WATCHED = 6.0
 
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two meshes' authorities, ours and a foreign one."""
+    """Return the authorities of two meshes, ours and a foreign one."""
     folder = tmp_path_factory.mktemp("authorities")
     for name in ("ours", "foreign"):
         done = skillmesh("certs", "init", folder / name)
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 def certify(node: Node, authority: Path) -> None:
-    """As a user would: the certificate goes into the home, and TLS is on."""
+    """Issue a certificate into the home and turn TLS on, as a user would."""
     done = node.run("certs", "issue", authority)
     assert done.returncode == 0, done.stderr
 
@@ -60,7 +60,7 @@ def fixed(port: int, *connect: int) -> dict[str, Any]:
 
 
 def left_out(intruders: list[Node], members: list[Node]) -> None:
-    """Watch for a while that nothing passes between the two."""
+    """Assert for a while that nothing is transferred between the two."""
     before = [(node.root(), node.live()) for node in (*intruders, *members)]
     until = time.monotonic() + WATCHED
     while time.monotonic() < until:
@@ -82,7 +82,7 @@ def peers(node: Node) -> list[dict[str, Any]]:
 
 
 def test_only_nodes_with_a_certificate_of_the_mesh_share_modules(mesh: Mesh, authorities: Path) -> None:
-    """Three that are refused become members in the end: nothing but their certificates had kept them out."""
+    """Three refused nodes become members in the end: only their certificates had kept them out."""
     ours, port = authorities / "ours", free_port()
     members = [
         secure(mesh, 0, ours, "seed", **fixed(port)),
@@ -90,7 +90,7 @@ def test_only_nodes_with_a_certificate_of_the_mesh_share_modules(mesh: Mesh, aut
     ]
     plain = mesh.node(2, name="plain", **fixed(free_port(), port))
     foreign = secure(mesh, 3, authorities / "foreign", "foreign", **fixed(free_port(), port))
-    # It believes both authorities, as an attacker would: so it accepts the seed, and only the seed can refuse.
+    # It trusts both authorities, as an attacker would, and so accepts the seed: only the seed can refuse.
     bundle = foreign.home / "tls" / "ca.pem"
     bundle.write_bytes(bundle.read_bytes() + (ours / "ca.pem").read_bytes())
     for node in (*members, plain, foreign):
@@ -110,7 +110,7 @@ def test_only_nodes_with_a_certificate_of_the_mesh_share_modules(mesh: Mesh, aut
 
 
 def no_certificate_is_refused(authority: Path, port: int) -> None:
-    """Speak TLS with a node as one that trusts its authority and shows nothing."""
+    """Assert that a node refuses a TLS client that trusts its authority and has no certificate."""
     bare = ssl.create_default_context(cafile=str(authority / "ca.pem"))
     bare.check_hostname = False
     with (

@@ -19,7 +19,7 @@ from skillmesh.module.notice import Announcement, Withdrawal, announce, link, wi
 
 @pytest.fixture
 def node(new_agent: Callable[..., Core], tiny_taught: Core) -> Node:
-    """That of a student who trusts Tina and holds her dice as she announced it."""
+    """Return the node of a student that trusts Tina and holds her dice as announced."""
     agent = new_agent("student")
     agent.ledger.trust(tiny_taught.identity.public_key, "tina")
     module = tiny_taught.bank.find("dice")
@@ -31,12 +31,12 @@ def node(new_agent: Callable[..., Core], tiny_taught: Core) -> Node:
 
 @pytest.fixture
 def newcomer(new_agent: Callable[..., Core]) -> Node:
-    """A node that holds nothing."""
+    """Return a node that holds nothing."""
     return Node(new_agent("newcomer"), MeshSettings.of({"modules_per_hour": 3}))
 
 
 def learned(agent: Core, like: Module, **card: Any) -> Module:
-    """Put a module of its own into an agent's bank, as a command does that is killed before it announces it."""
+    """Put an own module into an agent's bank, like a command that is killed before it announces the module."""
     fields = {"teacher": agent.name, "teacher_key": agent.identity.public_key} | card
     module, data = Module.create(like.card.model_copy(update=fields), like.tensors, agent.identity)
     agent.bank.add(data)
@@ -109,7 +109,7 @@ class TestItsStatus:
 
 
 class TestAFlood:
-    """Three modules an hour are allowed here."""
+    """These tests allow three modules an hour."""
 
     def heard(self, newcomer: Node, monkeypatch: pytest.MonkeyPatch, *notices: Announcement) -> set[str]:
         """Return the agents banned for these announcements."""
@@ -131,5 +131,5 @@ class TestAFlood:
         clock = [10_000.0]
         monkeypatch.setattr("skillmesh.mesh.node.time.monotonic", lambda: clock[0])
         for number in range(8):
-            clock[0] += 1210.0  # three within the last hour, with this one
+            clock[0] += 1210.0  # three within the last hour, including this one
             assert self.heard(newcomer, monkeypatch, announced(BOB, f"task {number}")) == set()

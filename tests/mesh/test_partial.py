@@ -25,7 +25,7 @@ def a_file(size: int) -> bytes:
 
 
 def fetched(partial: Partial, data: bytes, most: int = 2 * LEAF) -> int:
-    """Fill all gaps; return how many bytes that took."""
+    """Fill all gaps; return the number of bytes."""
     count = 0
     while gap := partial.claim(most):
         offset, length = gap
@@ -36,7 +36,7 @@ def fetched(partial: Partial, data: bytes, most: int = 2 * LEAF) -> int:
 
 @pytest.fixture
 def data() -> bytes:
-    """Three leaves and a short one."""
+    """Return the data of three leaves and a short one."""
     return a_file(3 * LEAF + 100)
 
 

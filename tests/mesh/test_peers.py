@@ -148,7 +148,7 @@ class TestWhomToAsk:
         others = ("one", "two", "three")
         taken = [peers.take("module", "teacher", others) for _ in range(AT_ONCE)]
         assert asked(peers, shunned=others) is None
-        assert peers.may_have("module", others)  # and can be waited for
+        assert peers.may_have("module", others)  # so that the caller can wait for it
         peers.free(the(peers, "teacher"))
         assert asked(peers, shunned=others) == "teacher"
         assert all(taken)

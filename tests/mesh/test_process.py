@@ -142,7 +142,7 @@ def test_a_process_ends_if_its_parent_is_killed(tmp_path: Path):
 
 
 def state(pid: str) -> str:
-    """The letter that Linux has for a process; X where it is gone, Z where its exit status was not read."""
+    """Return Linux's state letter of a process: X if it is gone, Z if its exit status was not read."""
     try:
         return Path("/proc", pid, "stat").read_text().rpartition(") ")[2][0]
     except (FileNotFoundError, ProcessLookupError):

@@ -190,7 +190,7 @@ class TestTidying:
     def test_removes_the_file_left_by_an_interrupted_drop(self, agent: Core, shelf: Shelf, held: Module):
         agent.ledger.choose(held.id, "refused", "dropped by the user")
         shelf.tidy(agent.ledger.view())
-        (path,) = shelf.quarantine.iterdir()  # somebody may be about to hold it again
+        (path,) = shelf.quarantine.iterdir()  # another process may be about to hold it again
         os.utime(path, (0, 0))
         shelf.tidy(agent.ledger.view())
         assert on_disk(shelf.quarantine) == []
@@ -199,7 +199,7 @@ class TestTidying:
 class TestTrust:
     @pytest.fixture
     def believing(self, agent: Core, files: dict[str, bytes], tina: str) -> Core:
-        """One who trusts Tina and holds two of her modules; dice was announced, latin came as a file."""
+        """Return an agent that trusts Tina and holds two of her modules: announced dice, and latin from a file."""
         agent.ledger.trust(tina, "tina")
         for task in ("dice", "latin"):
             agent.import_bytes(files[task])
@@ -220,8 +220,8 @@ class TestTrust:
         distrust(believing, shelf, tina)
         trust(believing, shelf, tina, "tina")
         assert believing.ledger.trusts(tina)
-        assert on_disk(shelf.partial) == [notice.digest]  # a node judges it
-        assert [m.card.task for m in believing.tasks()] == ["latin"]  # nobody would offer it again
+        assert on_disk(shelf.partial) == [notice.digest]  # a node vets it
+        assert [m.card.task for m in believing.tasks()] == ["latin"]  # no peer would offer it again
         assert (shelf.held(), believing.ledger.view().choices) == ([], {})
         shelf.tidy(believing.ledger.view())
         assert on_disk(shelf.partial) == [notice.digest]

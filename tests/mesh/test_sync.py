@@ -22,7 +22,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def there(*agents: str) -> Peers:
-    """Peers that have said hello."""
+    """Return peers that have said hello."""
     peers = Peers()
     for agent in agents:
         peers.appeared(agent)
@@ -32,7 +32,7 @@ def there(*agents: str) -> Peers:
 
 def listening(ledger: Ledger, peers: Peers) -> Sync:
     return Sync(
-        lambda: pytest.fail("nobody is asked"), ledger, peers, lambda _: pytest.fail("no hello"), lambda: None
+        lambda: pytest.fail("no peer is asked"), ledger, peers, lambda _: pytest.fail("no hello"), lambda: None
     )
 
 
@@ -43,7 +43,7 @@ def sync(ledger: Ledger) -> Sync:
 
 def test_announcements_of_an_absent_teacher_count_only_if_the_user_listed_it(ledger: Ledger) -> None:
     peers = there(ALICE.public_key)
-    peers.appeared(BOB.public_key)  # a sign of life, and nothing signed
+    peers.appeared(BOB.public_key)  # present, but without anything signed
     sync = listening(ledger, peers)
     for teacher, heard in ((ALICE, 1), (BOB, 0), (EVE, 0)):
         sync.hear(teacher.public_key, announced(teacher).encode())
@@ -113,7 +113,7 @@ def test_most_messages_of_a_flood_are_dropped(sync: Sync) -> None:
     assert len(sync.take_heard()) == 1
 
 
-# Links, beside agents of releases that have never heard of them.
+# Links, beside agents of releases that do not know them.
 
 
 PAIR = ["a" * 64, "b" * 64]
@@ -124,7 +124,7 @@ def hello(view: LedgerView) -> Hello:
 
 
 def listing(ledger: Ledger) -> Sync:
-    return Sync(lambda: pytest.fail("nobody is asked"), ledger, Peers(), hello, lambda: None)
+    return Sync(lambda: pytest.fail("no peer is asked"), ledger, Peers(), hello, lambda: None)
 
 
 def test_an_older_release_gets_no_links_because_it_would_refuse_them(ledger: Ledger) -> None:
@@ -172,6 +172,6 @@ def test_a_flood_under_many_keys_is_rate_limited_and_listed_teachers_are_still_a
         sync.hear(ALICE.public_key, announced(ALICE, f"task {second}").encode())
         taken += len(sync._announcements)
         news = sync.take_heard()
-        assert news or second < 3  # in the very first rush all places are taken
+        assert news or second < 3  # at the very first all places are taken
         now[0] += 1.0
     assert taken <= RUSH + 8 * (HEARD_PER_SECOND + 1)

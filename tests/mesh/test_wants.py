@@ -27,7 +27,7 @@ def agent(new_agent: Callable[..., Core]) -> Core:
 
 @pytest.fixture
 def announce(agent: Core) -> Announce:
-    """Announce something that this agent could use, to it; each task is another module of 1,000 bytes."""
+    """Announce a suitable module to this agent; each task is another module of 1,000 bytes."""
 
     def make(task: str = "dice", identity: Identity = ALICE, version: int = 1, size: int = 1000, **changed: Any):
         data = f"{task} {identity.name} {version}".encode().ljust(size)

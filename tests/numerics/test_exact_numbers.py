@@ -75,11 +75,11 @@ def test_softmax_and_log_loss_match_their_formulas():
     assert softmax(logits + 1e6).sum() == pytest.approx(6)  # nothing overflows
 
 
-@pytest.mark.parametrize(("images", "loudness"), [(1, 5.0), (2, 0.2), (40, 12.0), (40, 0.3)])
-def test_the_temperature_minimises_the_loss_with_a_prior_around_one(images: int, loudness: float):
+@pytest.mark.parametrize(("images", "scale"), [(1, 5.0), (2, 0.2), (40, 12.0), (40, 0.3)])
+def test_the_temperature_minimises_the_loss_with_a_prior_around_one(images: int, scale: float):
     rng = np.random.default_rng(images)
     labels = rng.integers(3, size=images)
-    logits = loudness * (rng.standard_normal((images, 3)) + 1.5 * np.eye(3)[labels])
+    logits = scale * (rng.standard_normal((images, 3)) + 1.5 * np.eye(3)[labels])
 
     def penalised(t: float) -> float:
         return float(log_loss(logits / t, labels) * images + np.log(t) ** 2)

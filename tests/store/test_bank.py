@@ -1,4 +1,4 @@
-"""The bank: modules on disk, whole or not at all, whatever lies beside them and whoever sent them."""
+"""The bank stores modules completely or not at all, whatever other files it holds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def names(bank: Bank) -> set[str]:
 
 
 def signed(agent: Core, data: bytes, tensors: dict[str, Array] | None = None, **fields: Any) -> bytes:
-    """The module signed anew by its own teacher, with other tensors or another card."""
+    """Return the module signed again by its teacher, with other tensors or another card."""
     module = agent.bank.check(data)
     card = module.card.model_copy(update=fields)
     held = module.tensors | (tensors or {})
@@ -150,7 +150,7 @@ class TestOpening:
         opened = again(bank)
         assert names(opened) == {"greek"}
         assert [(d.path, type(d.error)) for d in opened.damaged] == [(path, TruncatedError)]
-        assert path.exists()  # for the user to look at
+        assert path.exists()  # so that the user can examine it
 
     def test_a_damaged_module_can_be_added_again(self, bank: Bank, skill_files: dict[str, Path]):
         path = bank.folder / f"{bank.find('latin').id}.skill"
@@ -189,7 +189,7 @@ class TestOpening:
         assert [d.path.name for d in opened.damaged] == ["folder.skill"]
 
     def test_lists_a_symbolic_link_to_a_missing_file(self, bank: Bank):
-        """It is not taken for a file that somebody removes meanwhile: nobody can, while the bank is locked."""
+        """It does not count as a file removed meanwhile: the bank is locked, so no process can remove one."""
         (bank.folder / "astray.skill").symlink_to(bank.folder / "gone")
         opened = again(bank)
         assert names(opened) == {"latin", "greek"}
@@ -197,7 +197,7 @@ class TestOpening:
 
     def test_keeps_the_newest_of_two_versions(self, bank: Bank, dice: bytes, tiny_taught: Core):
         files = [signed(tiny_taught, dice, version=version) for version in (2, 9, 10, 1)]
-        for data in files:  # as a kill between writing the new and removing the old leaves them
+        for data in files:  # left by kills between writing the new version and removing the old
             module = tiny_taught.bank.check(data)
             (bank.folder / f"{module.id}.skill").write_bytes(data)
         opened = again(bank)
@@ -240,7 +240,7 @@ def test_removing_leaves_nothing_behind(bank: Bank):
 
 
 def _attacks() -> Iterator[tuple[str, str, Callable[[Core, bytes], bytes]]]:
-    """Name of the attack, error, and how the file is made from a good one."""
+    """Yield for each attack its name, the expected error, and a function that makes the file from a good one."""
 
     def flip(where: int) -> Callable[[Core, bytes], bytes]:
         return lambda _, data: data[:where] + bytes([data[where] ^ 1]) + data[where + 1 :]
@@ -320,7 +320,7 @@ def test_a_module_signed_with_another_key_is_refused(new_agent: NewAgent, bank: 
 def test_adding_takes_account_of_modules_that_another_process_added(
     new_agent: NewAgent, skill_files: dict[str, Path]
 ) -> None:
-    """A bank opened before another process added a module takes notice when it adds its own."""
+    """The bank was opened before another process added a module; it notices that when it adds its own."""
     first = new_agent()
     second = Bank(first.bank.folder, first.bank.backbone)
     data = skill_files["dice"].read_bytes()
@@ -340,7 +340,7 @@ def test_a_bank_locked_by_another_process_raises_an_error(
 
 
 def narrower(module: Module, dim: int) -> bytes:
-    """The same module, properly signed, with descriptors of another width."""
+    """Return the module, validly signed, with descriptors of another width."""
     width = module.card.dim
     tensors = dict(module.tensors)
     for name, values in module.tensors.items():
@@ -364,7 +364,7 @@ def test_signed_module_of_another_width_is_refused_and_the_agent_still_answers(
 
 
 def test_signed_module_with_enormous_means_is_refused(new_agent: NewAgent, skill_files: dict[str, Path]) -> None:
-    """Means of a million would drown every other task in float32's rounding."""
+    """With means of a million, float32 rounding errors would exceed the differences between other tasks."""
     agent = new_agent()
     honest = Module.load(skill_files["dice"], specs_for)
     mallory = Identity.create("mallory")

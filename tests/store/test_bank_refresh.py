@@ -1,4 +1,4 @@
-"""A bank takes notice of all that other processes do to its folder, and says so only where there was anything."""
+"""`Bank.refresh` notices all changes by other processes, and returns True only if there were any."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(bank: Bank) -> set[str]:
 
 
 def put(bank: Bank, agent: Core, name: str) -> Path:
-    """As another process stores it."""
+    """Copy a module into the bank's folder, as another process would."""
     module = agent.bank.find(name)
     return Path(shutil.copy(agent.bank._path(module.id), bank.folder))
 
@@ -67,7 +67,7 @@ def test_an_unchanged_folder_is_not_read_again(bank: Bank, tiny_taught: Core):
 def test_a_second_change_within_one_clock_tick_is_noticed(
     bank: Bank, tiny_taught: Core, monkeypatch: pytest.MonkeyPatch, drift: int
 ):
-    """The folder's time is the same after both; what tells is that it is too recent to be believed."""
+    """The folder's time is the same after both, but too recent to be relied on."""
     tick = LONG_AGO + 100 * TICK_NS
     monkeypatch.setattr("skillmesh.store.bank.time.time_ns", lambda: tick + drift)
     put(bank, tiny_taught, "dice")
@@ -80,7 +80,7 @@ def test_a_second_change_within_one_clock_tick_is_noticed(
 
 
 def test_a_damaged_file_is_listed_while_it_exists(bank: Bank):
-    """Neither it nor its end is a module more or less."""
+    """Neither its arrival nor its removal changes the modules."""
     damaged = bank.folder / "broken.skill"
     damaged.write_bytes(b"no module")
     assert not bank.refresh()

@@ -1,4 +1,4 @@
-"""What strangers with keys without end can make an agent remember is bounded."""
+"""Strangers with any number of keys can make an agent store only a bounded amount."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_latest_refusals_and_all_modules_that_the_user_dropped_are_kept(
 def test_a_refused_module_stays_refused_while_its_notice_is_current(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a stranger with more modules of a newer format than are remembered would have them fetched for ever."""
+    """Otherwise a stranger with more modules of a newer format than the limit would have them fetched for ever."""
     monkeypatch.setattr(ledger_module, "MAX_REFUSED", FEW)
     ledger = Ledger(tmp_path / "ledger.sqlite", "ab" * 32)
     ledger.open_trust = True
@@ -87,7 +87,7 @@ def test_a_refused_module_stays_refused_while_its_notice_is_current(
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node that trusts everybody and was never started."""
+    """A node that trusts everyone and is not started."""
     create_home(tmp_path / "home", name="ann")
     return Node(Core(tmp_path / "home"), MeshSettings(trust="open"))
 

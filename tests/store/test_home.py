@@ -1,4 +1,4 @@
-"""An agent's home under damage, without room or permission, with others on the machine, and with two at once."""
+"""An agent's home with damaged or lost files, a full disk, no permission, other users, or two commands at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def home(tiny_taught: Core, tmp_path: Path) -> Path:
-    """The home of an agent that knows four tasks, trusts Bob and has decided some things; free to be changed."""
+    """A copy of the home of an agent with four tasks, a trusted teacher (Bob) and several decisions."""
     shutil.copytree(tiny_taught.home, tmp_path / "home")
     agent = Core(tmp_path / "home")
     agent.ledger.trust(BOB.public_key, "bob")
@@ -85,7 +85,7 @@ def other_tables(path: Path) -> None:
 
 
 def one_page(path: Path) -> None:
-    """Overwrite the page on which trusted teachers lie: SQLite finds that out only when it reads them."""
+    """Overwrite the page with the trusted teachers: SQLite notices that only when it reads them."""
     with closing(sqlite3.connect(path)) as database:
         (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'trusted'").fetchone()
         (size,) = database.execute("PRAGMA page_size").fetchone()
@@ -95,7 +95,7 @@ def one_page(path: Path) -> None:
 
 
 def spoil_a_notice(home: Path) -> None:
-    """Change one notice, such that its signature is wrong; all else can be read."""
+    """Change one notice so that its signature is wrong; everything else can be read."""
     with closing(sqlite3.connect(home / "ledger.sqlite")) as raw:
         raw.execute("UPDATE notices SET data = CAST(replace(data, 'chess', 'chest') AS BLOB) WHERE task = 'chess'")
         raw.commit()
@@ -148,7 +148,9 @@ class TestDamagedLedger:
             ran = command(*words, "--home", damaged)
             assert ran.code == 0, ran.err
             warnings = [record.message for record in caplog.records if "ledger" in record.message]
-            assert len(warnings) == 1 or words[0] in ("export", "trust"), words  # these need not look at all of it
+            assert len(warnings) == 1 or words[0] in ("export", "trust"), (
+                words
+            )  # these do not read the whole ledger
             assert len(warnings) <= 1
             assert all("repair" in text and "\n" not in text for text in warnings)
             if words[0] == "tasks":
@@ -159,7 +161,7 @@ class TestDamagedLedger:
                 assert ran.json["ledger_damage"] in warnings[0]
         assert (tmp_path / "out.skill").exists()
         old = before.get("ledger.sqlite")
-        if old is None or b"colour" not in old:  # what is a database, SQLite opens
+        if old is None or b"colour" not in old:  # SQLite opens, and may change, a file that is a database
             assert contents(damaged).get("ledger.sqlite") == old
 
     def test_commands_that_change_the_ledger_are_refused_before_any_work(
@@ -220,7 +222,7 @@ class TestRepair:
         ran = command("repair", "--json", "--home", damaged)
         assert ran.code == 0, ran.err
         assert set(ran.json["announced"]) == {"shapes", "dice", "latin", "greek"}
-        if old is not None and b"colour" not in old:  # what is a database, SQLite opens
+        if old is not None and b"colour" not in old:  # SQLite opens, and may change, a file that is a database
             assert Path(ran.json["aside"]).read_bytes() == old
         agent = Core(damaged)
         assert agent.ledger.damage is None
@@ -233,9 +235,9 @@ class TestRepair:
 
     def test_reports_what_is_lost_if_nothing_can_be_read(self, home, command):
         garbage(home / "ledger.sqlite")
-        said = command("repair", "--home", home).out
+        output = command("repair", "--home", home).out
         for text in ("kept as", "names that you gave them", "may come back", "are banned", "merged", "sync"):
-            assert text in said
+            assert text in output
         view = Core(home).ledger.view()
         assert (view.trusted, view.bans, view.seen) == ({}, {}, {})
 
@@ -255,12 +257,12 @@ class TestRepair:
         Shelf(agent.home, agent.ledger).hold(agent.bank.check(latin).id, latin, "it lies")
         agent.ledger.close()
         garbage(agent.home / "ledger.sqlite")
-        said = " ".join(command("repair", "--home", agent.home).out.split())
-        assert "1 own task: dice; 0 of other teachers" in said
-        assert "the reasons are lost: 1 module " in f"{said} "
+        output = " ".join(command("repair", "--home", agent.home).out.split())
+        assert "1 own task: dice; 0 of other teachers" in output
+        assert "the reasons are lost: 1 module " in f"{output} "
 
     def test_keeps_decisions_that_can_still_be_read(self, home, command):
-        """One notice is damaged: everything else was decided, and above all what was banned and withdrawn."""
+        """One notice is damaged: all decisions are kept, above all bans and withdrawals."""
         spoil_a_notice(home)
         ran = command("repair", "--json", "--home", home)
         assert ran.json["lost"] == ["notices"]
@@ -281,7 +283,7 @@ class TestRepair:
         assert Core(home).ledger.view().trusted == {}
 
     def test_an_own_task_that_was_withdrawn_is_not_announced_again(self, home, command):
-        """A kill came between the withdrawal and the module's removal, and then the ledger was damaged."""
+        """A process was killed after the withdrawal, before it removed the module; then the ledger was damaged."""
         agent = Core(home)
         agent.ledger.merge([withdraw("dice", 1, agent.identity)], agent.identity.public_key)
         agent.ledger.close()
@@ -303,7 +305,7 @@ class TestRepair:
         assert [m.card.task for m in Core(home).tasks()] == ["greek", "latin", "shapes"]
 
     def test_does_not_apply_the_damaged_files_log_to_the_new_one(self, home):
-        """SQLite would read changes of the old file that lie beside it as changes of the new one."""
+        """SQLite would apply the log beside the old file to the new one."""
         with closing(sqlite3.connect(home / "ledger.sqlite")) as other:
             other.execute("PRAGMA journal_mode=WAL")
             other.execute("DELETE FROM bans")
@@ -320,7 +322,7 @@ class TestRepair:
     @pytest.mark.parametrize("bank", ["full", "empty"])
     @pytest.mark.parametrize("step", range(5))
     def test_interrupted_at_any_step_can_be_repeated_without_loss(self, home, monkeypatch, step, bank):
-        """Step by step: the new one is written, the old one moved with its log, the new one put there."""
+        """Steps: the new file is written, the old one and its log are moved, the new one is moved into place."""
         if bank == "empty":
             for file in (home / "bank").glob("*.skill"):
                 file.unlink()
@@ -343,7 +345,7 @@ class TestRepair:
                 repair(Core(home))
         left = Core(home).ledger
         left.view()
-        assert left.damage is not None, "nobody takes what is left for a new agent's ledger"
+        assert left.damage is not None, "the rest must not pass for a new agent's ledger"
         done = repair(Core(home))
         assert done.lost == ("notices",)
         assert done.aside is not None
@@ -377,7 +379,7 @@ class TestRepair:
         assert Core(home).ledger.view().bans == {EVE.public_key: "it lied"}
 
     def test_a_temporary_error_does_not_count_as_damage(self, home):
-        """With no file to be opened nothing of a sound ledger can be read, and nothing of it may be given up."""
+        """If no file can be opened, an undamaged ledger cannot be read, but none of its rows may be dropped."""
         for look in (_fault, lambda path: _rows(path, "trusted")):
             with no_more_files(), pytest.raises(AgentError, match="cannot be read: Too many open files") as caught:
                 look(home / "ledger.sqlite")
@@ -462,8 +464,8 @@ class TestLostSettings:
     def test_without_the_key_say_that_a_new_key_makes_another_agent(self, home, command):
         (home / "agent.json").unlink()
         (home / "key.pem").unlink()
-        said = " ".join(command("tasks", "--home", home).err.split())
-        assert "key.pem is missing too: put it back first, or the new key makes this another agent" in said
+        output = " ".join(command("tasks", "--home", home).err.split())
+        assert "key.pem is missing too: put it back first, or the new key makes this another agent" in output
 
     def test_a_home_whose_creation_was_interrupted_opens_with_defaults(self, tmp_path, one_network):
         """A process was killed between writing the key and writing the settings: nothing was learned yet."""
@@ -521,26 +523,26 @@ class TestDamagedMeshSettings:
         assert sum(slot.teacher_key == EVE.public_key for slot in Core(broken).ledger.view().seen) == 5
 
 
-# Without permission, and without room.
+# Missing permissions, and full disks.
 
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Disks of their own, with options as `mount` has them."""
+    """Return a function that mounts a temporary disk with the given options of `mount`."""
     mount = shutil.which("mount")
-    made: list[Path] = []
+    folders: list[Path] = []
 
     def make(options: str) -> Path:
-        folder = tmp_path / f"disk{len(made)}"
+        folder = tmp_path / f"disk{len(folders)}"
         folder.mkdir()
         words = [mount, "-t", "tmpfs", "-o", options, "none", folder]
         if not mount or subprocess.run(words, check=False, capture_output=True).returncode:
             pytest.skip("no disk can be mounted here")
-        made.append(folder)
+        folders.append(folder)
         return folder
 
     yield make
-    for folder in made:
+    for folder in folders:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
@@ -550,7 +552,7 @@ def test_a_home_on_a_read_only_disk_lists_shows_asks_and_exports(
 ):
     disk = mounted("size=20m")
     agent = Core(home)
-    if ended != "in order":  # what was changed last lies in the log beside the ledger
+    if ended != "in order":  # the last change is in the log beside the ledger
         agent.ledger.trust("cd" * 32, "carl")
     else:
         agent.ledger.close()
@@ -641,7 +643,7 @@ def test_if_the_ledger_fails_after_the_module_is_stored_the_error_says_so(new_ag
 
 
 def test_a_module_that_cannot_be_used_keeps_its_validation_images(home, tiny_tasks):
-    """Put back from a copy, or with the settings as they were, it is tried on them again."""
+    """If the module becomes usable again, received modules are tried on these images again."""
     kept = validation_of(home)
     (home / "bank" / f"{kept[0]}.skill").write_bytes(b"damaged")
     module, _ = Core(home).learn(tiny_tasks / "snowflakes")
@@ -655,9 +657,9 @@ def test_a_missing_module_file_is_not_reported_as_a_full_disk(home, command, tmp
     monkeypatch.setattr("skillmesh.store.bank.Bank.file_of", gone)
     ran = command("export", "dice", tmp_path / "out.skill", "--home", home)
     assert ran.code == 1
-    said = " ".join(ran.err.split())
-    assert "the file of 'dice' in the bank cannot be read: No such file or directory; import the task or" in said
-    assert "make room" not in said
+    output = " ".join(ran.err.split())
+    assert "the file of 'dice' in the bank cannot be read: No such file or directory; import the task or" in output
+    assert "make room" not in output
 
 
 @pytest.mark.parametrize(("number", "advice"), [(errno.ENOSPC, "make room"), (errno.EACCES, "you have access")])
@@ -682,13 +684,13 @@ def test_partial_files_of_killed_commands_are_removed_when_the_home_is_opened(ho
     assert [path for path in (*abandoned, old) if path.exists()] == []
 
 
-# Two at once.
+# Two commands at once.
 
 
 def learn_at_once(
     monkeypatch: pytest.MonkeyPatch, home: Path, *ways: Callable[[Core], tuple[Any, Any]]
 ) -> list[Any]:
-    """Let several agents on one home study, and store what they learned only when all have studied."""
+    """Let several agents on one home learn, and store their lessons only when all have finished."""
     studied = threading.Barrier(len(ways))
     study = core_module.study
 
@@ -769,10 +771,10 @@ class TestTwoAtOnce:
 def test_rows_for_which_sqlite_reports_no_memory_are_damage_and_others_are_kept(
     new_agent: Callable[..., Core],
 ) -> None:
-    """The campaign found such a file; it takes no memory at all to say so."""
+    """The campaign of attacks fixture such a file. SQLite reports a lack of memory that does not exist."""
     home = new_agent("student").home
-    found = Path(__file__).parents[1] / "fixtures/hostile/ledger/no-memory-for-a-row.gz"
-    (home / "ledger.sqlite").write_bytes(gzip.decompress(found.read_bytes()))
+    fixture = Path(__file__).parents[1] / "fixtures/hostile/ledger/no-memory-for-a-row.gz"
+    (home / "ledger.sqlite").write_bytes(gzip.decompress(fixture.read_bytes()))
     with pytest.raises(LedgerDamagedError, match="a row of it cannot be read"):
         Core(home).ledger.trust("ab" * 32, "ada")
     done = repair(Core(home))
@@ -800,7 +802,7 @@ def test_a_real_lack_of_memory_is_not_reported_as_damage(
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that every user of the machine can look into, which the tests' own folders are not."""
+    """A folder that every user of the machine can read; pytest's own folders are private."""
     folder = Path(tempfile.mkdtemp(prefix="skillmesh-public-"))
     folder.chmod(0o755)
     (folder / "public").write_text("for all")
@@ -817,10 +819,10 @@ def no_umask() -> Iterator[None]:
 
 
 def as_nobody(work: Callable[[], Any]) -> Any:
-    """Have another user do something, in a process of its own; return what it returns."""
+    """Call a function as another user, in a child process; return its result, or its error as text."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    ears, mouth = os.pipe()
+    reading_end, writing_end = os.pipe()
     child = os.fork()
     if not child:
         result: Any = "it failed"
@@ -832,11 +834,11 @@ def as_nobody(work: Callable[[], Any]) -> Any:
         except BaseException as error:
             result = repr(error)
         finally:
-            os.write(mouth, pickle.dumps(result))
+            os.write(writing_end, pickle.dumps(result))
             os._exit(0)
-    os.close(mouth)
-    with os.fdopen(ears, "rb") as heard:
-        answer = heard.read()
+    os.close(writing_end)
+    with os.fdopen(reading_end, "rb") as pipe:
+        answer = pipe.read()
     os.waitpid(child, 0)
     return pickle.loads(answer)
 
@@ -848,7 +850,7 @@ def test_a_file_can_be_written_into_a_folder_without_read_permission(public: Pat
 
 
 def readable(paths: list[Path], socket_file: Path) -> list[str]:
-    """Of these, what the user of this process can open, list or connect to."""
+    """Return the names of the paths that the user of this process can open, list or connect to."""
     reached = []
     for path in paths:
         try:
@@ -886,14 +888,14 @@ def test_another_user_can_read_nothing_in_a_home(public, no_umask, one_network, 
         sockets = home / "node.socket"
         assert as_nobody(lambda: readable([public, public / "public"], sockets)) == [public.name, "public"]
         assert as_nobody(lambda: readable(private, sockets)) == []
-        home.chmod(0o711)  # whoever opens the folder itself has not opened what lies in it
+        home.chmod(0o711)  # opening the folder itself must not open the files in it
         assert as_nobody(lambda: readable([path for path in private if path != home], sockets)) == []
     finally:
         control.close()
 
 
 def test_nothing_is_readable_by_others_even_for_a_moment(public, no_umask, one_network, tiny_tasks, monkeypatch):
-    """Without any change of permissions afterwards, all have them as they were made."""
+    """Permissions cannot be changed afterwards here, so files must be created with the right ones."""
     for name in ("chmod", "fchmod", "lchmod"):
         monkeypatch.setattr(os, name, lambda *_, **__: None, raising=False)
     monkeypatch.setattr(Path, "chmod", lambda *_, **__: None)
@@ -926,7 +928,7 @@ def test_a_readable_home_of_an_earlier_release_is_closed_with_a_warning(home, ca
 
 
 def test_a_folder_with_other_files_keeps_its_permissions(tmp_path, one_network):
-    """Whoever says `--home /srv/photos` has not said that nobody else may look at the photos."""
+    """`--home /srv/photos` must not close the photos to other users."""
     (tmp_path / "photos").mkdir()
     tmp_path.chmod(0o755)
     agent = Core.open(tmp_path)
@@ -943,7 +945,7 @@ def test_a_home_without_write_permission_is_read_by_its_owner(public, home, tmp_
     for path in paths:
         os.chown(path, NOBODY, NOBODY)
         path.chmod(0o500 if path.is_dir() else 0o400)
-    Core(home).tasks()  # so that all is imported: another user may not read this one's Python
+    Core(home).tasks()  # imports everything now: another user may not read this Python
 
     def look() -> object:
         agent = Core(public / "home")
@@ -956,9 +958,9 @@ def test_a_ledger_of_another_user_is_not_reported_as_damaged(public, home):
     path = public / "ledger.sqlite"
     shutil.copy(home / "ledger.sqlite", path)
     path.chmod(0o600)
-    said = as_nobody(lambda: Ledger(path, BOB.public_key).damage)
-    assert said.startswith(f"AgentError('the ledger {path} cannot be read: Permission denied; ")
-    assert "repair" not in said
+    output = as_nobody(lambda: Ledger(path, BOB.public_key).damage)
+    assert output.startswith(f"AgentError('the ledger {path} cannot be read: Permission denied; ")
+    assert "repair" not in output
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The ledger: agents that heard the same agree, decisions stay, and no fault leaves half a change."""
+"""The ledger: agents with the same notices agree, decisions are kept, and no fault leaves half a change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODULE = "ab" * 32
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """Alice's own, where she trusts Bob."""
+    """Alice's ledger, in which she trusts Bob."""
     opened = Ledger(tmp_path / "ledger.sqlite", ALICE.public_key)
     opened.trust(BOB.public_key, "bob")
     yield opened
@@ -43,7 +43,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def beside(ledger: Ledger) -> Ledger:
-    """As another process has it open."""
+    """Return the ledger opened a second time, as by another process."""
     return Ledger(ledger.path, ledger.own_key)
 
 
@@ -53,15 +53,15 @@ def contents_of(view: LedgerView) -> tuple[object, ...]:
 
 @cache
 def notices_of(tasks: int) -> list[Notice]:
-    """Announcements and withdrawals of two teachers, some of them of one version."""
-    found: list[Notice] = []
+    """Return announcements and withdrawals of two teachers, some of them with the same version."""
+    notices: list[Notice] = []
     for identity in (ALICE, BOB):
         for number in range(tasks):
             task = f"task {number}"
             for version in (1, 2):
-                found += [announced(identity, task, version, data) for data in (b"one", b"two")]
-                found.append(withdraw(task, version, identity, "wrong"))
-    return found
+                notices += [announced(identity, task, version, data) for data in (b"one", b"two")]
+                notices.append(withdraw(task, version, identity, "wrong"))
+    return notices
 
 
 class TestAgreement:
@@ -74,44 +74,44 @@ class TestAgreement:
         st.sampled_from([1, 2, 3, 1000]),
     )
     def test_agents_that_received_the_same_notices_agree(
-        self, heard: list[Notice], chance: random.Random, per_teacher: int
+        self, notices: list[Notice], chance: random.Random, per_teacher: int
     ):
         known = []
         with TemporaryDirectory() as folder, ExitStack() as over:
             for number in range(3):
-                told = heard + chance.choices(heard, k=5)
-                chance.shuffle(told)
+                batch = notices + chance.choices(notices, k=5)
+                chance.shuffle(batch)
                 ledger = Ledger(Path(folder) / str(number), ALICE.public_key, per_teacher=per_teacher)
                 over.callback(ledger.close)
                 ledger.trust(BOB.public_key, "bob")
-                while told:
+                while batch:
                     size = chance.randint(1, 8)
-                    ledger.merge(told[:size], "somebody")
-                    told = told[size:]
+                    ledger.merge(batch[:size], "somebody")
+                    batch = batch[size:]
                 known.append(contents_of(ledger.view()))
-                assert ledger.merge(heard, "somebody") == []
+                assert ledger.merge(notices, "somebody") == []
                 assert contents_of(ledger.view()) == known[-1]
         assert known[0] == known[1] == known[2]
 
     @settings(max_examples=40, deadline=None)
     @given(st.lists(st.sampled_from(notices_of(3)), max_size=25))
-    def test_the_highest_notice_of_each_slot_is_current(self, heard: list[Notice]):
+    def test_the_highest_notice_of_each_slot_is_current(self, notices: list[Notice]):
         with TemporaryDirectory() as folder:
             ledger = Ledger(Path(folder) / "one", ALICE.public_key, open_trust=True)
-            news = ledger.merge(heard, "somebody")
+            added = ledger.merge(notices, "somebody")
             known = ledger.view().known
             ledger.close()
-        slots = {notice.slot for notice in heard}
-        assert known == {slot: max((n for n in heard if n.slot == slot), key=lambda n: n.rank) for slot in slots}
-        assert {notice.digest for notice in news} == {notice.digest for notice in known.values()}
+        slots = {notice.slot for notice in notices}
+        assert known == {slot: max((n for n in notices if n.slot == slot), key=lambda n: n.rank) for slot in slots}
+        assert {notice.digest for notice in added} == {notice.digest for notice in known.values()}
 
     def test_one_teacher_cannot_fill_the_ledger(self, ledger: Ledger):
         ledger.per_teacher = 5
         many = [announced(BOB, f"task {i}") for i in range(30)]
-        news = [notice for start in range(0, 30, 7) for notice in ledger.merge(many[start : start + 7], "eve")]
+        added = [notice for start in range(0, 30, 7) for notice in ledger.merge(many[start : start + 7], "eve")]
         assert len(ledger.view().known) == 5
-        assert {n.digest for n in ledger.view().known.values()} <= {n.digest for n in news}
-        assert ledger.merge([announced(ALICE, "own")], "eve")  # others have their own room
+        assert {n.digest for n in ledger.view().known.values()} <= {n.digest for n in added}
+        assert ledger.merge([announced(ALICE, "own")], "eve")  # other teachers have their own limit
 
     def test_the_root_covers_only_known_notices(self, ledger: Ledger):
         assert ledger.view().root == root_of([])
@@ -191,9 +191,11 @@ class TestTrust:
         ledger.merge([announced(EVE, f"task {i}") for i in range(5)], "eve")
         assert len(ledger.view().seen) == 3
         newer = announced(EVE, "task 0", 2)
-        ledger.merge([newer], "eve")  # what is there already may be renewed
+        ledger.merge([newer], "eve")  # a stored notice may be updated
         assert ledger.view().seen[newer.slot] == newer
-        ledger.merge([announced(BOB, f"task {i}") for i in range(5)], "eve")  # friends are not strangers
+        ledger.merge(
+            [announced(BOB, f"task {i}") for i in range(5)], "eve"
+        )  # trusted teachers have a limit of their own
         assert len(ledger.view().known) == 5
 
     def test_open_trust_leaves_room_for_the_agent_itself_and_listed_teachers(
@@ -262,7 +264,7 @@ class TestViews:
         assert unchanged == view
         other.merge([announced()], "bob")
         assert ledger.view().known.keys() == {DICE}
-        assert view.known == {}  # what was read does not change
+        assert view.known == {}  # an earlier view does not change
 
     def test_show_all_tables_at_one_moment(self, ledger: Ledger):
         """Another process changes several tables while this one reads them."""
@@ -328,12 +330,12 @@ def test_a_killed_process_leaves_a_whole_change_or_none(tmp_path: Path):
             first = process.stdout.readline()
             time.sleep(wait)
             process.send_signal(signal.SIGKILL)
-            said = (first + process.stdout.read()).split()
+            printed = (first + process.stdout.read()).split()
         ledger = Ledger(path, ALICE.public_key)
         tasks = {slot.task for slot in ledger.view().known}
         batches = {int(task.split()[0]) for task in tasks}
         assert tasks == {f"{batch} {i}" for batch in batches for i in range(3)}
-        assert {int(batch) for batch in said} <= batches  # what was done stays done
+        assert {int(batch) for batch in printed} <= batches  # finished changes are kept
         assert ledger.merge([announced(BOB)], "bob") == []
         ledger.close()
 
@@ -369,7 +371,7 @@ assert ledger.merge([announced(ALICE, "with room again")], "me")
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of two megabytes, with something on it that can be thrown away."""
+    """A disk of two megabytes, half filled with a file that can be removed."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = shutil.which("mount")
@@ -419,7 +421,10 @@ def test_a_damaged_file_is_not_changed_and_reading_continues_without_it(tmp_path
     assert ledger.damage is not None
     with pytest.raises(LedgerDamagedError, match=r"is damaged: .*nothing in it was changed; .*repair"):
         ledger.trust(BOB.public_key)
-    for ask in (ledger.latest_version, lambda slot: ledger.withdrawn(slot, 1)):  # decided by, so not guessed
+    for ask in (
+        ledger.latest_version,
+        lambda slot: ledger.withdrawn(slot, 1),
+    ):  # decisions depend on these, so they are not guessed
         with pytest.raises(LedgerDamagedError):
             ask(DICE)
     (record,) = caplog.records
@@ -439,7 +444,7 @@ def test_a_missing_or_empty_ledger_counts_as_damage_if_one_is_expected(tmp_path:
         == f"the ledger {path} is {'empty' if there else 'missing'}"
     )
     assert path.exists() == there
-    assert Ledger(path, ALICE.public_key).damage is None  # of a home that has learned nothing yet
+    assert Ledger(path, ALICE.public_key).damage is None  # in a home that has learned nothing yet
 
 
 def test_tables_of_another_program_are_damage(tmp_path: Path):
@@ -453,7 +458,7 @@ def test_tables_of_another_program_are_damage(tmp_path: Path):
 
 
 def test_after_damage_the_last_view_is_kept(ledger: Ledger, caplog):
-    """A node that runs answers and trusts as before; it only learns of nothing new."""
+    """A running node answers and trusts as before; it only receives nothing new."""
     ledger.merge([announced()], "bob")
     ledger.trust(BOB.public_key, "bob")
     before = ledger.view()
@@ -497,7 +502,7 @@ def test_bytes_instead_of_a_name_are_damage(tmp_path: Path):
 
 
 def test_a_table_name_that_is_not_text_is_damage(tmp_path: Path):
-    """SQLite quotes it as it is, and Python cannot read what SQLite says."""
+    """SQLite quotes the name in its message, which Python then cannot decode."""
     path = tmp_path / "ledger.sqlite"
     Ledger(path, ALICE.public_key).close()
     with closing(sqlite3.connect(path)) as database:
@@ -525,7 +530,7 @@ def test_too_many_open_files_are_not_reported_as_damage(ledger: Ledger):
 
 
 def test_a_temporary_disk_error_is_not_damage(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    """SQLite has rolled back by itself then: there is nothing to commit."""
+    """SQLite has rolled back by itself, so there is nothing to commit."""
 
     def fail() -> LedgerView:
         ledger._database.execute("ROLLBACK")
@@ -557,7 +562,7 @@ def test_opening_waits_for_a_process_that_is_creating_the_ledger(tmp_path: Path)
 
 
 class Refusing:
-    """A database that refuses with these errors, one at a time, before it does what it is told."""
+    """A database that raises these errors, one per call, before it executes anything."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
@@ -572,7 +577,7 @@ class Refusing:
 
 
 class TestOpeningTogether:
-    """Of two processes that open a new ledger at the same moment SQLite refuses one, without waiting."""
+    """If two processes open a new ledger at the same moment, SQLite refuses one of them without waiting."""
 
     def test_the_refused_one_tries_again(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
         database = Refusing(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY)
@@ -601,7 +606,7 @@ def test_the_signature_of_a_stored_notice_is_checked_once(ledger: Ledger, monkey
 
 
 def test_a_ledger_of_an_older_release_opens_and_stores_links(tmp_path: Path) -> None:
-    """That release has no table for them; and one that it opens again shows it nothing that it does not know."""
+    """That release has no table for links, and finds none among its notices."""
     path = tmp_path / "ledger.sqlite"
     old = Ledger(path, ALICE.public_key)
     old.merge([announced(ALICE)], "alice")
@@ -609,9 +614,9 @@ def test_a_ledger_of_an_older_release_opens_and_stores_links(tmp_path: Path) -> 
     old._database.execute("DROP TABLE links")
     old.close()
     new = Ledger(path, ALICE.public_key)
-    made = link("dice", 1, ["a" * 64, "b" * 64], ALICE)
-    assert new.merge([made], "alice") == [made]
-    assert list(new.view().links.values()) == [made]
+    new_link = link("dice", 1, ["a" * 64, "b" * 64], ALICE)
+    assert new.merge([new_link], "alice") == [new_link]
+    assert list(new.view().links.values()) == [new_link]
     assert new.view().root == root
     kinds = [json.loads(data)["kind"] for (data,) in new._database.execute("SELECT data FROM notices")]
     assert kinds == ["announcement"]

@@ -1,4 +1,4 @@
-"""A module that arrives is tried before it may answer; hostile ones are really signed, as a liar would."""
+"""A received module is tried before it may answer. The hostile modules here are validly signed."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def modules(taught: Core) -> dict[str, Module]:
 
 @pytest.fixture(scope="session")
 def quarantine(taught: Core, modules: dict[str, Module]) -> Quarantine:
-    """That of an agent which learned shapes and dice itself."""
+    """The quarantine of an agent that learned shapes and dice itself."""
     return quarantine_of(taught, [modules[name] for name in OWN])
 
 
 def with_means(honest: Module, means: np.ndarray, **card: Any) -> Module:
-    """Forge a module whose classes lie elsewhere and have names of their own; it brings no probes to check."""
+    """Forge a module whose classes have other means and names; it has no probes to check."""
     anchor = replace(SketchAnchor.read(honest.tensors), means=means.astype(np.float32))
     head = Head(anchor.means / 50, np.zeros(len(means), dtype=np.float32))
     classes = tuple(f"class {i}" for i in range(len(means)))
@@ -52,7 +52,7 @@ def with_means(honest: Module, means: np.ndarray, **card: Any) -> Module:
 
 
 CHANNELS = 21_008
-"""Of lite0's biases."""
+"""Number of lite0's biases."""
 
 
 def rival(honest: Module, tensors: Tensors | None = None, **card: Any) -> Module:
@@ -112,18 +112,18 @@ def test_a_second_teacher_of_the_same_classes_passes_whatever_the_case_of_their_
 ) -> None:
     second = rival(modules["shapes"], classes=tuple(name.upper() for name in modules["shapes"].card.classes))
     live = list(modules.values())
-    taken = quarantine._trial.run([*live, second]).mapper.map(
+    answered_by_second = quarantine._trial.run([*live, second]).mapper.map(
         quarantine._trial._own[modules["shapes"].id].x
     ).task == len(live)
-    assert taken.mean() > 0.2
+    assert answered_by_second.mean() > 0.2
     assert quarantine.judge(live, [second]).accepted == (second,)
 
 
-# What the agent knows for certain.
+# The agent's own images, whose labels are certain.
 
 
 def test_names_that_one_teacher_distinguishes_stay_distinct(taught: Core, modules: dict[str, Module]) -> None:
-    """`A-` and `A` have one plain form; a liar who exchanges them must not be right by that."""
+    """`A-` and `A` have one plain form; a teacher that swaps them must not count as right."""
     shapes = modules["shapes"]
     names = tuple(f"Rh {i // 2}{'-' if i % 2 else ''}" for i in range(len(shapes.card.classes)))
     exchanged = tuple(f"Rh {i // 2}{'' if i % 2 else '-'}" for i in range(len(names)))
@@ -134,7 +134,7 @@ def test_names_that_one_teacher_distinguishes_stay_distinct(taught: Core, module
     assert asked.count_answers(forged(shapes, classes=exchanged)).right < 0.2 * len(labels)
     assert (
         asked.count_answers(forged(shapes, classes=tuple(map(str.upper, names)))).names == 0
-    )  # told apart to the letter
+    )  # these names must match exactly
 
 
 def test_a_copy_with_other_names_is_held_for_the_agents_own_images(
@@ -157,7 +157,7 @@ def test_a_copy_whose_head_mixes_up_the_same_names_is_held(
 def test_a_copy_that_is_right_on_plain_descriptors_and_adapts_the_backbone_is_held(
     modules: dict[str, Module], quarantine: Quarantine
 ) -> None:
-    """With its biases in place it may say anything, and nobody keeps the images to try that on."""
+    """With its biases it may answer anything, and no agent keeps the images to test that."""
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
     stored = len(biases["bias.value"])
     plain, adapted = rival(modules["shapes"]), rival(modules["shapes"], biases, biases=(CHANNELS, stored))
@@ -168,7 +168,7 @@ def test_a_copy_that_is_right_on_plain_descriptors_and_adapts_the_backbone_is_he
 def test_another_teacher_of_an_adapted_task_is_right_with_any_of_its_names(
     taught: Core, modules: dict[str, Module]
 ) -> None:
-    """Nobody knows what is on probes that only an adapted head could name."""
+    """The labels of probes that only an adapted head could classify are unknown."""
     biases = Biases(np.linspace(-1, 1, CHANNELS).astype(np.float32)).tensors()
     adapted = forged(modules["shapes"], biases, biases=(CHANNELS, len(biases["bias.value"])))
     first = signed(adapted, Identity.create("ann"))
@@ -176,8 +176,8 @@ def test_another_teacher_of_an_adapted_task_is_right_with_any_of_its_names(
     bob = Identity.create("bob")
     tried = trial.run([first, signed(rival(modules["shapes"]), bob)])
     assert tried.others[first.id].right == tried.others[first.id].images
-    taken = tried.wrong_answers[bob.public_key, False]
-    assert taken.wrong == 0
+    wrong_answers = tried.wrong_answers[bob.public_key, False]
+    assert wrong_answers.wrong == 0
 
 
 def test_an_agents_own_adapted_task_is_protected_like_any_other(taught: Core, modules: dict[str, Module]) -> None:
@@ -196,7 +196,7 @@ def test_an_agents_own_adapted_task_is_protected_like_any_other(taught: Core, mo
 def test_a_second_teacher_may_be_wrong_as_often_as_the_first_on_new_images(
     accuracy: float, passes: bool, taught: Core, modules: dict[str, Module]
 ) -> None:
-    """The first one's head has seen its validation images and knows them all; its card says how good it is."""
+    """The first teacher's head was trained on its validation images; its card states its real accuracy."""
     shapes = forged(modules["shapes"], validation_accuracy=accuracy)
     (kept,) = load_validation(taught.home / VALIDATION, [modules["shapes"]])
     trial = quarantine_of(taught, [])._trial
@@ -210,7 +210,7 @@ def test_a_second_teacher_may_be_wrong_as_often_as_the_first_on_new_images(
 def test_the_first_teachers_error_rate_is_excused_per_image_that_a_second_answers(
     taught: Core, modules: dict[str, Module]
 ) -> None:
-    """Nothing is excused on top, and the errors of all exams add up."""
+    """Nothing more is excused, and the errors of all cases add up."""
     ann, bob = Identity.create("ann"), Identity.create("bob")
     tasks = {name: forged(modules[name], validation_accuracy=0.75) for name in ("shapes", "dice")}
     firsts = [signed(task, ann) for task in tasks.values()]
@@ -260,11 +260,11 @@ def test_many_modules_of_a_teacher_may_not_take_more_than_one_may(
     assert any("modules of its teacher answer" in reason for reason in reasons)
 
 
-# What other teachers say.
+# Probes of other teachers.
 
 
 def crowd(modules: dict[str, Module]) -> list[Module]:
-    """Greek, and the other tasks by three teachers each: so many probes that four more or less hardly count."""
+    """Return greek, and the other tasks by three teachers each: four probes are then a small share of all."""
     teachers = [Identity.create(name) for name in ("ann", "bob", "cyd")]
     copies = [signed(modules[name], who) for name in ("shapes", "dice", "latin") for who in teachers]
     return [modules["greek"], *copies]
@@ -276,7 +276,7 @@ def signed(module: Module, teacher: Identity) -> Module:
 
 
 def thief_of(module: Module, greed: np.ndarray | None = None, **card: Any) -> Module:
-    """Forge a module that takes every probe of another, and gives it a name of its own."""
+    """Forge a module that takes every probe of another module, under other class names."""
     probes, means = read_probes(module.tensors, module.card.dim), SketchAnchor.read(module.tensors).means
     return with_means(module, np.concatenate([probes, means] + ([] if greed is None else [greed])), **card)
 
@@ -291,18 +291,18 @@ def test_newcomers_are_tried_on_each_other_with_large_claims_last(
 ) -> None:
     """An agent that knows nothing yet receives honest modules and a thief of one of them, all at once.
 
-    By its id the thief would come before the one that it steals from, which then would seem to be the thief.
+    In the order of ids the thief would come before its victim, which would then look like the thief.
     """
     quarantine, greek, honest = quarantine_of(taught, []), modules["greek"], crowd(modules)
-    some = quarantine._trial.background[:8]
-    thieves = (thief_of(greek, some, temperature=1 + step / 100) for step in range(100))
+    claimed = quarantine._trial.background[:8]
+    thieves = (thief_of(greek, claimed, temperature=1 + step / 100) for step in range(100))
     thief = next(thief for thief in thieves if thief.content_id < greek.content_id)
     verdict = quarantine.judge([], [thief, *honest])
     assert [held.module for held in verdict.held] == [thief]
     assert set(verdict.accepted) == set(honest)
 
 
-# What nobody should claim, and what no image looks like.
+# Background images, which no task should claim, and numbers that no images have.
 
 
 def test_a_module_that_claims_the_background_is_held_in_any_bank(
@@ -329,7 +329,7 @@ def test_newcomers_may_not_make_background_images_known(
 
 
 def altered(name: str, modules: dict[str, Module]) -> Module:
-    """The greek module with one thing out of bounds."""
+    """Return the greek module with one quantity out of bounds."""
     greek, tensors = modules["greek"], modules["greek"].tensors
     head = Head.read(tensors)
     changes: dict[str, Tensors] = {
@@ -364,13 +364,15 @@ def test_a_module_with_an_absurd_number_is_held(
 
 
 def test_a_newcomer_that_makes_own_images_unknown_is_held(modules: dict[str, Module]) -> None:
-    """Seven of thirty images are the most that a true share of five points brings about by bad luck."""
+    """With a true share of five points, more than seven of thirty images are lost only by very bad luck."""
     old, new = modules["dice"], modules["greek"]
     before = Tried([old], None, {old.id: Result(30, 30, 30, 0.0)}, {}, {}, np.full(64, -1))
     for known, complaint in ((23, None), (22, "with it 22 instead of 30 of 30 of the agent's own")):
         results = {old.id: Result(30, 30, known, 0.0)}
-        found = harm(before, Tried([old, new], None, results, {}, {}, before.claims), [new], max_claim=0.25)
-        assert found is None if complaint is None else str(found).startswith(complaint)
+        complaint_found = harm(
+            before, Tried([old, new], None, results, {}, {}, before.claims), [new], max_claim=0.25
+        )
+        assert complaint_found is None if complaint is None else str(complaint_found).startswith(complaint)
 
 
 # Many at once, and new versions.
@@ -476,12 +478,12 @@ def test_the_background_is_converted_to_every_representation(
     stored = Calibration._of(tensors, calibration.network, calibration.source)
     expected = represent(raw, features, representation, calibration, compact)
     clipped = (np.abs(standard[:, :features]) >= 6) if not compact else np.zeros_like(expected, dtype=bool)
-    found = background_of(stored, representation, compact)
-    assert found.shape == expected.shape
-    assert np.allclose(found[~clipped], expected[~clipped], atol=0.1)
+    converted = background_of(stored, representation, compact)
+    assert converted.shape == expected.shape
+    assert np.allclose(converted[~clipped], expected[~clipped], atol=0.1)
 
 
-# What an agent keeps at home.
+# An agent's own validation images.
 
 
 def test_learning_keeps_validation_descriptors_that_the_module_does_not_carry(taught: Core) -> None:

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.slow  # `make test-all` installs avalanche-lib
 
 SEEDS = range(5)
 SAME = ("naive", "ewc", "online-ewc", "si", "mas", "lwf")
-"""Whose steps can be followed one by one."""
+"""Methods whose steps can be compared one by one."""
 ALIKE = ("ewc-of-batches", "replay")
-"""The Fisher information of avalanche as it is, and a memory that each draws in its own way."""
+"""Methods that agree on average: with avalanche's own Fisher information, and with a memory drawn differently."""
 PLAIN = {
     "epochs": EPOCHS,
     "batch": BATCH,
@@ -44,7 +44,7 @@ def _avalanche() -> None:
 
 
 def ours(method: str) -> TrainedSettings:
-    """Our settings of the strength that avalanche has: its EWC and MAS lack our factor ½."""
+    """Return our settings for avalanche's strength: its EWC and MAS lack our factor ½."""
     theirs = STRENGTHS[method]
     match method:
         case "naive":
@@ -107,7 +107,7 @@ def our_course(method: str, stream: SmallStream) -> Course:
 
 
 def their_course(method: str, stream: SmallStream) -> Course:
-    """Avalanche's, with the heads and the shuffles that our trainer draws."""
+    """Return avalanche's course, with the heads and orders that our trainer draws."""
     trainer = new_trainer("naive", stream)
     for position in range(TASKS):
         trainer.network.add_head(CLASSES, trainer.chance(position, "head"))
@@ -118,7 +118,7 @@ def their_course(method: str, stream: SmallStream) -> Course:
 
 @functools.cache
 def courses(method: str) -> tuple[list[Course], list[Course]]:
-    """Ours and avalanche's, seed by seed."""
+    """Return our courses and avalanche's, seed by seed."""
     torch.set_num_threads(1)
     streams = [small_stream(seed) for seed in SEEDS]
     return [our_course(method, stream) for stream in streams], [their_course(method, stream) for stream in streams]
@@ -126,7 +126,7 @@ def courses(method: str) -> tuple[list[Course], list[Course]]:
 
 @pytest.mark.parametrize("method", SAME)
 def test_the_same_batches_give_the_same_learner(method: str) -> None:
-    """Not alike on average: seed by seed, task by task, but for points that rounding moves over a border."""
+    """They agree for each seed and task, except for points that rounding moves across a decision boundary."""
     for our, their in zip(*courses(method), strict=True):
         assert our.right_after == pytest.approx(their.right_after, abs=4 / TEST)
         assert our.final == pytest.approx(their.final, abs=4 / TEST)
@@ -134,8 +134,8 @@ def test_the_same_batches_give_the_same_learner(method: str) -> None:
 
 @pytest.mark.parametrize("method", ALIKE)
 def test_accuracies_agree_within_the_spread_over_seeds(method: str) -> None:
-    """What cannot be the same to the last bit: two standard errors of the difference, and half a point for
-    the test images' own chance."""
+    """Tolerance where they cannot be identical: two standard errors of the difference, and half a point for
+    the test images' own variation."""
     our, their = courses(method)
     for what in ("mean", "forgotten"):
         ours_, theirs = ([getattr(course, what) for course in side] for side in (our, their))

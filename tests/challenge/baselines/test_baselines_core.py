@@ -1,4 +1,4 @@
-"""Baselines as methods of the challenge: what naive forgets and joint keeps, kills, costs, and what is refused."""
+"""Baselines as methods of the challenge: forgetting of naive and joint training, kills, costs, and refusals."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Killed(Exception):
 def test_a_stopped_run_resumes_with_the_same_results(
     plan: Plan, replayed: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ):
-    """Between the checkpoint and what counts as learned, and between that and its test."""
+    """It is stopped between the checkpoint and its record, and between that and the test."""
     keep, calls = getattr(Stage, where), []
 
     def dies_at_the_second(*words):
@@ -166,7 +166,7 @@ def test_a_run_without_its_checkpoint_says_so(plan: Plan, replayed: Record, tmp_
         run(replace(plan, method=small(Er, **FAST), out=copy))
 
 
-# What a record holds.
+# The record.
 
 
 def test_kept_bytes_add_up(replayed: Record):
@@ -174,7 +174,7 @@ def test_kept_bytes_add_up(replayed: Record):
         assert sum(learned.parts.values()) == learned.module_bytes
     weights = [learned.parts["weights"] for learned in replayed.learned]
     assert weights[0] > 0
-    assert weights[1:] == [0, 0]  # the network is there once
+    assert weights[1:] == [0, 0]  # the network is stored once
 
 
 def test_a_task_that_is_not_given_must_be_found(plan: Plan, tmp_path: Path):
@@ -234,7 +234,7 @@ def test_images_that_cannot_be_read_are_left_out(paths: list[Path], tmp_path: Pa
     whole, lacking = (decoded_task(folder, 32, tmp_path / "cache") for folder in folders)
     assert len(lacking.train) == len(whole.train) - 1
     left = torch.ones(len(whole.train), dtype=torch.bool)
-    left[10] = False  # ten of class 0 come first
+    left[10] = False  # the first ten are of class 0
     assert torch.equal(lacking.train.x, whole.train.x[left])
     assert torch.equal(lacking.train.labels, whole.train.labels[left])
     files = [file for name in ("train", "val") for file in folders[0].splits[name].files]
@@ -255,13 +255,13 @@ def test_the_cache_of_pixels_changes_nothing(
     assert without_times(cold.results) == without_times(warm.results) == without_times(replayed.results)
 
 
-# What is refused.
+# Refusals.
 
 
 def test_many_agents_are_refused(plan: Plan, tmp_path: Path):
     with pytest.raises(RunError, match=r"naive learns in sequence.*2 agents, expected one; give --agents 1"):
         run(replace(plan, agents=2, out=tmp_path / "run"))
-    assert run(replace(plan, agents=1, out=tmp_path / "run")).complete  # the same folder can then be used
+    assert run(replace(plan, agents=1, out=tmp_path / "run")).complete  # so that the same folder can be used
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
 def a_task(seed: int, classes: int = 3, images: int = 8) -> BaselineTask:
-    """Features as networks give them, not negative; classes that overlap a little, of different sizes."""
+    """Return a task of non-negative features, with slightly overlapping classes of different sizes."""
     rng = np.random.default_rng(seed)
     centres = rng.gamma(2.0, 1.0, (classes, DIM))
 
@@ -76,7 +76,7 @@ def tasks() -> list[BaselineTask]:
     return [a_task(0), a_task(1, classes=2), a_task(2, classes=4)]
 
 
-# What all have in common.
+# All methods.
 
 
 @every_kind
@@ -123,7 +123,7 @@ def test_a_class_without_an_image_is_refused(make):
 
 @pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if kind != "ranpac-chosen"]
-)  # that one holds out the last
+)  # which holds out the last images
 def test_the_order_of_a_tasks_images_does_not_matter(kind, tasks):
     order = torch.randperm(len(tasks[0].train), generator=torch.Generator().manual_seed(1))
     shuffled = BaselineTask("shuffled", 3, tasks[0].train[order], tasks[0].test)
@@ -167,7 +167,7 @@ def test_the_power_keeps_signs():
 
 
 def test_slda_matches_scikit_learns_lda(tasks):
-    """Its shrinkage is toward the mean variance, ours toward one: the same where data are scaled to that."""
+    """Its shrinkage is toward the mean variance, ours toward one: they agree on data scaled accordingly."""
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
     x, labels = pooled(tasks)

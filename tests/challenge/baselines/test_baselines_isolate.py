@@ -1,4 +1,4 @@
-"""PSP and SupSup: keys that cancel, masks that stay, and what both cost."""
+"""PSP and SupSup: keys that cancel, masks that stay fixed, and the costs of both."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS: tuple[KeyKind, ...] = ("binary", "complex")
 
 
 def drawn_task(number: int, images: int = 96) -> BaselineTask:
-    """Classes are blobs around drawn means: every task has others."""
+    """Return a task whose classes are blobs around random means, different for every task."""
     chance = torch.Generator().manual_seed(number)
     means = torch.randn(CLASSES, INPUTS, generator=chance)
     labels = torch.arange(2 * images) % CLASSES
@@ -145,7 +145,7 @@ def test_interference_of_other_maps_matches_theory(kind: KeyKind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_interference_of_random_maps_grows_with_their_number(kind: KeyKind) -> None:
-    """(K−1)·σ²·|x|² for maps that are all the same, which with no keys would disturb K−1 times as much."""
+    """The variance is (K−1)·σ²·|x|² for equal maps; without keys it would be K−1 times as large."""
     chance = torch.Generator().manual_seed(4)
     inputs, outputs, deviation, draws = 30, 500, 0.1, 200
     x = torch.randn(inputs, generator=chance)
@@ -162,14 +162,14 @@ def test_interference_of_random_maps_grows_with_their_number(kind: KeyKind) -> N
         error = torch.stack(errors)
         theory = (count - 1) * deviation**2 * float(x @ x)
         assert float(error.square().mean()) == pytest.approx(theory, rel=0.15)
-        assert float(((count - 1) * weight @ x).square().mean()) > 0.8 * (count - 1) * theory  # added up plainly
+        assert float(((count - 1) * weight @ x).square().mean()) > 0.8 * (count - 1) * theory  # added without keys
 
 
 # PSP.
 
 
 def remembered(method: Any, tasks: Sequence[BaselineTask]) -> float:
-    """Accuracy on all tasks but the newest, with a body in which only weights are shared."""
+    """Return the accuracy on all tasks but the newest, with a body in which only weights are shared."""
     one = learned(learner(method, mlp(norms=False)), tasks)
     return sum(accuracy(one, task, position) for position, task in enumerate(tasks[:-1])) / (len(tasks) - 1)
 
@@ -189,7 +189,7 @@ def test_psp_forgets_less_than_naive(superpose: str, keys: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("superpose", ["weights", "changes"])
 def test_psp_begins_with_the_initial_weights(superpose: str) -> None:
-    """The first task in both ways, all tasks where changes are superposed."""
+    """This holds for the first task in both variants, and for all tasks where changes are superposed."""
     body = mlp()
     x = torch.randn(5, INPUTS)
     expected = copy.deepcopy(body).eval()(x)

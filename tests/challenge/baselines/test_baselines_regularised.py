@@ -361,7 +361,7 @@ def test_a_strength_of_zero_equals_naive_training_bit_for_bit(kind: str, steps: 
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
 
 
-# What they do.
+# Effects.
 
 STRENGTHS = {"ewc": 10.0, "ewc-online": 10.0, "si": 0.1, "mas": 0.03}
 LONG = {"epochs": 20, "rate": 0.2, "head_rate": 0.1}
@@ -421,16 +421,16 @@ def test_a_restored_learner_continues_the_same(kind: str) -> None:
     same(importance_of(restored), importance_of(learner), rtol=0, atol=0)
 
 
-# What they cost.
+# Costs.
 
 IMAGES, STEPS, WEIGHTS = 20, 5, 35
 """Two epochs of 20 images in batches of 8; a layer of 6 × 5 products and 5 biases."""
 PASSES = 30 + 15 + 15 + 30
-"""Layer and head forwards, through the head and to the layer's weights backwards."""
+"""MACs per image: forward through layer and head, backward through the head and to the layer's weights."""
 PENALTY = WEIGHTS + STEPS * WEIGHTS
-"""Preparing the penalty, and its part of every step; for EWC two more for each old task."""
+"""MACs of preparing the penalty and of its part in every step; EWC needs two more for each old task."""
 SHORTER = 2 * WEIGHTS + STEPS * WEIGHTS
-"""Steady steps: computing and applying the factors."""
+"""MACs of steady steps: computing and applying the factors."""
 BY_HAND = {
     "ewc": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": 0, "penalty": PENALTY + 2 * WEIGHTS}),
     "ewc-online": ({"importance": IMAGES * (PASSES + WEIGHTS)}, {"importance": WEIGHTS, "penalty": PENALTY}),

@@ -241,13 +241,13 @@ def test_another_method_of_the_same_name_is_tuned_again_in_the_same_folder(
 ):
     out = tmp_path / "out"
     shutil.copytree(swept[0], out)
-    anew = tune([tunable(head_rate=0.0, batch=5)], ground, out)[0]
+    tuned = tune([tunable(head_rate=0.0, batch=5)], ground, out)[0]
     assert len(list((out / "naive").iterdir())) == 2 * BUDGET
     assert {read_record(folder).settings.method["batch"] for folder in (out / "naive").iterdir()} == {
         5,
         SMALL["batch"],
     }
-    assert json.loads((out / "tuning.json").read_text())["methods"]["naive"]["settings"] == anew.best.settings()
+    assert json.loads((out / "tuning.json").read_text())["methods"]["naive"]["settings"] == tuned.best.settings()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Wrong data is named before anything is learned, all of it at once; known datasets are opened in their order."""
+"""All faults of the data are reported before anything is learned; known datasets are opened in their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBERS = itertools.count()
 
 
 def picture(number: int | None = None, form: str = "PNG") -> bytes:
-    """An image file that no other number has."""
+    """Return an image file that is different for every number."""
     number = next(_NUMBERS) if number is None else number + 2**20
     pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[0, :4, 0] = [number >> shift & 255 for shift in (0, 8, 16, 24)]
@@ -42,14 +42,14 @@ def put(path: Path, content: bytes | None = None) -> Path:
 
 
 def make_task(path: Path, splits: Iterable[str] = ("train", "val", "test"), classes: Iterable[str] = "ab") -> Path:
-    """A task of two images per class and split."""
+    """Write a task of two images per class and split."""
     for split, label, number in itertools.product(splits, classes, range(2)):
         put(path / split / label / f"{number}.png")
     return path
 
 
 def kinds(report: DataReport) -> dict[str, list[str]]:
-    """Which tasks have which fault, fatal or not."""
+    """Return the faults and their tasks, by errors and warnings."""
     return {
         title: sorted(f"{p.kind} {p.task}".strip() for p in problems)
         for title, problems in (("errors", report.errors), ("warnings", report.warnings))
@@ -236,7 +236,7 @@ class TestTwins:
         )
     )
     def test_counts_are_those_of_a_plain_count(self, tmp_path: Path, placed: list[tuple[str, str, int]]):
-        """However pictures are strewn over tasks and splits, the report counts what a slow loop counts."""
+        """For any distribution of pictures over tasks and splits, the report equals a slow count."""
         root = tmp_path / str(next(_NUMBERS))
         for name in ("x", "y"):
             make_task(root / name)
@@ -253,7 +253,7 @@ class TestTwins:
 
 
 def made_up(classes: int, images: dict[str, int], big: int = 0) -> TaskImages:
-    """A task of file names alone: subsampling opens none. The first class has `big` images more in each split."""
+    """Return a task of file names, as subsampling opens none. The first class has `big` more images per split."""
     source = FolderSource(Path("nowhere"))
     splits = {}
     for split, count in images.items():
@@ -310,7 +310,7 @@ def make_zip(path: Path, files: Iterable[str]) -> None:
 
 @pytest.fixture(scope="module")
 def skill102(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All 102 datasets with the right classes: two images each, 200 of the first class, in zips that open fast."""
+    """Return all 102 datasets: two images per class, 200 of the first class, in zips that open fast."""
     folder = tmp_path_factory.mktemp("skill102")
     for row in datasets.collection("skill102").rows:
         make_zip(
@@ -401,7 +401,7 @@ class TestSkill102:
 
 @pytest.fixture(scope="module")
 def decathlon(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the .tar files unpack: class numbers of four digits, test images without labels."""
+    """Write the datasets as the .tar files unpack: four-digit class numbers, test images without labels."""
     folder = tmp_path_factory.mktemp("decathlon")
     for row in datasets.collection("decathlon").rows:
         labelled = [
@@ -514,7 +514,7 @@ class TestCommand:
 
 @pytest.mark.long
 def test_a_thinned_out_task_is_learned_and_tested_like_any(new_agent, tiny_tasks: Path, monkeypatch):
-    """Subsampled folders flow into learning and measuring unchanged."""
+    """Subsampled folders can be learned and tested like any others."""
     monkeypatch.setattr("skillmesh_challenge.datasets.opening.TOTALS", {"train": 4, "val": 2, "test": 2})
     task = datasets.subsample(open_task(tiny_tasks / "shapes", hold_out=("val", "test")))
     assert [len(task.splits[split]) for split in ("train", "val", "test")] == [4, 2, 2]

@@ -1,4 +1,4 @@
-"""The report: runs beside the paper, figures that are there and right, a page that stands alone in a browser."""
+"""The report: runs beside the paper, complete and correct figures, and a self-contained page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def runs(one_network: None, tiny_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of sketch over 1, 2 and 4 agents with all bounds, and a run of maha without. Do not change."""
+    """Return a sweep of sketch over 1, 2 and 4 agents with all bounds, and a run of maha without. Read-only."""
     folder = tmp_path_factory.mktemp("runs")
     paths = [tiny_tasks / name for name in LEARNED]
     plan = Plan(paths, METHODS["sketch"], folder / "sketch", agents=1, workers=1, threads=2)
@@ -320,7 +320,7 @@ def test_a_map_keeps_distances_that_lie_in_a_plane():
 
 
 def test_learned_forgotten_and_remaining_accuracy_is_shown_best_first(runs: Path, tmp_path: Path):
-    """Four tasks: one method loses a tenth with every later task, and the other learns less, and keeps it."""
+    """Four tasks: one method loses a tenth with every later task, the other learns less and keeps it."""
 
     def falling(step: dict[str, Any]) -> None:
         for at, task in enumerate(step["tasks"]):
@@ -507,7 +507,7 @@ addEventListener("load", () => {
 
 
 def browse(*words: object) -> str:
-    """Open something in Debian's chromium, with no network."""
+    """Open a page in Debian's chromium, without network."""
     browser = shutil.which("chromium")
     if browser is None:
         pytest.skip("chromium is not installed; on Debian: apt-get install chromium")

@@ -1,4 +1,4 @@
-"""What a new user sees first in a report: their tasks, classes and images; no figure that promises too much."""
+"""What a new user sees first in a report: their tasks, classes and images, and no misleading figure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def tasks(tiny_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four tiny tasks; in one of them a training image of one class lies among the test images of the other."""
+    """Return four tiny tasks; in one, a training image of one class is among the test images of the other."""
     folder = tmp_path_factory.mktemp("tasks") / "own"
     for name in LEARNED:
         shutil.copytree(tiny_tasks / name, folder / name)
@@ -59,7 +59,7 @@ def text(report: Report, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def share_of(value: float) -> Callable[[dict[str, Any]], None]:
-    """Change a step: all its figures are this share."""
+    """Return a function that sets all figures of a step to this share."""
 
     def change(step: dict[str, Any]) -> None:
         for task in step["tasks"]:
@@ -69,7 +69,7 @@ def share_of(value: float) -> Callable[[dict[str, Any]], None]:
 
 
 def with_bound(folder: Path, share: float) -> Path:
-    """Let the classifier on all data together have this accuracy."""
+    """Set the accuracy of the classifier on all data together."""
     bounds = json.loads((folder / "bounds.json").read_text())
     for task in bounds["tasks"]:
         task["final"] = share
