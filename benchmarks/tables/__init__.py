@@ -66,4 +66,6 @@ def data_of(origin: dict[str, Any]) -> list[str]:
     if tasks is None:
         return [f"data {digest[:12]}"]
     manifest = f"manifest {known['manifest_hash'][:12]}"
-    return [manifest if tasks == len(known["tasks"]) else f"{tasks} tasks of {manifest}"]
+    return [
+        manifest if tasks == len(known["tasks"]) else f"{tasks} {'task' if tasks == 1 else 'tasks'} of {manifest}"
+    ]

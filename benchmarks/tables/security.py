@@ -89,7 +89,7 @@ def hostile_client() -> str:
     ]
     head = (
         "set-up | attacks | all modules arrived after, s | answers: median (slowest), ms | memory above base, "
-        "MB | more threads | more descriptors | disk, MB | wrongly adopted tasks"
+        "MB | more threads | more descriptors | disk, MB | wrongly used tasks"
     )
     return f"{table(head, rows)}\n\n{source('hostile-client')}"
 
@@ -113,7 +113,7 @@ def hostile_client_worst() -> str:
                 str(sum(len(c["adopted_wrongly"]) for c in attacked)),
             ]
         )
-    head = "set-up | no attack, s | worst attack, s | slowest answer, s | wrongly adopted"
+    head = "set-up | no attack, s | worst attack, s | slowest answer, s | wrongly used tasks"
     return f"{table(head, rows)}\n\n{source('hostile-client')}"
 
 
