@@ -60,7 +60,7 @@ def test_every_setting_is_explained(file: str, model: type[AgentConfig | MeshSet
     missing = [
         name
         for name in model.model_fields
-        if not re.search(rf"^- `{name}` \((required|default `.*`)\): \S", section, re.MULTILINE)
+        if not re.search(rf"^- `{name}` \((required|`.*`)\): \S", section, re.MULTILINE)
     ]
     assert not missing
 
@@ -76,7 +76,7 @@ def test_every_error_is_explained_with_its_remedy():
     text = (FOLDER / "errors.md").read_text()
     classes = [name for name, thing in vars(errors).items() if isinstance(thing, type) and name.endswith("Error")]
     assert len(classes) > 25
-    explained = re.findall(r"- `(\w+)`: \S.* \*What to do:\* \S", text)
+    explained = re.findall(r"- `(\w+)`: \S.* \*Remedy:\* \S", text)
     assert sorted(explained) == sorted(classes)
 
 
