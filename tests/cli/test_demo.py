@@ -174,7 +174,9 @@ class TestNothingIsLeftBehind:
         (broken.home / "mesh.json").write_text("broken")
         with Crew([broken]) as crew:
             broken.start(tmp_path / "cache", None)
-            with pytest.raises(AgentError, match=r"ada ended with exit status 1, .*: skillmesh: .* is damaged"):
+            with pytest.raises(
+                AgentError, match=r"(?s)ada ended with exit status 1, .*\nskillmesh: [^\n]* is damaged"
+            ):
                 crew.watch(lambda: False, lambda _: None)
         assert broken.node.process is None
 

@@ -164,7 +164,9 @@ def test_a_node_that_cannot_start_is_reported_with_its_message(real: NodeProcess
     (real.home / "mesh.json").write_text("broken")
     real.start()
     eventually(lambda: real.returncode is not None)
-    with pytest.raises(AgentError, match=r"ada ended with exit status 1, .*: skillmesh: .*mesh\.json is damaged"):
+    with pytest.raises(
+        AgentError, match=r"(?s)ada ended with exit status 1, .*\nskillmesh: [^\n]*mesh\.json is damaged"
+    ):
         real.check()
 
 

@@ -145,7 +145,7 @@ class Anchor(Protocol):
 
     @classmethod
     def of_gaussians(cls, known: Gaussians) -> Self:
-        """Return the anchor of these Gaussians, with all rows of their factor."""
+        """Return the anchor made of these class Gaussians, with every row of their scatter's factor."""
         raise NotImplementedError
 
     @classmethod

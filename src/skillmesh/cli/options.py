@@ -41,7 +41,8 @@ BackboneName = Annotated[
     str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or the name of any timm network.")
 ]
 Weights = Annotated[
-    Path | None, typer.Option("--weights", metavar="FILE", show_default=False, help="The backbone's weights.")
+    Path | None,
+    typer.Option("--weights", metavar="FILE", show_default=False, help="File with the backbone's weights."),
 ]
 CalibrationFile = Annotated[
     Path | None,

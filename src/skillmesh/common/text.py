@@ -194,7 +194,7 @@ class Lookalikes:
 
 
 def with_letters(name: str, letters: Sequence[str]) -> str:
-    """Return a name followed by its odd letters, if it has any."""
+    """Return a name, followed by a note on letters in it that look like others, if it has any."""
     more = ["…"] if len(letters) > MOST else []
     return f"{name} ({', '.join([*letters[:MOST], *more])})" if letters else name
 

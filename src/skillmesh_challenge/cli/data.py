@@ -102,7 +102,9 @@ def print_report(report: DataReport) -> None:
 
 @data.command("list")
 def list_(
-    name: Annotated[str | None, typer.Argument(help="skill102 or decathlon.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The collection: skill102 or decathlon.", show_default=False)
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """List the datasets that are known by name, or the parts of one of them."""

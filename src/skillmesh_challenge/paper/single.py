@@ -11,7 +11,7 @@ from skillmesh_challenge.paper.replay import PRINTED_PAIRS, STATED_GAMMA, total_
 EPOCHS = 30
 """A guess: the only number of epochs for training from scratch in the text (section 6.2)."""
 TRAINING_PASSES = 3 * EPOCHS
-"""One forward pass and twice its cost backward, for gradients of weights, in every epoch."""
+"""Cost of training on one image, in forward passes: each epoch has one, and a backward pass that costs two."""
 PASS = inputs.TRAIN_IMAGES * inputs.XCEPTION_PASS_PTFLOPS
 
 
