@@ -662,15 +662,17 @@ def _has_lost_settings(home: Path) -> bool:
 def _lost_settings(home: Path) -> AgentError:
     """Return the error for lost settings. It names those that can be read from a module in the bank."""
     modules = sorted((home / "bank").glob(f"*{SUFFIX}"))
-    command = option(f"skillmesh --home {shlex.quote(str(home))} init", "skillmesh init")
+    words = ["init"]
     for file in modules:
         with suppress(ModuleError):
             card = Module.load(file, specs_for).card
-            command += f" --backbone {shlex.quote(card.backbone_name)} --representation {card.representation}"
-            command += f" --anchor {card.anchors[0]}{' --compact' if card.compact else ''}"
+            words += ["--backbone", card.backbone_name, "--representation", card.representation]
+            words += ["--anchor", card.anchors[0], *(["--compact"] if card.compact else [])]
             break
     if (home / CALIBRATION_FILE).exists():
-        command += f" --calibration {shlex.quote(str(home / CALIBRATION_FILE))}"
+        words += ["--calibration", str(home / CALIBRATION_FILE)]
+    program = option(f"skillmesh --home {shlex.quote(str(home))}", "skillmesh")  # a command adds its --home itself
+    command = f"{program} {shlex.join(words)}"
     present = [name for name in (KEY_FILE, LEDGER_FILE) if (home / name).exists()]
     present.append(f"{len(modules)} module{'' if len(modules) == 1 else 's'}")
     message = (

@@ -66,3 +66,12 @@ def test_the_citation_has_the_version_of_the_package() -> None:
 def test_the_notice_names_what_weights_come_with(package: str) -> None:
     assert package in (ROOT / "pyproject.toml").read_text()
     assert package in (ROOT / "NOTICE").read_text()
+
+
+def test_pages_can_be_read_in_minutes() -> None:
+    """Details belong in appendices, which may be long."""
+    words = {page: len(page.read_text().split()) for page in PAGES if "docs" in page.parts}
+    pages = {str(page.relative_to(ROOT)): n for page, n in words.items() if "appendix" not in page.parts}
+    assert len(pages) > 45
+    assert not {name: n for name, n in pages.items() if n > 1200}
+    assert sum(pages.values()) <= 25_000
