@@ -54,6 +54,7 @@ docs: $(READY)
 # The docs as a site in site/, with navigation and search; needs no network.
 site: $(READY)
 	$(BIN)/zensical build --clean --strict
+	@echo "open site/index.html; for its search: $(PYTHON) -m http.server -d site"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
@@ -73,7 +74,7 @@ mutants: $(READY)
 	$(BIN)/python benchmarks/mutants.py --kept mutants-out
 
 # The locks: every package's version from constraints.txt, with the hashes of its files.
-COMPILE = $(TOOLS)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11.5 \
+COMPILE = $(TOOLS)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11 \
           -c constraints.txt $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 lock: $(AUDIT)
 	printf 'hatchling\neditables\n' | $(COMPILE) pyproject.toml - -o requirements.lock

@@ -4,7 +4,7 @@ python benchmarks/data.py TASKS    # TASKS: a folder of zips and their manifest.
 
 Writes docs/results/data.json, from which the line below each table and the page docs/appendix/data.md are made.
 A result holds only a hash of its images. Which tasks that were is found by trying the lists of tasks in the
-results.
+results, which takes some minutes.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def main() -> None:
         tuple(name for i, name in enumerate(names) if i % 4),
     }  # benchmarks take all, half, three quarters
     lists |= {listed for result in results for listed in lists_of(result, zips)}
-    counts = {data_hash([zips[name] for name in names]): len(names) for names in lists}
+    subsets = {data_hash([zips[name] for name in listed]): sorted(listed) for listed in lists}
     content = {
         "manifest_hash": hashlib.sha256(manifest).hexdigest(),
         "tasks": [row(task) for task in json.loads(manifest)],
-        "data_hashes": {digest: counts[digest] for digest in sorted(used) if digest in counts},
+        "data_hashes": {digest: subsets[digest] for digest in sorted(used) if digest in subsets},
         "provenance": provenance("python benchmarks/data.py TASKS", list(zips.values()), seed=0),
     }
     (RESULTS / "data.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     print(f"{len(content['data_hashes'])} of {len(used)} sets of images named")
-    for digest in sorted(used - counts.keys()):
+    for digest in sorted(used - subsets.keys()):
         print(f"not found: {digest[:12]}")
 
 

@@ -48,6 +48,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "baselines-tuning": partial(baselines.tuning, "baselines-tuning"),
     "baselines-wider": partial(baselines.tuning, "baselines-wider"),
     "data": data.tasks,
+    "data-subsets": data.subsets,
     "accuracy": agents.accuracy,
     "per-task": agents.per_task,
     "transfer": agents.transfer,

@@ -80,9 +80,9 @@ def commands_page(name: str) -> str:
         f"[{title.partition(': ')[2]}]({page})" for page, (title, _) in COMMAND_PAGES.items() if page != name
     ]
     intro = (
-        "Every command takes `--home DIR`, before or after its name, and `--help`. Those that a program would "
-        "read take `--json` ([keys](json.md)). Exit status: 0 done, 1 an error that the message explains, 2 a "
-        "wrong call. In the first line of a section, arguments in braces are required."
+        "Every command takes `--help`; those that use an agent take `--home DIR`, before or after their name; "
+        "those that a program would read take `--json` ([keys](json.md)). Exit status: 0 done, 1 an error that "
+        "the message explains, 2 a wrong call. In the first line of a section, arguments in braces are required."
     )
     more = f"More commands: {', '.join(others)}."
     return page(title, f"{intro} {more}" if name == "commands.md" else more, *sections)

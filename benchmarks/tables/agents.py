@@ -11,7 +11,7 @@ METHODS = {
     "sketch-compact": "**sketch**, `--compact`",
     "maha": "maha, features",
     "gmmc-floor": "gmmc, variance floor 0.01, square-rooted features",
-    "gmmc": "gmmc, scikit-learn's variance floor, features",
+    "gmmc": "gmmc, scikit-learn's floor, features",
 }
 
 
@@ -22,7 +22,7 @@ def accuracy() -> str:
         figures = (r["task_given_accuracy"], r["task_found_accuracy"], r["final_accuracy"])
         rows.append([label, *map(percent, figures), kilobytes(r["anchor_bytes"]), kilobytes(r["module_bytes"])])
     head = "anchor | task given, % | task found, % | final, % | anchor, KB | module, KB"
-    return f"{table(head, rows)}\n\n{source(*METHODS)}"
+    return f"{table(head, rows)}\n\n{source(*METHODS, short=True)}"
 
 
 def per_task() -> str:
@@ -38,7 +38,7 @@ def per_task() -> str:
         "task | classes | test images | task given, % | task found, % | final, % | called unknown, % "
         "| taken for (images)"
     )
-    return table(head, rows)
+    return f"{table(head, rows)}\n\n{source('sketch')}"
 
 
 def transfer() -> str:
@@ -131,7 +131,7 @@ def speed() -> str:
         other = "scikit-learn" if "scikit-learn" in row["other"] else row["other"].partition(",")[0]
         result, target = _result(row)
         rows.append([short, other, result, target.partition(" ×")[0]])
-    return table("work | compared with | result | target", rows)
+    return f"{table('work | compared with | result | target', rows)}\n\n{source('speed')}"
 
 
 def speed_details() -> str:

@@ -33,7 +33,8 @@ HEADLINE = {
 
 def headline() -> str:
     """Return a short table of our methods, the paper's eight baselines and both bounds, best first."""
-    methods = {name: method for name, method in read("baselines")["methods"].items() if name in HEADLINE}
+    results = read("baselines")
+    methods = {name: method for name, method in results["methods"].items() if name in HEADLINE}
     best_first = sorted(methods, key=lambda name: -methods[name]["final"]["mean"])
     rows = [
         [
@@ -45,12 +46,10 @@ def headline() -> str:
         for name in best_first
     ]
     head = "method | task label | accuracy, % | forgetting, points | MACs"
-    origin = read("baselines")["provenance"] | {
-        "command": f"python benchmarks/baselines.py TASKS --methods {' '.join(methods)} --out runs",
-        "commit": ", ".join(sorted({commit for method in methods.values() for commit in method["commits"]})),
-    }
-    origin["remark"] = origin["remark"].partition(";")[0]  # the rest is about methods and columns not shown here
-    return f"{table(head, rows)}\n\n{measured_by([origin])}"
+    origin = results["provenance"]
+    where = origin["remark"].partition(";")[0]  # the rest is about methods and columns not shown here
+    remark = f"{len(methods)} of {len(results['methods'])} methods shown; {where}"
+    return f"{table(head, rows)}\n\n{measured_by([origin | {'remark': remark}])}"
 
 
 def runs() -> str:
@@ -182,7 +181,9 @@ def tuning(name: str) -> str:
         )
     head = "method | settings tried | validation accuracy at the end, % | chosen | the same just after learning, %"
     tasks = ", ".join(results["tasks"])
-    return f"{table(head, rows)}\n\nTasks: {tasks}. {source(name)}"
+    remark = {"remark": results["provenance"]["remark"]}
+    origins = [method["provenance"] | remark for method in results["methods"].values()]
+    return f"{table(head, rows)}\n\nTasks: {tasks}. {measured_by(origins)}"
 
 
 def _tried(changes: list[dict[str, Any]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
-from tables import command_of, kilobytes, percent, read, source, table
+from tables import command_of, kilobytes, measured_by, percent, read, source, table
 
 SHARING = {"memory": "in memory", "mesh": "over a mesh"}
 EXECUTORS = {"processes of this machine": "local processes", "Dask": "Dask workers"}
@@ -14,13 +14,14 @@ YES_OR_NO = {True: "yes", False: "NO", None: "–"}
 
 
 def challenge_headline() -> str:
+    runs = read("challenge-runs")["runs"]
     rows = []
-    for run in read("challenge-runs")["runs"]:
+    for run in runs:
         accuracies = (run[f"{name}_accuracy"] for name in ("task_found", "final"))
         shares = (run["costs"][name] for name in ("efficiency", "efficiency_as_done"))
         rows.append([_short_name(run), *map(percent, accuracies), *(f"{share:.3f}" for share in shares)])
     head = "method | task found, % | final, % | efficiency, 40 mapper builds | efficiency, as run"
-    return f"{table(head, rows)}\n\n{source('challenge-runs')}"
+    return f"{table(head, rows)}\n\n{measured_by([run['provenance'] for run in runs], short=True)}"
 
 
 def _short_name(run: dict[str, Any]) -> str:
@@ -58,9 +59,11 @@ def _name(run: dict[str, Any]) -> str:
 
 
 def _commands() -> str:
-    """Return the line below the table, and the command of every run."""
-    runs = read("challenge-runs")["runs"]
-    return "\n".join([source("challenge-runs"), *(f"- `{command_of(run['provenance'])}`" for run in runs)])
+    """Return the line below the table, and the commands of the other runs."""
+    results = read("challenge-runs")
+    origins = [run["provenance"] for run in results["runs"]]
+    line = f"{measured_by(origins, short=True)} · {results['provenance']['remark']}"
+    return "\n".join([line, *(f"- `{command_of(origin)}`" for origin in origins[1:])])
 
 
 def challenge_costs() -> str:

@@ -40,7 +40,8 @@ def without_images() -> str:
 
 def short() -> str:
     """Return the headline: composed without images, and trained with images for 30 epochs."""
-    summary = read(NAME)["summary"]
+    results = read(NAME)
+    summary = results["summary"]
     told, trained = summary["without images"], summary["epochs"]
     rows = [
         ["own heads, task given", _mean(told["given"])],
@@ -49,7 +50,8 @@ def short() -> str:
         ["composed, then 30 epochs", _mean(trained["ours, from blend"]["30"])],
         ["paper's 2-norm, 30 epochs", _mean(trained["two, from rows"]["30"])],
     ]
-    return f"{table('190 pairs of tasks | accuracy %', rows)}\n\n{source(NAME)}"
+    head = f"{len(results['pairs'])} pairs of tasks | accuracy %"
+    return f"{table(head, rows)}\n\n{source(NAME)}"
 
 
 def epochs() -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tables import percent, read, source, table
+from tables import measured_by, percent, read, source, table
 
 Cases = dict[str, dict[str, dict[str, Any]]]
 """The rows of hostile images: by case, then by command."""
@@ -128,13 +128,7 @@ def _most(cell: dict[str, Any], what: str) -> float:
 def campaign() -> str:
     parts = read("campaign")["parts"]
     rows = [[name, *cells(parts[name]), _minutes(parts[name])] for name, cells in PARTS.items() if name in parts]
-    calls = "\n".join(
-        f"- {name}: `{last['command']}` · commit {', '.join(_commits(parts[name]))} · seed {last['seed']} · "
-        f"{last['date']}"
-        for name in PARTS
-        if name in parts
-        for last in parts[name]["calls"][-1:]
-    )
+    calls = "\n".join(f"- {name}: {measured_by(parts[name]['calls'])}" for name in PARTS if name in parts)
     return f"{table('part | tried | outcome | minutes', rows)}\n\n{calls}"
 
 
@@ -144,7 +138,8 @@ def campaign_headline() -> str:
     rows = [[tried(parts[name]), str(len(parts[name]["failures"]))] for name, tried in TRIED.items()]
     rows.append([f"{m['mutants']} changed programs (mutants)", f"{m['survived']} undetected"])
     commits = sorted({*(c for name in TRIED for c in _commits(parts[name])), m["provenance"]["commit"]})
-    return f"{table('tried | failures', rows)}\n\n`make campaign`, `make mutants` · commits {', '.join(commits)}"
+    again = "Repeat with `make campaign` and `make mutants`"
+    return f"{table('tried | failures', rows)}\n\n{again} · commits {', '.join(commits)}"
 
 
 TRIED: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -201,7 +196,7 @@ def _commits(r: dict[str, Any]) -> list[str]:
 
 def mutated_files() -> str:
     """Return the table of the mutated files by kind."""
-    kinds = read("campaign")["parts"]["files"]["kinds"]
+    part = read("campaign")["parts"]["files"]
     rows = [
         [
             KINDS.get(name, name),
@@ -210,9 +205,10 @@ def mutated_files() -> str:
             f"{kind['worst_seconds']:.2f}",
             str(kind["failures"]),
         ]
-        for name, kind in kinds.items()
+        for name, kind in part["kinds"].items()
     ]
-    return table("kind | files | refused with a proper error | slowest, s | failures", rows)
+    head = "kind | files | refused with a proper error | slowest, s | failures"
+    return f"{table(head, rows)}\n\n{measured_by(part['calls'])}"
 
 
 KINDS = {

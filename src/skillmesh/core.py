@@ -64,11 +64,12 @@ from skillmesh.store.home import (
     VALIDATION,
     create_home,
     home_folder,
+    is_used,
     put_in_order,
     remove_validation,
 )
 from skillmesh.store.ledger import FILE as LEDGER_FILE
-from skillmesh.store.ledger import Ledger
+from skillmesh.store.ledger import Ledger, new_beside
 from skillmesh.synergy.links import TaskMerger
 from skillmesh.synergy.matching import BankMatches, ClassMatches
 
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 
     from skillmesh.backbone.calibration import Prior, Raw
     from skillmesh.data.inputs import Unreadable
+    from skillmesh.module.card import Card
     from skillmesh.synergy.composition import Pick
 
 log = logging.getLogger(__name__)
@@ -651,38 +653,55 @@ def _trusts_everyone(home: Path) -> bool:
 
 
 def _has_lost_settings(home: Path) -> bool:
-    """Return whether a home holds a ledger or modules but no settings.
-
-    A key alone is what a killed process leaves that was creating the home: then there is nothing to lose yet.
-    """
-    used = (home / LEDGER_FILE).exists() or any((home / "bank").glob(f"*{SUFFIX}"))
-    return used and not (home / CONFIG_FILE).exists()
+    return is_used(home) and not (home / CONFIG_FILE).exists()
 
 
 def _lost_settings(home: Path) -> AgentError:
-    """Return the error for lost settings. It names those that can be read from a module in the bank."""
+    """Return the error for lost settings. It names those that can be read from the modules in the bank."""
     modules = sorted((home / "bank").glob(f"*{SUFFIX}"))
-    words = ["init"]
-    for file in modules:
-        with suppress(ModuleError):
-            card = Module.load(file, specs_for).card
-            words += ["--backbone", card.backbone_name, "--representation", card.representation]
-            words += ["--anchor", card.anchors[0], *(["--compact"] if card.compact else [])]
-            break
-    if (home / CALIBRATION_FILE).exists():
-        words += ["--calibration", str(home / CALIBRATION_FILE)]
+    ledger, calibration = home / LEDGER_FILE, home / CALIBRATION_FILE
+    words = ["init", *_options_of_modules(home, modules)]
+    if calibration.exists():
+        words += ["--calibration", str(calibration)]
     program = option(f"skillmesh --home {shlex.quote(str(home))}", "skillmesh")  # a command adds its --home itself
-    command = f"{program} {shlex.join(words)}"
-    present = [name for name in (KEY_FILE, LEDGER_FILE) if (home / name).exists()]
+    files = (home / KEY_FILE, ledger, new_beside(ledger), calibration)
+    present = [file.name for file in files if file is not None and file.exists()]
     present.append(f"{len(modules)} module{'' if len(modules) == 1 else 's'}")
     message = (
         f"{home} has no {CONFIG_FILE}: the agent's settings are lost (found {', '.join(present)}; these are "
-        f"unchanged); put {CONFIG_FILE} back from a copy, or write it again with `{command}` and any other "
-        "options with which the agent was created"
+        f"unchanged); put {CONFIG_FILE} back from a copy, or write it again with `{program} {shlex.join(words)}` "
+        "and any other options with which the agent was created"
     )
+    if calibration.exists():
+        message += f"; `--calibration` must name the {CALIBRATION_FILE} found there"
+    message += f"; if modules are unusable then, delete {CONFIG_FILE} and run `init` again with other options"
     if KEY_FILE not in present:
         message += f"; {KEY_FILE} is missing too: put it back first, or the new key makes this another agent"
     return AgentError(message)
+
+
+def _options_of_modules(home: Path, files: Iterable[Path]) -> list[str]:
+    """Return the options of `init` that fit the modules in the bank, above all the agent's own."""
+    cards: list[Card] = []
+    for file in files:
+        with suppress(ModuleError):
+            cards.append(Module.load(file, specs_for).card)
+    # Another teacher may have chosen the name of the backbone. A backtick would end the command in the message.
+    cards = [card for card in cards if "`" not in card.backbone_name]
+    with suppress(AgentError):
+        own_key = Identity.load(home / KEY_FILE).public_key
+        cards.sort(key=lambda card: card.teacher_key != own_key)
+    if not cards:
+        return []
+    first = cards[0]
+    kinds = set(first.anchors)
+    for card in cards:
+        if all(getattr(card, name) == getattr(first, name) for name in ("backbone", "representation", "compact")):
+            kinds = kinds.intersection(card.anchors) or kinds
+    usual = AgentConfig.model_fields["anchor"].default
+    words = ["--backbone", first.backbone_name, "--representation", first.representation]
+    words += ["--anchor", usual if usual in kinds else min(kinds)]
+    return [*words, "--compact"] if first.compact else words
 
 
 def _settings(representation: str, compact: bool) -> str:

@@ -123,7 +123,7 @@ class CalibrationError(BackboneError):
 class AgentError(SkillmeshError):
     """An agent's home that is missing, damaged, or asked for something that it does not have.
 
-    What to do: check the folder given by `--home` or `SKILLMESH_HOME`; `skillmesh repair` mends a damaged
+    What to do: check the folder given by `--home` or `SKILLMESH_HOME`; `skillmesh repair` replaces a damaged
     ledger.
 
     Examples
@@ -209,7 +209,7 @@ class MeshError(SkillmeshError):
 class EncoderError(SkillmeshError):
     """An encoder of class names that is not installed, or whose weights are not available.
 
-    What to do: install the extra that the message names, or match classes by their plain names.
+    What to do: install the extra that the message names, or use the encoder `letters`.
     """
 
 

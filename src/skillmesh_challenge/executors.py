@@ -182,7 +182,7 @@ def _on_dask(ref: BackboneRef, threads: int, address: str) -> Iterator[Workplace
     try:
         from distributed import Client
     except ImportError as error:
-        raise RunError("a cluster needs Dask; install it with `pip install 'skillmesh[cluster]'`") from error
+        raise RunError("a cluster needs Dask; install it with `pip install distributed`") from error
     start = time.perf_counter()
     try:
         client = Client(address, timeout=20)  # type: ignore[no-untyped-call]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -385,7 +387,7 @@ def test_commands_of_a_missing_package_say_what_to_install(value: str, words: li
     ran = subprocess.run([sys.executable, "-c", MISSING, value, *words], capture_output=True, text=True)
     assert ran.returncode == 1
     assert ran.stderr.startswith("skillmesh: the challenge commands cannot be used: ")
-    assert "install what they need with `pip install 'skillmesh[challenge]'`" in ran.stderr
+    assert "install what they need with `pip install jinja2" in ran.stderr
     others = subprocess.run([sys.executable, "-c", MISSING, value, "--help"], capture_output=True, text=True)
     assert (others.returncode, others.stderr) == (0, "")
     assert "Not installed: pip install" in others.stdout
@@ -397,3 +399,16 @@ def test_no_package_can_replace_a_built_in_command():
         [sys.executable, "-c", code, "os:getcwd", "tasks", "--help"], capture_output=True, text=True
     )
     assert "List the tasks that the agent knows." in ran.stdout
+
+
+@pytest.mark.long
+def test_piped_answers_are_separated_by_tabs_while_progress_is_on_a_terminal(home: Path, tiny_tasks: Path):
+    """With a bar on the terminal, rich puts a stream of its own before stdout."""
+    terminal, end = pty.openpty()
+    images = sorted((tiny_tasks / "dice/test").glob("*/*"))[:3]
+    call = [sys.executable, "-m", "skillmesh", "--home", str(home), "ask", *map(str, images)]
+    ran = subprocess.run(call, stdout=subprocess.PIPE, stderr=end, text=True, timeout=120)
+    os.close(end)
+    os.close(terminal)
+    assert ran.returncode == 0
+    assert [line.split("\t")[0] for line in ran.stdout.splitlines()] == [str(image) for image in images]

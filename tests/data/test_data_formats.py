@@ -77,7 +77,7 @@ class TestEndings:
         make(tmp_path, "a.txt", "b.txt", "dog/film.mov")
         (note,) = open_task(tmp_path, hold_out=()).notes
         assert note == (
-            "12 files skipped: 9 .heic (install skillmesh[heic] to read them: pip install 'skillmesh[heic]'), "
+            "12 files skipped: 9 .heic (pillow-heif reads them: pip install pillow-heif), "
             "2 .txt, 1 .mov (not images), such as cat/0.HEIC, a.txt, dog/film.mov"
         )
 
@@ -87,7 +87,7 @@ class TestEndings:
             open_task(tmp_path)
         assert str(refusal.value) == (
             f"no class folder in {tmp_path} holds an image that can be read here: 6 files skipped: 6 .heic "
-            "(install skillmesh[heic] to read them: pip install 'skillmesh[heic]'), such as cat/0.heic"
+            "(pillow-heif reads them: pip install pillow-heif), such as cat/0.heic"
         )
 
     def test_a_class_lost_to_heic_is_explained(self, tmp_path: Path, without_heif: None):

@@ -141,7 +141,7 @@ class TestFailures:
     def test_heic_without_the_extra(self, here: Path, monkeypatch: pytest.MonkeyPatch, name: str):
         monkeypatch.setitem(sys.modules, "pillow_heif", None)
         put(here, name, content=b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
-        assert "pip install 'skillmesh[heic]'" in failure(name).reason
+        assert "pip install pillow-heif" in failure(name).reason
 
     def test_a_pipe_a_device_and_an_empty_word(self, here: Path):
         os.mkfifo(here / "pipe.jpg")
@@ -193,8 +193,7 @@ class TestFolders:
         assert found.name == "p/a.png"
         assert isinstance(bad, Unreadable)
         assert bad.reason == (
-            "2 files skipped: 2 .heic (install skillmesh[heic] to read them: pip install 'skillmesh[heic]'), such "
-            "as b.heic"
+            "2 files skipped: 2 .heic (pillow-heif reads them: pip install pillow-heif), such as b.heic"
         )
 
     def test_named_like_an_image_are_folders(self, here: Path):

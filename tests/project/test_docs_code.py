@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,13 @@ def commands(page: Path) -> Iterator[list[str]]:
     """Yield the words of each call of the command in the page's code blocks, up to the first sign of the shell."""
     indented = re.findall(r"^    (?:\$ )?(.+)$", page.read_text(), re.MULTILINE)
     fenced = "\n".join(blocks(page, "sh", "console", "")).replace("\\\n", " ").splitlines()
+    has_challenge = find_spec("skillmesh_challenge") is not None
     for line in (*indented, *fenced):
         for part in re.split(r"&&|\|\||[|;&](?!\w)", re.sub(r"\s+#.*", "", line).removeprefix("$ ")):
             if part.strip().startswith("skillmesh ") and "[OPTIONS]" not in part and "Usage" not in part:
-                yield shlex.split(re.sub(r"\$\([^)]*\)|[<>]\s*\S+", "X", part))[1:]
+                words = shlex.split(re.sub(r"\$\([^)]*\)|[<>]\s*\S+", "X", part))[1:]
+                if has_challenge or words[0] != "challenge":
+                    yield words
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,7 @@ def program() -> Any:
 
 def fault(words: list[str], program: Any) -> str | None:
     """Return what is wrong with a call: no such command, or an option that it does not have."""
-    options = {"--home", "--help", "--version"}
+    options = {"--home", "--help", "--version"} if words[0].startswith("-") else {"--help"}
     command, names = program, []
     for word in words:
         if word.startswith("-") and word != "-":

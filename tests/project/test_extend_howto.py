@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "howto" / "extend.md"
@@ -59,15 +61,25 @@ def test_the_page_has_an_example_of_each():
     assert [Path(name).parent.name for name in new] == ["anchors", "learning", "baselines"]
 
 
+def pattern_in(command: Command, folder: Path) -> np.ndarray:
+    """Return the pattern in the module of the task `dice`; a module is a safetensors file."""
+    command("export", "dice", folder / "dice.skill")
+    return load((folder / "dice.skill").read_bytes())["pattern"]
+
+
 @pytest.mark.long
-def test_the_anchor_and_the_adaptation_learn_and_answer(extended_command: Command, tiny_tasks: Path):
+def test_the_anchor_and_the_adaptation_learn_and_answer(
+    extended_command: Command, tiny_tasks: Path, tmp_path: Path
+):
     extended_command("init", "--anchor", "means")
     extended_command("learn", tiny_tasks / "shapes")
     adapt = ("--adapt", "always", "--adaptation", "colour", "--epochs", "1")
     extended_command("learn", tiny_tasks / "dice", *adapt)
     card = json.loads(extended_command("show", "dice", "--json"))
     assert card["anchors"] == ["means"]
-    assert card["pattern"]
+    shift = pattern_in(extended_command, tmp_path)
+    assert shift.any()
+    assert np.array_equal(shift, np.broadcast_to(shift[0, 0], shift.shape))  # one colour for all pixels
     images = sorted((tiny_tasks / "dice" / "test").glob("*/*"))
     answers = json.loads(extended_command("ask", *images, "--json"))["answers"]
     assert [answer["task"] for answer in answers] == ["dice"] * len(images)

@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md"))
 
 
+FETCHING = {"stylesheet", "icon", "preload", "modulepreload", "preconnect", "dns-prefetch"}
+
+
 class Page(HTMLParser):
     """The links, anchors and fetched files of a built page."""
 
@@ -35,7 +38,7 @@ class Page(HTMLParser):
             self.links.append(target)
         if tag in ("script", "img", "iframe", "source") and (target := values.get("src")):
             self.fetched.append(target)
-        if tag == "link" and values.get("rel") in ("stylesheet", "icon", "preload", "preconnect"):
+        if tag == "link" and set((values.get("rel") or "").split()) & FETCHING:
             self.fetched.append(values.get("href") or "")
 
 
@@ -48,7 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     call = [str(Path(sys.executable).with_name("zensical")), "build", "--strict"]
     built = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=300)
     assert built.returncode == 0, built.stdout + built.stderr
-    return folder / "site"
+    return (folder / "site").resolve()
 
 
 @pytest.fixture(scope="module")

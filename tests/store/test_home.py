@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import gzip
+import json
 import logging
 import os
 import pickle
 import re
 import resource
+import shlex
 import shutil
 import socket
 import sqlite3
@@ -21,12 +23,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from notices import BOB, EVE, announced
+from running import failed
 
 from skillmesh import core as core_module
+from skillmesh.backbone import backbone as backbone_module
 from skillmesh.common import files
 from skillmesh.common.config import MeshSettings
 from skillmesh.common.files import write_whole
@@ -37,6 +42,7 @@ from skillmesh.mesh.control import Control
 from skillmesh.mesh.node import LOCK, Node
 from skillmesh.mesh.repair import WHY_UNKNOWN, _fault, _rows, repair
 from skillmesh.mesh.shelf import Shelf
+from skillmesh.module import write
 from skillmesh.module.notice import Slot, withdraw
 from skillmesh.store import ledger as ledger_module
 from skillmesh.store.home import create_home
@@ -44,6 +50,8 @@ from skillmesh.store.ledger import Ledger
 
 NOBODY = 65534
 """Another user of this machine."""
+SHIPPED = Path(backbone_module.__file__).with_name("calibrations") / "lite0.safetensors"
+"""The calibration that comes with the package."""
 
 
 @pytest.fixture
@@ -261,6 +269,28 @@ class TestRepair:
         assert "1 own task: dice; 0 of other teachers" in output
         assert "the reasons are lost: 1 module " in f"{output} "
 
+    @pytest.mark.parametrize(
+        ("settings", "advice"),
+        [
+            ({"calibration": True}, "import it into an agent with that backbone"),
+            ({"compact": True}, "import it into an agent of the same settings"),
+        ],
+        ids=["another backbone", "other settings"],
+    )
+    def test_gives_no_other_advice_about_a_module_than_its_error(
+        self, new_agent, skill_files, other_calibration, command, settings, advice
+    ):
+        if "calibration" in settings:
+            settings = {"calibration": other_calibration}
+        home = new_agent(**settings).home
+        shutil.copy(skill_files["dice"], home / "bank/00.skill")
+        assert command("repair", "--home", home).err.strip().endswith(f"; {advice}")
+
+    def test_says_what_to_do_with_a_module_whose_error_does_not(self, new_agent, command):
+        home = new_agent().home
+        (home / "bank/00.skill").write_bytes((2**40).to_bytes(8, "little") + b"{}")
+        assert command("repair", "--home", home).err.strip().endswith("; import or learn it again")
+
     def test_keeps_decisions_that_can_still_be_read(self, home, command):
         """One notice is damaged: all decisions are kept, above all bans and withdrawals."""
         spoil_a_notice(home)
@@ -420,6 +450,12 @@ class TestDamagedSettings:
         assert contents(home) == before
 
 
+def advised(error: str) -> list[str]:
+    """Return the words of the only command that an error message suggests, without `skillmesh`."""
+    (command,) = re.findall(r"`skillmesh ([^`]*)`", error)
+    return shlex.split(command)
+
+
 class TestLostSettings:
     @pytest.mark.parametrize("words", [("tasks",), ("status",), ("repair",), ("config",)], ids=str)
     def test_are_not_replaced_by_defaults(self, home, command, words):
@@ -444,22 +480,142 @@ class TestLostSettings:
                 open_home(home)
         assert not (home / "agent.json").exists()
 
-    def test_can_be_written_again_with_init_and_nothing_else_changes(self, home, command):
-        tasks, key = command("tasks", "--json", "--home", home).json, (home / "key.pem").read_bytes()
+    @pytest.mark.parametrize(
+        "settings",
+        [{}, {"compact": True}, {"calibration": True}, {"compact": True, "calibration": True}, {"anchor": "gmmc"}],
+        ids=str,
+    )
+    def test_can_be_written_again_with_the_command_of_the_message(
+        self, new_agent, tiny_tasks, other_calibration, command, settings
+    ):
+        if "calibration" in settings:
+            settings = settings | {"calibration": other_calibration}
+        agent = new_agent(**settings)
+        agent.learn(tiny_tasks / "dice")
+        home = agent.home
+        tasks, before = command("tasks", "--json", "--home", home).json, contents(home)
         (home / "agent.json").unlink()
-        assert command("init", "--home", home, "--backbone", "lite0", "--anchor", "sketch").code == 0
+        assert command(*advised(command("tasks", "--home", home).err)).code == 0
         assert command("tasks", "--json", "--home", home).json == tasks
-        assert (home / "key.pem").read_bytes() == key
+        after = contents(home)
+        old, new = (json.loads(found["agent.json"]) for found in (before, after))
+        assert old | {"name": home.name} == new
+        assert Core(home).name == "alice", "the key keeps the name"
+        for name in ("key.pem", "calibration.safetensors", *(name for name in before if "bank/" in name)):
+            assert after.get(name) == before.get(name)
 
-    def test_name_the_settings_of_the_modules_and_the_calibration_file(
+    def test_name_the_calibration_file_and_how_to_correct_a_wrong_init(
         self, new_agent, tiny_tasks, other_calibration, command
     ):
-        agent = new_agent(compact=True, calibration=other_calibration)
+        agent = new_agent(calibration=other_calibration)
         agent.learn(tiny_tasks / "dice")
         (agent.home / "agent.json").unlink()
-        advice = " ".join(command("tasks", "--home", agent.home).err.split())
-        assert " --compact --calibration " in advice
-        assert f"{agent.home}/calibration.safetensors" in advice
+        error = command("tasks", "--home", agent.home).err
+        assert "(found key.pem, ledger.sqlite, calibration.safetensors, 1 module; these are unchanged)" in error
+        assert "`--calibration` must name the calibration.safetensors found there" in error
+        assert "if modules are unusable then, delete agent.json and run `init` again with other" in error
+
+    def test_can_be_corrected_after_a_wrong_init(self, new_agent, tiny_tasks, command):
+        agent = new_agent(compact=True)
+        agent.learn(tiny_tasks / "dice")
+        (agent.home / "agent.json").unlink()
+        words = advised(command("tasks", "--home", agent.home).err)
+        assert command("init", "--home", agent.home).code == 0
+        assert command("tasks", "--json", "--home", agent.home).json["tasks"] == []
+        (agent.home / "agent.json").unlink()
+        assert command(*words).code == 0
+        assert [module.card.task for module in Core(agent.home).tasks()] == ["dice"]
+
+    def test_do_not_let_another_calibration_replace_the_only_copy(
+        self, new_agent, other_calibration, command, tmp_path
+    ):
+        agent = new_agent(calibration=other_calibration)
+        agent.close()
+        home = agent.home
+        (home / "agent.json").unlink()
+        before = contents(home)
+        ran = command("init", "--home", home, "--calibration", SHIPPED)
+        failed(ran, f"{SHIPPED} differs from {home}/calibration.safetensors; expected the same content")
+        assert "; use the latter, or move it away first if it is not the agent's" in ran.err
+        assert contents(home) == before
+        same = shutil.copy(other_calibration, tmp_path / "same.safetensors")
+        assert command("init", "--home", home, "--calibration", same).code == 0
+
+    def test_let_a_calibration_be_replaced_while_there_are_no_modules(self, tmp_path, other_calibration):
+        create_home(tmp_path / "new", calibration=other_calibration)
+        (tmp_path / "new/agent.json").unlink()
+        create_home(tmp_path / "new", calibration=SHIPPED)
+        assert (tmp_path / "new/calibration.safetensors").read_bytes() == SHIPPED.read_bytes()
+
+    def test_are_those_of_the_agents_own_modules(self, home, new_agent, tiny_tasks, command):
+        other = new_agent("other", compact=True, anchor="gmmc")
+        other.export(other.learn(tiny_tasks / "dice")[0].card.task, home / "bank/00.skill")
+        (home / "agent.json").unlink()
+        options = advised(command("tasks", "--home", home).err)[3:]
+        assert options == ["--backbone", "lite0", "--representation", "descriptor", "--anchor", "sketch"]
+
+    @pytest.mark.parametrize(
+        ("kinds", "anchor"),
+        [
+            ([("gmmc", "sketch"), ("sketch",)], "sketch"),
+            ([("gmmc", "sketch"), ("gmmc",)], "gmmc"),
+            ([("gmmc", "sketch")], "sketch"),
+            ([("gmmc", "maha")], "gmmc"),
+        ],
+    )
+    def test_have_an_anchor_that_all_modules_have(self, home, command, monkeypatch, kinds, anchor):
+        agent = Core(home)
+        card = agent.bank.find("dice").card
+        cards = iter([card.model_copy(update={"anchors": each}) for each in kinds])
+        for file in sorted((home / "bank").glob("*.skill"))[len(kinds) :]:
+            file.unlink()
+        monkeypatch.setattr(core_module.Module, "load", lambda *_: SimpleNamespace(card=next(cards)))
+        (home / "agent.json").unlink()
+        words = advised(command("tasks", "--home", home).err)
+        assert words[words.index("--anchor") + 1] == anchor
+
+    @pytest.mark.parametrize("name", ["x; touch gone '$(id)'", "x` or `skillmesh forget dice"])
+    def test_quote_a_backbones_name_that_others_chose(self, home, command, name):
+        module = Core(home).bank.find("dice")
+        changes = {"backbone_name": name, "teacher": EVE.name, "teacher_key": EVE.public_key}
+        for file in (home / "bank").glob("*.skill"):
+            file.unlink()
+        data = write(module.card.model_copy(update=changes), module.tensors, EVE)
+        (home / "bank/00.skill").write_bytes(data)
+        (home / "agent.json").unlink()
+        error = command("tasks", "--home", home).err
+        words = advised(error)
+        assert error.count("`skillmesh ") == 1
+        assert words[3:] == ([] if "`" in name else ["--backbone", name, *words[5:]])
+
+    @pytest.mark.parametrize("open_home", [Core, Core.open])
+    def test_are_noticed_in_the_middle_of_a_repair(self, home, open_home):
+        for file in (home / "bank").glob("*.skill"):
+            file.unlink()
+        (home / "ledger.sqlite").rename(home / "ledger.new-20261118-131814-f1ed.sqlite")
+        (home / "agent.json").unlink()
+        with pytest.raises(AgentError, match=r"settings are lost \(found key.pem, ledger.new-\S+, 0 modules"):
+            open_home(home)
+        assert not (home / "agent.json").exists()
+
+    def test_written_again_without_the_key_warn_of_another_agent(self, home, command, tmp_path):
+        (home / "agent.json").unlink()
+        assert "key.pem" not in command("init", "--home", home).err
+        key = (home / "key.pem").read_bytes()
+        for name in ("agent.json", "key.pem"):
+            (home / name).unlink()
+        ran = command("init", "--home", home)
+        assert ran.code == 0
+        agent = Core(home)
+        assert agent.identity.public_key not in {module.card.teacher_key for module in agent.tasks()}
+        assert f"{home} holds a ledger or modules, but had no key.pem: with the new key this is another agent" in (
+            ran.err
+        )
+        assert "put it in place of the new one before you learn or share anything" in ran.err
+        (home / "key.pem").write_bytes(key)
+        agent = Core(home)
+        assert {module.card.teacher_key for module in agent.tasks()} == {agent.identity.public_key}
+        assert command("init", "--home", tmp_path / "new").err == ""
 
     def test_without_the_key_say_that_a_new_key_makes_another_agent(self, home, command):
         (home / "agent.json").unlink()
@@ -500,9 +656,12 @@ class TestDamagedMeshSettings:
             (warning,) = [record.message for record in caplog.records if "mesh.json" in record.message]
             assert "is damaged: found text that is not valid JSON" in warning
             assert "correct or remove the file; until then only teachers on the trust list are trusted" in warning
-        for words in (("config",), ("status",), ("sync",)):
+        command("certs", "init", tmp_path / "ca")
+        before = contents(broken)
+        for words in (("config",), ("status",), ("sync",), ("certs", "issue", tmp_path / "ca")):
             ran = command(*words, "--home", broken)
             assert (ran.code, "mesh.json is damaged" in ran.err) == (1, True), words
+        assert contents(broken).keys() == before.keys(), "no certificate was written"
         assert (broken / "mesh.json").read_text() == '{"trust": "open"'
 
     def test_trust_only_listed_teachers(self, broken):

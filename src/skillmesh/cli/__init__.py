@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distribution, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,8 +52,11 @@ def _added(point: EntryPoint) -> Any:
 def _lacking(point: EntryPoint, reason: str) -> typer.Typer:
     from skillmesh.errors import SkillmeshError
 
-    package = point.dist.name if point.dist is not None else "skillmesh"
-    install = f"pip install '{package}[{point.name}]'"
+    # The packages themselves, not an extra of ours: a package index may know another project by our name.
+    needed = (point.dist or distribution("skillmesh")).requires or ()
+    of_extra = re.compile(rf"([\w.-]+).*; extra == ['\"]{re.escape(point.name)}['\"]")
+    packages = [match[1] for name in needed if (match := of_extra.match(name))]
+    install = f"pip install {' '.join(packages)}"
 
     def fail() -> None:
         raise SkillmeshError(
@@ -116,10 +120,12 @@ def init(
     support: options.Support = "plain",
 ) -> None:
     """Create an agent: a key, settings and an empty bank."""
+    from skillmesh.cli import show
     from skillmesh.core import Core
-    from skillmesh.store.home import create_home, default_name, home_folder
+    from skillmesh.store.home import KEY_FILE, create_home, default_name, home_folder, is_used
 
     folder = home_folder(home or context.obj)
+    key_is_lost = is_used(folder) and not (folder / KEY_FILE).exists()
     create_home(
         folder,
         name=name or default_name(folder),
@@ -138,6 +144,12 @@ def init(
     outlet.line(f"agent {agent.name!r} at {folder}")
     outlet.line(f"  public key  {agent.identity.public_key}")
     outlet.line(f"  backbone    {agent.config.backbone} {agent.bank.backbone[:16]}…")
+    if key_is_lost:
+        show.warn(
+            f"{folder} holds a ledger or modules, but had no {KEY_FILE}: with the new key this is another agent, "
+            "and tasks that it learned before count as another teacher's; if you have a copy of the old "
+            f"{KEY_FILE}, put it in place of the new one before you learn or share anything"
+        )
 
 
 def open_agent(home: Path | None, make: bool = True, **options_: Any) -> Core:

@@ -43,7 +43,9 @@ def line(text: str = "", err: bool = False) -> None:
 
 def raw(text: str) -> None:
     """Print text that is already safe, such as JSON and tab-separated cells."""
-    stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    stream: TextIO = sys.stdout
+    while hasattr(stream, "rich_proxied_file"):  # a progress bar puts its own stream before `Guarded`
+        stream = stream.rich_proxied_file
     stream.write(text)
     stream.flush()
 

@@ -41,7 +41,8 @@ def repair(context: typer.Context, home: options.Home = None, json: options.Json
     else:
         _show(done)
     for d in () if json else agent.bank.damaged:
-        show.warn(f"unusable module: {d.path}: {d.error}; import or learn it again")
+        advice = "" if "; " in str(d.error) else "; import or learn it again"  # most errors say what to do
+        show.warn(f"unusable module: {d.path}: {d.error}{advice}")
 
 
 def _show(done: Repair) -> None:

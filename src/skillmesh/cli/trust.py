@@ -179,10 +179,14 @@ def certs_issue(
         outlet.line(f"wrote a certificate to {out}; turn TLS on at that agent with `skillmesh config tls=DIR`")
         return
     agent = open_agent(home or context.obj)
-    files = issue(folder, agent.identity.public_key, agent.name, out or agent.home / TLS_FOLDER)
-    if out is None:
-        MeshSettings.load(agent.home).with_(tls=tls_files(Path(TLS_FOLDER))).save(agent.home)
-    outlet.line(f"wrote {files.certificate}{'' if out else '; TLS is on for this agent'}")
+    if out is not None:
+        files = issue(folder, agent.identity.public_key, agent.name, out)
+        outlet.line(f"wrote {files.certificate}")
+        return
+    settings = MeshSettings.load(agent.home).with_(tls=tls_files(Path(TLS_FOLDER)))  # before a file is written
+    files = issue(folder, agent.identity.public_key, agent.name, agent.home / TLS_FOLDER)
+    settings.save(agent.home)
+    outlet.line(f"wrote {files.certificate}; TLS is on for this agent")
 
 
 def _agent_and_shelf(home: Path | None, make: bool = True) -> tuple[Core, Shelf]:

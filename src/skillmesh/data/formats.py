@@ -17,7 +17,7 @@ IMAGE_SUFFIXES = HEIF_SUFFIXES | {
     *(".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"),
 }
 """Extensions of image files. HEIC and AVIF may need something that is not installed: see `missing_for`."""
-HEIF_HINT = "install skillmesh[heic] to read them: pip install 'skillmesh[heic]'"
+HEIF_HINT = "pillow-heif reads them: pip install pillow-heif"
 AVIF_HINT = "Pillow 11.3 or newer reads them: pip install --upgrade pillow"
 HEAD_BYTES = 512
 """Number of first bytes by which a file's format is recognised."""

@@ -28,6 +28,8 @@ from skillmesh.learning.head import read_probes
 from skillmesh.module import Identity, Module
 from skillmesh.module.teachers import fits, refuse_unfit
 from skillmesh.numerics.arrays import Floats, Tensors, dequantise_rows, quantise_rows
+from skillmesh.store.ledger import FILE as LEDGER_FILE
+from skillmesh.store.ledger import new_beside
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +77,34 @@ def create_home(home: Path, **settings: Any) -> None:
     try:
         make_folder(home)
         if calibration is not None:
-            write_whole(home / CALIBRATION_FILE, Path(calibration).read_bytes(), mode=PRIVATE)
+            _copy_calibration(Path(calibration), home)
     except OSError as error:
         raise AgentError(f"cannot create an agent at {home}: {error.strerror}; name another home") from error
     if not (home / KEY_FILE).exists():
         Identity.create(config.name).save(home / KEY_FILE)
     config.save(home)
     close_to_others(home)
+
+
+def is_used(home: Path) -> bool:
+    """Return whether a home holds a ledger, also one of an unfinished repair, or modules.
+
+    A key alone is what a killed process leaves that was creating the home: then there is nothing to lose yet.
+    """
+    ledger = home / LEDGER_FILE
+    return ledger.exists() or new_beside(ledger) is not None or any((home / "bank").glob("*.skill"))
+
+
+def _copy_calibration(source: Path, home: Path) -> None:
+    """Copy a calibration file into a home. Never replace another one that modules in the home may depend on."""
+    target, data = home / CALIBRATION_FILE, source.read_bytes()
+    if is_used(home) and target.exists() and target.read_bytes() != data:
+        raise AgentError(
+            f"{source} differs from {target}; expected the same content, because an agent's modules work only "
+            "with the calibration that they were learned with; use the latter, or move it away first if it is not "
+            "the agent's"
+        )
+    write_whole(target, data, mode=PRIVATE)
 
 
 def put_in_order(home: Path) -> None:

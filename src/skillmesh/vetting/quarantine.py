@@ -48,7 +48,7 @@ def gaussians_of(parts: Sequence[Module], kind: str) -> list[Gaussians]:
 def disagreement(parts: Sequence[Module], prior: Prior) -> tuple[int, int]:
     """Return how many classes of one name in two parts were compared, and how many lie nearer to another class.
 
-    Both directions of pair count. With more than two parts, the pair that agrees the least counts.
+    Both directions of comparison count. With more than two parts, the pair that agrees the least counts.
     """
     worst = (0, 0)
     for pair in _compared(parts, prior).values():

@@ -53,7 +53,7 @@ def drawing() -> Iterator[None]:
         import matplotlib
     except ImportError as error:
         raise SkillmeshError(
-            "the report is drawn with matplotlib, which is not installed; pip install 'skillmesh[challenge]'"
+            "the report is drawn with matplotlib, which is not installed; pip install matplotlib jinja2"
         ) from error
     with matplotlib.rc_context(SETTINGS):
         yield

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -143,6 +145,11 @@ def as_dict(outcome: StoryOutcome) -> dict[str, Any]:
     }
 
 
+def _command() -> str:
+    """Return how the user can call the command: by its name, or by the path that started this process."""
+    return "skillmesh" if shutil.which("skillmesh") else sys.argv[0]
+
+
 def _print_tasks(outcome: StoryOutcome) -> None:
     title = f"answers of {outcome.plan.teachers[0]} to each task's images, without a task label"
     columns = ("task", ">classes", "taught by", ">shared after", ">task found", ">final", ">unknown", ">module")
@@ -183,7 +190,7 @@ def _print_lines(outcome: StoryOutcome) -> None:
         f"{outcome.same_modules} of {len(plan.learned)} modules equal those of one agent alone, bit by bit",
         f"drew the images in {outcome.drawing_seconds:.0f} s, asked all agents in {outcome.asking_seconds:.0f} s",
         f"picture: {outcome.picture}",
-        f"try it:  skillmesh ask IMAGE --home {outcome.members[-1].home}",
+        f"try it:  {_command()} ask IMAGE --home {outcome.members[-1].home}",
     ):
         outlet.line(line)
 

@@ -30,7 +30,7 @@ def font_folder() -> Path:
     except ImportError as error:
         raise DataError(
             "the demo tasks draw their letters with the fonts of matplotlib, which is not installed; "
-            "run: pip install 'skillmesh[demo]'"
+            "run: pip install matplotlib"
         ) from error
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
@@ -43,7 +43,7 @@ def font(name: str) -> ImageFont.FreeTypeFont:
         return ImageFont.truetype(path, PIXELS)
     except OSError as error:
         raise DataError(
-            f"cannot read the font {path}: {error}; reinstall it with: pip install 'skillmesh[demo]'"
+            f"cannot read the font {path}: {error}; reinstall it with: pip install --force-reinstall matplotlib"
         ) from error
 
 

