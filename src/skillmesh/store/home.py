@@ -66,7 +66,7 @@ def create_home(home: Path, **settings: Any) -> None:
     A calibration file is copied into the home, because the agent's modules cannot be used without it.
     """
     if (home / CONFIG_FILE).exists():
-        raise AgentError(f"there is an agent at {home} already; open it, or name another home")
+        raise AgentError(f"there is an agent at {home} already; use it as it is, or name another home")
     settings.setdefault("name", default_name(home))
     refuse_unfit(str(settings["name"]))
     calibration = settings.get("calibration")

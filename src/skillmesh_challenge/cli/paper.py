@@ -60,7 +60,9 @@ def _print_datasets(account: dict[str, Any]) -> None:
 
 @challenge.command("study")
 def study(
-    name: Annotated[str | None, typer.Argument(show_default=False, help="Study; without one, list all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(show_default=False, help="Name of a study; without one, all are listed.")
+    ] = None,
     folders: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[TASKS]...", show_default=False, help="Task folders, for studies that measure."),

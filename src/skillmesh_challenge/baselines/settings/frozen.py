@@ -43,7 +43,7 @@ class RanPac(Frozen):
 
     width: Count = 10_000  # McDonnell et al. 2023, section 5: M = 10,000
     ridge: Positive | None = None
-    """Ridge; None: chosen again with each task among 10⁻⁸ … 10⁸, as in the paper's appendix."""
+    """Ridge penalty; None: chosen again with each task among 10⁻⁸ … 10⁸, as in the paper's appendix."""
 
     kind = "ranpac"
     made_by = "ranpac:RanPacLearner"
