@@ -63,10 +63,11 @@ def test_the_readmes_python_runs(followed: tuple[list[Step], Path], tmp_path: Pa
     work = followed[1]
     ran = subprocess.run([sys.executable, "-c", code], cwd=work, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    rose, tulip, broken = ran.stdout.splitlines()
+    rose, tulip, broken, *matrix = ran.stdout.splitlines()
     assert rose.startswith("rose flowers ")
     assert tulip == "tulip"
     assert "broken.jpg" in broken
+    assert len(matrix) == 8  # one row for each class
 
 
 def test_the_tutorial_prints_what_it_says(tmp_path: Path):
