@@ -68,7 +68,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
     def swap() -> None:
         assert biased.card.biases is not None
-        network.biases(Biases.read(biased.tensors, biased.card.biases[0]).added)
+        network.describe_one(pixels[0], Biases.read(biased.tensors, biased.card.biases[0]).added)
 
     answers = agent.answer(list(chosen))
     with_biases = sum(agent.bank.find(answer.best.task).card.biases is not None for answer in answers)

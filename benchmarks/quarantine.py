@@ -25,7 +25,7 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.answering.answering import Mapper
 from skillmesh.backbone.backbone import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.network import load_network
 from skillmesh.common.choices import WarmStart
 from skillmesh.core import Core
 from skillmesh.data.folder import Split, TaskImages, find_tasks, open_task
@@ -511,7 +511,7 @@ def unseen(paths: list[Path], home: Path, agents: int, seed: int) -> dict[str, A
     """Calibrate on one half of the tasks; learn, receive and forge with the other."""
     order = np.random.default_rng(seed).permutation(len(paths))
     half = len(paths) // 2
-    network = Network()
+    network = load_network()
     home.mkdir()
     calibration = home / "calibration.safetensors"
     cache = DescriptorCache(default_folder(), network.fingerprint)

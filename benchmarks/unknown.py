@@ -18,7 +18,7 @@ import numpy as np
 
 from skillmesh.backbone.backbone import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.network import Network, load_network
 from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks, task_name
 from skillmesh.evaluation.evaluate import evaluate
@@ -60,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     paths = find_tasks([options.tasks])
     origin = provenance("python benchmarks/unknown.py ../shared/tasks", paths, seed=0)
-    network = Network()
+    network = load_network()
     splits = [measure(network, paths, seed) for seed in range(3)]
     report: dict[str, Any] = {"splits": splits}
     report |= {figure: round(fmean(split[figure] for split in splits), 6) for figure in FIGURES}

@@ -41,7 +41,7 @@ class ScalePlan:
 def measure(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> dict[str, Any]:
     """Grow the bank of the agent at `home`, build its mapper, answer images; return what was measured."""
     agent = Core(home, device="cpu")
-    agent.backbone.network.noise()  # load the network before memory is measured
+    agent.backbone.network  # load the network before memory is measured
     with threadpool_limits(1, "blas"):
         modules = grown_bank(agent, plan.tasks, plan.classes, reach, plan.seed)
     hand_back()

@@ -16,7 +16,7 @@ from skillmesh.backbone import calibration as calibration_module
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, load_calibration
 from skillmesh.backbone.building import import_timm
 from skillmesh.backbone.calibration import Calibration, LabelledRaw, Raw, calibrate, represent
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.common.choices import Representation
 from skillmesh.errors import CalibrationError
 from skillmesh.numerics.arrays import Doubles, LowRank
@@ -84,8 +84,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def network(weights: Path) -> Network:
-    return Network("test_efficientnet", weights, "cpu")
+def network(weights: Path) -> TorchNetwork:
+    return TorchNetwork("test_efficientnet", weights, "cpu")
 
 
 class TestMeasuring:
@@ -245,13 +245,13 @@ class TestFile:
 
 
 class TestBackbone:
-    def test_refuses_a_calibration_made_for_another_network(self, network: Network, measured: Calibration):
+    def test_refuses_a_calibration_made_for_another_network(self, network: TorchNetwork, measured: Calibration):
         with pytest.raises(CalibrationError) as refusal:
             Backbone(network, measured)
         for part in (NETWORK[:12], network.fingerprint[:12], "test_efficientnet", "skillmesh calibrate"):
             assert part in str(refusal.value)
 
-    def test_accepts_its_own_calibration_and_its_fingerprint_covers_it(self, network: Network):
+    def test_accepts_its_own_calibration_and_its_fingerprint_covers_it(self, network: TorchNetwork):
         own = calibrate(network.fingerprint, FEATURES, TASKS, "")
         backbone = Backbone(network, own)
         assert backbone.name == "test_efficientnet"
@@ -260,7 +260,7 @@ class TestBackbone:
         other = calibrate(network.fingerprint, FEATURES, TASKS[1:], "")
         assert backbone_fingerprint(other) != backbone.fingerprint
 
-    def test_loads_from_files(self, network: Network, weights: Path, measured: Calibration, tmp_path: Path):
+    def test_loads_from_files(self, network: TorchNetwork, weights: Path, measured: Calibration, tmp_path: Path):
         path = tmp_path / "c.safetensors"
         dataclasses.replace(measured, network=network.fingerprint).save(path)
         backbone = Backbone.load("test_efficientnet", weights, path, "cpu", tmp_path / "cache")

@@ -17,7 +17,8 @@ from skillmesh.backbone import backbone as cache_module
 from skillmesh.backbone import network as describe_module
 from skillmesh.backbone.backbone import DescriptorCache, content_key, default_folder
 from skillmesh.backbone.building import import_timm
-from skillmesh.backbone.network import Network, describe
+from skillmesh.backbone.network import describe
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.data.inputs import AnyImage, as_image
 
 FINGERPRINT = "f" * 64
@@ -25,11 +26,11 @@ WIDTH = 40
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
+def network(tmp_path_factory: pytest.TempPathFactory) -> TorchNetwork:
     path = tmp_path_factory.mktemp("weights") / "w.pt"
     torch.manual_seed(0)
     torch.save(import_timm().create_model("test_efficientnet").state_dict(), path)
-    return Network("test_efficientnet", path, "cpu")
+    return TorchNetwork("test_efficientnet", path, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,13 @@ def value(number: int, width: int = WIDTH) -> np.ndarray:
     return np.random.default_rng(number).standard_normal(width).astype(np.float16)
 
 
-def forbid(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid(network: TorchNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the network fail, to check that it is not used."""
     monkeypatch.setattr(network, "forward", lambda *_: pytest.fail("the network ran"))
 
 
 class TestDescribe:
-    def test_gives_a_row_of_float16_for_each_image(self, network: Network, images):
+    def test_gives_a_row_of_float16_for_each_image(self, network: TorchNetwork, images):
         described = describe(network, images)
         assert described.raw.dtype == np.float16
         assert described.raw.shape == (5, network.width)

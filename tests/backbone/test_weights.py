@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from skillmesh.backbone.building import NAMED, State, build, import_timm, read_state, spec_of
+from skillmesh.backbone.building import State, build, import_timm, read_state
+from skillmesh.backbone.spec import NAMED, spec_of
 from skillmesh.errors import BackboneError
 
 SPEC = spec_of("test_efficientnet")

@@ -408,7 +408,7 @@ def _relative(novelty: float, threshold: float) -> float:
 def _fits(card: Card, backbone: Backbone) -> bool:
     """Return True if the network has the parts that a module adapts."""
     network = backbone.network
-    channels = card.biases is None or card.biases[0] == len(network.base)
+    channels = card.biases is None or card.biases[0] == network.bias_count
     pattern = card.pattern is None or card.pattern == network.size
     toes = card.toes is None or (card.biases is not None and card.toes == network.toe_sizes)
     return channels and pattern and toes

@@ -24,6 +24,7 @@ from skillmesh.numerics.arrays import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.network import Described, Network
+    from skillmesh.backbone.torch_network import TorchNetwork
     from skillmesh.numerics.process import Advance
 
 # Cache of raw descriptors on disk, by the hash of the image's content.
@@ -156,6 +157,8 @@ class Backbone:
         self.network = network
         self.calibration = calibration
         self.cache = cache
+        self._weights: Path | None = None
+        self._torch: TorchNetwork | None = None
 
     @classmethod
     def load(
@@ -167,17 +170,32 @@ class Backbone:
         cache_folder: Path | None = None,
     ) -> Backbone:
         """Build the network and load its calibration: the given file, or the one shipped for `name`."""
-        from skillmesh.backbone.network import Network
+        from skillmesh.backbone.network import load_network
 
         measured = load_calibration(name, calibration)
-        network = Network(name, weights, device)
+        network = load_network(name, weights, device)
         cache = None
         if cache_folder is not None:
             try:
                 cache = DescriptorCache(cache_folder, network.fingerprint, width=network.width)
             except (OSError, sqlite3.Error) as error:  # disk full, no permission: slower, but no reason to stop
                 log.warning("descriptors are not cached: cannot use folder %s: %s", cache_folder, error)
-        return cls(network, measured, cache)
+        backbone = cls(network, measured, cache)
+        backbone._weights = weights
+        return backbone
+
+    @property
+    def torch_network(self) -> TorchNetwork:
+        """The same network on PyTorch, for training; raise `BackboneError` without the extra `torch`."""
+        from skillmesh.backbone.network import load_torch_network, require_torch
+
+        if self._torch is None:
+            require_torch("training an adaptation")
+            from skillmesh.backbone.torch_network import TorchNetwork
+
+            known = self.network if isinstance(self.network, TorchNetwork) else None
+            self._torch = known or load_torch_network(self.name, self._weights)
+        return self._torch
 
     @property
     def name(self) -> str:
@@ -199,7 +217,7 @@ class Backbone:
         """Return representations of readable images from the network with a task's biases added to its own."""
         from skillmesh.backbone.network import describe
 
-        raw = describe(self.network, images, biases=self.network.biases(added)).raw
+        raw = describe(self.network, images, added=added).raw
         return np.nan_to_num(
             self.represent(raw, representation, compact)
         )  # absurd biases harm their own task only

@@ -1,41 +1,22 @@
-"""Inputs of a Head2Toe head: the last layer, and maps of channels from any layer, pooled to small grids."""
+"""Inputs of a Head2Toe head from a torch network: the last layer, and channels of any layer, pooled to grids."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from skillmesh.backbone.spec import Toes
 from skillmesh.numerics.arrays import Floats
 
 if TYPE_CHECKING:
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.torch_network import TorchNetwork
     from skillmesh.data.images import Pixels
 
-SHARE = 0.01
-DIMENSIONS = 8192
 
-
-@dataclass(frozen=True)
-class Toes:
-    """Chosen channels, by their index in the vector of biases, and the side of the grid that each is pooled to."""
-
-    channels: NDArray[np.int64]
-    grid: int
-
-
-def choose_toes(added: NDArray[np.floating], share: float = SHARE, dimensions: int = DIMENSIONS) -> Toes:
-    """Return the channels with the largest absolute biases; of equal ones, the earlier."""
-    count = max(1, round(share * len(added)))
-    largest = np.argsort(-np.abs(added), kind="stable")[:count]
-    return Toes(np.sort(largest), max(1, int(np.sqrt(dimensions / count))))
-
-
-def toe_features(network: Network, images: Pixels, biases: torch.Tensor, toes: Toes) -> Floats:
+def toe_features(network: TorchNetwork, images: Pixels, added: Floats, toes: Toes) -> Floats:
     """Return the last layer's features, then each channel's grid, computed in one pass over a batch."""
     grids: list[torch.Tensor] = []
 
@@ -53,7 +34,7 @@ def toe_features(network: Network, images: Pixels, biases: torch.Tensor, toes: T
             layer = network.twin.model.get_submodule(place.path)
             hooks.append(layer.register_forward_hook(pooling(torch.tensor(inside, device=network.device))))
     try:
-        raw = network.forward(images, biases, recorded=False)
+        raw = network.forward(images, added, recorded=False)
     finally:
         for hook in hooks:
             hook.remove()

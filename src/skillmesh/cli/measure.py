@@ -122,13 +122,13 @@ def calibrate(
     """Calibrate a backbone on training images of tasks. Agents that share need the same calibration."""
     from skillmesh.backbone.backbone import DescriptorCache, default_folder
     from skillmesh.backbone.calibrating import calibrate_on
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.network import load_network
     from skillmesh.cli import show
     from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.data.folder import find_tasks
 
     refuse_bad_target(out)
-    network = Network(backbone, weights, device)
+    network = load_network(backbone, weights, device)
     cache = DescriptorCache(default_folder(), network.fingerprint)
     paths = find_tasks(folders)
     with show.progress_bar() as bar:
@@ -140,15 +140,30 @@ def calibrate(
 
 @app.command()
 def backbone(
-    name: Annotated[str, typer.Argument(help="lite0, xception or the name of any timm network.")] = "lite0",
+    name: Annotated[
+        str, typer.Argument(help="lite0, xception, the name of any timm network, or an exported folder.")
+    ] = "lite0",
     weights: options.Weights = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="DIR",
+            show_default=False,
+            help="Write the network to a folder that agents use without PyTorch: `init --backbone DIR`.",
+        ),
+    ] = None,
+    calibration: options.CalibrationFile = None,
     json: options.Json = False,
 ) -> None:
-    """Show a backbone's sizes and layers. The layers are those where `learn --adapt` can add biases."""
-    from skillmesh.backbone.network import Network
+    """Show a backbone's sizes and layers (those where `learn --adapt` can add biases), or export it."""
+    from skillmesh.backbone.network import load_network
     from skillmesh.cli import show
 
-    network = Network(name, weights, "cpu")
+    if export is not None:
+        _export(name, weights, calibration, export)
+        return
+    network = load_network(name, weights, "cpu")
     positions = {place.path: place.channels for place in network.places}
     facts = {
         "name": network.spec.name,
@@ -169,6 +184,46 @@ def backbone(
         outlet.line(f"{key}: {value}")
     for layer, channels in positions.items():
         outlet.line(f"  {layer}: {channels}")
+
+
+def _export(name: str, weights: Path | None, calibration: Path | None, folder: Path) -> None:
+    """Write a network, and its calibration if there is one, to a folder."""
+    from skillmesh.backbone.backbone import load_calibration
+    from skillmesh.backbone.network import load_torch_network, require_torch
+    from skillmesh.backbone.spec import CALIBRATION, resolve
+    from skillmesh.cli import show
+    from skillmesh.errors import AgentError, CalibrationError
+
+    require_torch("exporting a network")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise AgentError(f"{folder} is not empty; expected a new folder; name another")
+    name, weights = resolve(name, weights)
+    network = load_torch_network(name, weights, "cpu")
+    try:
+        measured = load_calibration(name, calibration)
+    except CalibrationError:
+        if calibration is not None:
+            raise
+        measured = None
+    if measured is not None and measured.network != network.fingerprint:
+        raise CalibrationError(
+            f"the calibration was made for network {measured.network[:12]}…, expected this network, "
+            f"{network.fingerprint[:12]}…; make one for these weights with `skillmesh calibrate`"
+        )
+    from skillmesh.backbone.exporting import export_network
+
+    export_network(network, folder)
+    if measured is not None:
+        measured.save(folder / CALIBRATION)
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    outlet.line(
+        f"wrote {folder}: {network.spec.name}, {size:.1f} MB; use it with `skillmesh init --backbone {folder}`"
+    )
+    if measured is None:
+        show.say(
+            "it has no calibration yet; make one with "
+            f"`skillmesh calibrate TASKS --backbone {folder} --out {folder / CALIBRATION}`"
+        )
 
 
 @app.command()

@@ -38,7 +38,10 @@ Device = Annotated[
     ),
 ]
 BackboneName = Annotated[
-    str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or the name of any timm network.")
+    str,
+    typer.Option(
+        "--backbone", metavar="NAME", help="lite0, xception, the name of any timm network, or an exported folder."
+    ),
 ]
 Weights = Annotated[
     Path | None,

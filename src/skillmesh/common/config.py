@@ -32,9 +32,9 @@ class AgentConfig(BaseModel):
     name: str = Field(min_length=1, max_length=64)
     """Name with which the agent signs its modules."""
     backbone: str = "lite0"
-    """Frozen network: lite0, xception or any timm name."""
+    """Frozen network: lite0, xception, any timm name, or the name of an exported one."""
     weights: Path | None = None
-    """Weights file of the backbone; `None`: from the installed package or timm's hub."""
+    """Weights file, or folder of an exported network; `None`: from the installed package or timm's hub."""
     calibration: Path | None = None
     """Calibration file, relative to the home; `None`: the one shipped for the backbone."""
     representation: Representation = "descriptor"

@@ -19,6 +19,8 @@ import platformdirs
 from numpy.typing import NDArray
 
 from skillmesh.backbone.backbone import load_calibration
+from skillmesh.backbone.spec import CALIBRATION as EXPORTED_CALIBRATION
+from skillmesh.backbone.spec import resolve
 from skillmesh.common import files
 from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.common.config import AgentConfig
@@ -69,8 +71,12 @@ def create_home(home: Path, **settings: Any) -> None:
         raise AgentError(f"there is an agent at {home} already; use it as it is, or name another home")
     settings.setdefault("name", default_name(home))
     refuse_unfit(str(settings["name"]))
+    name, weights = resolve(str(settings.get("backbone", "lite0")), settings.get("weights"))
     calibration = settings.get("calibration")
-    load_calibration(settings.get("backbone", "lite0"), calibration)
+    if weights is not None and weights.is_dir():  # an exported network
+        settings |= {"backbone": name, "weights": weights.resolve()}
+        calibration = calibration or (file if (file := weights / EXPORTED_CALIBRATION).exists() else None)
+    load_calibration(name, calibration)
     if calibration is not None:
         settings["calibration"] = CALIBRATION_FILE
     config = AgentConfig.of(settings)

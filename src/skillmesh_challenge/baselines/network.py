@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from skillmesh.backbone.building import build, import_timm, spec_of
-from skillmesh.backbone.network import completed, counting
+from skillmesh.backbone.building import build, import_timm
+from skillmesh.backbone.spec import spec_of
+from skillmesh.backbone.torch_network import completed, counting
 
 if TYPE_CHECKING:
     from skillmesh_challenge.baselines.settings import TrainedSettings

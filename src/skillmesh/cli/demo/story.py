@@ -193,9 +193,9 @@ def play(out: Path, plan: DemoPlan, device: str | None) -> StoryOutcome:
 def _refuse_unusable(device: str | None) -> None:
     """Raise before the work if the device cannot be used; an agent would only write that to its log."""
     if device is not None:
-        from skillmesh.backbone.network import usable_device
+        from skillmesh.backbone.network import load_network
 
-        usable_device(device)
+        load_network(device=device)
 
 
 def _crew(out: Path, plan: DemoPlan, folders: dict[str, Path]) -> Crew:
