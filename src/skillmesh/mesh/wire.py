@@ -10,6 +10,7 @@ that sends something false has signed it and can be blamed; none can be blamed f
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import logging
@@ -19,6 +20,8 @@ import random
 import re
 import struct
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -44,6 +47,17 @@ A_LITTLE = 4
 """Niceness of the mesh's connections: below answers, but not so low that a busy machine loses its peers."""
 
 
+_STARTED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _wait_for_threads() -> None:
+    """Let threads end that wait in zenoh for a closed session: Python aborts if it meets them while it exits."""
+    deadline = time.monotonic() + 2
+    for thread in list(_STARTED):
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
 def thread(
     name: str, target: Callable[[], None], when_over: contextlib.ExitStack | None = None, nice: int = NICE
 ) -> None:
@@ -54,6 +68,7 @@ def thread(
         target()
 
     started = threading.Thread(target=run, name=f"skillmesh-{name}", daemon=True)
+    _STARTED.add(started)
     started.start()
     if when_over is not None:
         when_over.callback(started.join, timeout=10)
