@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -191,3 +193,18 @@ class TestWhatComes:
         taking.join(60)
         assert not taking.is_alive()
         assert heard == [(BOB.public_key, b"news")]
+
+
+LEAVES_A_THREAD = """
+import sys, threading, time
+from skillmesh.mesh import wire
+wire.thread("late", lambda: (time.sleep(float(sys.argv[1])), print("ended", flush=True)))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "printed"), [("0.5", "ended\n"), ("60", "")])
+def test_a_program_waits_briefly_for_threads_of_the_mesh_when_it_exits(seconds: str, printed: str):
+    """Some versions of Python abort when they meet a thread inside zenoh while they exit."""
+    command = [sys.executable, "-c", LEAVES_A_THREAD, seconds]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, printed, "")
