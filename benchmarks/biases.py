@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from skillmesh.backbone.backbone import Backbone
-from skillmesh.backbone.toes import choose_toes, toe_features
+from skillmesh.backbone.spec import choose_toes
 from skillmesh.common.choices import Adaptation, WarmStart
 from skillmesh.core import Core
 from skillmesh.data.folder import TaskImages, find_tasks, open_task
@@ -34,7 +34,7 @@ from skillmesh.learning.biases import PAPER, train_biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.head2toe import fit_by_adam
 from skillmesh.learning.training import Examples, Space, Trained
-from skillmesh.numerics.arrays import counted, spend
+from skillmesh.numerics.arrays import Floats, counted, spend
 from skillmesh.store.home import create_home
 
 FORWARD_BATCH = 128
@@ -93,7 +93,7 @@ class Bench:
 
     @cached_property
     def parts(self) -> dict[str, Examples]:
-        found, size = {}, self.backbone.network.size
+        found, size = {}, self.backbone.torch_network.size
         with ThreadPoolExecutor(4) as pool:
             for part in PARTS:
                 split = self.folder.splits[part]
@@ -101,18 +101,17 @@ class Bench:
                 found[part] = Examples(np.stack(pixels), np.asarray(split.labels))
         return found
 
-    def described(self, biases: torch.Tensor | None = None) -> dict[str, Any]:
+    def described(self, added: Floats | None = None) -> dict[str, Any]:
         """Return raw descriptors of all splits; the pass over test images is not counted as learning."""
-        network = self.backbone.network
+        network = self.backbone.torch_network
         spend("forward", self.pass_macs)
-        return {part: np.concatenate([network.forward(b, biases) for b in self._batches(part)]) for part in PARTS}
+        return {part: np.concatenate([network.forward(b, added) for b in self._batches(part)]) for part in PARTS}
 
     def toes(self, added: Any) -> dict[str, Any]:
-        network, toes = self.backbone.network, choose_toes(added)
-        biases = network.biases(added)
+        network, toes = self.backbone.torch_network, choose_toes(added)
         spend("forward", self.pass_macs)
         return {
-            part: np.concatenate([toe_features(network, b, biases, toes) for b in self._batches(part)])
+            part: np.concatenate([network.toe_features(b, added, toes) for b in self._batches(part)])
             for part in PARTS
         }
 
@@ -130,7 +129,7 @@ class Bench:
 
 def paper_biases(bench: Bench) -> tuple[Trained, float]:
     """Return biases after all layers, trained for twenty epochs with a head on the features, and the cost."""
-    network = bench.backbone.network
+    network = bench.backbone.torch_network
     space = Space(bench.backbone.calibration, "features", False, network.device)
     with counted() as costs:
         head = Head(np.zeros((bench.classes, network.features), np.float32), np.zeros(bench.classes, np.float32))
@@ -142,18 +141,17 @@ def paper_biases(bench: Bench) -> tuple[Trained, float]:
 def by_the_paper(bench: Bench) -> Iterator[tuple[str, Row]]:
     """Yield results with the head trained along, with one on the descriptor, and with one on Head2Toe features."""
     trained, spent = paper_biases(bench)
-    biases = bench.backbone.network.biases(trained.values)
-    raw = bench.described(biases)
+    raw = bench.described(trained.values)
     yield "biases, the paper's way", bench.measured(trained.head, bench.seen(raw, "features"), spent)
     with counted() as costs:
-        seen = bench.seen(bench.described(biases), "descriptor")
+        seen = bench.seen(bench.described(trained.values), "descriptor")
         fit = bench.fit(seen)
     row = bench.measured(fit.head, seen, spent + costs.total, fit.accuracy)
     yield "biases, the paper's way, + descriptor", row
     with counted() as costs:
         seen = bench.toes(trained.values)
         labels = bench.parts["train"].labels, bench.parts["val"].labels
-        device = bench.backbone.network.device
+        device = bench.backbone.torch_network.device
         head = fit_by_adam(seen["train"], labels[0], seen["val"], labels[1], bench.classes, device)
     yield "head2toe, from the paper's biases", bench.measured(head, seen, spent + costs.total)
 

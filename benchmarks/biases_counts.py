@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from skillmesh.backbone.building import chosen, import_timm, spec_of
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.building import import_timm
+from skillmesh.backbone.spec import chosen, spec_of
 from skillmesh.backbone.suffix import pass_costs
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.biases import OURS, PAPER
@@ -31,10 +32,10 @@ def counted(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "random.pth"
         torch.save(import_timm().create_model(spec_of(name).timm_name).state_dict(), weights)
-        network = Network(name, weights, device="cpu")
+        network = TorchNetwork(name, weights, device="cpu")
     costs = pass_costs(network)
     half = network.places.index(chosen("last-half", network.places)[0])
-    stored = Biases(np.random.default_rng(0).standard_normal(len(network.base)).astype(np.float32)).tensors()
+    stored = Biases(np.random.default_rng(0).standard_normal(network.bias_count).astype(np.float32)).tensors()
 
     def training(settings: TrainingSettings, first: int) -> int:
         """Return the MACs per training image, without validation, if no part of the network is skipped."""
@@ -43,7 +44,7 @@ def counted(name: str) -> dict[str, Any]:
     return {
         "parameters": network.parameters,
         "layers": len(network.places),
-        "channels": len(network.base),
+        "channels": network.bias_count,
         "bytes_at_most": sum(tensor.nbytes for tensor in stored.values()),
         "forward_macs": costs.forward,
         "backward_macs_all": costs.backward(0),

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from skillmesh.backbone.building import build
-from skillmesh.backbone.network import Network
 from skillmesh.backbone.suffix import Start, Suffix
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.evaluation.provenance import provenance
 
 HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ def peak_mb() -> float:
 def train(way: str, batch: int) -> float:
     """Do two training steps and return the increase of the peak memory."""
     torch.set_num_threads(1)
-    network = Network("lite0", device="cpu")
+    network = TorchNetwork("lite0", device="cpu")
     images = torch.randint(256, (batch, network.size, network.size, 3), dtype=torch.uint8)
     labels = torch.zeros(batch, dtype=torch.long)
     head = nn.Linear(network.features, 10)

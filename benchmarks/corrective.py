@@ -41,7 +41,7 @@ TWICE = ("sketch", "maha", "gmmc-floor")
 
 
 def measured(agent: Core, folders: list[TaskImages], encoder: Encoder) -> dict[str, Any]:
-    return corrective(evaluate(agent, folders, learn=False, keep_said=True).said, encoder)
+    return corrective(evaluate(agent, folders, learn=False, keep_forced=True).forced, encoder)
 
 
 def banks(folders: list[TaskImages], scratch: Path, encoder: Encoder) -> dict[str, Any]:

@@ -3,9 +3,10 @@
     python benchmarks/near_twins.py ../shared/tasks --out docs/results/near-twins.json
 
 Images of each task are saved again in several ways and added as validation images; those that `learn` would leave
-out count as found. Then all images of a task, of all splits, are compared with one another unchanged; pairs within
-the limits are counted, with pairs of two classes counted separately. `left_out` is the number of images that
-`learn` and `eval` leave out.
+out count as found. `found_of_views` is the share that is found of copies of images that were learned as views.
+Then all images of a task, of all splits, are compared with one another unchanged; pairs within the limits are
+counted, with pairs of two classes counted separately. `left_out` is the number of images that `learn` and `eval`
+leave out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from skillmesh.backbone.backbone import Backbone, default_folder
 from skillmesh.data.folder import find_tasks, open_task
 from skillmesh.data.images import open_rgb
 from skillmesh.data.inputs import AnyImage, as_image
+from skillmesh.data.views import LEARNED, ViewedImage
 from skillmesh.evaluation.evaluate import open_measured
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.learning import examine
@@ -66,12 +68,18 @@ def measured(path: Path, backbone: Backbone) -> dict[str, Any]:
     codes = examine._codes([whole], backbone)
     chosen = np.random.default_rng(0).choice(len(files), min(COPIES, len(files)), replace=False)
     found = {way: _found(backbone, whole, chosen, save, task.classes) for way, save in WAYS.items()}
+    learned = list(files)
+    for row in chosen:
+        learned[row] = ViewedImage(files[row], LEARNED)
+    viewed = Part.of("train", files, labels, backbone.describe(learned, thumbnails=True))
+    as_views = {way: _found(backbone, viewed, chosen, save, task.classes) for way, save in WAYS.items()}
     return {
         "task": task.name,
         "images": len(files),
         "found": found,
+        "found_of_views": as_views,
         "left_out": _left_out(path, backbone),
-    } | _pairs(whole, codes)
+    } | _pairs(whole, codes, backbone.network.size)
 
 
 def _left_out(path: Path, backbone: Backbone) -> dict[str, int]:
@@ -103,11 +111,11 @@ def _found(
     return fmean(copy.name in found for copy in copies)
 
 
-def _pairs(whole: Part, codes: np.ndarray) -> dict[str, Any]:
+def _pairs(whole: Part, codes: np.ndarray, size: int) -> dict[str, Any]:
     """Return pairs of the task's own images within the limits; each image is a split, so that all are compared."""
     every = np.arange(len(codes))
     pairs = sorted({pair for _, pair in examine._near(codes, every, np.zeros_like(every), every)})
-    small = examine._small_versions(whole.images, sorted({index for pair in pairs for index in pair}))
+    small = examine._thumbnails([whole], sorted({index for pair in pairs for index in pair}), size)
     alike = [(a, b) for a, b in pairs if examine._alike(small[a], small[b])]
     names = [[whole.images[a].name, whole.images[b].name] for a, b in alike]
     crossing = [pair for pair, (a, b) in zip(names, alike, strict=True) if whole.labels[a] != whole.labels[b]]
@@ -133,6 +141,7 @@ def main() -> None:
         "alike": examine.ALIKE,
         "copies": COPIES,
         "found": {way: round(fmean(t["found"][way] for t in tasks), 4) for way in WAYS},
+        "found_of_views": {way: round(fmean(t["found_of_views"][way] for t in tasks), 4) for way in WAYS},
         "left_out": {name: sum(t["left_out"][name] for t in tasks) for name in ("train", "val", "test")},
         "tasks": tasks,
         "provenance": provenance("python benchmarks/near_twins.py ../shared/tasks", paths, seed=0),

@@ -25,7 +25,7 @@ from skillmesh.anchors.sketch import SketchAnchor
 from skillmesh.answering.answering import Mapper
 from skillmesh.backbone.backbone import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.network import load_network
 from skillmesh.common.choices import WarmStart
 from skillmesh.core import Core
 from skillmesh.data.folder import Split, TaskImages, find_tasks, open_task
@@ -411,7 +411,7 @@ def _tested(scene: Scene, live: list[Module]) -> dict[str, float]:
             live[t].card.classes[heads[t].logits(x[r : r + 1]).argmax()].casefold()
             for r, t in enumerate(mapped.task)
         ]
-        right.append(float(np.mean((np.array(answers) == truth) & ~mapped.unknown)))
+        right.append(float(np.mean((np.array(answers) == truth) & ~mapped.unanswered)))
     bank = (*scene.mine, *scene.others, scene.carried)
     hidden = [i for i in range(len(scene.world.own)) if i not in bank]
     strange = np.concatenate([scene.world.test[i][0] for i in hidden])
@@ -511,10 +511,10 @@ def unseen(paths: list[Path], home: Path, agents: int, seed: int) -> dict[str, A
     """Calibrate on one half of the tasks; learn, receive and forge with the other."""
     order = np.random.default_rng(seed).permutation(len(paths))
     half = len(paths) // 2
-    network = Network()
+    network = load_network()
     home.mkdir()
     calibration = home / "calibration.safetensors"
-    cache = DescriptorCache(default_folder(), network.fingerprint)
+    cache = DescriptorCache(default_folder(), network.fingerprint, engine=network.engine)
     calibrate_on(network, [paths[i] for i in sorted(order[:half])], cache).save(calibration)
     world = learned([paths[i] for i in sorted(order[half:])], home / "home", calibration=calibration)
     rng = np.random.default_rng(seed)

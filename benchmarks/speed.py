@@ -117,7 +117,7 @@ def scoring_rows(rounds: int, tasks: int = 102, dim: int = 1280) -> list[Row]:
 
 def plain_timm(pixels: list[Pixels]) -> Callable[[], object]:
     """Return what a user would write: timm's network unchanged, batches of 32 on all cores."""
-    from skillmesh.backbone.building import spec_of
+    from skillmesh.backbone.spec import spec_of
 
     model = build(spec_of("lite0"), None).eval()
     batch = torch.tensor(np.stack(pixels)).permute(0, 3, 1, 2).float().contiguous()

@@ -7,6 +7,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,16 @@ TASKS = os.environ.get("SKILLMESH_TASKS")
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Turn the skip of a whole file into a failure if SKILLMESH_REQUIRE_ALL=1."""
+    report = yield
+    if REQUIRE_ALL and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which SKILLMESH_REQUIRE_ALL=1 forbids: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Turn a skip into a failure if SKILLMESH_REQUIRE_ALL=1."""
     report = yield
@@ -40,6 +51,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         report.longrepr = f"skipped, which SKILLMESH_REQUIRE_ALL=1 forbids: {call.excinfo and call.excinfo.value}"
     return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose mark names a package that is not installed."""
+    for module in ("torch", "sklearn"):
+        if item.get_closest_marker(module) and find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -89,16 +107,16 @@ def one_network() -> Iterator[None]:
     """Let all agents of a test run share one loaded network; calibrations are read as usual."""
     from skillmesh.backbone.backbone import Backbone, load_calibration
 
-    load, loaded = Backbone.load, {}
+    load, loaded = Backbone.from_settings, {}
 
-    def share(name="lite0", weights=None, calibration=None, device=None, cache_folder=None):
+    def share(name, weights=None, calibration=None, device=None, cache_folder=None):
         key = (name, weights, device, cache_folder)
         if key not in loaded:
             loaded[key] = load(name, weights, calibration, device, cache_folder)
-        return Backbone(loaded[key].network, load_calibration(name, calibration), loaded[key].cache)
+        return Backbone(loaded[key].network, load_calibration(name, calibration, weights), loaded[key].cache)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Backbone, "load", share)
+        patch.setattr(Backbone, "from_settings", share)
         yield
 
 

@@ -61,7 +61,7 @@ COMMAND_PAGES = {
     "commands-mesh.md": (
         "Commands: sharing",
         [
-            *("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config", "repair"),
+            *("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config", "repair", "renew"),
             *("trust", "quarantine", "certs"),
         ],
     ),
@@ -73,8 +73,9 @@ def commands_page(name: str) -> str:
     for module in COMMANDS:
         import_module(f"skillmesh.cli.{module}")
     title, first_words = COMMAND_PAGES[name]
+    rows: dict[str, str] = {}
     sections = [
-        command_section(path, command) for path, command in all_commands() if path.split()[1] in first_words
+        command_section(path, command, rows) for path, command in all_commands() if path.split()[1] in first_words
     ]
     others = [
         f"[{title.partition(': ')[2]}]({page})" for page, (title, _) in COMMAND_PAGES.items() if page != name
@@ -102,12 +103,22 @@ def all_commands() -> Iterator[tuple[str, Any]]:
     yield from walk("skillmesh", typer.main.get_command(app))
 
 
-def command_section(path: str, command: Any) -> str:
-    context = command.context_class(command, info_name=path)
+LONG = 5
+"""Number of words above which a meaning is given once on a page; other commands refer to it."""
+
+
+def command_section(path: str, command: Any, known: dict[str, str]) -> str:
+    """Return the section on a command; `known` holds the rows above it on the page, with their headings."""
+    context, heading = command.context_class(command, info_name=path), path.removeprefix("skillmesh ")
     usage = " ".join(command.get_usage(context).replace("[OPTIONS]", "").split()).removeprefix("Usage: ")
-    rows = [row for parameter in command.params if (row := parameter_row(parameter, context))]
+    rows = []
+    for row in filter(None, (parameter_row(parameter, context) for parameter in command.params)):
+        name, _, meaning = row.partition("`: ")
+        first = known.setdefault(row, heading)
+        again = first != heading and len(meaning.split()) > LONG
+        rows.append(f"{name}`: As for [{first}](#{first.replace(' ', '-')})." if again else row)
     lines = [
-        f"## {path.removeprefix('skillmesh ')}",
+        f"## {heading}",
         f"    {usage}",
         unwrapped(command.help or ""),
         "\n".join(rows),
@@ -156,13 +167,16 @@ def python_page(name: str) -> str:
 
 
 def class_section(name: str, cls: type) -> str:
-    parts = [f"## {name}", f"    {name}{signature(cls)}", docstring(cls)]
+    call = "Fields: [card](skill-format.md#card)." if issubclass(cls, BaseModel) else f"    {name}{signature(cls)}"
+    parts = [f"## {name}", call, docstring(cls)]
     for member, value in members(cls):
         if isinstance(value, property):
             parts.append(f"### {name}.{member}\n\n{docstring(value)}")
         elif callable(value) or isinstance(value, classmethod | staticmethod):
             function = getattr(cls, member)
-            parts.append(f"### {name}.{member}\n\n    {member}{signature(function)}\n\n{docstring(function)}")
+            call = signature(function)
+            shown = f"{member}()" if call == "()" else f"{member}\n\n    {member}{call}"
+            parts.append(f"### {name}.{shown}\n\n{docstring(function)}")
     if fields := field_rows(cls):
         parts.append("\n".join(["**Attributes**", "", *fields]))
     return "\n\n".join(parts)
@@ -223,6 +237,7 @@ ENVIRONMENT = {
     "SKILLMESH_CACHE": "Folder where descriptors of images are kept; by default in the user's cache folder.",
     "SKILLMESH_MAX_MEGAPIXELS": "Largest image that is decoded, in millions of pixels; 40 by default.",
     "SKILLMESH_THREADS": "Number of images that are described side by side; by default the number of cores.",
+    "SKILLMESH_ENGINE": "`onnx` or `torch`: the engine that runs the backbone; by default the one that fits.",
     "SKILLMESH_MALLOC": "`system` leaves the settings of glibc's memory allocator as they are.",
     "TMPDIR": "Where datasets that cannot be read twice are put aside while they are learned.",
 }

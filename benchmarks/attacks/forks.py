@@ -73,11 +73,11 @@ def _share_the_network() -> None:
     torch.set_num_threads(1)
     loaded = Backbone.load()
 
-    def share(name: str = "lite0", weights: Any = None, calibration: Any = None, **_: Any) -> Backbone:
-        descriptors = DescriptorCache(default_folder(), loaded.network.fingerprint)
+    def share(name: str, weights: Any = None, calibration: Any = None, *_: Any, **__: Any) -> Backbone:
+        descriptors = DescriptorCache(default_folder(), loaded.network.fingerprint, engine=loaded.network.engine)
         return Backbone(loaded.network, load_calibration(name, calibration), descriptors)
 
-    Backbone.load = share  # type: ignore[method-assign, assignment]
+    Backbone.from_settings = share  # type: ignore[method-assign, assignment]
 
 
 def load_what_it_needs(work: Callable[[], Any]) -> None:

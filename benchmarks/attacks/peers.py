@@ -495,7 +495,8 @@ class Town:
 
 
 def _label(answer: dict[str, Any]) -> str | None:
-    return None if answer["unknown"] or not answer["guesses"] else str(answer["guesses"][0]["label"])
+    label: str | None = answer["label"]
+    return label
 
 
 def kinds(family: str = "attack|forgery") -> list[str]:

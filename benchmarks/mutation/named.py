@@ -53,13 +53,13 @@ NAMED: dict[str, tuple[str, str, str]] = {
     ),
     "the threshold of negative novelties lies below the middle": (
         "answering/answering.py",
-        "usual = middle + USUAL_SPREAD * abs(middle)",
-        "usual = middle + USUAL_SPREAD * middle",
+        "usual = middle + spread * abs(middle)",
+        "usual = middle + spread * middle",
     ),
     "the threshold of negative novelties is capped below the middle": (
         "answering/answering.py",
-        "middle + 4 * USUAL_SPREAD * abs(middle)",
-        "middle + 4 * USUAL_SPREAD * middle",
+        "middle + 4 * spread * abs(middle)",
+        "middle + 4 * spread * middle",
     ),
     "relative novelty turns round below zero": (
         "answering/answering.py",

@@ -120,6 +120,13 @@ def biases_xception() -> str:
     return f"{table(head, rows)}\n\n{source('biases-xception')}"
 
 
+ADDING = {
+    "plain": "one image, one thread: no biases",
+    "constants": "biases as constants of a session made for the task (as it is)",
+    "inputs": "biases as inputs of one session for all tasks",
+}
+
+
 def biases_cost() -> str:
     speed, memory = read("biases-speed"), read("biases-memory")
     full = memory["mb"]["full fine-tuning"]
@@ -129,7 +136,9 @@ def biases_cost() -> str:
     ]
     what = f"answering {speed['images']} images of 8 tasks, 4 with biases, against a plain forward pass"
     rows.append([what, f"{speed['answer_seconds']:.1f} s", f"{speed['ratio']:.2f}"])
-    rows.append(["switching to the biases of another task", f"{speed['swap_milliseconds']:.2f} ms", "–"])
+    ways = speed["milliseconds"]
+    rows += [[what, f"{ways[way]:.1f} ms", f"{ways[way] / ways['plain']:.2f}"] for way, what in ADDING.items()]
+    rows.append(["making a task's session, at its first image", f"{ways['making']:.0f} ms", "–"])
     head = "what was measured | result | ratio"
     return f"{table(head, rows)}\n\n{source('biases-memory')} · {source('biases-speed')}"
 

@@ -1,9 +1,13 @@
-"""Tables about one agent: accuracy, unknown images, robustness, speed."""
+"""Tables about one agent: accuracy, unknown images, views, speed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from statistics import fmean
 from typing import Any
 
+from skillmesh.data.views import MEASURED
+from skillmesh.evaluation.evaluate import interval
 from tables import kilobytes, percent, read, source, table
 
 METHODS = {
@@ -19,23 +23,32 @@ def accuracy() -> str:
     rows = []
     for name, label in METHODS.items():
         r = read(name)
-        figures = (r["task_given_accuracy"], r["task_found_accuracy"], r["final_accuracy"])
-        rows.append([label, *map(percent, figures), kilobytes(r["anchor_bytes"]), kilobytes(r["module_bytes"])])
-    head = "anchor | task given, % | task found, % | final, % | anchor, KB | module, KB"
+        figures = (percent(r["task_given_accuracy"]), percent(r["task_found_accuracy"]), _final(r))
+        rows.append([label, *figures, kilobytes(r["anchor_bytes"]), kilobytes(r["module_bytes"])])
+    head = "anchor | task given, % | task found, % | final, % (95 % interval) | anchor, KB | module, KB"
     return f"{table(head, rows)}\n\n{source(*METHODS, short=True)}"
+
+
+def _final(r: dict[str, Any]) -> str:
+    """Return the final accuracy with its interval over tasks."""
+    spread = interval([t["final_accuracy"] for t in r["tasks"]])
+    assert spread is not None
+    low, high = map(percent, spread)
+    return f"{percent(r['final_accuracy'])} ({low}–{high})"
 
 
 def per_task() -> str:
     rows = []
     for t in read("sketch")["tasks"]:
         figures = map(
-            percent, (t["task_given_accuracy"], t["task_found_accuracy"], t["final_accuracy"], t["known_unknown"])
+            percent,
+            (t["task_given_accuracy"], t["task_found_accuracy"], t["final_accuracy"], t["known_unanswered"]),
         )
         taken = sorted(t["confusions"].items(), key=lambda item: -item[1])[:2]
         others = ", ".join(f"{name} ({n})" for name, n in taken) or "–"
         rows.append([t["task"], str(t["classes"]), str(t["test_images"]), *figures, others])
     head = (
-        "task | classes | test images | task given, % | task found, % | final, % | called unknown, % "
+        "task | classes | test images | task given, % | task found, % | final, % | not answered, % "
         "| taken for (images)"
     )
     return f"{table(head, rows)}\n\n{source('sketch')}"
@@ -75,30 +88,125 @@ def drawn() -> str:
     return f"{table(head, rows)}\n\n{source('drawn-sketch', 'drawn-maha', 'sketch', 'maha')}"
 
 
+UNKNOWN = {
+    "auroc": "AUROC",
+    "hidden_at_5": "hidden not answered where 5 % of known are not, %",
+    "known_unanswered": "known not answered, %",
+    "hidden_unanswered": "hidden not answered, %",
+    "mixed_confidence_error": "confidence error, half and half, %",
+    "hidden_confidence": "confidence of hidden that are answered, %",
+}
+
+
 def unknown() -> str:
-    r = read("unknown")
+    """Return the figures of images of known and hidden tasks, by the number of known tasks."""
     rows = []
-    for split in [*r["splits"], r | {"seed": "mean"}]:
-        keys = ("known_unknown", "hidden_unknown", "final_accuracy", "strict_accuracy")
-        rows.append([str(split["seed"]), f"{split['unknown_auroc']:.3f}", *(percent(split[key]) for key in keys)])
-    head = (
-        "split | AUROC | known images called unknown, % | hidden images called unknown, % "
-        "| final, best guess counted, % | final, unknown counted as wrong, %"
-    )
+    for group in read("unknown")["groups"]:
+        figures = [f"{group['auroc']:.3f}", *(percent(group[key]) for key in list(UNKNOWN)[1:])]
+        rows.append([group["view"], str(group["tasks"]), *figures])
+    return f"{table(' | '.join(['images', 'tasks known', *UNKNOWN.values()]), rows)}\n\n{source('unknown')}"
+
+
+def unknown_headline() -> str:
+    """Return the same of the images as they are, in fewer columns."""
+    keys = ("hidden_at_5", "known_unanswered", "hidden_unanswered", "mixed_confidence_error")
+    groups = [group for group in read("unknown")["groups"] if group["view"] == "original"]
+    rows = [[str(g["tasks"]), f"{g['auroc']:.3f}", *(percent(g[key]) for key in keys)] for g in groups]
+    head = " | ".join(["tasks known", "AUROC", *(UNKNOWN[key] for key in keys)])
     return f"{table(head, rows)}\n\n{source('unknown')}"
 
 
-def robustness() -> str:
-    r = read("robustness")
+def near_misses() -> str:
+    """Return what agents of one task do with images of a task that is like it, and of one that is not."""
     rows = []
-    for change in r["mappers"]["sketch"]:
-        cells = [
-            f"{percent(m[change]['task_found_accuracy'])} / {percent(m[change]['final_accuracy'])}"
-            for m in r["mappers"].values()
-        ]
-        rows.append([change.replace("as they are", "unchanged"), *cells])
-    head = " | ".join(["test images", *(f"{kind}: task found / final, %" for kind in r["mappers"])])
-    return f"{table(head, rows)}\n\n{source('robustness')}"
+    pairs = read("unknown")["pairs"]
+    for near, far in zip(pairs[::2], pairs[1::2], strict=True):
+        cells = [cell for pair in (near, far) for cell in (pair["asked"], *_near_miss(pair))]
+        rows.append([near["known"], *cells])
+    of = "not answered, % | mean confidence of others, %"
+    return f"{table(f'known | asked, near | {of} | asked, far | {of}', rows)}\n\n{source('unknown')}"
+
+
+def _near_miss(pair: dict[str, Any]) -> tuple[str, str]:
+    answered = pair["hidden_answered"]
+    confidence = percent(pair["hidden_confidence_sum"] / answered) if answered else "–"
+    return percent(pair["hidden_unanswered"]), confidence
+
+
+LEARNED = {
+    "views-before": "before",
+    "views-none": "none learned",
+    "views-third": "a third learned (default)",
+    "views-one": "one more each",
+}
+"""Results of `eval --views`: with the calibration of before, which knew no views, and with the new one."""
+ON_VIEWS = (("known_unanswered", "not answered"), ("confidence_error", "confidence error"))
+SHOWN = ("views-before", "views-third")
+"""The results of which these figures are shown too."""
+NINE = (
+    *("original", "half size", "JPEG 40", "crop 90 %", "brighter 20 %", "darker 20 %", "rotated 10°"),
+    *("blurred", "pale"),
+)
+
+
+def views() -> str:
+    """Return the figures on each view of the test images, for agents that learned from views or not."""
+    measured = {name: {row["view"]: row for row in read(name)["views"]} for name in LEARNED}
+    every = list(measured["views-third"])
+    rows = []
+    for view in every:
+        label = f"{view} (shown)" if view in MEASURED else view
+        rows.append([label, *_on_views(measured, [view])])
+    others = [view for view in every if view not in (*MEASURED, "original")]
+    for label, chosen in (("never shown", others), ("nine", NINE), ("all", every)):
+        rows.append([f"**mean: {label}**", *_on_views(measured, chosen)])
+    finals = [f"final, %: {how}" for how in LEARNED.values()]
+    others = [f"{figure}, %: {LEARNED[name]}" for _, figure in ON_VIEWS for name in SHOWN]
+    head = " | ".join(["test images", *finals, *others])
+    return f"{table(head, rows)}\n\n{source(*LEARNED)}"
+
+
+def views_halves() -> str:
+    """Return final accuracies on views, calibrated on the other half of the tasks and on all of them."""
+    rows = []
+    for half, other in (("A", "B"), ("B", "A")):
+        for name, label in (
+            (f"views-half-{half.lower()}", f"half {other}"),
+            (f"views-half-{half.lower()}-shipped", "all"),
+        ):
+            found = {row["view"]: row["final_accuracy"] for row in read(name)["views"]}
+            figures = [percent(found[view]) for view in NINE]
+            rows.append([f"half {half}", label, *figures, percent(fmean(found[view] for view in NINE))])
+    names = [f"views-half-{half}{which}" for half in "ab" for which in ("", "-shipped")]
+    return f"{table(' | '.join(['measured', 'calibrated on', *NINE, 'mean']), rows)}\n\n{source(*names)}"
+
+
+def views_tried() -> str:
+    """Return the figures of other choices for views, nuisance, leniency and caution."""
+    columns = {
+        "final on originals": "original",
+        "on nine": "nine",
+        "on phone": "phone",
+        "known not answered": "known_unanswered",
+        "known on phone": "phone_unanswered",
+        "hidden not answered": "hidden_unanswered",
+        "largest confidence error": "confidence_error",
+    }
+    rows = [
+        [row["choice"], *(percent(row[key]) for key in columns.values())] for row in read("views-tried")["rows"]
+    ]
+    return f"{table(' | '.join(['choice', *(f'{name}, %' for name in columns)]), rows)}\n\n{source('views-tried')}"
+
+
+def _on_views(measured: dict[str, dict[str, dict[str, float]]], views: Iterable[str]) -> list[str]:
+    chosen = list(views)
+
+    def mean(name: str, key: str) -> str:
+        rows = [measured[name][view] for view in chosen]
+        return percent(fmean(row[key] if key in row else row["known_unknown"] for row in rows))  # its name before
+
+    finals = [mean(name, "final_accuracy") for name in LEARNED]
+    return [*finals, *(mean(name, key) for key, _ in ON_VIEWS for name in SHOWN)]
 
 
 def xception() -> str:
@@ -156,3 +264,18 @@ def ask() -> str:
     ]
     head = "images | first answer, s | half of the answers, s | last answer, s | peak memory, MB"
     return f"{table(head, rows)}\n\n{source('ask')}"
+
+
+def export_onnx() -> str:
+    rows = []
+    for agent in read("export-onnx")["agents"]:
+        name = f"{agent['tasks']} {'real' if agent['agent'] == 'learned' else 'real and grown'} tasks"
+        shares = (f"{100 * agent['same_label']:.2f}", f"{100 * agent['same_task']:.2f}", percent(agent["unknown"]))
+        sizes = (f"{agent['file_mb']:.1f}", f"{agent['bare_mb']:.1f}", f"{agent['modules_mb']:.1f}")
+        times = (f"{agent['file_ms']:.1f}", f"{agent['bare_ms']:.1f}")
+        rows.append([name, f"{agent['classes']:,}", f"{agent['images']:,}", *shares, *sizes, *times])
+    head = (
+        "agent | classes | images | same label, % | same task, % | unknown, % | file, MB | of it network, MB "
+        "| modules, MB | answer, ms | network alone, ms"
+    )
+    return f"{table(head, rows)}\n\n{source('export-onnx')}"

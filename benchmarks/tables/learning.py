@@ -54,12 +54,17 @@ def near_twins() -> str:
         [task for task in result["tasks"] if (task["task"] in SMALL) == wanted] for wanted in (True, False)
     )
     rows = [
-        [way, percent(share), *(percent(fmean(task["found"][way] for task in part)) for part in (large, small))]
+        [
+            way,
+            percent(share),
+            *(percent(fmean(task["found"][way] for task in part)) for part in (large, small)),
+            percent(result["found_of_views"][way]),
+        ]
         for way, share in result["found"].items()
     ]
     head = (
         f"how the copy was saved | found in all tasks, % | in {len(large)} tasks with images over 64 pixels, % "
-        f"| in {len(small)} tasks with smaller images, %"
+        f"| in {len(small)} tasks with smaller images, % | if the original was learned as a view, %"
     )
     return f"{table(head, rows)}\n\n{source('near-twins')}"
 

@@ -122,6 +122,7 @@ class Agent:
         tags: Sequence[str] = (),
         adaptation: Adaptation | None = None,
         warm_start: WarmStart | None = None,
+        views: float | None = None,
         progress: Progress | None = None,
     ) -> LearnResult:
         """Learn a task and store it in the bank as a small signed module.
@@ -146,6 +147,9 @@ class Agent:
             Also train an adaptation of the backbone to this task; `None` trains no adaptation.
         warm_start
             How the head may start from classes that the agent knows; `None` does so where it improves the head.
+        views
+            Learn from views too: below 1, the share of images that they replace; from 1, how many are added for
+            each. `None` is a third, or none with an adaptation.
         progress
             Object whose `start` and `advance` are called as images are processed.
 
@@ -158,7 +162,7 @@ class Agent:
         """
         fields: dict[str, Any] = {"replace": replace, "licence": licence, "note": note, "tags": tags}
         fields |= {"adaptation": adaptation}
-        options: dict[str, Any] = fields | {"warm_start": warm_start, "progress": progress}
+        options: dict[str, Any] = fields | {"warm_start": warm_start, "views": views, "progress": progress}
         if _is_folder(images, labels, classes, one_task):
             return self._learned(*self._core.learn(images, name=name, one_task=one_task, **options))
         name = _named(name)
@@ -350,6 +354,13 @@ class Agent:
         'dice.skill'
         """
         return self._core.export(task, path)
+
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write the whole agent to one ONNX file, which any ONNX runtime answers with; return its path.
+
+        It needs `pip install onnx`. Tasks that adapt the backbone are refused.
+        """
+        return self._core.export_onnx(path)
 
     def import_file(self, path: str | Path) -> Module:
         """Check a module file and import it into the bank; a file that fails any check is not stored.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
+import numbers
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, TypeVar, get_args
+from typing import Any, ParamSpec, TypeVar, cast, get_args
 
 from skillmesh.common import choices as names
 from skillmesh.common.files import LONGEST_PART, too_long
@@ -30,18 +32,23 @@ def checked(**special: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
         unknown = [p.name for p in parameters if p.name != rest and p.name not in checks]
         assert not unknown, f"arguments.py has no check for {unknown} of {function.__qualname__}"
 
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        positional = [(p.name, checks.get(p.name)) for p in signature.parameters.values() if p.kind in kinds]
+        named = checks.keys() if rest else {p.name for p in parameters} & checks.keys()
+
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError:
-                return function(*args, **kwargs)  # raises Python's error for a missing or unknown argument
-            for name, value in bound.arguments.items():
-                if name == rest:
-                    bound.arguments[name] = {k: checks[k](k, v) if k in checks else v for k, v in value.items()}
-                elif name in checks:
-                    bound.arguments[name] = checks[name](name, value)
-            return function(*bound.args, **bound.kwargs)
+            if len(args) > len(positional):
+                return function(*args, **kwargs)  # raises Python's error for an argument too many
+            # Not `signature.bind`, which takes several times as long as the checks.
+            values = [
+                value if check is None else check(name, value)
+                for (name, check), value in zip(positional, args, strict=False)
+            ]
+            others = {
+                name: checks[name](name, value) if name in named else value for name, value in kwargs.items()
+            }
+            return cast("Callable[..., R]", function)(*values, **others)
 
         return call
 
@@ -81,6 +88,18 @@ def count(name: str, value: Any) -> int:
         number = 0
     if number < 1:
         raise wrong(name, value, "a whole number, 1 or more")
+    return number
+
+
+def views(name: str, value: Any) -> float | None:
+    """Return a share below 1 or a whole number of views, from a number type of any library; `None` is kept."""
+    if value is None:
+        return None
+    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    if not 0 <= number <= names.MOST_VIEWS or (number > 1 and number != int(number)):
+        raise wrong(
+            name, value, f"a share of the training images below 1, or a whole number up to {names.MOST_VIEWS}"
+        )
     return number
 
 
@@ -226,5 +245,6 @@ ARGUMENTS: dict[str, Check] = {
     "adaptation": optional(group(names.Adaptation, ADAPTATION)),
     "warm_start": optional(group(names.WarmStart, WARM_START)),
     "form": one_of(names.Refining),
+    "views": views,
 }
 """Checks of the public functions' arguments, by argument name."""

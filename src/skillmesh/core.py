@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from skillmesh import arguments
-from skillmesh.anchors import KINDS
+from skillmesh.anchors import KINDS, require_to_fit
 from skillmesh.answering.answer import Answer
 from skillmesh.answering.answering import Answering, Mapper, refuse_empty
 from skillmesh.arguments import checked, path, task_images, text
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, default_folder, load_calibration
-from skillmesh.common.choices import Adaptation, Refining, Support, WarmStart
+from skillmesh.common.choices import NO_ADAPTATION, Adaptation, Refining, Support, WarmStart
 from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.common.config import AgentConfig, MeshSettings
-from skillmesh.common.files import remove_abandoned, write_whole
-from skillmesh.data.folder import TaskImages, open_task
+from skillmesh.common.extras import ONNX, TORCH
+from skillmesh.common.files import refuse_other_than_file, remove_abandoned, write_whole
 from skillmesh.data.inputs import (
     AnyImage,
     as_image,
@@ -38,6 +38,7 @@ from skillmesh.data.inputs import (
 )
 from skillmesh.errors import (
     AgentError,
+    BackboneError,
     DataError,
     ModuleError,
     SettingsMismatchError,
@@ -47,11 +48,7 @@ from skillmesh.errors import (
     option,
 )
 from skillmesh.learning.adaptation import Biases
-from skillmesh.learning.class_names.encoders import remembered_minilm
 from skillmesh.learning.head import Head
-from skillmesh.learning.lesson import NO_ADAPTATION, Lesson, anchor_settings, study
-from skillmesh.learning.trial import refuse_impossible
-from skillmesh.learning.warm_start import WarmSources
 from skillmesh.module import Identity, Module, read_file
 from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, withdraw
 from skillmesh.module.teachers import Teachers
@@ -65,21 +62,24 @@ from skillmesh.store.home import (
     create_home,
     home_folder,
     is_used,
+    keep_calibration,
     put_in_order,
     remove_validation,
 )
 from skillmesh.store.ledger import FILE as LEDGER_FILE
 from skillmesh.store.ledger import Ledger, new_beside
-from skillmesh.synergy.links import TaskMerger
-from skillmesh.synergy.matching import BankMatches, ClassMatches
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from skillmesh.backbone.calibration import Prior, Raw
+    from skillmesh.data.folder import TaskImages
     from skillmesh.data.inputs import Unreadable
+    from skillmesh.learning.lesson import Lesson
     from skillmesh.module.card import Card
     from skillmesh.synergy.composition import Pick
+    from skillmesh.synergy.links import TaskMerger
+    from skillmesh.synergy.matching import BankMatches, ClassMatches
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Core:
         self.home = home = Path(home)
         if _has_lost_settings(home):
             raise _lost_settings(home)
-        self.config = AgentConfig.load(home)
+        self.config = keep_calibration(home, AgentConfig.load(home))
         self.identity = Identity.load(home / KEY_FILE)
         self.calibration = load_calibration(self.config.backbone, self._calibration_file)
         put_in_order(home)
@@ -121,15 +121,21 @@ class Core:
         self._backbone = backbone
         self._teachers: tuple[object, Teachers] | None = None
 
-    # Many commands do not need these parts, so each is created on first use.
+    # Many commands do not need these parts, so each is imported and created on first use: answering needs neither
+    # learning nor synergy.
 
     @cached_property
     def _matches(self) -> BankMatches:
+        from skillmesh.learning.class_names.encoders import remembered_minilm
+        from skillmesh.synergy.matching import BankMatches
+
         return BankMatches(lambda: self.bank, lambda: remembered_minilm(self._cache_folder))
 
     @cached_property
     def merger(self) -> TaskMerger:
         """Object that builds merged tasks from the modules that links join."""
+        from skillmesh.synergy.links import TaskMerger
+
         key = self.identity.public_key
         return TaskMerger(self.home, key, lambda: self.prior, lambda signed: self.teachers.name(signed))
 
@@ -173,10 +179,10 @@ class Core:
     def backbone(self) -> Backbone:
         """The frozen network. The first use loads it, which takes some seconds."""
         if self._backbone is None:
-            self._backbone = Backbone.load(
+            self._backbone = Backbone.from_settings(
                 self.config.backbone,
                 self.config.weights,
-                self._calibration_file,
+                self.calibration,
                 device=self._device,
                 cache_folder=self._cache_folder,
             )
@@ -197,6 +203,7 @@ class Core:
         tags: Sequence[str] = (),
         adaptation: Adaptation | None = None,
         warm_start: WarmStart | None = None,
+        views: float | None = None,
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images, or from images already opened, and store it in the bank.
@@ -213,14 +220,28 @@ class Core:
             Also train an adaptation of the backbone; `None` trains none. Interrupted training resumes.
         warm_start
             How the head may start from classes that the bank knows; `None` does so where it improves the head.
+        views
+            Share of the training images to learn from a view instead; or, from 1, number of views of each to add.
+            `None` is a third, or none with an adaptation.
         """
+        from skillmesh.data.folder import TaskImages, open_task
+        from skillmesh.learning.lesson import study
+        from skillmesh.learning.warm_start import WarmSources
+
         adaptation, warm_start = adaptation or NO_ADAPTATION, warm_start or WarmStart()
+        self.require_packages(adaptation)
         fields = fields_of_user(licence, note, tags)
         images = task
         if not isinstance(images, TaskImages):
             images = open_task(images, name=name, seed=self.config.seed, one_task=one_task)
+        if views and adaptation.mode != "none":
+            raise AgentError(
+                f"{option('views', '--views')} is for a head on the plain backbone, and an adaptation trains "
+                f"another; leave out one of {option('views and adaptation', '--views and --adapt')}"
+            )
         self._signing.refuse_to_learn(images.name, fields, replace, images.classes)
-        count = len(images.splits["train"]) + len(images.splits["val"])
+        train, val = (len(images.splits[name]) for name in ("train", "val"))
+        count = train * int(1 + (views or 0)) + val  # a share adds no image
         checkpoint = self.home / f"training-{hashlib.sha256(images.name.encode()).hexdigest()[:16]}.pt"
         known = self._known(images.name) if warm_start.mode == "auto" else ()
         with counted() as costs:
@@ -233,6 +254,7 @@ class Core:
                 checkpoint,
                 lambda count: begin(progress, f"{images.name} ({adaptation.kind})", count),
                 WarmSources(known, warm_start.form, self._cache_folder, self.teachers.name),
+                views,
             )
         lesson = dataclasses.replace(lesson, costs=costs)
         module = self._signing.keep(lesson, fields, replace=replace)
@@ -293,6 +315,7 @@ class Core:
             How to refine the head with the images, and for how many epochs. Without `epochs`, `prior` stops where
             training no longer helps; the paper's `two` and `infinity` train for 10 epochs.
         """
+        from skillmesh.learning.lesson import anchor_settings
         from skillmesh.synergy.composed_lesson import Further, lesson_of, lesson_with_images
         from skillmesh.synergy.composition import composed_task, pick
 
@@ -330,9 +353,19 @@ class Core:
         adaptation: Adaptation | None = None,
     ) -> None:
         """Raise an error if the task cannot be learned with these options, before its images are read."""
+        self.require_packages(adaptation or NO_ADAPTATION)
         self._signing.refuse_to_learn(name, fields_of_user(licence, note, tags), replace)
         if adaptation is not None and adaptation.mode != "none":
+            from skillmesh.learning.trial import refuse_impossible
+
             refuse_impossible(adaptation, self.backbone.network)
+
+    @checked()
+    def require_packages(self, adaptation: Adaptation = NO_ADAPTATION) -> None:
+        """Raise an error if learning with this agent's settings needs packages that are not installed."""
+        require_to_fit(self.config.anchor)
+        if adaptation.mode != "none":
+            TORCH.require("training an adaptation", BackboneError)
 
     def own_classes(self, task: str) -> tuple[str, ...]:
         """Return the classes of one of the agent's own tasks. Raise an error if the task cannot be extended."""
@@ -374,6 +407,23 @@ class Core:
             ) from error
         remove_abandoned(target.parent)
         write_whole(target, data)
+        return target
+
+    @checked()
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write an ONNX file that answers like this agent and needs nothing of it; return its path.
+
+        If `path` is a folder, the file is named after the agent. A symbolic link there is replaced, not followed.
+        """
+        ONNX.require("exporting an agent", AgentError)
+        refuse_empty(self.bank)
+        target = Path(path)
+        if target.is_dir():
+            target = target / f"{self.name}.onnx"
+        refuse_other_than_file(target)
+        content = self._answering.onnx_file(self.name)
+        remove_abandoned(target.parent)
+        write_whole(target, content)
         return target
 
     @checked()

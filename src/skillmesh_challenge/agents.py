@@ -25,7 +25,7 @@ from skillmesh.module import Module, now, read_file
 from skillmesh.numerics.arrays import counted
 from skillmesh.numerics.process import begin, cores
 from skillmesh.store.bank import specs_for
-from skillmesh.store.home import create_home
+from skillmesh.store.home import create_home_of
 from skillmesh_challenge.entries import Learned, RunSettings, Sharing
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.executors import BackboneRef, Workplace, open_place, worker_backbone
@@ -344,7 +344,7 @@ def _homes(method: SkillMethod, stage: Stage) -> dict[str, Path]:
         if not (home / CONFIG_FILE).exists():
             config = method.config(name, stage.settings.seed)
             calibration = None if method.calibration is None else Path(method.calibration)
-            create_home(home, **(config.model_dump() | {"calibration": calibration}))
+            create_home_of(home, config.model_dump() | {"calibration": calibration})
     return homes
 
 

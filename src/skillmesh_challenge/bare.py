@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from skillmesh.backbone.network import Network, cpu_workers
+from skillmesh.backbone.network import Network, cpu_workers, load_network
 from skillmesh.data.images import Pixels
 
 
 class BareNetwork:
-    """The network without taps and decoding, on ready pixels: taps are only on copies of the network."""
+    """The forward pass alone, on pixels that are ready."""
 
     def __init__(self, network: Network | None = None) -> None:
-        self.network = network or Network(device="cpu")
+        self.network = network or load_network(device="cpu")
 
     def run(self, pixels: Sequence[Pixels]) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
         if len(pixels) == 1:
             self.one(pixels[0])
             return
@@ -24,8 +23,4 @@ class BareNetwork:
             list(pool.map(self.one, pixels))
 
     def one(self, pixels: Pixels) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        with torch.inference_mode():
-            self.network.model(self.network.normalised(torch.tensor(pixels[None])))
+        self.network.forward(pixels[None])

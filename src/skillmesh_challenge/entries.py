@@ -124,9 +124,9 @@ class TaskAtStep(Entry):
     final: float
     """Share with the right task and class, an answer forced, without a task label (baselines may get it)."""
     strict: float | None = None
-    """The same as `final`, with "unknown" counted as wrong."""
+    """The same as `final`, an image that is not answered counting as wrong."""
     unknown: float | None = None
-    """Share answered "unknown"."""
+    """Share not answered: unknown or, which earlier releases did not tell apart, not sure."""
 
 
 @dataclass(frozen=True)

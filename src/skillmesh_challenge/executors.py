@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skillmesh.common.extras import DASK
 from skillmesh.numerics.process import process_is_ours
 from skillmesh_challenge.errors import RunError
 
@@ -47,7 +48,7 @@ def worker_backbone(ref: BackboneRef) -> Backbone:
 def _loaded(ref: BackboneRef) -> Backbone:
     from skillmesh.backbone.backbone import Backbone
 
-    return Backbone.load(ref.name, ref.weights, ref.calibration, ref.device, ref.cache_folder)
+    return Backbone.from_settings(ref.name, ref.weights, ref.calibration, ref.device, ref.cache_folder)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def _on_dask(ref: BackboneRef, threads: int, address: str) -> Iterator[Workplace
     try:
         from distributed import Client
     except ImportError as error:
-        raise RunError("a cluster needs Dask; install it with `pip install distributed`") from error
+        raise RunError(DASK.missing("a cluster")) from error
     start = time.perf_counter()
     try:
         client = Client(address, timeout=20)  # type: ignore[no-untyped-call]

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from skillmesh.backbone.spec import names_folder, require_engine, resolve
 from skillmesh.common.choices import AdaptationKind, AdaptMode, AnchorKind, Representation
 from skillmesh.common.config import AgentConfig
+from skillmesh.common.extras import TORCH
+from skillmesh.errors import BackboneError
 from skillmesh_challenge.errors import RunError
 
 if TYPE_CHECKING:
@@ -145,7 +148,13 @@ class SkillMethod:
         )
 
     def refuse(self, plan: Plan) -> None:
-        """Accept every plan."""
+        """Raise an error if a package is missing; accept every plan."""
+        from skillmesh.anchors import require_to_fit
+
+        require_engine(self.backbone, None if self.weights is None else Path(self.weights))
+        require_to_fit(self.mapper)
+        if self.biases != "never":
+            TORCH.require("training an adaptation", BackboneError)
 
     def play(self, stage: Stage) -> None:
         from skillmesh_challenge.agents import play
@@ -192,10 +201,20 @@ def find_method(text: str, changes: dict[str, Any] | None = None) -> Method:
     changes = {name: value for name, value in (changes or {}).items() if value is not None}
     if not changes:
         return method
+    if "backbone" in changes:
+        changes |= _resolved(changes["backbone"], changes.get("weights"))
+        if changes["backbone"] != method.settings().get("backbone"):  # the method's own files belong to that one
+            changes = {name: None for name in ("weights", "calibration") if name in method.settings()} | changes
     unknown = [name for name in changes if name not in method.settings()]
     if unknown or not is_dataclass(method):
         raise RunError(f"the method {method.name!r} takes no {', '.join(unknown or changes)}; leave it out")
     return cast(Method, replace(method, **changes))
+
+
+def _resolved(backbone: str, weights: str | None = None) -> dict[str, str]:
+    """Return a backbone that a user typed as settings; it may be the folder of an exported network."""
+    name, path = resolve(backbone, None if weights is None else Path(weights))
+    return {"backbone": name} | ({} if path is None else {"weights": str(path)})
 
 
 def _from_file(path: Path) -> Method:
@@ -238,7 +257,9 @@ def _from_file(path: Path) -> Method:
 
 
 def _beside(path: Path, values: dict[str, Any]) -> None:
-    """Make paths in a method's file relative to the folder of that file."""
+    """Make paths in a method's file relative to the folder of that file; a backbone with a slash is one too."""
     for name in ("weights", "calibration"):
         if values.get(name) is not None:
             values[name] = str(path.parent / str(values[name]))
+    if names_folder(backbone := str(values.get("backbone", ""))):
+        values |= _resolved(str((path.parent / backbone).absolute()), values.get("weights"))

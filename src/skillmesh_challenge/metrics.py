@@ -224,7 +224,7 @@ def _largest(values: NDArray[np.float64]) -> float:
 # From a run's record to its results: macro averages, metrics, costs, wall-clock.
 
 AVERAGED = {"given": "task_given_accuracy", "found": "task_found_accuracy", "final": "final_accuracy"}
-AVERAGED |= {"strict": "strict_accuracy", "unknown": "known_unknown"}
+AVERAGED |= {"strict": "strict_accuracy", "unknown": "known_unanswered"}
 """Names of a step's figures, and the names of their macro averages in `skillmesh eval`."""
 LEVELS = (0.9, 0.8, 0.5, 0.0)
 """Accuracies at which the regression line of the mapper is read off; the paper uses zero."""

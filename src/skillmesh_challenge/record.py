@@ -51,6 +51,8 @@ from skillmesh_challenge.errors import RunError
 SomeEntry = TypeVar("SomeEntry", bound=Entry)
 _adapter = cache(TypeAdapter)
 """Reader of one kind of entry, cached because records are read often."""
+RENAMED = {"known_unknown": "known_unanswered"}
+"""Names that earlier releases gave to results, and their names now."""
 
 
 @dataclass
@@ -111,9 +113,13 @@ def read_record(folder: str | Path) -> Record:
         _parse_if_exists(EntryAnswers, folder / "answers.json"),
         _parse_if_exists(Sharing, folder / "sharing.json"),
         _parse_if_exists(Bounds, folder / "bounds.json"),
-        _read(results) if (results := folder / "results.json").exists() else None,
+        _read_results(results) if (results := folder / "results.json").exists() else None,
         read_times(folder),
     )
+
+
+def _read_results(path: Path) -> dict[str, Any]:
+    return {RENAMED.get(name, name): value for name, value in _read(path).items()}
 
 
 def read_times(folder: Path) -> dict[str, float]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from skillmesh_challenge.methods import Method, SkillMethod
 from skillmesh_challenge.metrics import interval, results_of
 from skillmesh_challenge.record import Record, refuse_file, write_json, write_settings, write_steps_table
 from skillmesh_challenge.stage import WAYS, Stage, assign
+
+if TYPE_CHECKING:
+    from skillmesh.backbone.calibration import Calibration
 
 PACKAGES = (
     "skillmesh",
@@ -139,12 +142,17 @@ def _fingerprint(method: Method) -> str:
     settings = method.settings()
     if "calibration" not in settings:
         return ""
-    from skillmesh.backbone.backbone import backbone_fingerprint, load_calibration
+    from skillmesh.backbone.backbone import backbone_fingerprint
 
-    calibration = settings["calibration"]
-    return backbone_fingerprint(
-        load_calibration(settings["backbone"], None if calibration is None else Path(calibration))
-    )
+    return backbone_fingerprint(_calibration(settings))
+
+
+def _calibration(settings: dict[str, Any]) -> Calibration:
+    """Return the calibration of a method's backbone; raise `CalibrationError` if there is none."""
+    from skillmesh.backbone.backbone import load_calibration
+
+    given, weights = (Path(settings[name]) if settings.get(name) else None for name in ("calibration", "weights"))
+    return load_calibration(settings["backbone"], given, weights)
 
 
 def _stage(plan: Plan, settings: RunSettings, folders: Sequence[TaskImages]) -> Stage:
@@ -256,14 +264,12 @@ def _keep_bound(method: Method, stage: Stage) -> None:
 
 def _beside(settings: dict[str, Any]) -> SkillMethod | None:
     """Return our method with the same backbone; None if that starts at random or has no calibration."""
-    from skillmesh.backbone.backbone import load_calibration
-
     given = {name: settings[name] for name in ("backbone", "weights", "calibration") if settings.get(name)}
     if settings.get("start") == "random":
         return None
     skill = SkillMethod("bound", representation=settings.get("representation", "descriptor"), **given)
     try:
-        load_calibration(skill.backbone, None if skill.calibration is None else Path(skill.calibration))
+        _calibration(skill.settings())
     except CalibrationError:
         return None
     return skill
@@ -271,7 +277,7 @@ def _beside(settings: dict[str, Any]) -> SkillMethod | None:
 
 # Several runs: over seeds, for confidence intervals, and over numbers of agents, for speedup against N.
 
-FIGURES = ("task_given_accuracy", "task_found_accuracy", "final_accuracy", "strict_accuracy", "known_unknown")
+FIGURES = ("task_given_accuracy", "task_found_accuracy", "final_accuracy", "strict_accuracy", "known_unanswered")
 
 
 def folders_of(out: Path, agents: Sequence[int], seeds: Sequence[int]) -> dict[Path, int]:

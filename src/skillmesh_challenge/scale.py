@@ -41,7 +41,7 @@ class ScalePlan:
 def measure(home: Path, paths: Sequence[str], plan: ScalePlan, reach: float) -> dict[str, Any]:
     """Grow the bank of the agent at `home`, build its mapper, answer images; return what was measured."""
     agent = Core(home, device="cpu")
-    agent.backbone.network.noise()  # load the network before memory is measured
+    _ = agent.backbone.network  # load the network before memory is measured
     with threadpool_limits(1, "blas"):
         modules = grown_bank(agent, plan.tasks, plan.classes, reach, plan.seed)
     hand_back()
@@ -128,9 +128,9 @@ def _accuracy(agent: Core, paths: Sequence[str], seed: int) -> dict[str, float]:
         mapped = mapper.map(x)
         right_class = agent.head(modules[index]).logits(x).argmax(axis=1) == split.labels[described.readable]
         right_task = mapped.task == index
-        rows.append((right_task.mean(), (right_task & right_class).mean(), mapped.unknown.mean()))
+        rows.append((right_task.mean(), (right_task & right_class).mean(), mapped.unanswered.mean()))
         samples.append(x[:: max(1, len(x) * len(paths) // AGREEMENT_IMAGES)])
     task, final, unknown = (fmean(map(float, column)) for column in zip(*rows, strict=True))
     shown: Floats = np.concatenate(samples)
-    shares = {"task_found_accuracy": task, "final_accuracy": final, "known_unknown": unknown}
+    shares = {"task_found_accuracy": task, "final_accuracy": final, "known_unanswered": unknown}
     return shares | {"shortlist_agreement": mapper.shortlist_agreement(shown)}

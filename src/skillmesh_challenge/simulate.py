@@ -108,7 +108,7 @@ def learn_and_check(
 def scaled(agent: Core, paths: Sequence[Path], plan: ScalePlan, check: GrowthCheck) -> dict[str, Any]:
     """Grow what the agent has learned and return measurements; accuracy is left out if the check failed."""
     scale = measure_in_new_process(agent.home, [str(path) for path in paths], plan, check.reach)
-    accuracy = {key: scale.pop(key) for key in ("task_found_accuracy", "final_accuracy", "known_unknown")}
+    accuracy = {key: scale.pop(key) for key in ("task_found_accuracy", "final_accuracy", "known_unanswered")}
     return {
         "simulated": SIMULATED,
         "real_tasks": check.real_tasks,

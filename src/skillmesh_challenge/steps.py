@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -175,6 +175,10 @@ def measure_steps(stage: Stage, agent: Core, modules: Sequence[Module], shown: S
     stage.log(f"tested after 1 to {len(modules)} tasks")
 
 
+def _marks(task: str, marks: Marks, images: int) -> TaskAtStep:
+    return TaskAtStep(task, images, marks.given, marks.found, marks.final, marks.strict, marks.unanswered)
+
+
 def _step(
     agent: Core, modules: Sequence[Module], shown: Sequence[Shown], right: Sequence[NDArray[np.bool_]]
 ) -> tuple[Step, list[Module], list[Mapped]]:
@@ -182,11 +186,11 @@ def _step(
     live = in_order(modules)
     start = time.perf_counter()
     with counted() as costs:
-        mapper = Mapper(live, agent.config.anchor, agent.prior)
+        mapper = Mapper(live, agent.config.anchor, agent.prior, agent.config.unanswered)
     built = time.perf_counter()
     mapped = [mapper.map(images.x) for images in shown[: len(modules)]]
     tasks = [
-        TaskAtStep(module.card.task, len(images), **asdict(Marks.of(right_class, on_task, live.index(module))))
+        _marks(module.card.task, Marks.of(right_class, on_task, live.index(module)), len(images))
         for module, images, right_class, on_task in zip(modules, shown, right, mapped, strict=False)
     ]
     seconds = (round(built - start, 4), round(time.perf_counter() - built, 4))
@@ -265,8 +269,8 @@ def _marked(
         labels = test.labels[begun : begun + size]
         best = logits.argmax(axis=1)
         own = logits[:, starts[index] : starts[index + 1]].argmax(axis=1) + starts[index]
-        found = (best >= starts[index]) & (best < starts[index + 1])
-        shares = ((own == labels).mean(), found.mean(), (best == labels).mean())
+        right_task = (best >= starts[index]) & (best < starts[index + 1])
+        shares = ((own == labels).mean(), right_task.mean(), (best == labels).mean())
         marked.append(TaskAtStep(folder.name, size, *map(float, shares)))
         begun += size
     return tuple(marked)

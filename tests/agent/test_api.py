@@ -205,7 +205,14 @@ def hugging_face(folder: Path) -> Any:
     return datasets.Dataset.from_dict(columns, features=features)
 
 
-@pytest.mark.parametrize("dataset", [torch_dataset, image_folder, hugging_face])
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        pytest.param(torch_dataset, marks=pytest.mark.torch),
+        pytest.param(image_folder, marks=pytest.mark.torch),
+        hugging_face,
+    ],
+)
 def test_a_dataset_is_learned_and_then_answered_and_measured(dataset: Any, photos: Path):
     with Agent("many") as agent:
         result = agent.learn(dataset(photos / "photos" / "dice"), name="dice")
@@ -216,6 +223,7 @@ def test_a_dataset_is_learned_and_then_answered_and_measured(dataset: Any, photo
         assert measured.tasks[0].test_images == result.images
 
 
+@pytest.mark.torch
 @pytest.mark.long
 def test_options_come_in_groups(agent: Agent, tmp_path: Path):
     result = agent.learn(

@@ -19,6 +19,7 @@ from rich.console import Console
 from skillmesh.answering.answer import Answer, Guess
 from skillmesh.cli import show
 from skillmesh.cli.answers import AnswerLines
+from skillmesh.common.config import AgentConfig
 from skillmesh.core import Core
 from skillmesh.data.inputs import WINDOW
 
@@ -100,6 +101,14 @@ class TestOnATerminal:
         assert "unknown" in out
         assert "nearest: " in out
 
+    def test_an_image_that_is_not_sure_shows_the_nearest_class_too(self, terminal: Terminal, capsys):
+        terminal(80)
+        lines = AnswerLines(["a.jpg"])
+        lines.lay_out({"label": 6, "task": 4, "teacher": 0})
+        lines.add(Answer("a.jpg", False, (Guess("apple", "food", "me", 0.7),), 1.1, unsure=True, known=0.8))
+        line = capsys.readouterr().out
+        assert line.split() == ["a.jpg", "not", "sure", "–", "–", "nearest:", "apple", "(food)"]
+
     @pytest.mark.parametrize("name", ["[/b].jpg", "[bold]x.jpg", ":smile:.jpg"])
     def test_names_are_shown_as_they_are(self, ask: Command, terminal: Terminal, photo: Path, tmp_path, name: str):
         path = tmp_path / "p" / name  # the first one lies in a folder named "["
@@ -138,6 +147,17 @@ class TestForPrograms:
         lines = [line.split("\t") for line in command("ask", *strange, "--home", taught.home).out.splitlines()]
         assert ["unknown", "", "", ""] in [line[1:] for line in lines]
 
+    def test_not_sure_is_a_label(self, capsys: pytest.CaptureFixture[str]):
+        guesses = (Guess("apple", "food", "me", 0.7),)
+        AnswerLines(["a.jpg"]).add(Answer("a.jpg", False, guesses, 1.1, unsure=True, known=0.8))
+        assert capsys.readouterr().out == "a.jpg\tnot sure\t\t\t\n"
+
+    def test_init_takes_the_share_that_may_stay_unanswered(self, command: Command, tmp_path: Path):
+        assert command("init", "--unanswered", "0.2", "--home", tmp_path / "a").code == 0
+        assert AgentConfig.load(tmp_path / "a").unanswered == 0.2
+        assert command("init", "--unanswered", "0.6", "--home", tmp_path / "b").code == 2
+        assert not (tmp_path / "b").exists()
+
     def test_a_name_with_a_tab_or_line_end_keeps_the_columns(self, ask: Command, photo: Path, tmp_path: Path):
         odd = tmp_path / "a\tb\nc.jpg"
         shutil.copy(photo, odd)
@@ -148,10 +168,23 @@ class TestForPrograms:
         output = command("ask", photo, *strange, "--json", "--home", taught.home).json
         assert output.keys() == {"answers", "unreadable"}
         first = output["answers"][0]
-        keys = ("image", "label", "task", "teacher", "confidence", "unknown", "novelty", "guesses")
+        keys = (
+            "image",
+            "label",
+            "task",
+            "teacher",
+            "confidence",
+            "unknown",
+            "unsure",
+            "known",
+            "novelty",
+            "guesses",
+        )
         assert first.keys() == set(keys)
         assert [first[key] for key in keys[:4]] == [str(photo), photo.parent.name, "dice", "alice"]
         assert any(a["unknown"] and a["label"] is None and a["guesses"] for a in output["answers"])
+        assert all((a["label"] is None) == (a["unknown"] or a["unsure"]) for a in output["answers"])
+        assert all(0 <= a["confidence"] <= a["known"] <= 1 for a in output["answers"])
         assert len(output["answers"]) == 1 + len(strange)
 
     def test_json_is_valid_for_names_that_are_not_text(self, ask: Command, photo: Path, tmp_path: Path):
@@ -199,7 +232,7 @@ class TestInputs:
     def test_a_file_that_is_not_an_image_is_reported_before_the_backbone_is_loaded(
         self, ask: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("skillmesh.core.Backbone.load", lambda *_, **__: pytest.fail("loaded"))
+        monkeypatch.setattr("skillmesh.core.Backbone.from_settings", lambda *_, **__: pytest.fail("loaded"))
         monkeypatch.setattr("skillmesh.cli.answers.open_agent", lambda *_, **__: pytest.fail("opened"))
         (tmp_path / "notes.txt").write_text("milk, bread")
         ran = ask(tmp_path / "notes.txt")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import json
 import logging
 import os
@@ -9,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from running import PLAIN
 
 from skillmesh.numerics.process import quiet

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from running import PLAIN
 
+from skillmesh.core import Core
+
 HEAVY = (
     "torch",
     "torchvision",
@@ -37,6 +39,23 @@ except SystemExit as end:
 """
 
 
+UNUSED_BY_ASK = (
+    *("torch", "timm", "sklearn", "scipy", "zenoh", "numpy.ma", "rich.progress"),
+    *("skillmesh.learning.lesson", "skillmesh.vetting", "skillmesh.synergy", "skillmesh.evaluation"),
+    *("skillmesh.mesh.node", "skillmesh.mesh.session", "skillmesh.cli.mesh", "skillmesh.cli.learn"),
+)
+"""Modules that answering an image does not need; each would take time or memory from every `ask`."""
+ASK = """
+import sys
+from skillmesh.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("loaded:", *sys.modules)
+"""
+
+
 @pytest.mark.parametrize("code", ["import skillmesh", HELP], ids=["import", "help"])
 def test_no_heavy_library_is_imported(code: str):
     code += f"\nimport sys\nprint('loaded:', *(set(sys.modules) & set({HEAVY!r})))"
@@ -58,6 +77,17 @@ def test_help_names_all_commands_and_is_fast():
     assert min(costs) < 0.5
     for name in COMMANDS:
         assert f"\n  {name} " in ran.stdout
+
+
+@pytest.mark.long
+def test_ask_without_a_node_imports_only_what_answers(tiny_taught: Core, mixed: list[Path], tmp_path: Path):
+    variables = PLAIN | {"SKILLMESH_CACHE": str(tmp_path)}
+    words = [sys.executable, "-c", ASK, "--home", str(tiny_taught.home), "ask", str(mixed[0])]
+    ran = subprocess.run(words, capture_output=True, text=True, env=variables, check=True)
+    answer, loaded = ran.stdout.splitlines()
+    assert answer.split("\t")[2] == mixed[0].parts[-4]
+    assert "skillmesh.answering.answering" in loaded.split()
+    assert not set(UNUSED_BY_ASK) & set(loaded.split())
 
 
 def test_public_names_are_imported_on_first_use():

@@ -80,7 +80,8 @@ home, folder = Path(sys.argv[2]), sys.argv[3]
 def work(report):
     agent = Core(home)
     known = agent.calibration
-    network = SimpleNamespace(fingerprint=known.network, size=0, width=len(known.mean), forward_macs=0)
+    sizes = {"features": known.features, "width": len(known.mean)}
+    network = SimpleNamespace(fingerprint=known.network, size=224, forward_macs=0, single_threaded=True, **sizes)
     agent._backbone = Backbone(network, known, DescriptorCache(default_folder(), known.network))
     add = agent.bank.add
     agent.bank.add = lambda *given: report("writing") and add(*given)

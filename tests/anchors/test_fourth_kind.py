@@ -41,7 +41,9 @@ class Plain(Anchor):
     inner: SketchAnchor
 
     @classmethod
-    def fit(cls, x: Floats, labels: Any, classes: int, settings: AnchorSettings) -> Self:
+    def fit(
+        cls, x: Floats, labels: Any, classes: int, settings: AnchorSettings, images: int | None = None
+    ) -> Self:
         return cls(SketchAnchor.fit(x, labels, classes, settings))
 
     @classmethod

@@ -44,8 +44,15 @@ def bank() -> tuple[list[SketchAnchor], Prior, np.ndarray]:
     return anchors, prior(rng), x
 
 
-def test_scoring_all_tasks_exactly_gives_the_scores_of_a_small_bank(bank, monkeypatch):
+@pytest.mark.parametrize("viewed", [False, True])
+def test_scoring_all_tasks_exactly_gives_the_scores_of_a_small_bank(bank, monkeypatch, viewed):
     anchors, known, x = bank
+    if viewed:
+        rng = np.random.default_rng(3)
+        nuisance = LowRank(rng.uniform(0.5, 2, DIM), 2 * rng.standard_normal((5, DIM)))
+        plain = SketchScorer(list(anchors), known).score(x).novelty
+        known = replace(known, nuisance=nuisance)
+        assert np.abs(SketchScorer(list(anchors), known).score(x).novelty / plain - 1).min() > 0.01
     monkeypatch.setattr("skillmesh.anchors.shortlist.CLOSE", TASKS)
     small, large = SketchScorer(list(anchors), known).score(x), ShortlistScorer(iter(anchors), known).score(x)
     np.testing.assert_allclose(large.task, small.task, rtol=1e-4, atol=2e-3)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import threading
 
 import numpy as np
-import pytest
 import torch
 from models import weights_hash
 from torch import nn
 
-from skillmesh.backbone.building import Biased, chosen, marking_uncalled, places
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.building import Biased, marking_uncalled, places
+from skillmesh.backbone.spec import chosen
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.errors import BackboneError
 
 LAYERS = {
@@ -44,8 +48,8 @@ def model() -> nn.Sequential:
 
 
 @pytest.fixture(scope="module")
-def lite0() -> Network:
-    return Network("lite0", device="cpu")
+def lite0() -> TorchNetwork:
+    return TorchNetwork("lite0", device="cpu")
 
 
 BOTH = [
@@ -104,11 +108,11 @@ def test_a_twin_shares_its_weights():
     assert network[3].bias is not None
 
 
-def test_threads_with_biases_of_different_tasks_do_not_interfere(lite0: Network):
+def test_threads_with_biases_of_different_tasks_do_not_interfere(lite0: TorchNetwork):
     """On a CPU the recorded pass takes biases as input; otherwise each thread has its own twin."""
     rng = np.random.default_rng(0)
     image = rng.integers(256, size=(lite0.size, lite0.size, 3), dtype=np.uint8)
-    tasks = [lite0.biases(0.1 * rng.standard_normal(len(lite0.base))) for _ in range(3)]
+    tasks = [0.1 * rng.standard_normal(lite0.bias_count) for _ in range(3)]
     alone = [lite0.describe_one(image, biases) for biases in tasks]
     assert not np.array_equal(alone[0], alone[1])
     wrong: list[int] = []
@@ -126,9 +130,9 @@ def test_threads_with_biases_of_different_tasks_do_not_interfere(lite0: Network)
     assert not wrong
 
 
-def test_zero_biases_change_no_bit(lite0: Network):
+def test_zero_biases_change_no_bit(lite0: TorchNetwork):
     image = np.random.default_rng(1).integers(256, size=(lite0.size, lite0.size, 3), dtype=np.uint8)
-    nothing = lite0.biases(np.zeros(len(lite0.base)))
+    nothing = np.zeros(lite0.bias_count)
     assert np.array_equal(lite0.describe_one(image, nothing), lite0.describe_one(image))
 
 
@@ -158,7 +162,7 @@ class TestChoosing:
     def test_by_name_and_only_by_whole_names(self):
         assert [place.path for place in chosen("1,3", self.LAYERS)] == ["1", "3"]
 
-    def test_by_being_next_to_a_norm_on_either_side(self, lite0: Network):
+    def test_by_being_next_to_a_norm_on_either_side(self, lite0: TorchNetwork):
         net = nn.Sequential(
             nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU(),
             nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4)), nn.Linear(4, 4),

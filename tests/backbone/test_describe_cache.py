@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from skillmesh.backbone import backbone as cache_module
 from skillmesh.backbone import network as describe_module
 from skillmesh.backbone.backbone import DescriptorCache, content_key, default_folder
-from skillmesh.backbone.building import import_timm
 from skillmesh.backbone.network import Network, describe
+from skillmesh.backbone.runtime import OnnxNetwork
 from skillmesh.data.inputs import AnyImage, as_image
 
 FINGERPRINT = "f" * 64
@@ -25,11 +24,21 @@ WIDTH = 40
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
+def on_torch(tmp_path_factory: pytest.TempPathFactory) -> Network:
+    """Return timm's smallest network."""
+    torch = pytest.importorskip("torch")
+    from skillmesh.backbone.building import import_timm
+    from skillmesh.backbone.torch_network import TorchNetwork
+
     path = tmp_path_factory.mktemp("weights") / "w.pt"
     torch.manual_seed(0)
     torch.save(import_timm().create_model("test_efficientnet").state_dict(), path)
-    return Network("test_efficientnet", path, "cpu")
+    return TorchNetwork("test_efficientnet", path, "cpu")
+
+
+@pytest.fixture(scope="module", params=["onnx", pytest.param("torch", marks=pytest.mark.torch)])
+def network(request: pytest.FixtureRequest) -> Network:
+    return OnnxNetwork.lite0() if request.param == "onnx" else request.getfixturevalue("on_torch")
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +133,11 @@ class TestDescribe:
         forbid(network, monkeypatch)
         assert len(describe(network, images[:2], cache).raw) == 2
 
-    def test_batches_for_a_gpu_keep_the_order(self, network, images, monkeypatch):
-        expected = describe(network, images)
+    @pytest.mark.torch
+    def test_batches_for_a_gpu_keep_the_order(self, on_torch, images, monkeypatch):
+        import torch
+
+        network, expected = on_torch, describe(on_torch, images)
         monkeypatch.setattr(describe_module, "GPU_BATCH", 2)
         monkeypatch.setattr(network, "device", torch.device("cuda"))  # the model itself stays where it is
         monkeypatch.setattr(network, "_on_device", torch.tensor)
@@ -164,7 +176,7 @@ class TestCache:
 
     @pytest.mark.parametrize("content", [b"hello, I am no database", b"SQLite format 3\0" + b"\xff" * 5000])
     def test_a_file_that_is_no_database_is_put_aside(self, tmp_path: Path, caplog, content: bytes):
-        path = tmp_path / f"descriptors-{FINGERPRINT[:16]}.sqlite"
+        path = tmp_path / f"descriptors-{FINGERPRINT[:16]}-onnx.sqlite"
         path.write_bytes(content)
         cache = DescriptorCache(tmp_path, FINGERPRINT)
         assert "damaged" in caplog.text
@@ -248,3 +260,12 @@ class TestCache:
         assert default_folder() == tmp_path
         monkeypatch.delenv("SKILLMESH_CACHE")
         assert default_folder().name == "skillmesh"
+
+    def test_of_an_earlier_release_is_used_by_pytorch_only(self, tmp_path: Path):
+        """It has no engine in its name, since PyTorch was the only one."""
+        before = DescriptorCache(tmp_path, FINGERPRINT, engine="torch")
+        before.put([(key(1), value(1))])
+        before.close()
+        assert before.path == tmp_path / f"descriptors-{FINGERPRINT[:16]}.sqlite"
+        assert np.array_equal(DescriptorCache(tmp_path, FINGERPRINT, engine="torch").get(key(1)), value(1))
+        assert DescriptorCache(tmp_path, FINGERPRINT, engine="onnx").get(key(1)) is None

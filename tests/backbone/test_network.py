@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from models import random_model
 from numpy.typing import NDArray
 from PIL import Image
 
-from skillmesh.backbone import network as network_module
-from skillmesh.backbone.building import NAMED, build, fold_batch_norms, import_timm, spec_of
-from skillmesh.backbone.network import Network, best_device, cpu_workers, describe
+from skillmesh.backbone.building import build, fold_batch_norms, import_timm
+from skillmesh.backbone.network import cpu_workers, describe
+from skillmesh.backbone.spec import NAMED, spec_of
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import BackboneError
 
@@ -22,7 +26,7 @@ timm = import_timm()
 RNG = np.random.default_rng(0)
 
 
-def plain(network: Network, model: torch.nn.Module, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+def plain(network: TorchNetwork, model: torch.nn.Module, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return a raw descriptor by its definition, in float64 numpy, from the unfolded timm network."""
     outputs: list[NDArray[np.float64]] = []
     for path in network.spec.taps:
@@ -39,13 +43,13 @@ def plain(network: Network, model: torch.nn.Module, pixels: NDArray[np.uint8]) -
     return np.concatenate([features, *means, *stds])
 
 
-def _places(network: Network, output: NDArray[Any]) -> tuple[int, ...]:
+def _places(network: TorchNetwork, output: NDArray[Any]) -> tuple[int, ...]:
     if output.ndim == 3:
         return (0,)
     return (0, 1) if network.spec.name in {"test_mambaout"} else (1, 2)
 
 
-def image_for(network: Network) -> NDArray[np.uint8]:
+def image_for(network: TorchNetwork) -> NDArray[np.uint8]:
     """Return an image of blobs and noise: neither flat nor without structure."""
     coarse = RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
     big = np.asarray(Image.fromarray(coarse).resize((network.size, network.size)))
@@ -60,14 +64,14 @@ def weights_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def load(weights_folder: Path):
     """Return a function that builds a network with random weights, and the plain timm network with the same."""
-    loaded: dict[str, tuple[Network, Path]] = {}
+    loaded: dict[str, tuple[TorchNetwork, Path]] = {}
 
-    def load(name: str) -> tuple[Network, torch.nn.Module]:
+    def load(name: str) -> tuple[TorchNetwork, torch.nn.Module]:
         spec = spec_of(name)
         if name not in loaded:
             path = weights_folder / f"{name}.pt"
             torch.save(random_model(spec.timm_name).state_dict(), path)
-            loaded[name] = Network(name, path, "cpu"), path
+            loaded[name] = TorchNetwork(name, path, "cpu"), path
         network, path = loaded[name]
         return network, build(spec, path).eval()
 
@@ -75,11 +79,11 @@ def load(weights_folder: Path):
 
 
 @pytest.fixture(scope="module")
-def lite0() -> Network:
-    return Network("lite0", device="cpu")
+def lite0() -> TorchNetwork:
+    return TorchNetwork("lite0", device="cpu")
 
 
-def compare(network: Network, model: torch.nn.Module) -> None:
+def compare(network: TorchNetwork, model: torch.nn.Module) -> None:
     pixels = image_for(network)
     raw, expected = network.describe_one(pixels), plain(network, model, pixels)
     assert raw.dtype == np.float16
@@ -92,18 +96,18 @@ def compare(network: Network, model: torch.nn.Module) -> None:
 
 
 class TestLite0:
-    def test_feature_and_descriptor_sizes(self, lite0: Network):
+    def test_feature_and_descriptor_sizes(self, lite0: TorchNetwork):
         assert (lite0.width, lite0.features, lite0.size) == (2912, 1280, 224)
         assert lite0.parameters == 3_371_008
 
-    def test_the_descriptor_is_features_then_means_then_stds_in_module_order(self, lite0: Network):
+    def test_the_descriptor_is_features_then_means_then_stds_in_module_order(self, lite0: TorchNetwork):
         compare(lite0, build(NAMED["lite0"], None).eval())
 
-    def test_two_builds_have_one_fingerprint(self, lite0: Network, load):
-        assert Network("lite0", device="cpu").fingerprint == lite0.fingerprint
+    def test_two_builds_have_one_fingerprint(self, lite0: TorchNetwork, load):
+        assert TorchNetwork("lite0", device="cpu").fingerprint == lite0.fingerprint
         assert load("lite0")[0].fingerprint != lite0.fingerprint
 
-    def test_an_image_in_a_batch_gives_the_same_descriptor_up_to_rounding(self, lite0: Network):
+    def test_an_image_in_a_batch_gives_the_same_descriptor_up_to_rounding(self, lite0: TorchNetwork):
         images = np.stack([image_for(lite0) for _ in range(3)])
         alone = np.stack([lite0.describe_one(image) for image in images])
         together = lite0.forward(images)
@@ -157,8 +161,8 @@ class TestAnyTimmNetwork:
 
     def test_a_descriptor_that_would_be_too_wide_taps_fewer_stages(self, load, weights_folder, monkeypatch):
         load("test_efficientnet")
-        monkeypatch.setattr(network_module, "MAX_WIDTH", 256 + 2 * (16 + 32 + 64))
-        network = Network("test_efficientnet", weights_folder / "test_efficientnet.pt", "cpu")
+        monkeypatch.setattr("skillmesh.backbone.torch_network.MAX_WIDTH", 256 + 2 * (16 + 32 + 64))
+        network = TorchNetwork("test_efficientnet", weights_folder / "test_efficientnet.pt", "cpu")
         assert network.spec.taps == ("blocks.0", "blocks.2", "blocks.4")
 
     def test_other_weights_are_another_network(self, load, weights_folder: Path):
@@ -166,12 +170,12 @@ class TestAnyTimmNetwork:
         state = model.state_dict()
         state["bn1.running_mean"][0] += 1e-3
         torch.save(state, weights_folder / "nudged.pt")
-        nudged = Network("test_efficientnet", weights_folder / "nudged.pt", "cpu")
+        nudged = TorchNetwork("test_efficientnet", weights_folder / "nudged.pt", "cpu")
         assert nudged.fingerprint != network.fingerprint
 
     def test_an_unknown_name_is_refused_with_similar_ones(self):
         with pytest.raises(BackboneError, match=r"there is no backbone 'resnet51'.*similar: .*resnet5"):
-            Network("resnet51")
+            TorchNetwork("resnet51")
 
     def test_without_internet_access_the_hub_error_tells_what_to_do(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -181,7 +185,7 @@ class TestAnyTimmNetwork:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
         with pytest.raises(BackboneError, match=r"'test_vit' could not be fetched.*--weights FILE"):
-            Network("test_vit")
+            TorchNetwork("test_vit")
 
     def test_a_hub_error_without_a_message_is_reported_too(self, monkeypatch: pytest.MonkeyPatch):
         def time_out(*_args: Any, **_options: Any) -> None:
@@ -189,11 +193,11 @@ class TestAnyTimmNetwork:
 
         monkeypatch.setattr(timm, "create_model", time_out)
         with pytest.raises(BackboneError, match="TimeoutError"):
-            Network("test_vit")
+            TorchNetwork("test_vit")
 
 
 @pytest.mark.parametrize("name", ["lite0", "test_vit"])
-def test_the_number_of_threads_changes_no_bit(name: str, lite0: Network, load, monkeypatch):
+def test_the_number_of_threads_changes_no_bit(name: str, lite0: TorchNetwork, load, monkeypatch):
     network = lite0 if name == "lite0" else load(name)[0]
     images = [as_image(image_for(network)) for _ in range(6)]
     results = []
@@ -227,7 +231,3 @@ def test_an_image_uses_one_thread_so_that_many_can_run(load, monkeypatch):
 def test_workers_default_to_the_available_cores(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SKILLMESH_THREADS", raising=False)
     assert cpu_workers() >= 1
-
-
-def test_best_device_is_one_that_torch_knows():
-    assert torch.device(best_device()).type in {"cuda", "mps", "cpu"}

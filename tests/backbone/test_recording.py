@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import itertools
 
 import numpy as np
 import torch
 
 from skillmesh.backbone.building import record_pass
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.torch_network import TorchNetwork
 
 EXAMPLE = torch.arange(6.0).reshape(1, 6)
 
@@ -43,7 +47,7 @@ def test_a_pass_that_cannot_be_recorded_runs_step_by_step():
 
 
 def test_a_network_on_a_cpu_is_recorded_and_describes_images_as_it_does_step_by_step():
-    network = Network("lite0", device="cpu")
+    network = TorchNetwork("lite0", device="cpu")
     images = np.random.default_rng(0).integers(256, size=(3, network.size, network.size, 3), dtype=np.uint8)
     assert network._run is not network._raw
     for image in images:

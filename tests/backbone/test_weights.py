@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import save_file
 
-from skillmesh.backbone.building import NAMED, State, build, import_timm, read_state, spec_of
+from skillmesh.backbone.building import State, build, import_timm, read_state
+from skillmesh.backbone.spec import NAMED, spec_of
 from skillmesh.errors import BackboneError
 
 SPEC = spec_of("test_efficientnet")

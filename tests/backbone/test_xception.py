@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from skillmesh.backbone.calibrating import calibrate_on
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.common.choices import Adaptation
 from skillmesh.core import Core
 from skillmesh.store.home import create_home
@@ -48,7 +51,7 @@ def test_xception_learns_and_answers_on_random_weights(tmp_path: Path) -> None:
     weights, calibration = tmp_path / "xception.safetensors", tmp_path / "calibration.safetensors"
     save_file(import_timm().create_model("legacy_xception", num_classes=0).state_dict(), weights)
     tasks = [paint(tmp_path / name, colours) for name, colours in COLOURS.items()]
-    network = Network("xception", weights, device="cpu")
+    network = TorchNetwork("xception", weights, device="cpu")
     assert (network.features, network.width) == (2048, 4400)
     calibrate_on(network, tasks).save(calibration)
     create_home(tmp_path / "home", name="alice", backbone="xception", weights=weights, calibration=calibration)

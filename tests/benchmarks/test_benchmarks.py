@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -94,3 +95,47 @@ def test_settings_are_shortened_to_ranges_only_if_all_combinations_were_tried(
     assert tried(pairs) == "rate 0.1, 0.2; keys a, b"
     assert tried(pairs[:3]) == "rate 0.1, keys a / rate 0.1, keys b / rate 0.2, keys a"
     assert tried([pairs[0], {"rate": 0.3}]) == "rate 0.1, keys a / rate 0.3"
+
+
+# How light an agent is: before and after.
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("light")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "limits", "target", "met"),
+    [
+        (4.0, 0.7, {"most": 0.8, "most_ratio": 0.2}, "≤ 0.8 s, ≤ 0.2 × before", True),
+        (4.0, 0.9, {"most": 0.8, "most_ratio": 0.25}, "≤ 0.8 s, ≤ 0.25 × before", False),
+        (3.0, 0.7, {"most": 0.8, "most_ratio": 0.2}, "≤ 0.8 s, ≤ 0.2 × before", False),
+        (50.0, 75.0, {"least_ratio": 1.5}, "≥ 1.5 × before", True),
+        (50.0, 74.0, {"least_ratio": 1.5}, "≥ 1.5 × before", False),
+        (1.0, 9.0, {}, "–", True),
+    ],
+)
+def test_a_target_is_met_only_if_all_its_limits_hold(
+    light: Any, before: float, after: float, limits: dict[str, float], target: str, met: bool
+) -> None:
+    row = light.Row("work", "s", before, after, **limits)
+    assert (row.target, row.met, row.ratio) == (target, met, after / before)
+
+
+def test_the_peak_of_a_command_is_its_own_and_not_that_of_its_caller(light: Any, tmp_path: Path) -> None:
+    """The system counts the process that starts another, which here holds more than the command needs."""
+    ours = light._after(tmp_path)
+    ballast = bytearray(os.urandom(2**20) * 300)
+    peak = ours.probe("command", "--version")["peak_mb"]
+    assert 10 < peak < 150
+    assert len(ballast) / 1e6 > 300
+
+
+def test_an_installation_is_named_by_its_folder_or_its_command(light: Any, tmp_path: Path) -> None:
+    assert light._before(Path(sys.prefix), tmp_path).python == Path(sys.prefix) / "bin" / "python"
+    assert light._before(Path(sys.prefix) / "bin" / "skillmesh", tmp_path).python.parent.name == "bin"
+    with pytest.raises(SystemExit, match="is no installation; expected the folder of a virtual environment"):
+        light._before(tmp_path, tmp_path)
+    assert light._before(None, tmp_path).environment["SKILLMESH_ENGINE"] == "torch"

@@ -140,7 +140,7 @@ def test_sharing_over_the_mesh_gives_the_same_answers(plan: Plan, here: Record, 
         "task_found_accuracy",
         "final_accuracy",
         "strict_accuracy",
-        "known_unknown",
+        "known_unanswered",
         "lifelong",
     )
     assert {name: found.results[name] for name in same} == {name: here.results[name] for name in same}

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from running import LEARNED, Ran
 
-from skillmesh.backbone import network
+from skillmesh.backbone import torch_network
 from skillmesh.cli import show
 from skillmesh.core import Core
 from skillmesh.errors import SkillmeshError
@@ -88,7 +88,7 @@ def test_every_step_equals_the_answers_of_an_agent_with_these_tasks(
             assert (task.final, task.strict, task.unknown) == (
                 asked.final_accuracy,
                 asked.strict_accuracy,
-                asked.known_unknown,
+                asked.known_unanswered,
             )
 
 
@@ -208,7 +208,7 @@ def test_another_order_of_the_same_tasks_is_refused(plan: Plan, made: Record):
 
 @pytest.mark.long
 def test_a_run_that_cannot_start_leaves_no_files(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(network, "best_device", lambda: "cpu")
+    monkeypatch.setattr(torch_network, "best_torch_device", lambda: "cpu")
     naive = replace(plan, out=tmp_path / "run", agents=1, method=Naive("naive"), bound=False, device="cuda:99")
     refused = partial(pytest.raises, SkillmeshError, match=r"'cuda:99' cannot be used .*; expected cpu$")
     with refused():

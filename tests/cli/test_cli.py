@@ -18,8 +18,9 @@ from PIL import Image
 from running import LEARNED, Ran, failed
 
 from skillmesh import __version__
-from skillmesh.cli import show
+from skillmesh.cli import COMMANDS, show
 from skillmesh.core import Core
+from skillmesh.data.views import VIEWS
 
 Command = Callable[..., Ran]
 
@@ -109,6 +110,10 @@ class TestInit:
     def test_impossible_settings_give_a_one_line_error(self, command: Command, tmp_path: Path):
         failed(command("init", "--home", tmp_path / "a", "--variance-floor", 1e9), "variance_floor")
         failed(command("init", "--home", tmp_path / "a", "--name", "x" * 99), "name")
+        assert not (tmp_path / "a/agent.json").exists()
+
+    @pytest.mark.torch
+    def test_a_backbone_without_a_calibration_gives_a_one_line_error(self, command: Command, tmp_path: Path):
         failed(command("init", "--home", tmp_path / "a", "--backbone", "resnet18"), "calibrate FOLDER_OF_TASKS")
         assert not (tmp_path / "a/agent.json").exists()
 
@@ -230,11 +235,12 @@ KEYS = {
         "task_found_accuracy",
         "final_accuracy",
         "strict_accuracy",
+        "known_unanswered",
         "known_unknown",
         "module_bytes",
     ),
     *("anchor_bytes", "learn_seconds", "answer_seconds", "confidence_error", "tasks", "hidden", "settings"),
-    *("unknown_threshold", "task_temperature", "provenance"),
+    *("unknown_threshold", "task_temperature", "provenance", "intervals"),
 }
 
 
@@ -244,6 +250,27 @@ class TestEval:
         for name in ("dice", "latin", "greek"):
             shutil.copytree(tiny_tasks / name, tmp_path / "tasks" / name)
         return tmp_path / "tasks"
+
+    def test_views_are_measured_of_an_agent_that_learned_from_views(self, command: Command, folders: Path):
+        ran = command("eval", folders / "dice", "--views", "--learn-views", "1", "--json")
+        assert ran.json["settings"]["learn_views"] == 1
+        assert [row["view"] for row in ran.json["views"]] == ["original", *VIEWS]
+        assert command("eval", folders / "dice", "--json").json["settings"]["learn_views"] == 0.34
+        ran = command("eval", folders / "dice", folders / "latin", "--views")
+        assert "views of the test images" in ran.out
+        assert "rotated 10°" in ran.out
+        failed(command("eval", folders, "--no-learn", "--learn-views", "1"), "leave out --learn-views")
+
+    def test_learn_takes_views(self, command: Command, folders: Path, home: Path):
+        ran = command("learn", folders / "dice", "--name", "viewed", "--views", "1", "--json", "--home", home)
+        assert (ran.json["views"], ran.json["format"]) == (1, 3)
+        for words, views in (((), 0.34), (("--views", "0"), None)):
+            ran = command("learn", folders / "dice", "--replace", *words, "--json", "--home", home)
+            assert ran.json["views"] == views
+        failed(command("learn", folders / "dice", "--name", "x", "--views", "1.5", "--home", home), "whole number")
+        failed(
+            command("learn", folders / "dice", "--continue", "viewed", "--views", "1", "--home", home), "--views"
+        )
 
     def test_learns_all_tasks_and_writes_the_documented_json(
         self, command: Command, folders: Path, tmp_path: Path
@@ -271,18 +298,22 @@ class TestEval:
         report = ran.json
         assert [t["task"] for t in report["tasks"]] == sorted(LEARNED)
         assert [h["task"] for h in report["hidden"]] == ["snowflakes"]
-        assert report.keys() >= KEYS | {"hidden_unknown", "unknown_auroc"}
+        assert report.keys() >= KEYS | {"hidden_unanswered", "hidden_unknown", "unknown_auroc"}
+        assert report.keys() >= {"mixed_confidence_error", "hidden_confidence"}
         assert sorted((home / "bank").iterdir()) == before
         table = command("--home", home, "eval", tiny_tasks, "--no-learn").out
         assert "snowflakes (never learned)" in table
+        stated = f"{100 * report['mixed_confidence_error']:.1f} %"
+        assert f"if half of all images are of tasks never learned, by {stated}\n" in table
 
     def test_with_only_tasks_that_were_never_learned(self, command: Command, taught: Core, demo_tasks: Path):
         words = ("eval", demo_tasks / "snowflakes", "--no-learn", "--home", taught.home)
         ran = command(*words, "--json")
         assert ran.json["final_accuracy"] is None
-        assert ran.json["hidden_unknown"] > 0
+        assert ran.json["hidden_unanswered"] >= ran.json["hidden_unknown"] > 0
         assert "snowflakes (never learned)" in command(*words).out
 
+    @pytest.mark.sklearn
     def test_json_is_valid_without_probes(self, command: Command, folders: Path, tmp_path: Path):
         for task in folders.iterdir():
             shutil.rmtree(task / "val")
@@ -302,6 +333,7 @@ class TestEval:
         failed(command("eval", folders, "--out", tmp_path / "no/out.json"), "no folder")
 
 
+@pytest.mark.torch
 class TestBackbones:
     def test_another_backbone_can_be_calibrated_and_used(
         self, command: Command, tiny_tasks, tmp_path, small_network, photo
@@ -371,12 +403,46 @@ def test_interrupting_long_work_says_how_to_resume(capsys: pytest.CaptureFixture
     assert "kept in runs/si; run the same command again to resume" in capsys.readouterr().err
 
 
+CALLED = """
+import sys
+from skillmesh.cli import app, load_commands
+import typer.main
+load_commands(sys.argv[1:])
+print(*typer.main.get_command(app).commands)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        (["ask", "learn"], "ask"),
+        (["--home", "learn", "ask", "photo.jpg"], "ask"),
+        (["--home=learn", "import", "x.skill"], "tasks"),
+        (["trust", "add", "ask"], "trust"),
+        (["no-such-command", "ask"], None),
+        (["--home"], None),
+        (["--help"], None),
+        (["init"], None),
+        ([], None),
+    ],
+)
+def test_only_the_module_of_the_typed_command_is_imported(words: list[str], module: str | None):
+    ran = subprocess.run([sys.executable, "-c", CALLED, *words], capture_output=True, text=True, check=True)
+    every = {"init", *(name for names in COMMANDS.values() for name in names)}
+    loaded = set(ran.stdout.split())
+    if module is None:
+        assert loaded == every
+    else:
+        assert {"init", *COMMANDS[module]} <= loaded < every
+
+
 MISSING = """
+import importlib.metadata
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from skillmesh import cli
 points = EntryPoints([EntryPoint("challenge", sys.argv.pop(1), cli.ADDED)])
-cli.entry_points = points.select
+importlib.metadata.entry_points = points.select
 cli.main()
 """
 

@@ -89,6 +89,7 @@ class TestLearn:
         assert [check["kind"] for check in facts["checks"]] == ["same-name", "twins-across-splits"]
         assert len(facts["checks"][1]["files"]) == 5
 
+    @pytest.mark.torch
     def test_adapt_is_the_only_name_of_the_option(self, command: Command, tiny_tasks: Path, tmp_path: Path):
         ran = command("learn", tiny_tasks / "dice", "--adapt", "auto", "--home", tmp_path / "a")
         assert ran.code == 0
@@ -101,8 +102,8 @@ class TestLearn:
     ):
         """A head that always answers the first class is right on one training image of seven."""
 
-        def first_always(*arguments: Any) -> Fit:
-            fit = fit_head(*arguments)
+        def first_always(*arguments: Any, **options: Any) -> Fit:
+            fit = fit_head(*arguments, **options)
             first = np.eye(1, len(fit.before.bias), dtype=np.float32)[0]
             return replace(fit, before=Head(0 * fit.before.weight, first))
 
@@ -180,8 +181,11 @@ class TestEval:
         monkeypatch.setattr(show.console, "_width", 200)
         ran = command("eval", mixed_up)
         head = ran.out.splitlines()[0]
-        assert "\tfinal\tfinal*\tunknown\t" in head
-        assert 'final*: like final, but an answer "unknown" counts as wrong' in ran.out
+        assert "\tfinal\tfinal*\tnot answered\t" in head
+        assert (
+            "final*: like final, but an image that is not answered (unknown or not sure) counts as wrong"
+            in ran.out
+        )
 
     def test_json_goes_to_standard_output_and_out_to_a_file(
         self, command: Command, tiny_tasks: Path, tmp_path: Path

@@ -274,6 +274,7 @@ ALLOWED = {
     "skillmesh_challenge/resident.py: forget_peak": "a switch of the kernel",
     "skillmesh_challenge/stage.py: Stage.log": "a log is added to",
     "skillmesh_challenge/studies/macs.py: random_network": "into a temporary folder of its own",
+    "skillmesh/cli/renew.py: _Places.swap": "homes are renamed as a whole, and files of others moved back",
     "skillmesh/cli/answers.py: _as_file": "into a temporary folder of its own",
     "skillmesh/data/demo/catalogue.py: _write_task": "a new folder is renamed as a whole",
     "skillmesh/store/ledger.py: _connect": "a database; `Ledger` makes its file by `write_whole`",

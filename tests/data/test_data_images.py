@@ -307,3 +307,43 @@ def test_rgb_images_are_not_copied() -> None:
     """A photo of 50 megapixels would be in memory twice."""
     image = scene()
     assert images.to_rgb(image) is image
+
+
+class TestLargeJpegs:
+    """Decoded at the smallest size that is at least twice the network's (benchmarks/reduced.py measures why)."""
+
+    def decoded(self, data: bytes, step: int) -> NDArray[np.uint8]:
+        """Decode with plain Pillow at 1/`step` of the size."""
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.size[0] % step == 0
+            image.draft(None, (image.width // step, image.height // step))
+            return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BICUBIC))
+
+    @pytest.mark.parametrize(
+        ("width", "height", "step"),
+        [(256, 120, 1), (256, 128, 2), (256, 248, 2), (256, 256, 4), (504, 504, 4), (512, 512, 8), (4096, 512, 8)],
+    )
+    def test_the_size_depends_on_the_shorter_side(self, width: int, height: int, step: int) -> None:
+        pixels = np.random.default_rng(0).integers(256, size=(height, width, 3), dtype=np.uint8)
+        data = encoded(Image.fromarray(pixels), "JPEG", quality=90)
+        assert (self.decoded(data, step) != self.decoded(data, 2 if step != 2 else 1)).any()  # would show
+        np.testing.assert_array_equal(decode(data, SIZE), self.decoded(data, step))
+        costs = ordinary(data, "jpeg", SIZE)
+        assert costs is not None
+        assert costs.memory == 12 * (width // step + 1) * (height // step + 1)
+
+    @pytest.mark.parametrize("orientation", STORED_AS)
+    @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+    @pytest.mark.parametrize("progressive", [False, True])
+    def test_a_reduced_image_looks_like_the_whole_one(
+        self, orientation: int, mode: str, progressive: bool
+    ) -> None:
+        large = scene(640, 512)
+        turn = STORED_AS[orientation]
+        stored = large if turn is None else large.transpose(turn)
+        exif = Image.Exif()
+        exif[EXIF_ORIENTATION] = orientation
+        options = {"exif": exif, "quality": 95, "progressive": progressive}
+        expected = np.asarray(large.convert(mode).convert("RGB").resize((SIZE, SIZE), Image.Resampling.BICUBIC))
+        found = decode(encoded(stored.convert(mode), "JPEG", **options), SIZE)
+        assert np.abs(found.astype(int) - expected).max() <= 6

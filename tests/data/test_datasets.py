@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import io
 import subprocess
 import sys
@@ -12,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,7 +243,8 @@ def test_classes_without_images_are_left_out_with_a_note():
 
 
 def test_the_module_equals_that_of_the_folder(folder: Path, new_agent: Callable[..., Core]):
-    plain, _ = new_agent().learn(folder)
+    """Without views: these are drawn by an image's bytes, which are others once it is decoded."""
+    plain, _ = new_agent().learn(folder, views=0)
     given_as = {
         "ImageFolder": image_folder(folder),
         "map": DATASETS["map"](),
@@ -249,7 +253,7 @@ def test_the_module_equals_that_of_the_folder(folder: Path, new_agent: Callable[
     }
     for dataset in given_as.values():
         with task_of(dataset, name="animals") as task:
-            module, lesson = new_agent().learn(task)
+            module, lesson = new_agent().learn(task, views=0)
         assert not lesson.unreadable
         assert module.card.classes == plain.card.classes
         assert module.card.counts == plain.card.counts

@@ -60,8 +60,8 @@ def test_a_higher_threshold_never_corrects_more(answers: list[ForcedAnswers]) ->
 
 
 def test_without_correction_the_figures_are_those_of_the_evaluation(taught: Core, demo_tasks: Path) -> None:
-    result = evaluate(taught, [demo_tasks / name for name in LEARNED], learn=False, keep_said=True)
-    figures = corrective(result.said, Letters())
+    result = evaluate(taught, [demo_tasks / name for name in LEARNED], learn=False, keep_forced=True)
+    figures = corrective(result.forced, Letters())
     assert figures["final_accuracy"] == pytest.approx(result.summary()["final_accuracy"], abs=1e-6)
     assert figures["tasks"] == pytest.approx({t.task: t.final_accuracy for t in result.tasks}, abs=1e-6)
     assert figures["support"]["alone"]["confidence_error"] == pytest.approx(result.confidence_error(), abs=1e-5)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from running import LEARNED
 
@@ -17,7 +19,7 @@ from skillmesh.data.demo import HIDDEN, write_demo_tasks
 from skillmesh.data.demo import LEARNED as DRAWN
 from skillmesh.data.inputs import as_image
 from skillmesh.errors import AmbiguousTaskError, DataError, UnknownTaskError
-from skillmesh.evaluation.evaluate import Evaluation, evaluate, open_measured
+from skillmesh.evaluation.evaluate import Evaluation, HiddenResult, auroc, evaluate, interval, open_measured
 
 NewAgent = Callable[..., Core]
 
@@ -50,26 +52,64 @@ def test_figures_equal_those_of_single_predictions(taught: Core, new_agent, resu
         task_given = [specialist.answer(path).best.label for path in paths]
         right_task = np.array([a.best.task == figures.task for a in answers])
         final = right_task & np.array([a.best.label == t for a, t in zip(answers, truth, strict=True)])
-        unknown = np.array([a.unknown for a in answers])
+        unanswered = np.array([a.label is None for a in answers])
         assert figures.test_images == len(paths)
         assert figures.classes == len(set(truth))
         assert figures.task_given_accuracy == np.mean([a == t for a, t in zip(task_given, truth, strict=True)])
         assert figures.task_found_accuracy == right_task.mean()
         assert figures.final_accuracy == final.mean()
-        assert figures.known_unknown == unknown.mean()
-        assert figures.strict_accuracy == (final & ~unknown).mean()
+        assert figures.known_unanswered == unanswered.mean()
+        assert figures.known_unknown == np.mean([a.unknown for a in answers])
+        assert figures.strict_accuracy == (final & ~unanswered).mean()
         assert sum(figures.confusions.values()) == np.sum(~right_task)
         assert figures.module_bytes == (tmp_path / "one.skill").stat().st_size
     (hidden,) = result.hidden
     snow = [taught.answer(path) for path in sorted((demo_tasks / "snowflakes/test").glob("*/*"))]
     assert (hidden.task, hidden.test_images) == ("snowflakes", len(snow))
     assert hidden.unknown == np.mean([a.unknown for a in snow])
+    assert hidden.unanswered == np.mean([a.label is None for a in snow])
 
 
 def test_stated_confidence_equals_that_of_the_answers(taught: Core, result: Evaluation, demo_tasks: Path):
     answers = taught.answer(sorted((demo_tasks / "shapes/test").glob("*/*")))
     index = [t.task for t in result.tasks].index("shapes")
-    assert np.allclose(result.confidence[index][0], [a.confidence for a in answers], atol=1e-5)
+    assert np.allclose(result.stated[index][0], [a.confidence for a in answers], atol=1e-5)
+    given_that_known = [a.confidence / a.known for a in answers]
+    assert np.allclose(result.confidence[index][0], given_that_known, atol=1e-5)
+    assert np.array_equal(result.confidence[index][1], result.stated[index][1])
+    (stated,) = result.stated_hidden
+    snow = taught.answer(sorted((demo_tasks / "snowflakes/test").glob("*/*")))
+    assert np.allclose(stated, [a.confidence for a in snow], atol=1e-5)
+    (answered,) = result.answered_hidden
+    assert np.allclose(answered, [a.confidence for a in snow if a.label], atol=1e-5)
+
+
+def test_images_that_are_not_sure_count_as_not_answered(
+    taught: Core, demo_tasks: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mapper = taught.mapper()[1]
+    monkeypatch.setattr(mapper, "threshold", 0.8 * mapper.threshold)
+    result = evaluate(taught, [demo_tasks / name for name in ("dice", "latin", "snowflakes")], learn=False)
+    figures = {t.task: (t.known_unanswered, t.known_unknown) for t in result.tasks}
+    figures |= {h.task: (h.unanswered, h.unknown) for h in result.hidden}
+    for task, (unanswered, unknown) in figures.items():
+        answers = taught.answer(sorted((demo_tasks / task / "test").glob("*/*")))
+        assert unknown == np.mean([a.unknown for a in answers])
+        assert unanswered == np.mean([a.unknown or a.unsure for a in answers])
+    assert all(figures[task][0] > figures[task][1] + 0.1 for task in ("dice", "latin"))
+    for t in result.tasks:
+        assert t.strict_accuracy <= 1 - t.known_unanswered + 1e-9
+
+
+def test_images_that_are_not_sure_count_as_not_answered_where_none_is_unknown(
+    taught: Core, demo_tasks: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(taught.mapper()[1], "_odds", (50.0, 1.0))
+    result = evaluate(taught, [demo_tasks / name for name in ("dice", "snowflakes")], learn=False)
+    (known,), (hidden,), (answered,) = result.tasks, result.hidden, result.answered_hidden
+    assert (known.known_unknown, hidden.unknown) == (0, 0)
+    assert hidden.unanswered > 0.8
+    assert len(answered) == round((1 - hidden.unanswered) * hidden.test_images)
 
 
 def test_stricter_figures_are_never_higher(result: Evaluation):
@@ -86,11 +126,15 @@ def test_the_summary_averages_over_tasks(result: Evaluation):
         "task_found_accuracy",
         "final_accuracy",
         "strict_accuracy",
+        "known_unanswered",
         "known_unknown",
     ):
         assert summary[key] == pytest.approx(np.mean([getattr(t, key) for t in result.tasks]), abs=1e-6)
     assert summary["module_bytes"] == np.mean([t.module_bytes for t in result.tasks])
     assert summary["unknown_auroc"] > 0.8
+    (hidden,) = result.hidden
+    assert summary["hidden_unanswered"] == pytest.approx(hidden.unanswered, abs=1e-6)
+    assert summary["hidden_unknown"] == pytest.approx(hidden.unknown, abs=1e-6)
     assert [t["task"] for t in summary["tasks"]] == list(LEARNED)
 
 
@@ -237,6 +281,16 @@ def test_an_agent_without_tasks_cannot_be_measured(new_agent: NewAgent, tiny_tas
             evaluate(new_agent(), [tiny_tasks / "dice"], **options)
 
 
+@pytest.mark.sklearn
+@given(*[st.lists(st.integers(-3, 3) | st.floats(-1e6, 1e6), min_size=1, max_size=30)] * 2)
+def test_auroc_is_that_of_scikit_learn(low: list[float], high: list[float]):
+    from sklearn.metrics import roc_auc_score
+
+    truth = np.repeat([0, 1], [len(low), len(high)])
+    expected = roc_auc_score(truth, np.array([*low, *high], float))
+    assert auroc(np.array(low, float), np.array(high, float)) == pytest.approx(expected, abs=1e-12)
+
+
 def test_auroc_of_a_made_up_case():
     known, hidden = np.array([1, 2, 3], np.float32), np.array([3, 4], np.float32)
     evaluation = Evaluation(novelty_known=[known[:1], known[1:]], novelty_hidden=[hidden])
@@ -252,7 +306,44 @@ def test_confidence_error_of_a_made_up_case():
     assert Evaluation().summary()["final_accuracy"] is None
 
 
+def test_mixed_confidence_error_of_a_made_up_case():
+    """Half of the weight is on hidden tasks, whose answers are wrong; each task counts the same on its side."""
+    known = [
+        (np.array([0.9], np.float32), np.array([True])),
+        (np.array([0.9, 0.9], np.float32), np.array([False, True])),
+    ]
+    hidden = [np.array(values, np.float32) for values in ([0.9], [0.1, 0.1, 0.1], [0.1])]
+    # Of the weight, 1/2 and 1/6 are at 0.9, and 3/4 of the half is right; 2/6 are at 0.1.
+    expected = abs((1 / 2 + 1 / 6) * 0.9 - 3 / 8) + 2 / 6 * 0.1
+    evaluation = Evaluation(stated=known, stated_hidden=hidden)
+    assert evaluation.mixed_confidence_error() == pytest.approx(expected, abs=1e-6)
+    assert Evaluation(stated=known).mixed_confidence_error() is None
+    assert Evaluation(stated_hidden=hidden).mixed_confidence_error() is None
+
+
+def test_hidden_confidence_is_that_of_the_hidden_images_that_are_answered():
+    hidden = [HiddenResult("a", 2, 0.5, 0.5), HiddenResult("b", 1, 0, 0), HiddenResult("c", 1, 1, 0)]
+    stated = [np.array(values, np.float32) for values in ([0.25, 0.5], [1.0], [0.75])]
+    answered = [np.array(values, np.float32) for values in ([0.25], [1.0], [])]
+    summary = Evaluation(hidden=hidden, stated_hidden=stated, answered_hidden=answered).summary()
+    assert summary["hidden_confidence"] == (0.25 + 1.0) / 2
+    assert summary["hidden_unanswered"] == 0.5
+    assert summary["hidden_unknown"] == pytest.approx(1 / 6, abs=1e-6)
+    none = Evaluation(hidden=hidden[2:], stated_hidden=stated[2:], answered_hidden=answered[2:]).summary()
+    assert none["hidden_confidence"] is None
+
+
+def test_intervals_hold_the_mean_of_new_tasks_as_often_as_they_say():
+    rng, true = np.random.default_rng(3), 4 / 5
+    found = [interval(rng.beta(4, 1, 40), seed) for seed in range(200)]
+    inside = np.mean([low <= true <= high for low, high in found])
+    assert 0.9 <= inside <= 0.98
+    assert interval([0.5] * 10) == (0.5, 0.5)
+    assert interval([0.5] * 9) is None
+
+
 @pytest.mark.slow
+@pytest.mark.sklearn
 def test_a_weak_mapper_shows_on_the_drawn_tasks(new_agent: NewAgent, tmp_path: Path):
     folders = write_demo_tasks(tmp_path, train=12, val=4, test=6, names=[*DRAWN, *HIDDEN])
     weak = evaluate(new_agent(anchor="gmmc", representation="features"), folders, hide=HIDDEN).summary()

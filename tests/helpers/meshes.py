@@ -41,6 +41,10 @@ def free_port() -> int:
 
 _ports = itertools.count(random.randrange(4_000))
 
+_engines = itertools.cycle(("onnx", "torch"))
+MIXED = os.environ.get("SKILLMESH_TEST_ENGINES") == "mixed"
+"""Whether nodes run on ONNX Runtime and on PyTorch in turn, in every test of the mesh."""
+
 
 def eventually(what: Callable[[], Any], seconds: float = PATIENCE, why: str = "", every: float = 0.1) -> Any:
     """Wait until `what` is true and return it; fail with its last value."""
@@ -63,11 +67,14 @@ class Node:
     namespace: str | None = None
     under: Sequence[str] = ()
     """A command that runs the node, such as `env` or one with a wrong clock."""
+    engine: str | None = None
+    """`onnx` or `torch`; by default the one that fits."""
     process: subprocess.Popen[bytes] | None = None
     log: Path = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = self.home / "serve.log"
+        self.engine = self.engine or (next(_engines) if MIXED else None)
 
     @property
     def name(self) -> str:
@@ -80,7 +87,7 @@ class Node:
                 [*prefix, *self.under, *SKILLMESH, "serve", "--verbose", "--home", str(self.home), *self.options],
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=environment() | ({"SKILLMESH_ENGINE": self.engine} if self.engine else {}),
             )
         if wait:
             eventually(self.runs, why=f"{self.name} starts")
@@ -309,3 +316,23 @@ def answers(node: Node, images: Sequence[Path], named: bool = False) -> list[dic
     """Return a running node's exact answers for images; with the teachers, if `named`."""
     found = call(node.home, "ask", timeout=None, images=[str(path) for path in images])["answers"]
     return json.loads(json.dumps(found if named else [Answer.from_dict(answer).shared() for answer in found]))
+
+
+def same_answers(nodes: Sequence[Node], images: Sequence[Path]) -> bool:
+    """Return whether nodes answer the same: bit-identical within an engine, but for rounding between engines."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for node in nodes:
+        given = answers(node, images)
+        if json.dumps(found.setdefault(node.engine or "onnx", given)) != json.dumps(given):
+            return False
+    first, *others = found.values()
+    return all(_nearly(one, other) for given in others for one, other in zip(first, given, strict=True))
+
+
+def _nearly(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    (best, *_), (same, *_) = one["guesses"], other["guesses"]
+    return (
+        (one["unknown"], one["unsure"]) == (other["unknown"], other["unsure"])
+        and (best["task"], best["label"]) == (same["task"], same["label"])
+        and abs(best["confidence"] - same["confidence"]) <= 0.02
+    )

@@ -23,7 +23,7 @@ from skillmesh.learning.adaptation import BLOCK, MAX_BYTES, Biases
 from skillmesh.learning.head import Fit, Head, fit_head
 from skillmesh.learning.trial import _better, _largest
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.torch]
 
 LITE0, XCEPTION = 21_008, 50_312
 
@@ -116,13 +116,15 @@ def test_auto_keeps_an_adaptation_only_if_it_is_better_on_validation_images(
     new_agent: Callable[..., Core], tiny_tasks: Path, monkeypatch: pytest.MonkeyPatch, better: bool
 ):
     monkeypatch.setattr(trial, "_better", lambda *_: better)
-    monkeypatch.setattr("skillmesh.learning.lesson.fit_head", lambda *args: replace(fit_head(*args), accuracy=0.5))
+    fit = lambda *args, **more: replace(fit_head(*args, **more), accuracy=0.5)  # noqa: E731
+    monkeypatch.setattr("skillmesh.learning.lesson.fit_head", fit)
     agent = new_agent()
-    plain, _ = agent.learn(tiny_tasks / "shapes")
+    plain, _ = agent.learn(tiny_tasks / "shapes", views=0)  # an adaptation allows no views
     tried, _ = agent.learn(
         tiny_tasks / "shapes", adaptation=Adaptation(mode="auto", layers="last-2"), replace=True
     )
     assert (tried.card.biases is not None) is better
+    assert tried.card.views is None
     assert tried.card.trial.endswith("; kept" if better else "; not kept")
     same = all(np.array_equal(tried.tensors[name], tensor) for name, tensor in plain.tensors.items())
     assert same is not better

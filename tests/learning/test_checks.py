@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from skillmesh.backbone.backbone import Backbone
 from skillmesh.common.choices import Adaptation
 from skillmesh.common.text import some
 from skillmesh.core import Core
 from skillmesh.data.folder import open_task
 from skillmesh.data.images import MIN_SIDE, UnreadableImageError, decode, pixel_hash
+from skillmesh.data.inputs import as_image
 from skillmesh.errors import DataError
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.learning import examine
@@ -221,6 +223,29 @@ class TestNearTwins:
         monkeypatch.setattr(examine, "BLOCK", 7)
         assert examine.find_twins(parts, task.classes, taught.backbone) == whole
 
+    def test_copies_are_found_alike_whether_descriptors_were_cached_or_not(self, tmp_path: Path, demo_tasks: Path):
+        task = open_task(demo_tasks / "latin")
+        folder = tmp_path / "cache"
+        found = []
+        for _ in range(2):  # the second time nothing is decoded for a pass
+            backbone = Backbone.load(cache_folder=folder)
+            described = {
+                name: backbone.describe(split.files, thumbnails=True) for name, split in task.splits.items()
+            }
+            kept = {each is not None for part in described.values() for each in part.thumbnails}
+            parts = [
+                Part.of(name, split.files, split.labels, described[name]) for name, split in task.splits.items()
+            ]
+            copies = []
+            for number, file in enumerate(parts[0].images[:5]):
+                saved_again(demo_tasks / "latin" / file.name, tmp_path / f"{number}.jpg")
+                copies.append(as_image(tmp_path / f"{number}.jpg"))
+            parts.append(Part.of("test", copies, parts[0].labels[:5], backbone.describe(copies, thumbnails=True)))
+            found.append((kept, examine.find_twins(parts, task.classes, backbone)))
+        assert [kept for kept, _ in found] == [{True}, {False}]
+        assert found[0][1] == found[1][1]
+        assert sum(map(len, found[0][1].across_splits.values())) >= 5
+
     def test_demo_tasks_have_no_near_twins(self, taught: Core, demo_tasks: Path):
         for folder in sorted(demo_tasks.iterdir()):
             task = open_task(folder)
@@ -237,6 +262,7 @@ class TestNearTwins:
         assert described.keys[0] == described.keys[3]
 
 
+@pytest.mark.torch
 def test_adaptation_is_refused_if_no_validation_image_is_left(
     new_agent: Callable[..., Core], tiny_tasks, tmp_path
 ):

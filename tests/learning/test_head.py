@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 from skillmesh.learning import head as head_module
 from skillmesh.learning.head import (
@@ -26,9 +25,12 @@ def blobs(seed: int, images: int, classes: int = 3, dim: int = 40, spread: float
     return (centres[labels] + spread * rng.standard_normal((images, dim))).astype(np.float32), labels
 
 
+@pytest.mark.sklearn
 @pytest.mark.parametrize("images", [15, 200])
 def test_path_reaches_the_optimum_that_scikit_learn_finds(images: int) -> None:
     """15 images are fitted through the Gram matrix, 200 directly."""
+    from sklearn.linear_model import LogisticRegression
+
     x, labels = blobs(0, images)
     x /= np.sqrt(np.square(x - x.mean(axis=0)).mean())
     ours = head_module.fit_path(x, labels, 3, [0.1])[0]

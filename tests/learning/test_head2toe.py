@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.backbone.network import Network
-from skillmesh.backbone.toes import Toes, choose_toes, toe_features
+from skillmesh.backbone.spec import Toes, choose_toes
+from skillmesh.backbone.toes import toe_features
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.data.images import Pixels
 from skillmesh.learning.head import Head, Labels, log_loss
 from skillmesh.learning.head2toe import fit_by_adam
@@ -23,22 +27,22 @@ CHANNELS = {path: [0, 5, 31] for path in LAYERS}
 
 
 @pytest.fixture(scope="module")
-def lite0() -> Network:
-    return Network("lite0", device="cpu")
+def lite0() -> TorchNetwork:
+    return TorchNetwork("lite0", device="cpu")
 
 
 @pytest.fixture(scope="module")
-def images(lite0: Network) -> Pixels:
+def images(lite0: TorchNetwork) -> Pixels:
     return np.random.default_rng(0).integers(256, size=(2, lite0.size, lite0.size, 3), dtype=np.uint8)
 
 
 @pytest.fixture(scope="module")
-def biases(lite0: Network) -> torch.Tensor:
-    return lite0.biases(0.1 * np.random.default_rng(1).standard_normal(len(lite0.base)))
+def added(lite0: TorchNetwork) -> Floats:
+    return 0.1 * np.random.default_rng(1).standard_normal(lite0.bias_count).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def maps(lite0: Network, images: Pixels, biases: torch.Tensor) -> dict[str, Floats]:
+def maps(lite0: TorchNetwork, images: Pixels, added: Floats) -> dict[str, Floats]:
     """Output of each of the layers, by path."""
     outputs: dict[str, Floats] = {}
 
@@ -46,13 +50,13 @@ def maps(lite0: Network, images: Pixels, biases: torch.Tensor) -> dict[str, Floa
         return lambda _layer, _inputs, output: outputs.update({path: output.numpy().copy()})
 
     hooks = [lite0.twin.model.get_submodule(path).register_forward_hook(keep(path)) for path in LAYERS]
-    lite0.forward(images, biases, recorded=False)
+    lite0.forward(images, added, recorded=False)
     for hook in hooks:
         hook.remove()
     return outputs
 
 
-def toes_in(network: Network, channels: dict[str, list[int]], grid: int) -> Toes:
+def toes_in(network: TorchNetwork, channels: dict[str, list[int]], grid: int) -> Toes:
     starts = {place.path: place.start for place in network.places}
     return Toes(np.array([starts[path] + i for path, chosen in channels.items() for i in chosen]), grid)
 
@@ -77,47 +81,47 @@ class TestChoosing:
         toes = choose_toes(np.ones(length), share)
         assert len(toes.channels) * toes.grid**2 <= 8192 < len(toes.channels) * (toes.grid + 1) ** 2
 
-    def test_one_percent_of_the_channels_of_lite0_is_pooled_to_six_by_six(self, lite0: Network):
-        toes = choose_toes(np.arange(len(lite0.base)))
+    def test_one_percent_of_the_channels_of_lite0_is_pooled_to_six_by_six(self, lite0: TorchNetwork):
+        toes = choose_toes(np.arange(lite0.bias_count))
         assert toes.grid == 6
-        assert np.array_equal(toes.channels, np.arange(len(lite0.base))[-210:])
+        assert np.array_equal(toes.channels, np.arange(lite0.bias_count)[-210:])
 
 
 class TestFeatures:
     def test_the_last_layer_of_the_biased_network_comes_first(
-        self, lite0: Network, images: Pixels, biases: torch.Tensor
+        self, lite0: TorchNetwork, images: Pixels, added: Floats
     ):
-        seen = toe_features(lite0, images, biases, toes_in(lite0, CHANNELS, grid=2))
+        seen = toe_features(lite0, images, added, toes_in(lite0, CHANNELS, grid=2))
         assert seen.dtype == np.float32
         assert seen.shape == (2, lite0.features + 12 * 2**2)
-        own, biased = (lite0.forward(images, b)[:, : lite0.features] for b in (None, biases))
+        own, biased = (lite0.forward(images, b)[:, : lite0.features] for b in (None, added))
         assert np.array_equal(seen[:, : lite0.features], biased)
         assert not np.allclose(biased, own, rtol=0.1)
 
     def test_a_grid_of_one_cell_gives_the_mean_of_each_channel(
-        self, lite0: Network, images: Pixels, biases: torch.Tensor, maps: dict[str, Floats]
+        self, lite0: TorchNetwork, images: Pixels, added: Floats, maps: dict[str, Floats]
     ):
-        seen = toe_features(lite0, images, biases, toes_in(lite0, CHANNELS, grid=1))
+        seen = toe_features(lite0, images, added, toes_in(lite0, CHANNELS, grid=1))
         means = [maps[path][:, chosen].mean(axis=(2, 3)) for path, chosen in CHANNELS.items()]
         np.testing.assert_allclose(seen[:, lite0.features :], np.hstack(means), rtol=1e-4, atol=1e-5)
 
     def test_a_fine_grid_keeps_positions(
-        self, lite0: Network, images: Pixels, biases: torch.Tensor, maps: dict[str, Floats]
+        self, lite0: TorchNetwork, images: Pixels, added: Floats, maps: dict[str, Floats]
     ):
-        seen = toe_features(lite0, images, biases, toes_in(lite0, {"conv_head": [7, 1000]}, grid=7))
+        seen = toe_features(lite0, images, added, toes_in(lite0, {"conv_head": [7, 1000]}, grid=7))
         expected = maps["conv_head"][:, [7, 1000]]
         assert expected.shape == (2, 2, 7, 7)
         np.testing.assert_allclose(seen[:, lite0.features :].reshape(expected.shape), expected, atol=1e-6)
 
-    def test_a_single_image_gives_the_same_features(self, lite0: Network, images: Pixels, biases: torch.Tensor):
+    def test_a_single_image_gives_the_same_features(self, lite0: TorchNetwork, images: Pixels, added: Floats):
         """A recorded pass would not call the hooks."""
         toes = toes_in(lite0, CHANNELS, grid=1)
-        both, alone = (toe_features(lite0, batch, biases, toes) for batch in (images, images[:1]))
+        both, alone = (toe_features(lite0, batch, added, toes) for batch in (images, images[:1]))
         np.testing.assert_allclose(alone[0], both[0], rtol=1e-2, atol=1e-2)
 
-    def test_no_hooks_stay_on_the_network(self, lite0: Network, images: Pixels, biases: torch.Tensor):
+    def test_no_hooks_stay_on_the_network(self, lite0: TorchNetwork, images: Pixels, added: Floats):
         before = [len(module._forward_hooks) for module in lite0.twin.model.modules()]
-        toe_features(lite0, images, biases, toes_in(lite0, CHANNELS, grid=1))
+        toe_features(lite0, images, added, toes_in(lite0, CHANNELS, grid=1))
         assert [len(module._forward_hooks) for module in lite0.twin.model.modules()] == before
 
 

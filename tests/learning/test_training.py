@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import hashlib
 import pickle
 from collections.abc import Callable
@@ -10,15 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from models import weights_hash
 
 from skillmesh.backbone.backbone import load_calibration
-from skillmesh.backbone.building import chosen
 from skillmesh.backbone.calibration import Calibration, Raw, represent
-from skillmesh.backbone.network import Network
+from skillmesh.backbone.spec import chosen
 from skillmesh.backbone.suffix import first_of, pass_costs
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.common.choices import Adaptation, Representation
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.data.folder import Split, open_task
@@ -38,8 +41,8 @@ PATTERN = replace(QUICK, epochs=6, rate=4.0, judged_from=0.0)
 
 
 @pytest.fixture(scope="module")
-def lite0() -> Network:
-    return Network("lite0", device="cpu")
+def lite0() -> TorchNetwork:
+    return TorchNetwork("lite0", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def calibration() -> Calibration:
 
 
 @pytest.fixture(scope="module")
-def space(lite0: Network, calibration: Calibration) -> Space:
+def space(lite0: TorchNetwork, calibration: Calibration) -> Space:
     return Space(calibration, "descriptor", False, lite0.device)
 
 
@@ -63,7 +66,7 @@ class Task(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def task(lite0: Network, calibration: Calibration, tmp_path_factory: pytest.TempPathFactory) -> Task:
+def task(lite0: TorchNetwork, calibration: Calibration, tmp_path_factory: pytest.TempPathFactory) -> Task:
     (folder,) = write_demo_tasks(tmp_path_factory.mktemp("tasks"), train=8, val=4, test=1, names=["dice"])
     train, val = (examples(open_task(folder).splits[part]) for part in ("train", "val"))
     seen = represent(lite0.forward(train.images[::8]), lite0.features, "descriptor", calibration)
@@ -92,30 +95,30 @@ def where(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(lite0: Network, space: Space, task: Task, where: str) -> Trained:
+def trained(lite0: TorchNetwork, space: Space, task: Task, where: str) -> Trained:
     return train_biases(lite0, space, (task.train, task.val), task.head, where, QUICK)
 
 
 class TestBiases:
     def test_training_lowers_the_validation_loss(
-        self, lite0: Network, calibration: Calibration, task: Task, trained: Trained
+        self, lite0: TorchNetwork, calibration: Calibration, task: Task, trained: Trained
     ):
-        raw = lite0.forward(task.val.images, lite0.biases(trained.values))
+        raw = lite0.forward(task.val.images, trained.values)
         loss = loss_of(trained.head, raw, task.val.labels, calibration)
         assert loss < 0.95 * task.start
         assert loss == pytest.approx(min(trained.losses), abs=1e-3)
         assert np.array_equal(trained.head.weight, task.head.weight)
 
-    def test_biases_outside_the_chosen_layers_are_zero(self, lite0: Network, where: str, trained: Trained):
+    def test_biases_outside_the_chosen_layers_are_zero(self, lite0: TorchNetwork, where: str, trained: Trained):
         layers = chosen(where, lite0.places)
-        inside = np.zeros(len(lite0.base), dtype=bool)
+        inside = np.zeros(lite0.bias_count, dtype=bool)
         for place in layers:
             inside[place.part] = True
             assert trained.values[place.part].any()
         assert not trained.values[~inside].any()
 
     def test_the_counted_cost_is_that_of_the_passes_run(
-        self, lite0: Network, task: Task, where: str, trained: Trained
+        self, lite0: TorchNetwork, task: Task, where: str, trained: Trained
     ):
         costs, first = pass_costs(lite0, SIZE), first_of(chosen(where, lite0.places), lite0.places)
         cut = {"all": 0, "last-half": 24, "blocks.5": 33}[where]
@@ -133,7 +136,9 @@ def symmetrical(given: Examples) -> Examples:
     return Examples(((given.images.astype(int) + mirrored) // 2).astype(np.uint8), given.labels)
 
 
-def test_mirroring_changes_the_training_unless_images_are_symmetrical(lite0: Network, space: Space, task: Task):
+def test_mirroring_changes_the_training_unless_images_are_symmetrical(
+    lite0: TorchNetwork, space: Space, task: Task
+):
     def values(train: Examples, where: str, flips: bool) -> np.ndarray:
         settings = replace(QUICK, epochs=1, flips=flips)
         return train_biases(lite0, space, (train, every(task.val, 4)), task.head, where, settings).values
@@ -146,7 +151,7 @@ def test_mirroring_changes_the_training_unless_images_are_symmetrical(lite0: Net
     assert np.array_equal(values(few, "last-half", True), values(few, "last-half", False))
 
 
-def test_training_changes_no_weight(lite0: Network, space: Space, task: Task):
+def test_training_changes_no_weight(lite0: TorchNetwork, space: Space, task: Task):
     before, described = weights_hash(lite0.model), lite0.forward(task.val.images)
     train_biases(lite0, space, (task.train, task.val), task.head, "all", replace(QUICK, epochs=1))
     train_pattern(lite0, space, (task.train, task.val), task.head, replace(PATTERN, epochs=1))
@@ -155,7 +160,9 @@ def test_training_changes_no_weight(lite0: Network, space: Space, task: Task):
     assert all(parameter.grad is None for parameter in lite0.model.parameters())
 
 
-def test_a_cold_head_is_trained_too_and_does_not_depend_on_the_given_one(lite0: Network, space: Space, task: Task):
+def test_a_cold_head_is_trained_too_and_does_not_depend_on_the_given_one(
+    lite0: TorchNetwork, space: Space, task: Task
+):
     cold = replace(QUICK, warm=False, head_rate=0.001, epochs=2)
     other = Head(task.head.weight + 1, task.head.bias)
     trained, again = (
@@ -167,14 +174,14 @@ def test_a_cold_head_is_trained_too_and_does_not_depend_on_the_given_one(lite0: 
 
 
 def test_training_stops_when_it_gets_worse_and_keeps_the_best(
-    lite0: Network, space: Space, calibration: Calibration, task: Task
+    lite0: TorchNetwork, space: Space, calibration: Calibration, task: Task
 ):
     wild = replace(QUICK, epochs=8, rate=0.3, patience=1, judged_from=0.0)
     trained = train_biases(lite0, space, (every(task.train, 2), task.val), task.head, "blocks.5", wild)
     *better, worse = trained.losses
     assert len(trained.losses) < wild.epochs
     assert worse > min(better) == better[-1]
-    raw = lite0.forward(task.val.images, lite0.biases(trained.values))
+    raw = lite0.forward(task.val.images, trained.values)
     assert loss_of(trained.head, raw, task.val.labels, calibration) == pytest.approx(better[-1], rel=1e-2)
 
 
@@ -183,7 +190,7 @@ KILLED = TrainingSettings(size=SIZE, batch=2, epochs=3, patience=9)
 
 @pytest.mark.parametrize("train", [train_biases, train_pattern])
 def test_a_killed_training_resumes_with_the_same_result(
-    lite0: Network, space: Space, task: Task, tmp_path: Path, train: Callable[..., Trained]
+    lite0: TorchNetwork, space: Space, task: Task, tmp_path: Path, train: Callable[..., Trained]
 ):
     parts, checkpoint, seen = (every(task.train, 4), every(task.val, 4)), tmp_path / "checkpoint", 0
 
@@ -223,7 +230,7 @@ class Trap:
 
 @pytest.mark.parametrize("how", ["empty", "cut off", "one byte", "a pickle", "a pickle with its hash"])
 def test_a_damaged_checkpoint_is_reported_and_training_starts_from_the_beginning(
-    lite0: Network, space: Space, task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+    lite0: TorchNetwork, space: Space, task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ):
     parts, checkpoint = (every(task.train, 2), every(task.val, 2)), tmp_path / "checkpoint"
 
@@ -294,7 +301,7 @@ CHANGES: dict[str, Callable[[Given], Given]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_the_checkpoint_of_another_training_is_ignored(
-    lite0: Network, calibration: Calibration, task: Task, tmp_path: Path, what: str
+    lite0: TorchNetwork, calibration: Calibration, task: Task, tmp_path: Path, what: str
 ):
     def run(given: Given, checkpoint: Path | None) -> tuple[Trained, int]:
         space, seen = Space(calibration, given.representation, False, lite0.device), []
@@ -332,7 +339,7 @@ class TestPattern:
         ]
 
     def test_trained_and_stored_patterns_lower_the_validation_loss(
-        self, lite0: Network, space: Space, calibration: Calibration, task: Task
+        self, lite0: TorchNetwork, space: Space, calibration: Calibration, task: Task
     ):
         trained = train_pattern(lite0, space, (task.train, task.val), task.head, PATTERN)
         assert trained.values.shape == (SIZE, SIZE, 3)
@@ -342,7 +349,9 @@ class TestPattern:
         loss = loss_of(trained.head, raw, task.val.labels, calibration)
         assert loss == pytest.approx(min(trained.losses), rel=0.05)
 
-    def test_the_gradient_reaches_the_pixels_and_its_cost_counts(self, lite0: Network, space: Space, task: Task):
+    def test_the_gradient_reaches_the_pixels_and_its_cost_counts(
+        self, lite0: TorchNetwork, space: Space, task: Task
+    ):
         one = replace(PATTERN, epochs=1)
         trained = train_pattern(lite0, space, (every(task.train, 4), every(task.val, 4)), task.head, one)
         assert trained.values.any()
@@ -352,14 +361,14 @@ class TestPattern:
 class TestSpace:
     @pytest.mark.parametrize("representation", ["features", "sqrt-features", "descriptor"])
     def test_it_equals_represent(
-        self, lite0: Network, calibration: Calibration, task: Task, representation: Representation
+        self, lite0: TorchNetwork, calibration: Calibration, task: Task, representation: Representation
     ):
         raw = lite0.forward(task.val.images)
         space = Space(calibration, representation, False, lite0.device)
         expected = represent(raw, lite0.features, representation, calibration)
         np.testing.assert_allclose(space(torch.tensor(raw).float()).numpy(), expected, atol=1e-3)
 
-    def test_a_compact_space_is_projected(self, lite0: Network, calibration: Calibration, task: Task):
+    def test_a_compact_space_is_projected(self, lite0: TorchNetwork, calibration: Calibration, task: Task):
         raw = lite0.forward(task.val.images)
         space = Space(calibration, "descriptor", True, lite0.device)
         expected = represent(raw, lite0.features, "descriptor", calibration, compact=True)
@@ -368,27 +377,27 @@ class TestSpace:
             space(torch.tensor(raw).float()).numpy(), expected, atol=1e-3 * np.abs(expected).max()
         )
 
-    def test_gradients_are_finite_where_features_are_zero(self, space: Space, lite0: Network):
+    def test_gradients_are_finite_where_features_are_zero(self, space: Space, lite0: TorchNetwork):
         raw = torch.zeros((2, lite0.width), requires_grad=True)
         space(raw).sum().backward()
         assert raw.grad.isfinite().all()
 
 
 class TestCosts:
-    def test_a_pass_of_lite0_costs_as_published(self, lite0: Network):
+    def test_a_pass_of_lite0_costs_as_published(self, lite0: TorchNetwork):
         assert pass_costs(lite0).forward == pytest.approx(0.384e9, rel=0.01)
 
-    def test_a_layer_costs_its_multiplications(self, lite0: Network):
+    def test_a_layer_costs_its_multiplications(self, lite0: TorchNetwork):
         stem, depthwise, *_, last = pass_costs(lite0).layers
         assert stem == 112 * 112 * 32 * (3 * 3 * 3)
         assert depthwise == 112 * 112 * 32 * (3 * 3)
         assert last == 7 * 7 * 1280 * 320
 
-    def test_a_backward_pass_costs_a_forward_pass_without_the_first_layer(self, lite0: Network):
+    def test_a_backward_pass_costs_a_forward_pass_without_the_first_layer(self, lite0: TorchNetwork):
         costs = pass_costs(lite0)
         assert costs.backward(first_of(lite0.places, lite0.places)) == costs.forward - costs.layers[0]
 
-    def test_fewer_layers_cost_less(self, lite0: Network):
+    def test_fewer_layers_cost_less(self, lite0: TorchNetwork):
         costs = pass_costs(lite0)
         first = [first_of(chosen(where, lite0.places), lite0.places) for where in ("all", "last-half", "last-1")]
         assert first == [0, 24, 48]
@@ -398,7 +407,7 @@ class TestCosts:
         assert costs.from_layer(0) == costs.forward
         assert costs.backward(48) == 0  # no layer follows
 
-    def test_half_the_width_costs_a_quarter(self, lite0: Network):
+    def test_half_the_width_costs_a_quarter(self, lite0: TorchNetwork):
         whole, half = (pass_costs(lite0, size).forward for size in (224, 112))
         assert half / whole == pytest.approx(0.25, abs=0.05)  # 7 × 7 places become 4 × 4
         assert pass_costs(lite0, 256).forward == 4 * pass_costs(lite0, 128).forward
@@ -422,7 +431,7 @@ def test_a_lesson_has_the_cost_of_learning(new_agent, tiny_tasks: Path, mapper: 
     _, plain = agent.learn(tiny_tasks / "shapes")
     _, again = agent.learn(tiny_tasks / "shapes", replace=True)
     assert plain.costs.spent.keys() == kinds
-    assert plain.costs.spent["forward"] == 8 * pass_costs(agent.backbone.network).forward  # 6 images and 2
+    assert plain.costs.spent["forward"] == 8 * pass_costs(agent.backbone.torch_network).forward  # 6 images and 2
     assert again.costs.spent == plain.costs.spent  # whether or not they were in the cache
     _, biased = agent.learn(tiny_tasks / "greek", adaptation=Adaptation(mode="always"))
     assert biased.costs.spent.keys() == kinds | {"backward"}

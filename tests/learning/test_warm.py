@@ -176,6 +176,7 @@ def test_folds_hold_back_every_image_once_and_no_class_entirely() -> None:
     assert all(set(labels[~part]) == {0, 1, 2} for part in parts)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_gradient_of_rows_equals_that_of_torch(norm) -> None:
     import torch
@@ -191,6 +192,7 @@ def test_the_gradient_of_rows_equals_that_of_torch(norm) -> None:
     np.testing.assert_allclose(normed(weight, norm), normalised.detach().numpy(), rtol=1e-5)
 
 
+@pytest.mark.torch
 def test_adam_equals_that_of_torch() -> None:
     import torch
 

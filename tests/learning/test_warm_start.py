@@ -20,7 +20,7 @@ from skillmesh.learning import rows as sources
 from skillmesh.learning.class_names import encoders
 from skillmesh.learning.class_names.encoders import Letters, name_encoder
 from skillmesh.learning.class_names.pairs import plain
-from skillmesh.learning.head import fit_head
+from skillmesh.learning.head import calibrate, fit_head
 from skillmesh.learning.rows import KnownClass, RowSource, has_seen, one_to_one
 from skillmesh.learning.warm_start import choose, fit_epochs, fit_from
 from skillmesh.module import Card, Module
@@ -83,6 +83,16 @@ def agent(taught: Core, new_agent: NewAgent, tmp_path: Path) -> Core:
 
 def right(agent: Core, module: Module, demo_tasks: Path) -> float:
     """Accuracy on the test images, the task given."""
+    logits, labels = answered(agent, module, demo_tasks)
+    return float(np.mean(logits.argmax(axis=1) == labels))
+
+
+def loss(agent: Core, module: Module, demo_tasks: Path) -> float:
+    """Mean log-loss on the test images at the best temperature: it tells heads apart that err equally often."""
+    return calibrate(*answered(agent, module, demo_tasks))[1]
+
+
+def answered(agent: Core, module: Module, demo_tasks: Path) -> tuple[np.ndarray, np.ndarray]:
     paths = sorted((demo_tasks / "dice" / "test").glob("*/*"))
     names = [name.lower() for name in module.card.classes]
     labels = np.array([names.index(path.parent.name) for path in paths])
@@ -90,7 +100,7 @@ def right(agent: Core, module: Module, demo_tasks: Path) -> float:
 
     described = agent.backbone.describe([as_image(path, i) for i, path in enumerate(paths)])
     x = agent.backbone.represent(described.raw, agent.config.representation, agent.config.compact)
-    return float(np.mean(agent.head(module).logits(x).argmax(axis=1) == labels))
+    return agent.head(module).logits(x), labels
 
 
 def same_tensors(one: Module, other: Module) -> bool:
@@ -175,9 +185,10 @@ class TestLearning:
         cold, lesson = agent.learn(parts["rest"], replace=True, warm_start=WarmStart(form=form, mode="never"))
         assert cold.card.warm_start.rows == cold.card.warm_start.sources == ()
         assert not lesson.notes
-        assert right(agent, warm, demo_tasks) > right(agent, cold, demo_tasks)
+        assert loss(agent, warm, demo_tasks) < loss(agent, cold, demo_tasks)
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("adaptation", "reason"),
@@ -195,6 +206,7 @@ def test_rows_of_adapted_heads_are_refused_with_a_note(new_agent, parts, tiny_ta
     assert same_tensors(module, agent.learn(parts["new"], replace=True, warm_start=WarmStart("never"))[0])
 
 
+@pytest.mark.torch
 def test_a_head_on_an_adapted_backbone_has_no_warm_start(agent, parts):
     plain, _ = agent.learn(parts["rest"])
     assert plain.card.warm_start is not None

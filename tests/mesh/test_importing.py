@@ -17,7 +17,9 @@ from notices import BOB, EVE, announced
 from skillmesh.core import Core
 from skillmesh.mesh.importing import Arrival, Importer, Importing
 from skillmesh.mesh.shelf import Partial, Shelf
+from skillmesh.module import Module
 from skillmesh.module.notice import announce
+from skillmesh.numerics.process import one_thread
 from skillmesh.vetting.quarantine import Held, Verdict
 
 
@@ -132,3 +134,35 @@ def test_a_fetched_file_is_stored_once_in_the_bank_or_in_quarantine(
     assert importer.import_all([Arrival(notice, partial)]) == ([] if held else [dice])
     assert not partial.path.exists()
     assert (shelf.file_of(dice.id) == data, list(agent.bank) == [dice]) == (held, not held)
+
+
+def test_an_import_that_rebuilds_and_an_answer_do_not_wait_for_each_other(new_agent, skill_files):
+    """An import holds the limit to one thread when it rebuilds; the first answer builds a mapper within it."""
+    agent = new_agent()
+    agent.import_file(skill_files["dice"])
+    tasks, answering, importing = agent._answering._tasks, threading.Event(), threading.Event()
+
+    def noting() -> list[Module]:
+        if threading.current_thread().name == "answer":
+            answering.set()
+        return tasks()
+
+    agent._answering._tasks = noting
+
+    def rebuild() -> None:
+        with one_thread():
+            importing.set()
+            answering.wait(1)  # the answer has begun, or waits for the limit
+            agent.rebuild()
+
+    threads = [
+        threading.Thread(target=rebuild, daemon=True),
+        threading.Thread(target=agent.mapper, name="answer", daemon=True),
+    ]
+    threads[0].start()
+    importing.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join(30)
+    assert [thread.is_alive() for thread in threads] == [False, False]
+    assert agent.in_use() == list(agent.bank)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from halves import dealt
-from meshes import Mesh, Node, answers, eventually
+from meshes import Mesh, Node, answers, eventually, same_answers
 
 from skillmesh.core import Core
 from skillmesh.data.folder import open_task
@@ -43,8 +42,7 @@ def test_two_agents_teach_a_third_links_and_all_answer_the_same(
         answers(node, images)  # from now on it has a mapper, which follows bank and links
     assert nodes[2].run("merge", "shapes@ann", "shapes@bob", "--name", "figures").returncode == 0
     eventually(lambda: all(in_use(node) == 2 for node in nodes))
-    said = [json.dumps(answers(node, images)) for node in nodes]
-    assert said[0] == said[1] == said[2]
+    assert same_answers(nodes, images)
     assert any(len(answer["teacher"].split(" + ")) == 2 for answer in answers(nodes[2], images, named=True))
     assert all(merged(node) == [("figures", 2)] for node in nodes)
 
@@ -52,7 +50,7 @@ def test_two_agents_teach_a_third_links_and_all_answer_the_same(
     nodes[2].stop()
     eventually(lambda: late.status()["live"] == 3)
     eventually(lambda: merged(late) == [("figures", 2)])
-    assert json.dumps(answers(late, images)) == said[0]
+    assert same_answers([nodes[0], nodes[1], late], images)
 
     nodes[2].start()
     assert nodes[2].run("merge", "--undo", "figures").returncode == 0

@@ -371,8 +371,8 @@ def test_unknown_card_field() -> None:
 
 
 def test_another_format_version() -> None:
-    refuse(with_card(format=3), FormatVersionError, "format 3, expected 1 to 2")
-    refuse(with_card(format=3, classes=..., colour="red"), FormatVersionError, "format 3, expected 1 to 2")
+    refuse(with_card(format=4), FormatVersionError, "format 4, expected 1 to 3")
+    refuse(with_card(format=4, classes=..., colour="red"), FormatVersionError, "format 4, expected 1 to 3")
     refuse(with_card(format=...), CardError, "'format': found nothing")
     refuse(with_card(format="1"), CardError, "'format': found '1'")
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillmesh.numerics.arrays import Doubles, LowRank, Precision, cholesky, principal, total
+from skillmesh.numerics import arrays
+from skillmesh.numerics.arrays import Damping, Doubles, LowRank, Precision, cholesky, principal, total
 
 
 def dense(matrix: LowRank) -> Doubles:
@@ -81,6 +82,54 @@ def test_principal_is_deterministic():
 
 def test_principal_of_zeros_is_zero():
     assert np.array_equal(principal(np.zeros((7, 5)), 3), np.zeros((3, 5)))
+
+
+def some_factor(rank: int, dim: int, seed: int) -> Doubles:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rank, dim)) * np.geomspace(3, 0.03, rank)[:, None]
+
+
+@given(
+    rank=st.integers(0, 30), dim=st.integers(1, 20), weight=st.sampled_from([0.1, 1, 10]), seed=st.integers(0, 99)
+)
+def test_damping_is_the_power_of_the_dense_matrix_and_is_undone(rank: int, dim: int, weight: float, seed: int):
+    """(I + wFᵀF)^(−1/2), also of more rows than dimensions."""
+    factor = some_factor(rank, dim, seed)
+    damping = Damping.of(factor, weight)
+    values, turn = np.linalg.eigh(np.eye(dim) + weight * factor.T @ factor)
+    dense_power = (turn / np.sqrt(values)) @ turn.T
+    np.testing.assert_allclose(damping.apply(np.eye(dim, dtype=np.float32)), dense_power, atol=2e-5)
+    rows = np.random.default_rng(seed + 1).standard_normal((7, dim)).astype(np.float32)
+    np.testing.assert_allclose(damping.undo(damping.apply(rows)), rows, atol=1e-3)
+    np.testing.assert_allclose(damping.apply(damping.undo(rows)), rows, atol=1e-3)
+
+
+def test_damping_leaves_directions_without_nuisance_as_they_are():
+    factor = np.zeros((3, 6))
+    factor[0, 1], factor[1, 4] = 2, 1  # the third row is zero
+    found = Damping.of(factor, 10).apply(np.ones((1, 6), dtype=np.float32))[0]
+    np.testing.assert_allclose(found, [1, 1 / 41**0.5, 1, 1, 1 / 11**0.5, 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [np.zeros((0, 5)), np.zeros((3, 5))])
+def test_damping_without_directions_changes_nothing(factor: Doubles):
+    rows = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
+    damping = Damping.of(factor, 10)
+    assert np.array_equal(damping.apply(rows), rows)
+    assert np.array_equal(damping.undo(rows), rows)
+
+
+def test_damping_in_place_and_in_parts_gives_the_same(monkeypatch: pytest.MonkeyPatch):
+    damping = Damping.of(some_factor(4, 9, 0), 10)
+    rows = np.random.default_rng(1).standard_normal((25, 9)).astype(np.float32)
+    kept, expected = rows.copy(), damping.apply(rows)
+    assert np.array_equal(rows, kept)
+    monkeypatch.setattr(arrays, "DAMPED", 8)
+    room = np.empty_like(rows)
+    assert damping.apply(rows, out=room) is room
+    np.testing.assert_allclose(room, expected, rtol=1e-5, atol=1e-6)
+    assert damping.apply(rows, out=rows) is rows
+    np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_root_exists_if_only_rounding_made_the_matrix_indefinite():

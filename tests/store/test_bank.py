@@ -267,7 +267,7 @@ def _attacks() -> Iterator[tuple[str, str, Callable[[Core, bytes], bytes]]]:
     yield "a bias too many", "TensorError", count
     yield "another dtype", "TensorError", lambda a, d: signed(a, d, {"head.bias": np.zeros(2, np.float16)})
     yield "a tensor too many", "TensorError", lambda a, d: signed(a, d, {"malware": np.zeros(2, np.int8)})
-    yield "format 3", "FormatVersionError", lambda a, d: signed(a, d, format=3)
+    yield "format 4", "FormatVersionError", lambda a, d: signed(a, d, format=4)
     yield "a path as the task", "CardError", lambda a, d: signed(a, d, task="../../etc")
     yield "another backbone", "BackboneMismatchError", lambda a, d: signed(a, d, backbone="0" * 64)
     yield "another representation", "SettingsMismatchError", lambda a, d: signed(a, d, representation="features")

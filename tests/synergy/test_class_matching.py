@@ -180,13 +180,14 @@ def test_the_error_for_a_folder_without_a_model_names_the_missing_files(tmp_path
 
 
 def test_clip_encodes_with_weights_from_a_file(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
     open_clip = _open_clip()
     tower = {"width": 32, "layers": 1}
     config = {"embed_dim": 16, "vision_cfg": tower | {"image_size": 32, "patch_size": 16, "head_width": 16}}
     config["text_cfg"] = tower | {"context_length": 77, "vocab_size": 49408, "heads": 2}
     (tmp_path / "tiny-test.json").write_text(json.dumps(config))
     open_clip.add_model_config(tmp_path)
+    import torch
+
     torch.manual_seed(0)
     torch.save(open_clip.create_model("tiny-test").state_dict(), tmp_path / "tiny.pt")
     encoder = Clip(tmp_path / "tiny.pt", model="tiny-test")
@@ -213,6 +214,7 @@ def test_the_error_without_a_connection_says_how_to_get_clip_weights(
 
 
 def _open_clip() -> Any:
+    pytest.importorskip("torch")
     from skillmesh.backbone.building import import_timm
 
     import_timm()

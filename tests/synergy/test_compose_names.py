@@ -162,6 +162,7 @@ def test_a_bad_name_is_refused(tina: Core) -> None:
         tina.compose("a/b", ["dice:*"])
 
 
+@pytest.mark.torch
 def test_adapted_tasks_are_refused_with_the_reason(
     new_agent: Callable[..., Core], skill_files: dict[str, Path], tiny_tasks: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_adapted_tasks_are_refused_with_the_reason(
         agent.compose("mixed", ["shapes:*", "dice:*"])
 
 
+@pytest.mark.sklearn
 def test_gmmc_anchors_are_refused(new_agent: Callable[..., Core], tiny_tasks: Path) -> None:
     agent = new_agent("gus", anchor="gmmc", clusters=2)
     agent.learn(tiny_tasks / "dice")

@@ -100,7 +100,7 @@ def test_the_card_lists_the_sources_of_all_classes(student: Core) -> None:
 )
 def test_a_card_with_invalid_sources_is_refused(student: Core, composed: tuple[str, ...], reason: str) -> None:
     card = student.bank.find("dice").card.model_dump()
-    fields = card | {"format": 2, "classes": ("a", "b"), "counts": (1, 1)}
+    fields = card | {"format": 2, "views": None, "classes": ("a", "b"), "counts": (1, 1)}
     assert Card(**(fields | {"composed": (ORIGIN, ORIGIN)})).origins == (("ab" * 32, "one"),) * 2
     with pytest.raises(CardError, match=reason):
         Card(**(fields | {"composed": composed}))

@@ -261,7 +261,8 @@ def test_a_module_falsely_declared_composed_gets_no_penalty_and_is_held(taught: 
     modules = {module.card.task: module for module in taught.bank}
     shapes, greek = modules["shapes"], modules["greek"]
     names = (*shapes.card.classes[1:], shapes.card.classes[0])
-    claim = {"composed": tuple(f"{greek.id}:{greek.card.classes[0]}" for _ in names), "format": 2, "trial": None}
+    claim = {"composed": tuple(f"{greek.id}:{greek.card.classes[0]}" for _ in names)}
+    claim |= {"format": 2, "trial": None, "views": None}
     # Of two tasks that fit equally, the one whose content has the lower hash answers: only that one does harm.
     copies = (forged(shapes, task=f"n{number}", classes=names) for number in range(1000))
     plain = next(copy for copy in copies if copy.content_id < shapes.content_id)

@@ -97,10 +97,10 @@ def test_the_new_anchor_equals_that_of_all_images_except_for_rounding(
     new_agent: NewAgent, shapes: TaskImages, demo_tasks: Path
 ) -> None:
     agent, halves = new_agent("ann"), dealt(shapes, 2)
-    agent.learn(halves[0])
+    agent.learn(halves[0], views=0)  # new images are learned from as they are
     module, _ = agent.continue_task("shapes", halves[1])
     extended = SketchAnchor.read(module.tensors)
-    expected = SketchAnchor.read(new_agent("all").learn(shapes)[0].tensors)
+    expected = SketchAnchor.read(new_agent("all").learn(shapes, views=0)[0].tensors)
     assert extended.freedom == expected.freedom
     assert np.abs(extended.means - expected.means).max() < 0.05
     assert extended.scatter.variances.sum() == pytest.approx(expected.scatter.variances.sum(), rel=0.03)
@@ -118,7 +118,7 @@ def test_only_own_tasks_with_sketch_anchors_can_be_extended(
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no class folders"):
         ann.continue_task("shapes", tmp_path / "empty")
-    other = new_agent("other", anchor="gmmc", clusters=2)
+    other = new_agent("other", anchor="maha")
     other.learn(only(shapes, shapes.classes[:3]))
     with pytest.raises(SettingsMismatchError, match="expected sketch"):
         other.continue_task("shapes", shapes)

@@ -45,7 +45,7 @@ def shapes(demo_tasks: Path) -> list[TaskImages]:
 def victim(new_agent: NewAgent, shapes: list[TaskImages], demo_tasks: Path) -> Core:
     """An agent with half of the shapes' images, and dice. Many tests share it: none may change it."""
     agent = new_agent("victim")
-    agent.learn(shapes[0])
+    agent.learn(shapes[0], views=0)
     agent.learn(demo_tasks / "dice")
     return agent
 
@@ -53,7 +53,7 @@ def victim(new_agent: NewAgent, shapes: list[TaskImages], demo_tasks: Path) -> C
 @pytest.fixture(scope="module")
 def honest(new_agent: NewAgent, shapes: list[TaskImages]) -> Module:
     """A module of the other half."""
-    return new_agent("second").learn(shapes[1])[0]
+    return new_agent("second").learn(shapes[1], views=0)[0]
 
 
 def forged(honest: Module, who: Identity, tensors: Tensors | None = None, **card: Any) -> tuple[Module, bytes]:
@@ -210,7 +210,7 @@ def test_a_link_that_worsens_answers_to_an_agents_own_images_has_no_effect_there
 ) -> None:
     """Seven teachers swap two names of ten: too few to be refused as parts, and they outvote the first teacher."""
     agent = new_agent("own")
-    agent.learn(shapes[0])
+    agent.learn(shapes[0], views=0)
     own = agent.bank.find("shapes")
     images = [
         p for p in sorted((demo_tasks / "shapes" / "test").glob("*/*")) if p.parent.name in own.card.classes[:2]
@@ -223,7 +223,9 @@ def test_a_link_that_worsens_answers_to_an_agents_own_images_has_no_effect_there
     for each in (agent, other):
         each.ledger.trust(LIARS[0].public_key, "liar0")
         each.ledger.merge([new_link], "liar0")
-    assert [merged.card.task for merged in other.merged()] == ["figures"]  # it has no images to test with
+    assert [merged.card.task for merged in other.merged()] == ["figures"], other.merger.why_not(
+        new_link
+    )  # it has no images to test with
     assert agent.merged() == []
     assert "has no effect on this agent" in caplog.text
     assert "whose classes look different in other parts are right" in str(agent.merger.why_not(new_link))
@@ -325,11 +327,16 @@ def test_thread_limits_do_not_overlap() -> None:
 # Copies of other tasks.
 
 
+def copied(source: Module) -> dict[str, Any]:
+    """Return the fields of a card by which a module says that its classes are those of another one."""
+    return {"composed": tuple(f"{source.id}:{name}" for name in source.card.classes), "format": 2, "views": None}
+
+
 def test_a_copy_that_would_do_harm_without_its_source_is_held(victim: Core, honest: Module) -> None:
     """A liar sends an honest second module of a task, and a copy of it with other names."""
     own = list(victim.bank)
     source = forged(honest, LIARS[0], task="source")[0]
-    claim = {"composed": tuple(f"{source.id}:{name}" for name in source.card.classes), "format": 2, "trial": None}
+    claim = copied(source) | {"trial": None}
     copy = forged(honest, LIARS[1], task="n", classes=shifted(honest.card.classes, 10), **claim)[0]
     assert is_copy(copy, {source.id: source}, "sketch")
     trial = quarantine_of(victim, own)
@@ -343,7 +350,7 @@ def test_a_copy_that_would_do_harm_without_its_source_is_held(victim: Core, hone
 
 def test_a_copy_is_recognised_by_its_numbers_and_not_by_its_card(honest: Module) -> None:
     source = forged(honest, LIARS[0], task="source")[0]
-    claim = {"composed": tuple(f"{source.id}:{name}" for name in source.card.classes), "format": 2}
+    claim = copied(source)
     more = tuple(count + 1 for count in honest.card.counts)
 
     def recognised(**card: Any) -> bool | None:

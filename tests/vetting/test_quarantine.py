@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from vetted import LIAR, forged, quarantine_of
 
-from skillmesh.anchors import KINDS
-from skillmesh.anchors.sketch import SketchAnchor
+from skillmesh.anchors import KINDS, KnownOdds
+from skillmesh.anchors.sketch import SketchAnchor, SketchScorer
 from skillmesh.answering.answering import Mapper
 from skillmesh.backbone.calibration import Calibration, represent
 from skillmesh.core import Core
@@ -24,7 +24,7 @@ from skillmesh.numerics.arrays import Tensors, quantise_rows
 from skillmesh.store.home import MAX_IMAGES, VALIDATION, load_validation, remove_validation, save_validation
 from skillmesh.vetting import bank_trial
 from skillmesh.vetting.bank_trial import Result, Tried, harm, tolerance
-from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of
+from skillmesh.vetting.quarantine import Quarantine, Verdict, background_of, figures_of
 
 OWN = ("shapes", "dice")
 OTHERS = ("latin", "greek")
@@ -95,6 +95,34 @@ def test_honest_newcomers_need_one_mapper_which_the_bank_then_uses(
     assert verdict.modules == list(taught.bank)
     x = quarantine._trial.background
     assert np.array_equal(verdict.mapper.map(x).posterior, taught.mapper()[1].map(x).posterior)
+
+
+def test_trials_leave_as_many_images_unanswered_as_the_agent(
+    taught: Core, modules: dict[str, Module], quarantine: Quarantine
+) -> None:
+    trial = quarantine._trial
+    own = load_validation(taught.home / VALIDATION, [modules[name] for name in OWN])
+    stricter = Quarantine(trial.prior, "sketch", trial.background, own, unanswered=0.4)
+    live, newcomers = ([modules[name] for name in names] for names in (OWN, OTHERS))
+    verdict = stricter.judge(live, newcomers)
+    assert verdict.mapper.threshold == Mapper(verdict.modules, "sketch", trial.prior, 0.4).threshold
+    assert verdict.mapper.threshold < quarantine.judge(live, newcomers).mapper.threshold
+
+
+def test_trials_do_not_ask_whether_an_image_that_is_not_answered_is_unknown(
+    modules: dict[str, Module], quarantine: Quarantine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = quarantine._trial
+
+    def measured() -> tuple[Any, ...]:
+        tried = trial.run(in_order(list(modules.values())))
+        figures = [figures_of(module, "sketch", trial.prior, trial.background) for module in modules.values()]
+        return tried.own, tried.others, tried.claims.tolist(), figures
+
+    before = measured()
+    assert max(figures.claim for figures in before[-1]) < 1
+    monkeypatch.setattr(SketchScorer, "known_odds", KnownOdds(alone=50, per_task=0, slope=1))  # nothing is unknown
+    assert measured() == before
 
 
 def test_the_first_module_of_an_empty_bank_is_accepted(taught: Core, modules: dict[str, Module]) -> None:
@@ -429,7 +457,7 @@ def _classes(modules: dict[str, Module]) -> int:
 # The paper's anchors.
 
 
-@pytest.mark.parametrize("kind", ["maha", "gmmc"])
+@pytest.mark.parametrize("kind", ["maha", pytest.param("gmmc", marks=pytest.mark.sklearn)])
 def test_the_papers_anchors_are_vetted_too(kind: str, new_agent: Callable[..., Core], tiny_tasks: Path) -> None:
     agent = new_agent(kind, anchor=kind, representation="sqrt-features", variance_floor=0.01, clusters=4)
     shapes, dice = (agent.learn(tiny_tasks / name)[0] for name in ("shapes", "dice"))

@@ -11,15 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from skillmesh.backbone.calibration import Prior
+from skillmesh.backbone.calibration import Haste, Prior
 from skillmesh.numerics.arrays import Doubles, Factor, Floats, LowRank, Precision, thinned, total
+from skillmesh.numerics.graphs import Graph, Value
 
 PRIOR_TASKS = 0.5
 """Weight of the calibration's scatter in the pooled scatter, in tasks."""
-HALF_EVIDENCE = 32.0
+HALF_EVIDENCE = 16.0
 """Degrees of freedom at which a task has half the weight of a task with very many."""
 SHRINKAGE = 0.1
 """Share of the pooled scatter that is replaced by its diagonal, 0 to 1."""
+NUISANCE = 1.0
+"""Weight of the calibration's nuisance, which is added to the pooled scatter: directions in which views move
+descriptors say less about the class."""
+LENIENCE = 0.035
+"""Share by which the novelty of an image is lowered that looks like a photo taken in a hurry."""
 MAX_TRACE = 8.0
 """Maximum trace of a task's scatter, as a multiple of the calibration's; a larger one (an error or an attack) is
 scaled down."""
@@ -37,21 +43,37 @@ class Gaussians:
 
 def pooled_precision(tasks: Sequence[Gaussians], prior: Prior) -> Precision:
     """Return the inverse of the pooled scatter of a bank with these tasks; it defines the distances."""
-    rows = min(prior.within.dim, rows_of_all(tasks, prior.within))
+    rows = min(prior.within.dim, rows_of_all(tasks, prior))
     room: Floats = np.empty((rows, prior.within.dim), dtype=np.float32)
-    return pooled_scatter(tasks, prior.within, room).inverse(out=room)
+    return pooled_scatter(tasks, prior, room).inverse(out=room)
 
 
-def rows_of_all(tasks: Sequence[Gaussians], prior: LowRank) -> int:
-    return len(prior.factor) + sum(len(task.scatter.factor) for task in tasks)
+def lenient(novelty: Floats, x: Floats, haste: Haste | None) -> Floats:
+    """Lower the novelty of images that look as if they were taken in a hurry: that alone makes them new."""
+    if haste is None:
+        return novelty
+    lowered: Floats = novelty * (1 - np.float32(LENIENCE) * haste.of(x))
+    return lowered
 
 
-def pooled_scatter(tasks: Sequence[Gaussians], prior: LowRank, room: Floats) -> LowRank:
-    """Return the average scatter of the tasks, with nearly equal weights, and of the calibration.
+def lenient_in(graph: Graph, novelty: Value, x: Value, haste: Haste | None) -> Value:
+    """Add what `lenient` computes to a graph."""
+    if haste is None:
+        return novelty
+    return graph("Mul", novelty, graph("Sub", 1.0, graph("Mul", haste.of_in(graph, x), LENIENCE)))
+
+
+def rows_of_all(tasks: Sequence[Gaussians], prior: Prior) -> int:
+    of_prior = len(prior.within.factor) + (0 if prior.nuisance is None else len(prior.nuisance.factor))
+    return of_prior + sum(len(task.scatter.factor) for task in tasks)
+
+
+def pooled_scatter(tasks: Sequence[Gaussians], prior: Prior, room: Floats) -> LowRank:
+    """Return the average scatter of the tasks (nearly equal weights) and of the calibration, plus the nuisance.
 
     `room` receives the factor.
     """
-    cap = MAX_TRACE * prior.variances.sum()
+    cap = MAX_TRACE * prior.within.variances.sum()
     weights = [task.freedom / (task.freedom + HALF_EVIDENCE) for task in tasks]
     share = (1 - SHRINKAGE) / (PRIOR_TASKS + sum(weights))
 
@@ -60,12 +82,14 @@ def pooled_scatter(tasks: Sequence[Gaussians], prior: LowRank, room: Floats) -> 
         return scatter.scaled(share * weight * min(1.0, cap / trace if trace else 1.0))
 
     def parts() -> Iterator[LowRank]:
-        yield prior.scaled(share * PRIOR_TASKS)
+        yield prior.within.scaled(share * PRIOR_TASKS)
         for task, weight in zip(tasks, weights, strict=True):
             yield weighted(task.scatter, weight)
+        if prior.nuisance is not None:
+            yield prior.nuisance.scaled(NUISANCE)
 
     rows = rows_of_all(tasks, prior)
-    shrunk = total(parts(), room if rows == len(room) else np.empty((rows, prior.dim), dtype=np.float32))
+    shrunk = total(parts(), room if rows == len(room) else np.empty((rows, prior.within.dim), dtype=np.float32))
     room[:] = shrunk.factor
     return LowRank(shrunk.diagonal + SHRINKAGE / (1 - SHRINKAGE) * shrunk.variances, room)
 

@@ -12,9 +12,20 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from skillmesh.anchors.protocol import Anchor, AnchorSettings, Labels, Scorer, Scores, best_per_task, first_columns
+from skillmesh.anchors.protocol import (
+    Anchor,
+    AnchorSettings,
+    Labels,
+    Scorer,
+    Scores,
+    best_in,
+    best_per_task,
+    first_columns,
+)
 from skillmesh.backbone.calibration import Prior
+from skillmesh.common.extras import SCIKIT_LEARN, Extra
 from skillmesh.numerics.arrays import Floats, Spec, Tensors, em_macs, spend
+from skillmesh.numerics.graphs import Graph, Value
 
 
 @dataclass(frozen=True)
@@ -23,13 +34,16 @@ class GmmcAnchor(Anchor):
 
     kind: ClassVar[str] = "gmmc"
     most_claimed: ClassVar[float] = 0.25
+    fitted_with: ClassVar[Extra | None] = SCIKIT_LEARN
 
     weights: Floats
     means: Floats
     variances: Floats
 
     @classmethod
-    def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
+    def fit(
+        cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings, images: int | None = None
+    ) -> Self:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture
 
@@ -108,6 +122,13 @@ class GmmcScorer(Scorer):
     def score(self, x: Floats) -> Scores:
         joint = self.log_joint(x)
         return Scores(best_per_task(joint, self._starts), -joint.max(axis=1))
+
+    def score_in(self, graph: Graph, x: Value) -> tuple[Value, Value]:
+        centred = graph("Sub", x, self._centre)
+        squares = graph.product(graph("Mul", centred, centred), self._square)
+        joint = graph("Add", graph("Add", squares, graph.product(centred, self._linear)), self._constant)
+        best = best_in(graph, joint, self._starts, len(self._constant))
+        return best, graph("Neg", graph.largest(joint))
 
 
 ANCHOR = GmmcAnchor

@@ -21,6 +21,7 @@ from skillmesh.anchors.protocol import (
     Scorer,
     Scores,
     TakenClasses,
+    best_in,
     best_per_task,
     first_columns,
 )
@@ -28,6 +29,7 @@ from skillmesh.anchors.sketch import SketchAnchor, class_means
 from skillmesh.backbone.calibration import Prior
 from skillmesh.errors import TensorError
 from skillmesh.numerics.arrays import Floats, Spec, Tensors, cholesky_macs, gram_macs, spend
+from skillmesh.numerics.graphs import Graph, Value
 
 SHRINKAGE = 0.1
 """Share of the tied covariance that is replaced by its diagonal: with few images it is singular otherwise."""
@@ -51,10 +53,12 @@ class MahaAnchor(Anchor):
     """Number of rows of `samples` for each class."""
 
     @classmethod
-    def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
+    def fit(
+        cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings, images: int | None = None
+    ) -> Self:
         rng = np.random.default_rng(settings.seed)
         chosen = [
-            rng.permutation(np.flatnonzero(labels == c))[: min(settings.images_per_class, 255)]
+            rng.permutation(np.flatnonzero(labels[:images] == c))[: min(settings.images_per_class, 255)]
             for c in range(classes)
         ]
         counts = np.array([len(rows) for rows in chosen], dtype=np.uint8)
@@ -152,6 +156,15 @@ class MahaScorer(Scorer):
         closeness = centred @ self._towards.T - self._offsets
         distance = np.sum((centred @ self._inverse) * centred, axis=1)
         return Scores(best_per_task(closeness, self._starts), distance - 2 * closeness.max(axis=1))
+
+    def score_in(self, graph: Graph, x: Value) -> tuple[Value, Value]:
+        centred = graph("Sub", x, self._centre)
+        closeness = graph("Sub", graph.product(centred, self._towards), self._offsets)
+        # The inverse is symmetric, so that its rows are its columns.
+        products = graph("Mul", graph.product(centred, self._inverse), centred)
+        distance = graph("ReduceSum", products, np.array([1]))
+        best = best_in(graph, closeness, self._starts, len(self._offsets))
+        return best, graph("Sub", distance, graph("Mul", graph.largest(closeness), 2.0))
 
 
 def _building_macs(samples: int, classes: int, prior: Prior) -> float:

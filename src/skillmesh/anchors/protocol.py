@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from skillmesh.anchors.gaussians import Gaussians, Statistics, merged
 from skillmesh.backbone.calibration import Prior
+from skillmesh.common.extras import Extra
 from skillmesh.errors import SettingsMismatchError
 from skillmesh.numerics.arrays import Floats, Spec, Tensors
+from skillmesh.numerics.graphs import Graph, Value, owners_of
 
 Labels = NDArray[np.int64]
 A = TypeVar("A")
@@ -54,11 +56,31 @@ class Scores:
         return cls(np.concatenate([p.task for p in parts]), np.concatenate([p.novelty for p in parts]))
 
 
+@dataclass(frozen=True)
+class KnownOdds:
+    """How likely an image belongs to a known task, by its novelty: a logistic function of the novelty's logarithm.
+
+    Measured on images of which half belong to tasks that the bank does not know.
+    """
+
+    alone: float
+    """Log-odds in a bank of one task, at the novelty that 5 % of the images of known tasks exceed."""
+    per_task: float
+    """By how much they fall with the logarithm of the number of tasks: in large banks, some task is near."""
+    slope: float
+    """By how much they fall with the logarithm of the novelty."""
+
+
 class Scorer(Protocol):
     """The pooled anchors of a bank."""
 
+    known_odds: KnownOdds | None = None
+    """None for kinds whose novelties have no common scale."""
     usual_threshold: float
     """Novelty above which an image usually is unknown, for banks whose modules have no probes."""
+    usual_spread: float = 0.5
+    """Distance from the median novelty to the one that 5 % of known images exceed, relative to the median, in
+    most banks."""
     macs: float
     """MACs of scoring one descriptor."""
 
@@ -67,6 +89,16 @@ class Scorer(Protocol):
     def agreement(self, x: Floats) -> float:
         """Return how often it finds the task that exact scoring of all tasks would find, as a share, 0 to 1."""
         return 1.0
+
+    def score_in(self, graph: Graph, x: Value) -> tuple[Value, Value]:
+        """Add what `score` computes to a graph: return the tasks' scores (1, tasks) and the novelty (1, 1).
+
+        Optional: agents of a kind without it cannot be exported as an ONNX file.
+        """
+        raise SettingsMismatchError(
+            "anchors of this kind cannot be exported as ONNX: their scorer does not define `score_in`; use an "
+            "agent with sketch anchors"
+        )
 
 
 @dataclass(frozen=True)
@@ -95,9 +127,14 @@ class Anchor(Protocol):
     divisible: ClassVar[bool] = False
     """Whether classes can be taken out of it, which composing a task needs."""
 
+    fitted_with: ClassVar[Extra | None] = None
+    """What `fit` needs besides a plain installation."""
+
     @classmethod
-    def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
-        """Return the anchor of a task's training descriptors."""
+    def fit(
+        cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings, images: int | None = None
+    ) -> Self:
+        """Return the anchor of a task's training descriptors; all after the first `images` are views of these."""
         ...
 
     @classmethod
@@ -169,6 +206,11 @@ def best_per_task(scores: Floats, starts: NDArray[np.int64]) -> Floats:
     """Reduce (n, classes or clusters) to each task's best, (n, tasks); `starts` holds each task's first column."""
     best: Floats = np.maximum.reduceat(scores, starts, axis=1)
     return best
+
+
+def best_in(graph: Graph, scores: Value, starts: NDArray[np.int64], columns: int) -> Value:
+    """Add what `best_per_task` computes to a graph, for scores of this many columns."""
+    return graph.best_of_each(scores, owners_of(np.diff([*starts, columns])), len(starts))
 
 
 def first_columns(sizes: Sequence[int]) -> NDArray[np.int64]:

@@ -19,8 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from skillmesh.anchors.gaussians import HALF_EVIDENCE, MAX_TRACE, PRIOR_TASKS, SHRINKAGE
-from skillmesh.anchors.protocol import Labels, Scorer, Scores, best_per_task, first_columns
+from skillmesh.anchors.gaussians import (
+    HALF_EVIDENCE,
+    MAX_TRACE,
+    NUISANCE,
+    PRIOR_TASKS,
+    SHRINKAGE,
+    lenient,
+    lenient_in,
+)
+from skillmesh.anchors.protocol import Labels, Scorer, Scores, best_in, best_per_task, first_columns
 from skillmesh.anchors.sketch import PRIOR_BACKGROUND_TASKS, PackedMeans, SketchAnchor, SketchScorer
 from skillmesh.backbone.calibration import Prior
 from skillmesh.numerics.arrays import (
@@ -35,6 +43,7 @@ from skillmesh.numerics.arrays import (
     invert_in_place,
     spend,
 )
+from skillmesh.numerics.graphs import Graph, Value, owners_of
 from skillmesh.numerics.process import hand_back
 
 QUICK = 256
@@ -53,6 +62,8 @@ class ShortlistScorer(Scorer):
     """Computes the distances of `SketchScorer`, to the classes of the likeliest tasks and to the background."""
 
     usual_threshold = SketchScorer.usual_threshold
+    usual_spread = SketchScorer.usual_spread
+    known_odds = SketchScorer.known_odds
 
     def __init__(self, anchors: Iterable[SketchAnchor], prior: Prior) -> None:
         """Read the anchors one by one and keep only the int8 means of each."""
@@ -61,7 +72,7 @@ class ShortlistScorer(Scorer):
         for anchor in anchors:
             sums.add(anchor)
             self._means.append(anchor.packed())
-        self._centre = sums.centre.astype(np.float32)
+        self._centre, self._haste = sums.centre.astype(np.float32), prior.haste
         self._basis, beyond = _common_basis(sums.within(), sums.between())
         del sums
         self._background = (1 / (1 + beyond)).astype(np.float32)
@@ -122,7 +133,34 @@ class ShortlistScorer(Scorer):
         square = np.square(z)
         nearest = square.sum(axis=1) - 2 * exact.max(axis=1)
         novelty = nearest / np.maximum(square @ self._background, np.float32(1e-6))
-        return Scores(task, novelty)
+        return Scores(task, lenient(novelty, x, self._haste))
+
+    def score_in(self, graph: Graph, x: Value) -> tuple[Value, Value]:
+        tasks, classes, axis = len(self._starts), len(self._offsets), np.array([1])
+        z = graph.product(graph("Sub", x, self._centre), self._basis)
+        quick = graph("Slice", z, np.array([0]), np.array([self._quick.shape[1]]), axis)
+        closeness = graph("Sub", graph.product(quick, self._quick), self._quick_offsets)
+        task = best_in(graph, closeness, self._starts, classes)
+        count = min(CLOSE, tasks)
+        likely = graph("Squeeze", graph("TopK", task, np.array([count]), axis=1), np.array([0]))
+        is_likely = graph("ScatterElements", np.zeros(tasks, dtype=bool), likely, np.ones(count, dtype=bool))
+
+        towards = graph("Gemm", z, self._basis)
+        level = graph.product(towards, self._centre[None])
+        # Only the likely tasks' means are taken and converted to floats; they stay int8 in memory and in the file.
+        means, scales = (np.concatenate(parts) for parts in zip(*self._means, strict=True))
+        owners = owners_of(np.diff([*self._starts, classes]))
+        rows = graph.columns_of(is_likely, owners)
+        products = graph("Mul", graph.product(towards, graph.take(means, rows)), graph.take(scales, rows))
+        exact = graph("Sub", graph("Sub", products, level), graph.take(self._offsets, rows))
+        best = graph.best_of_each(exact, graph.take(owners, rows), tasks)
+        worst = graph.smallest(graph.take(best, likely))
+        task = graph("Where", is_likely, best, graph("Min", task, worst))
+
+        square = graph("Mul", z, z)
+        nearest = graph("Sub", graph("ReduceSum", square, axis), graph("Mul", graph.largest(exact), 2.0))
+        background = graph("Max", graph.product(square, self._background[None]), 1e-6)
+        return task, lenient_in(graph, graph("Div", nearest, background), x, self._haste)
 
     def _approximately(self, z: Floats) -> Floats:
         """Return the score of each task's best class by the first coordinates alone, at most `ROOM` at a time."""
@@ -226,6 +264,9 @@ class _Sums:
         within = self._scatter.finished()
         within[np.diag_indices_from(within)] += self._diagonal
         within *= (1 - SHRINKAGE) / (PRIOR_TASKS + self._weights)
+        if (nuisance := self._prior.nuisance) is not None:
+            within += nuisance.factor.T @ (NUISANCE * nuisance.factor)
+            within[np.diag_indices_from(within)] += NUISANCE * nuisance.diagonal
         within[np.diag_indices_from(within)] *= 1 + SHRINKAGE / (1 - SHRINKAGE)
         return within
 

@@ -15,14 +15,16 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors.gaussians import Gaussians, pooled_scatter, rows_of_all
+from skillmesh.anchors.gaussians import Gaussians, lenient, lenient_in, pooled_scatter, rows_of_all
 from skillmesh.anchors.protocol import (
     Anchor,
     AnchorSettings,
+    KnownOdds,
     Labels,
     Scorer,
     Scores,
     TakenClasses,
+    best_in,
     best_per_task,
     first_columns,
 )
@@ -49,8 +51,9 @@ from skillmesh.numerics.arrays import (
     spend,
     thinned,
 )
+from skillmesh.numerics.graphs import Graph, Value
 
-PRIOR_BACKGROUND_TASKS = 10.0
+PRIOR_BACKGROUND_TASKS = 20.0
 """Weight of the calibration's class means in the background, in tasks."""
 GROUP = 64
 """Number of rows that are processed together while a scorer is built."""
@@ -67,7 +70,7 @@ class SketchAnchor(Gaussians, Anchor):
 
     kind: ClassVar[str] = "sketch"
     most_claimed: ClassVar[float] = 0.25
-    usual_novelty: ClassVar[tuple[float, float]] = (0.5, 1.5)
+    usual_novelty: ClassVar[tuple[float, float]] = (0.5, 1.35)
     """Limited because probes that are not of its classes would move every bank's threshold for "unknown"."""
     adds_up: ClassVar[bool] = True
     divisible: ClassVar[bool] = True
@@ -76,7 +79,9 @@ class SketchAnchor(Gaussians, Anchor):
     """Tensors that it was read from."""
 
     @classmethod
-    def fit(cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings) -> Self:
+    def fit(
+        cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings, images: int | None = None
+    ) -> Self:
         means = class_means(x, labels, classes)
         freedom = len(x) - classes
         if freedom == 0:  # one image per class: there is no scatter
@@ -88,7 +93,7 @@ class SketchAnchor(Gaussians, Anchor):
         spend("closed form", x.size * (classes + principal_products(settings.rank)))
         squares = np.square(residuals, out=residuals)
         left_over = squares.sum(axis=0, dtype=np.float64) - np.square(factor).sum(axis=0)
-        return cls(means, LowRank(np.maximum(left_over, 0), factor), freedom)
+        return cls(means, LowRank(np.maximum(left_over, 0), factor), (images or len(x)) - classes)
 
     @classmethod
     def specs(cls, classes: int, dim: int) -> dict[str, Spec]:
@@ -201,6 +206,8 @@ class SketchScorer(Scorer):
     """
 
     usual_threshold = 1.3
+    usual_spread = 0.12
+    known_odds = KnownOdds(alone=0.5, per_task=0.45, slope=40.0)
 
     def __init__(self, anchors: list[SketchAnchor], prior: Prior) -> None:
         """Build from the anchors; empty their list once copied, since they take as much memory as the scorer."""
@@ -208,15 +215,15 @@ class SketchScorer(Scorer):
         self._starts = first_columns([len(task) for task in means])
         class_weights, centre, beyond = _background(means, prior)
         classes, dim = len(class_weights), len(centre)
-        rank = min(dim, rows_of_all(anchors, prior.within))
+        rank = min(dim, rows_of_all(anchors, prior))
         self._cuts = np.cumsum([rank, classes])
-        self._centre = centre.astype(np.float32)
+        self._centre, self._haste = centre.astype(np.float32), prior.haste
         self._class_weights = np.sqrt(class_weights).astype(np.float32)
         # One tall matrix, so that a single product gives the distance, the classes and the background: the class
         # means are part of the background too. All steps work in its memory, because it is large.
         self._rows: Floats = np.empty((rank + classes + len(beyond), dim), dtype=np.float32)
         shape, spread = self._rows[:rank], self._rows[rank:]
-        pooled = pooled_scatter(anchors, prior.within, shape)
+        pooled = pooled_scatter(anchors, prior, shape)
         np.concatenate([*means, beyond.astype(np.float32)], out=spread)
         spread[:classes] -= self._centre
         del means
@@ -232,14 +239,28 @@ class SketchScorer(Scorer):
 
     def score(self, x: Floats) -> Scores:
         centred: Floats = x - self._centre
-        shape, classes, beyond = np.split(centred @ self._rows.T, self._cuts, axis=1)
+        along, (rank, end) = centred @ self._rows.T, self._cuts
+        shape, classes, beyond = along[:, :rank], along[:, rank:end], along[:, end:]
         distance = np.square(centred) @ self._weights - np.square(shape).sum(axis=1)
         closeness = classes - self._offsets
         spread = np.concatenate([classes * self._class_weights, beyond], axis=1)
         background = distance - np.square(spread @ self._unroot.T).sum(axis=1)
         nearest = distance - 2 * closeness.max(axis=1)
         novelty = nearest / np.maximum(background, np.float32(1e-6))
-        return Scores(best_per_task(closeness, self._starts), novelty)
+        return Scores(best_per_task(closeness, self._starts), lenient(novelty, x, self._haste))
+
+    def score_in(self, graph: Graph, x: Value) -> tuple[Value, Value]:
+        centred = graph("Sub", x, self._centre)
+        shape, classes, beyond = (graph.product(centred, rows) for rows in np.split(self._rows, self._cuts))
+        weighted = graph.product(graph("Mul", centred, centred), self._weights[None])
+        distance = graph("Sub", weighted, graph.squares(shape))
+        closeness = graph("Sub", classes, self._offsets)
+        spread = graph("Concat", graph("Mul", classes, self._class_weights), beyond, axis=1)
+        background = graph("Sub", distance, graph.squares(graph.product(spread, self._unroot)))
+        nearest = graph("Sub", distance, graph("Mul", graph.largest(closeness), 2.0))
+        novelty = graph("Div", nearest, graph("Max", background, 1e-6))
+        task = best_in(graph, closeness, self._starts, len(self._offsets))
+        return task, lenient_in(graph, novelty, x, self._haste)
 
 
 def class_means(x: Floats, labels: Labels, classes: int) -> Floats:

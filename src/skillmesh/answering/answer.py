@@ -39,6 +39,11 @@ class Guess:
     odd_letters: tuple[str, ...] = ()
     """Descriptions of letters that make the task's name look like another one; nearly always empty."""
 
+    def times(self, known: float) -> Guess:
+        """Return the guess with its confidences multiplied by the probability that the image's task is known."""
+        support = tuple(guess.times(known) for guess in self.supported_by)
+        return replace(self, confidence=self.confidence * known, supported_by=support)
+
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Guess:
         """Read what `as_dict` wrote; older releases wrote no support."""
@@ -78,9 +83,14 @@ class Answer:
     guesses: tuple[Guess, ...]
     """The guesses, best first. Kept for unknown images too: the agent's answer if it had to give one."""
     novelty: float
-    """How little the image fits the agent's tasks, relative to the threshold: above 1 is unknown."""
+    """How little the image fits the agent's tasks, relative to the threshold: above 1 is not answered."""
     error: str | None = None
     """Why the image could not be read; there is then no guess, and `label` is `None`."""
+    unsure: bool = False
+    """True if the image is not answered, but more likely is of a known task than not; `label` is `None` too."""
+    known: float = 1.0
+    """Probability that the image is of a known task, a factor of every guess's confidence; 1 where anchors cannot
+    tell."""
 
     @classmethod
     def failed(cls, image: str, error: str) -> Answer:
@@ -96,7 +106,7 @@ class Answer:
 
     @property
     def _given(self) -> Guess | None:
-        return None if self.unknown or self.error is not None else self.best
+        return None if self.unknown or self.unsure or self.error is not None else self.best
 
     @property
     def label(self) -> str | None:
@@ -118,7 +128,7 @@ class Answer:
 
     @property
     def confidence(self) -> float:
-        """Probability of the best guess, given that the image is of a known task; 0 without a guess."""
+        """Probability of the best guess: p(of a known task) · p(task) · p(class); 0 without a guess."""
         return self.guesses[0].confidence if self.guesses else 0.0
 
     @property
@@ -135,7 +145,8 @@ class Answer:
     def from_dict(cls, plain: dict[str, Any]) -> Answer:
         """Read what `as_dict` wrote."""
         guesses = tuple(Guess.from_dict(guess) for guess in plain["guesses"])
-        return cls(plain["image"], plain["unknown"], guesses, plain["novelty"], plain.get("error"))
+        newer = plain.get("unsure", False), plain.get("known", 1.0)  # older releases know neither
+        return cls(plain["image"], plain["unknown"], guesses, plain["novelty"], plain.get("error"), *newer)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer as a JSON-compatible dict."""
@@ -146,6 +157,8 @@ class Answer:
             "teacher": self.teacher,
             "confidence": round(self.confidence, 4),
             "unknown": self.unknown,
+            "unsure": self.unsure,
+            "known": round(self.known, 4),
             "novelty": round(self.novelty, 4),
             "guesses": [guess.as_dict() for guess in self.guesses],
         }
@@ -175,7 +188,7 @@ REMEMBERED = 4096
 """Number of encoded class names kept in memory: six megabytes."""
 
 
-class Heard(NamedTuple):
+class Candidate(NamedTuple):
     """A guess, with its module and the module's teacher."""
 
     module: int
@@ -184,16 +197,16 @@ class Heard(NamedTuple):
     guess: Guess
 
 
-def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
+def supported(candidates: Sequence[Candidate], same: Same) -> list[Guess]:
     """Pool the guesses for one image whose labels mean the same. The first guess is the answer so far.
 
     The confidence of a pooled guess is the sum over all tasks that name it, of any teacher. A more confident group
     replaces the answer, but against other teachers only each teacher's most confident guess counts: no teacher can
     overrule others by teaching one class many times. Where no two labels mean the same, all guesses are unchanged.
     """
-    groups = _groups(heard, same)
-    if len(groups) == len(heard):
-        return [each.guess for each in heard]
+    groups = _groups(candidates, same)
+    if len(groups) == len(candidates):
+        return [each.guess for each in candidates]
     answer, *others = groups
     winner = max((group for group in others if _overrules(group, answer)), key=_weight, default=answer)
     rest = [group for group in groups if group is not winner]
@@ -201,22 +214,22 @@ def supported(heard: Sequence[Heard], same: Same) -> list[Guess]:
     return [_pooled(winner), *sorted(rivals, key=lambda guess: -guess.confidence)]
 
 
-def _overrules(rival: list[Heard], answer: list[Heard]) -> bool:
+def _overrules(rival: list[Candidate], answer: list[Candidate]) -> bool:
     """Return True if several teachers together are surer of another class, or the answer's only teacher is."""
     if len({each.key for each in (*rival, *answer)}) == 1:
         return len(rival) > 1 and _total(rival) > _total(answer)
     return len({each.key for each in rival}) > 1 and _weight(rival) > _weight(answer)
 
 
-def _weight(group: list[Heard]) -> float:
+def _weight(group: list[Candidate]) -> float:
     """Return a group's confidence in a comparison with other groups: one guess per teacher counts."""
     return _total(_voices(group))
 
 
-def _groups(heard: Sequence[Heard], same: Same) -> list[list[Heard]]:
+def _groups(candidates: Sequence[Candidate], same: Same) -> list[list[Candidate]]:
     """Group guesses of the same meaning; no task is in a group twice, since its teacher separated its classes."""
-    groups: list[list[Heard]] = []
-    for each in heard:
+    groups: list[list[Candidate]] = []
+    for each in candidates:
         group = None
         if each.guess.confidence >= LEAST:
             group = next((g for g in groups if _joins(each, g, same)), None)
@@ -227,26 +240,26 @@ def _groups(heard: Sequence[Heard], same: Same) -> list[list[Heard]]:
     return groups
 
 
-def _joins(each: Heard, group: list[Heard], same: Same) -> bool:
+def _joins(each: Candidate, group: list[Candidate], same: Same) -> bool:
     first = group[0].guess
     apart = all(each.module != other.module for other in group)
     return apart and first.confidence >= LEAST and same(first.label, each.guess.label)
 
 
-def _voices(group: list[Heard]) -> list[Heard]:
+def _voices(group: list[Candidate]) -> list[Candidate]:
     """Return the most confident guess of each teacher; the first one if several are equal."""
-    voices: dict[str, Heard] = {}
+    voices: dict[str, Candidate] = {}
     for each in group:
         if each.key not in voices or each.guess.confidence > voices[each.key].guess.confidence:
             voices[each.key] = each
     return list(voices.values())
 
 
-def _total(group: list[Heard]) -> float:
+def _total(group: list[Candidate]) -> float:
     return sum(each.guess.confidence for each in group)
 
 
-def _pooled(group: list[Heard]) -> Guess:
+def _pooled(group: list[Candidate]) -> Guess:
     """Return the most confident guess, the first of equals, with the summed confidence; the others support it."""
     if len(group) == 1:
         return group[0].guess

@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors import KINDS, Scores
-from skillmesh.answering.answer import LEAST, Answer, Guess, Heard, Same, sameness, supported
+from skillmesh.anchors import KINDS, KnownOdds, Scorer, Scores
+from skillmesh.answering.answer import LEAST, Answer, Candidate, Guess, Same, sameness, supported
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import Prior
 from skillmesh.common.choices import Support
@@ -26,11 +26,20 @@ from skillmesh.common.text import Lookalikes
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import UnknownTaskError, option
 from skillmesh.learning.adaptation import Biases, Patterned
-from skillmesh.learning.head import SHARES, Head, best_temperature, probe_weights, read_probes, softmax
+from skillmesh.learning.head import (
+    SHARES,
+    Head,
+    best_temperature,
+    class_shares,
+    probe_weights,
+    read_probes,
+    softmax,
+)
 from skillmesh.module import Card, Module
 from skillmesh.module.notice import MergedTask, parts_of
 from skillmesh.module.teachers import Teachers
 from skillmesh.numerics.arrays import Floats, spend
+from skillmesh.numerics.graphs import Graph, Value
 from skillmesh.numerics.process import one_thread
 
 # Checks that a task is composed of the modules that its card names: the bank may hold these modules.
@@ -75,10 +84,10 @@ def _means(module: Module, kind: str) -> Floats | None:
 # It is built from the modules in a bank and from nothing else, so that equal banks have equal mappers. Its
 # temperature and its threshold for "unknown" are computed from the probes that the modules carry.
 
-KNOWN = 0.975
-"""Share of validation images below the threshold; for test images it is about 0.96."""
-USUAL_SPREAD = 0.25
-"""Distance from the median novelty to the threshold, relative to the median, in most banks."""
+UNANSWERED = 0.05
+"""Share of images of known tasks that are not answered, unless the agent's settings name another."""
+OPTIMISM = 0.6
+"""Share of validation images above the threshold, for one of test images: these are taken by other hands."""
 PSEUDO_PROBES = 4
 """Prior weight of the usual spread, in probes: a bank of one small task has little other evidence."""
 ASKED_MODULES = 512
@@ -100,7 +109,18 @@ class Mapped:
     """(n, T): probability of each task, given that the image belongs to one of them."""
     novelty: Floats
     """(n,): the larger, the less the image fits any task."""
-    unknown: NDArray[np.bool_]
+    unanswered: NDArray[np.bool_]
+    """Whether the novelty is above the threshold."""
+    known: Floats
+    """(n,): probability that the image belongs to one of the tasks, if half of all images do; 1 if anchors of this
+    kind cannot tell."""
+    tells: bool = True
+    """Whether they can."""
+
+    @property
+    def unknown(self) -> NDArray[np.bool_]:
+        """Whether the image is not answered and rather belongs to no task; the others that are not are unsure."""
+        return self.unanswered & (self.known < 0.5) if self.tells else self.unanswered
 
     @property
     def task(self) -> NDArray[np.int64]:
@@ -115,18 +135,18 @@ class Judged:
 
     task: NDArray[np.int64]
     novelty: Floats
-    unknown: NDArray[np.bool_]
+    unanswered: NDArray[np.bool_]
 
 
 class Mapper:
     """The pooled anchors of modules, in the order given, with the temperature and threshold from their probes."""
 
-    def __init__(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
+    def __init__(self, modules: Sequence[Module], kind: str, prior: Prior, unanswered: float = UNANSWERED) -> None:
         # One BLAS thread: more may round differently, and agents with equal banks must have equal mappers.
         with one_thread():
-            self._build(modules, kind, prior)
+            self._build(modules, kind, prior, unanswered)
 
-    def _build(self, modules: Sequence[Module], kind: str, prior: Prior) -> None:
+    def _build(self, modules: Sequence[Module], kind: str, prior: Prior, unanswered: float) -> None:
         anchor_type = KINDS[kind]
         self._modules = modules
         self._yields = _steps_back(modules, kind)
@@ -140,8 +160,15 @@ class Mapper:
         scores = Scores.joined([scorer.score(x) for x in _some_probes([telling[i] for i in asked])])
         spend("probes", len(owners) * scorer.macs)
         self.temperature = best_temperature(scores.task, owners, weights) if len(owners) else 1.0
-        self.threshold = _threshold(scores.novelty, weights, self._scorer.usual_threshold)
+        self.threshold = _threshold(scores.novelty, weights, scorer, unanswered)
+        middle = _threshold(scores.novelty, weights, scorer, UNANSWERED)  # whatever the settings say
+        self._odds = known_odds(self._scorer.known_odds, middle, len(telling))
         self._asked = self._judged(scores) if len(asked) == len(modules) else None
+
+    @property
+    def tells(self) -> bool:
+        """Whether anchors of this kind tell how likely an image belongs to one of the tasks."""
+        return self._odds is not None
 
     @property
     def steps_back(self) -> NDArray[np.bool_]:
@@ -158,7 +185,7 @@ class Mapper:
 
     def _judged(self, scores: Scores) -> Judged:
         mapped = self._mapped(scores)
-        return Judged(mapped.task, mapped.novelty, mapped.unknown)
+        return Judged(mapped.task, mapped.novelty, mapped.unanswered)
 
     def on_trial(self) -> Mapper:
         """Return this mapper with penalties of at most `YIELD`: a task's sources may be withdrawn after import."""
@@ -176,9 +203,39 @@ class Mapper:
         """Return the share of images whose task is the one that scoring all tasks gives; 1 if all are scored."""
         return self._scorer.agreement(x)
 
+    def map_in(self, graph: Graph, x: Value) -> tuple[Value, Value, Value]:
+        """Add what `map` computes to a graph: return posterior (1, tasks), novelty (1, 1) and p(known) (1, 1)."""
+        task, novelty = self._scorer.score_in(graph, x)
+        scaled = graph("Sub", graph("Div", task, self.temperature), self._yields)
+        posterior = graph("Softmax", scaled, axis=1)
+        if self._odds is None:
+            return posterior, novelty, graph.constant(np.ones((1, 1), dtype=np.float32))
+        at_one, slope = self._odds
+        steepness = graph("Mul", graph("Log", graph("Max", novelty, LEAST_NOVELTY)), -slope)
+        return posterior, novelty, graph("Sigmoid", graph("Add", steepness, at_one))
+
     def _mapped(self, scores: Scores) -> Mapped:
         posterior = softmax(scores.task / self.temperature - self._yields)
-        return Mapped(posterior, scores.novelty, scores.novelty > self.threshold)
+        known: Floats = np.ones(len(scores.novelty), dtype=np.float32)
+        if self._odds is not None:
+            at_one, slope = np.float32(self._odds[0]), np.float32(self._odds[1])
+            log_odds = at_one - slope * np.log(np.maximum(scores.novelty, np.float32(LEAST_NOVELTY)))
+            known = 1 / (1 + np.exp(np.clip(-log_odds, -80, 80)))
+        return Mapped(posterior, scores.novelty, scores.novelty > self.threshold, known, self.tells)
+
+
+LEAST_NOVELTY = 1e-3
+
+
+def known_odds(measured: KnownOdds | None, middle: float, tasks: int) -> tuple[float, float] | None:
+    """Return log-odds of belonging to a known task at novelty 1, and how they fall with the novelty's logarithm.
+
+    `middle` is the threshold by which `UNANSWERED` of all known images stay unanswered.
+    """
+    if measured is None:
+        return None
+    at_middle = measured.alone - measured.per_task * math.log(max(tasks, 1))
+    return at_middle + measured.slope * math.log(max(middle, LEAST_NOVELTY)), measured.slope
 
 
 def _steps_back(modules: Sequence[Module], kind: str) -> Floats:
@@ -204,15 +261,16 @@ def _some_probes(modules: Sequence[Module]) -> Iterator[Floats]:
         yield np.concatenate([read_probes(m.tensors, m.card.dim) for m in batch])
 
 
-def _threshold(novelty: Floats, weights: NDArray[np.float64], default: float) -> float:
-    """Return the threshold for "unknown": nearly all validation images of the bank's tasks have less novelty."""
+def _threshold(novelty: Floats, weights: NDArray[np.float64], scorer: Scorer, unanswered: float) -> float:
+    """Return the novelty that a share of images of the bank's tasks exceeds, estimated from its probes."""
     if not len(novelty):
-        return default
+        return scorer.usual_threshold
     order = np.argsort(novelty, kind="stable")
     heights = np.cumsum(weights[order]) - weights[order] / 2
-    middle, measured = np.interp([0.5, KNOWN], heights / weights.sum(), novelty[order])
-    usual = middle + USUAL_SPREAD * abs(middle)
-    measured = min(measured, middle + 4 * USUAL_SPREAD * abs(middle))  # one odd teacher must not disable it
+    middle, measured = np.interp([0.5, 1 - OPTIMISM * unanswered], heights / weights.sum(), novelty[order])
+    spread = scorer.usual_spread * math.log(unanswered) / math.log(UNANSWERED)
+    usual = middle + spread * abs(middle)
+    measured = min(measured, middle + 4 * spread * abs(middle))  # one odd teacher must not disable it
     return float((len(novelty) * measured + PSEUDO_PROBES * usual) / (len(novelty) + PSEUDO_PROBES))
 
 
@@ -241,30 +299,38 @@ class Answering:
         self._heads: dict[str, Head] = {}
         self._biases: dict[str, Floats] = {}
         self._sameness: dict[Support, Same | None] = {}
+        self._names: tuple[list[Module], Lookalikes] | None = None
 
     def answer_described(
         self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
     ) -> list[Answer]:
         modules, mapper = self.mapper()
         mapped = mapper.map(x)
-        heard = self._heard(x, mapped, modules, images)
+        candidates = self._candidates(x, mapped, modules, images)
         same = self._same(support or self._config.support)
-        guesses = [[each.guess for each in row] if same is None else supported(row, same) for row in heard]
+        guesses = [[each.guess for each in row] if same is None else supported(row, same) for row in candidates]
         return [
-            Answer(image.name, bool(unknown), tuple(best[:GUESSES]), _relative(float(novelty), mapper.threshold))
-            for image, unknown, best, novelty in zip(images, mapped.unknown, guesses, mapped.novelty, strict=True)
+            Answer(
+                image.name,
+                bool(mapped.unknown[row]),
+                tuple(guess.times(float(mapped.known[row])) for guess in guesses[row][:GUESSES]),
+                _relative(float(mapped.novelty[row]), mapper.threshold),
+                unsure=bool(mapped.unanswered[row] and not mapped.unknown[row]),
+                known=float(mapped.known[row]),
+            )
+            for row, image in enumerate(images)
         ]
 
     def mapper(self) -> tuple[list[Module], Mapper]:
         current = self._mapper
-        if current is not None and not self.rebuilds_itself:
+        if current is not None and (not self.rebuilds_itself or current[0] == self._tasks()):
             return current
-        with self._building:
+        with one_thread(), self._building:  # in this order: an import that rebuilds has the first already
             modules = self._tasks()
             refuse_empty(modules)
             current = self._mapper
             if current is None or current[0] != modules:
-                return self.use(modules, Mapper(modules, self._config.anchor, self._prior()))
+                return self.use(modules, self._mapper_of(modules))
             return current
 
     def rebuild(self, made: Callable[[list[Module]], Mapper] | None = None) -> None:
@@ -272,12 +338,15 @@ class Answering:
 
         One thread rebuilds at a time, so that a mapper of older tasks never replaces a newer one.
         """
-        with self._building:
+        with one_thread(), self._building:
             modules = self._tasks()
             if not modules:
                 self.use_nothing()
             elif self.in_use() != modules:
-                self.use(modules, made(modules) if made else Mapper(modules, self._config.anchor, self._prior()))
+                self.use(modules, made(modules) if made else self._mapper_of(modules))
+
+    def _mapper_of(self, modules: list[Module]) -> Mapper:
+        return Mapper(modules, self._config.anchor, self._prior(), self._config.unanswered)
 
     def use(self, modules: list[Module], mapper: Mapper) -> tuple[list[Module], Mapper]:
         self._mapper = modules, mapper
@@ -323,14 +392,29 @@ class Answering:
             return backbone.toes(images, added)
         return backbone.biased(images, added, *as_is)
 
+    def onnx_file(self, agent: str) -> bytes:
+        """Return the content of an ONNX file that answers like this agent; see `answering/onnx_file.py`."""
+        from skillmesh.answering.onnx_file import Export
+
+        modules, mapper = self.mapper()
+        config = self._config
+        return Export(agent, modules, mapper, config, self._backbone(), self._same(config.support)).content()
+
     def _same(self, support: Support) -> Same | None:
         if support not in self._sameness:
             self._sameness[support] = sameness(support)
         return self._sameness[support]
 
-    def _heard(
+    def _lookalikes(self, modules: list[Module]) -> Lookalikes:
+        """Return what finds names of tasks that look alike; made once for the modules in use."""
+        known = self._names
+        if known is None or known[0] is not modules:
+            known = self._names = modules, Lookalikes(module.card.task for module in modules)
+        return known[1]
+
+    def _candidates(
         self, x: Floats, mapped: Mapped, modules: list[Module], images: Sequence[AnyImage]
-    ) -> list[list[Heard]]:
+    ) -> list[list[Candidate]]:
         """Return for each image the classes of its most probable tasks, sorted by p(task)·p(class given task).
 
         The first is the best class of the best task. Each head runs once, on all images that need it. A task that
@@ -338,9 +422,9 @@ class Answering:
         is; for other images it gives no guess.
         """
         likely = _likely_tasks(mapped.posterior)
-        candidates: list[list[tuple[bool, Heard]]] = [[] for _ in range(len(x))]
-        teachers, names = self._teachers(), Lookalikes(module.card.task for module in modules)
-        for index in np.unique(likely[likely >= 0]):
+        candidates: list[list[tuple[bool, Candidate]]] = [[] for _ in range(len(x))]
+        teachers, names = self._teachers(), self._lookalikes(modules)
+        for index in sorted(set(likely[likely >= 0].tolist())):  # np.unique imports all of numpy.ma
             module = modules[index]
             teacher, key = teachers.of(module), module.card.teacher_key
             odd = tuple(names.letters(module.card.task))
@@ -351,17 +435,17 @@ class Answering:
             if not len(rows):
                 continue
             seen = self.seen_by(module, x[rows], [images[int(row)] for row in rows])
-            share = softmax(self.head(module).logits(seen) / module.card.temperature)
+            share = class_shares(self.head(module).logits(seen), module.card.temperature)
             top = np.argsort(-share, axis=1, kind="stable")[:, :GUESSES]
             for row, classes, p in zip(rows, top, share, strict=True):
                 for rank, c in enumerate(classes):
                     chosen = rank == 0 and likely[row, 0] == index
                     confidence = float(mapped.posterior[row, index] * p[c])
                     guess = Guess(module.card.classes[c], module.card.task, teacher, confidence, signer, (), odd)
-                    candidates[row].append((chosen, Heard(int(index), key, guess)))
+                    candidates[row].append((chosen, Candidate(index, key, guess)))
         for pairs in candidates:
             pairs.sort(key=lambda pair: (not pair[0], -pair[1].guess.confidence))
-        return [[heard for _, heard in pairs] for pairs in candidates]
+        return [[candidate for _, candidate in pairs] for pairs in candidates]
 
 
 def _likely_tasks(posterior: Floats) -> NDArray[np.int64]:
@@ -408,7 +492,7 @@ def _relative(novelty: float, threshold: float) -> float:
 def _fits(card: Card, backbone: Backbone) -> bool:
     """Return True if the network has the parts that a module adapts."""
     network = backbone.network
-    channels = card.biases is None or card.biases[0] == len(network.base)
+    channels = card.biases is None or card.biases[0] == network.bias_count
     pattern = card.pattern is None or card.pattern == network.size
     toes = card.toes is None or (card.biases is not None and card.toes == network.toe_sizes)
     return channels and pattern and toes

@@ -16,20 +16,22 @@ import numpy as np
 import platformdirs
 
 from skillmesh.backbone.calibration import Calibration, Raw, represent
+from skillmesh.backbone.spec import CALIBRATION, calibration_in, resolve
 from skillmesh.common.choices import Representation
 from skillmesh.common.files import make_folder
 from skillmesh.data.inputs import AnyImage
-from skillmesh.errors import CalibrationError
+from skillmesh.errors import BackboneError, CalibrationError
 from skillmesh.numerics.arrays import Floats
 
 if TYPE_CHECKING:
     from skillmesh.backbone.network import Described, Network
+    from skillmesh.backbone.torch_network import TorchNetwork
     from skillmesh.numerics.process import Advance
 
 # Cache of raw descriptors on disk, by the hash of the image's content.
 #
-# There is one SQLite file per network. A damaged file is moved aside and replaced by an empty one. If the file
-# grows over its limit, the oldest half is deleted.
+# There is one SQLite file per network and engine. A damaged file is moved aside and replaced by an empty one. If
+# the file grows over its limit, the oldest half is deleted.
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +55,20 @@ class DescriptorCache:
     """Raw descriptors by content key. Threads and processes may share one."""
 
     def __init__(
-        self, folder: Path, network_fingerprint: str, limit_bytes: int = LIMIT_BYTES, width: int | None = None
+        self,
+        folder: Path,
+        network_fingerprint: str,
+        limit_bytes: int = LIMIT_BYTES,
+        width: int | None = None,
+        engine: str = "onnx",
     ) -> None:
-        """Open or create the cache; `width` is the number of values of a descriptor, if it is known."""
+        """Open or create the cache; `width` is the number of values of a descriptor, if it is known.
+
+        Engines round differently, so each has a cache of its own.
+        """
         make_folder(folder)
-        self.path = folder / f"descriptors-{network_fingerprint[:16]}.sqlite"
+        ending = "" if engine == "torch" else f"-{engine}"  # PyTorch's has the name of when it was the only engine
+        self.path = folder / f"descriptors-{network_fingerprint[:16]}{ending}.sqlite"
         self._lock = Lock()
         self._bytes = None if width is None else np.dtype(np.float16).itemsize * width
         try:
@@ -153,31 +164,79 @@ class Backbone:
                 f"the calibration was made for network {calibration.network[:12]}…, expected this network, "
                 f"{network.fingerprint[:12]}… ({network.spec.name}); make one for it with `skillmesh calibrate`"
             )
+        if (calibration.features, len(calibration.mean)) != (network.features, network.width):
+            raise CalibrationError(
+                f"the calibration has {len(calibration.mean)} values, {calibration.features} of them features, "
+                f"expected {network.width} and {network.features} for {network.spec.name}; make one for it with "
+                "`skillmesh calibrate`"
+            )
         self.network = network
         self.calibration = calibration
         self.cache = cache
+        self._torch: TorchNetwork | None = None
 
     @classmethod
     def load(
         cls,
         name: str = "lite0",
         weights: Path | None = None,
-        calibration: Path | None = None,
+        calibration: Path | Calibration | None = None,
         device: str | None = None,
         cache_folder: Path | None = None,
     ) -> Backbone:
-        """Build the network and load its calibration: the given file, or the one shipped for `name`."""
-        from skillmesh.backbone.network import Network
+        """Build a named network, or one in an exported folder, with the calibration given or shipped with it."""
+        name, weights = resolve(name, weights)
+        return cls.from_settings(name, weights, calibration, device, cache_folder)
 
-        measured = load_calibration(name, calibration)
-        network = Network(name, weights, device)
+    @classmethod
+    def from_settings(
+        cls,
+        name: str,
+        weights: Path | None = None,
+        calibration: Path | Calibration | None = None,
+        device: str | None = None,
+        cache_folder: Path | None = None,
+    ) -> Backbone:
+        """Build a network as `load` does, from saved settings, whose name is never taken for a folder."""
+        from skillmesh.backbone.network import load_network
+
+        measured = load_calibration(name, calibration, weights)
+        network = load_network(name, weights, device)
         cache = None
         if cache_folder is not None:
             try:
-                cache = DescriptorCache(cache_folder, network.fingerprint, width=network.width)
+                cache = DescriptorCache(
+                    cache_folder, network.fingerprint, width=network.width, engine=network.engine
+                )
             except (OSError, sqlite3.Error) as error:  # disk full, no permission: slower, but no reason to stop
                 log.warning("descriptors are not cached: cannot use folder %s: %s", cache_folder, error)
         return cls(network, measured, cache)
+
+    @property
+    def torch_network(self) -> TorchNetwork:
+        """The same network on PyTorch, for training; raise `BackboneError` without the extra `torch`."""
+        from skillmesh.backbone.network import require_torch
+
+        if self._torch is None:
+            require_torch("training an adaptation")
+            from skillmesh.backbone.torch_network import TorchNetwork
+
+            known = self.network if isinstance(self.network, TorchNetwork) else None
+            self._torch = known or self._loaded_on_torch()
+        return self._torch
+
+    def _loaded_on_torch(self) -> TorchNetwork:
+        from skillmesh.backbone.network import Origin, load_torch_network
+
+        origin = self.network.origin or Origin(self.name)
+        loaded = load_torch_network(origin.name, origin.weights, origin.device)
+        if loaded.fingerprint != self.network.fingerprint:
+            raise BackboneError(
+                f"PyTorch loads other weights for {self.name!r} than this backbone runs with (fingerprint "
+                f"{loaded.fingerprint[:12]}…, expected {self.network.fingerprint[:12]}…); if they have changed, "
+                "start this program again"
+            )
+        return loaded
 
     @property
     def name(self) -> str:
@@ -187,11 +246,13 @@ class Backbone:
     def fingerprint(self) -> str:
         return backbone_fingerprint(self.calibration)
 
-    def describe(self, images: Sequence[AnyImage], progress: Advance | None = None) -> Described:
+    def describe(
+        self, images: Sequence[AnyImage], progress: Advance | None = None, thumbnails: bool = False
+    ) -> Described:
         """Return raw descriptors of images; unreadable images are listed in the result, not raised."""
         from skillmesh.backbone.network import describe
 
-        return describe(self.network, images, self.cache, progress)
+        return describe(self.network, images, self.cache, progress, thumbnails=thumbnails)
 
     def biased(
         self, images: Sequence[AnyImage], added: Floats, representation: Representation, compact: bool = False
@@ -199,7 +260,7 @@ class Backbone:
         """Return representations of readable images from the network with a task's biases added to its own."""
         from skillmesh.backbone.network import describe
 
-        raw = describe(self.network, images, biases=self.network.biases(added)).raw
+        raw = describe(self.network, images, added=added).raw
         return np.nan_to_num(
             self.represent(raw, representation, compact)
         )  # absurd biases harm their own task only
@@ -220,19 +281,30 @@ class Backbone:
         return represent(raw, self.calibration.features, representation, self.calibration, compact)
 
 
-def load_calibration(name: str, path: Path | None = None) -> Calibration:
-    """Return the calibration at `path`, or the one that the package ships for this backbone name."""
-    if path is not None:
-        return Calibration.load(path)
-    shipped = files("skillmesh.backbone") / "calibrations" / f"{name}.safetensors"
-    if not shipped.is_file():
+def load_calibration(
+    name: str, given: Path | Calibration | None = None, weights: Path | None = None
+) -> Calibration:
+    """Return the calibration given, as it is or as a file, or else the one that is shipped with this backbone.
+
+    That is the one in the folder of an exported network, if `weights` is one, or else the package's for this name.
+    """
+    given = given or calibration_in(weights)
+    if given is not None:
+        return given if isinstance(given, Calibration) else Calibration.load(given)
+    if weights is not None and weights.is_dir():
         raise CalibrationError(
-            f"no calibration is shipped for {name!r}; make one with `skillmesh calibrate FOLDER_OF_TASKS "
-            f"--backbone {name} --out FILE`, share it with all agents, and give it to "
-            "`skillmesh init --calibration FILE`"
+            f"the exported network in {weights} has no {CALIBRATION}; make one with `skillmesh calibrate "
+            f"FOLDER_OF_TASKS --backbone {weights} --out {weights / CALIBRATION}`"
         )
-    with as_file(shipped) as file:
-        return Calibration.load(file)
+    for entry in (files("skillmesh.backbone") / "calibrations").iterdir():
+        if entry.name == f"{name}.safetensors":  # a name that is a path must not lead elsewhere
+            with as_file(entry) as file:
+                return Calibration.load(file)
+    raise CalibrationError(
+        f"no calibration is shipped for {name!r}; make one with `skillmesh calibrate FOLDER_OF_TASKS "
+        f"--backbone {name} --out FILE`, share it with all agents, and give it to "
+        "`skillmesh init --calibration FILE`"
+    )
 
 
 def backbone_fingerprint(calibration: Calibration) -> str:

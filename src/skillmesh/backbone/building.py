@@ -1,4 +1,4 @@
-"""Building a network: its name, its weights, folded batch norms, places for biases, a recorded forward pass."""
+"""Building a network with torch and timm: weights, folded batch norms, biases as input, a recorded pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -19,57 +18,10 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from skillmesh.backbone.spec import NetworkSpec, Place
+from skillmesh.backbone.weights import is_classifier
 from skillmesh.errors import BackboneError
 from skillmesh.numerics.process import quiet
-
-DEFAULT = "lite0"
-
-
-@dataclass(frozen=True)
-class NetworkSpec:
-    """Everything needed to build a network and prepare its input, except its weights.
-
-    Fields that are `None` are taken from timm's own configuration of the network.
-    """
-
-    name: str
-    timm_name: str
-    size: int | None = None
-    """Width and height of the input in pixels."""
-    mean: tuple[float, float, float] | None = None
-    std: tuple[float, float, float] | None = None
-    """The network's input is (RGB/255 − mean) / std."""
-    taps: tuple[str, ...] | None = None
-    """Paths of modules whose output adds a mean and a std per channel to the descriptor."""
-    fold: bool = False
-    """Whether every batch norm runs directly after the convolution before it, so that the two can be folded."""
-
-
-_LITE0 = NetworkSpec(
-    name="lite0",
-    timm_name="tf_efficientnet_lite0",
-    size=224,
-    mean=(127 / 255,) * 3,
-    std=(128 / 255,) * 3,
-    taps=("bn1", *(f"blocks.{i}" for i in range(7))),
-    fold=True,
-)
-# The paper's backbone. Its later blocks all have 728 channels: they would double the descriptor with little gain.
-_XCEPTION = NetworkSpec(
-    name="xception",
-    timm_name="legacy_xception",
-    size=299,
-    mean=(0.5, 0.5, 0.5),
-    std=(0.5, 0.5, 0.5),
-    taps=("act2", "block1", "block2", "block3"),
-)
-NAMED = {spec.name: spec for spec in (_LITE0, _XCEPTION)}
-
-
-def spec_of(name: str) -> NetworkSpec:
-    """Return the spec of a short name, or a minimal one for a timm name, which `build` refuses if unknown."""
-    return NAMED.get(name) or NetworkSpec(name=name, timm_name=name)
-
 
 # Importing timm when torchvision is a CUDA build and torch is not.
 #
@@ -123,7 +75,7 @@ def build(spec: NetworkSpec, weights: Path | None) -> Any:
 def load(model: torch.nn.Module, state: State, source: str) -> None:
     """Load `state` by name; if no name matches (another library's naming), by order if all shapes agree."""
     wanted = model.state_dict()
-    state = {name: tensor for name, tensor in state.items() if not _is_classifier(name, wanted)}
+    state = {name: tensor for name, tensor in state.items() if not is_classifier(name, wanted)}
     if not set(state) & set(wanted) and len(state) == len(wanted):
         state = dict(zip(wanted, state.values(), strict=True))
     # Counters of training batches: only some files have them, and this package does not use them.
@@ -187,11 +139,6 @@ def _from_hub(timm: Any, spec: NetworkSpec) -> Any:
         ) from error
 
 
-def _is_classifier(name: str, wanted: State) -> bool:
-    """Return whether a tensor belongs to the unused classifier: it is in the file, but not in the network."""
-    return name not in wanted and name.partition(".")[0] in {"fc", "classifier", "head", "last_linear"}
-
-
 def _similar(timm: Any, name: str) -> str:
     from difflib import get_close_matches
 
@@ -208,34 +155,15 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-# Places of biases: after every convolution and linear layer, y = layer(x) + b + B, one number per channel.
-#
-# All biases of a network are one vector, layer after layer in the order of its modules. A `Biased` network takes
-# that vector as an input. It shares the weights of the original network and never changes them, so that another
-# task needs only another vector.
+# Biases as an input: a `Biased` network takes the vector of all biases (spec.py). It shares the weights of the
+# original network and never changes them, so that another task needs only another vector.
 
 Layer = nn.Conv2d | nn.Linear
 Norm = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm
 WITH_NORM = "with_norm"
-"""Name of the attribute that marks a convolution into which a norm was folded."""
+"""Name of the attribute that holds path and epsilon of the norm that was folded into a convolution."""
 UNCALLED = "uncalled"
 """Name of the attribute that marks a layer that is never called, only its weights used: biases have no effect."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """One layer's part of the vector of biases."""
-
-    path: str
-    start: int
-    channels: int
-    normed: bool = False
-    """Whether a norm comes directly before or after the layer: a bias of the layer then equals a bias after that
-    norm, except for the scale of its channel or for the layer's weights."""
-
-    @property
-    def part(self) -> slice:
-        return slice(self.start, self.start + self.channels)
 
 
 def places(model: nn.Module) -> tuple[Place, ...]:
@@ -246,34 +174,6 @@ def places(model: nn.Module) -> tuple[Place, ...]:
         result.append(Place(path, start, channels, path in normed))
         start += channels
     return tuple(result)
-
-
-def chosen(where: str, all_places: tuple[Place, ...]) -> tuple[Place, ...]:
-    """Return layers: `all`, `last-half`, `last-N`, `after-norm`, or those in comma-separated modules.
-
-    >>> layers = tuple(Place(path, 0, 1) for path in ("stem", "stage1.a", "stage1.b", "stage10"))
-    >>> [place.path for place in chosen("last-half", layers)], [place.path for place in chosen("stage1", layers)]
-    (['stage1.b', 'stage10'], ['stage1.a', 'stage1.b'])
-    """
-    if where == "all":
-        return all_places
-    if where == "last-half":
-        return all_places[len(all_places) // 2 :]
-    if where == "after-norm" and any(place.normed for place in all_places):
-        return tuple(place for place in all_places if place.normed)
-    if where.startswith("last-"):
-        count = where.removeprefix("last-")
-        if count.isdecimal() and 1 <= int(count) <= len(all_places):
-            return all_places[-int(count) :]
-    names = where.split(",")
-    named = tuple(place for place in all_places if any(f"{place.path}.".startswith(f"{name}.") for name in names))
-    if not named or not all(names):
-        raise BackboneError(
-            f"there are no layers {where!r}; expected all, last-half, last-1 to last-{len(all_places)}, "
-            "after-norm if the network has norms, or names separated by commas, such as "
-            f"{all_places[0].path} or {all_places[-1].path.partition('.')[0]}"
-        )
-    return named
 
 
 class Biased:
@@ -367,7 +267,7 @@ def fold_batch_norms(model: nn.Module) -> None:
             convolution = module
         elif isinstance(module, nn.BatchNorm2d) and convolution is not None:
             _fold(convolution, module)
-            setattr(convolution, WITH_NORM, True)
+            setattr(convolution, WITH_NORM, (name, module.eps))
             parent, _, leaf = name.rpartition(".")
             # timm's batch norms contain the activation that follows them; it is kept.
             setattr(model.get_submodule(parent), leaf, getattr(module, "act", nn.Identity()))

@@ -4,6 +4,7 @@ It makes modules comparable between agents that never saw each other's data. It 
 
 - mean and std of every raw dimension, to standardise descriptors;
 - a prior per representation: the scatter of images around their class's mean, and the scatter of class means;
+- the nuisance per representation: how descriptors move when the same picture is taken in another way (a view);
 - a basis for compact modules, the principal directions of generic descriptors;
 - a small sample of background descriptors, on which received modules can be tried.
 
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,8 @@ from numpy.typing import NDArray
 from skillmesh.common.choices import Representation
 from skillmesh.common.files import write_whole
 from skillmesh.errors import CalibrationError
-from skillmesh.numerics.arrays import Floats, LowRank, Tensors, dequantise_rows, principal, quantise_rows
+from skillmesh.numerics.arrays import Damping, Floats, LowRank, Tensors, dequantise_rows, principal, quantise_rows
+from skillmesh.numerics.graphs import Graph, Value
 
 Raw = NDArray[np.float16]
 
@@ -50,6 +53,31 @@ def represent(
     return standard @ calibration.basis.T if compact else standard
 
 
+def represent_in(
+    graph: Graph,
+    raw: Value,
+    features: int,
+    representation: Representation,
+    calibration: Calibration,
+    compact: bool = False,
+) -> Value:
+    """Add what `represent` computes to a graph in which `raw` is a raw descriptor, still unrounded."""
+    largest = float(np.finfo(np.float16).max)
+    raw = graph("Cast", graph("Cast", graph("Clip", raw, -largest, largest), to="FLOAT16"), to="FLOAT")
+    first, axis = np.array([features]), np.array([1])
+    pooled = graph("Slice", raw, np.array([0]), first, axis)
+    if representation == "features":
+        return pooled
+    rooted = graph("Sqrt", graph("Max", pooled, 0.0))
+    if representation == "sqrt-features":
+        return rooted
+    whole = graph("Concat", rooted, graph("Slice", raw, first, np.array([len(calibration.mean)]), axis), axis=1)
+    standard = graph("Clip", graph("Div", graph("Sub", whole, calibration.mean), calibration.std), -CLIP, CLIP)
+    if not compact:
+        return standard
+    return graph("Mul", graph.product(standard, calibration.tensors["basis"]), calibration.tensors["basis.scale"])
+
+
 def root_features(raw: Raw, features: int) -> Floats:
     """Return square roots of the pooled activations, which are skewed; means and stds after them are unchanged."""
     rooted = raw.astype(np.float32)
@@ -65,13 +93,23 @@ def clip_standardised(rooted: Floats, mean: Floats, std: Floats) -> Floats:
 
 
 PRIOR_RANK = 64
+NUISANCE_RANK = 0.22
+"""Number of the nuisance's directions, as a share of a representation's numbers: 640 of a descriptor's 2,912."""
+NUISANCE_IN_MAPPER = 128
+"""Number of the nuisance's directions that a mapper uses: there each costs time with every answer."""
+NUISANCE_IN_HEADS = 10.0
+"""Weight of the nuisance in the metric that heads are fitted in."""
+HASTE_RIDGE = 1.0
+"""Strength of the regression that tells hurried photos, relative to the variance of a number."""
 COMPACT_DIM = 1024
 BACKGROUND_IMAGES = 64
 IMAGES_PER_TASK = 200
 """Maximum number of images used per task, so that every task has the same weight, whatever its size."""
+VIEWED_PER_TASK = 100
+"""Maximum number of these images whose views are described."""
 MAX_NUMBER = 1e9
 """Largest allowed number, far beyond those of descriptors; products of such numbers still fit in a float32."""
-SPACES = ("features", "sqrt-features", "descriptor", "compact")
+SPACES: tuple[Representation | Literal["compact"], ...] = ("features", "sqrt-features", "descriptor", "compact")
 
 
 @dataclass(frozen=True)
@@ -83,6 +121,38 @@ class Prior:
     between: LowRank
     """Covariance of class means around `centre`."""
     centre: NDArray[np.float64]
+    nuisance: LowRank | None = None
+    """Mean square of the differences between an image and its views; None in a calibration without views. The
+    factor has `NUISANCE_IN_MAPPER` rows; the variance of all others is in the diagonal."""
+    moves: Callable[[], Floats] | None = None
+    """Function that returns the nuisance's whole factor, which only learning needs."""
+    haste: Haste | None = None
+    """What tells photos taken in a hurry; None in a calibration without views."""
+
+    @cached_property
+    def damping(self) -> Damping | None:
+        """The metric that heads are fitted in: directions in which views move descriptors count less."""
+        return None if self.moves is None else Damping.of(self.moves(), NUISANCE_IN_HEADS)
+
+
+@dataclass(frozen=True)
+class Haste:
+    """Linear estimate of how much an image looks like a photo that was taken in a hurry and sent.
+
+    Such a photo lies farther from its class than those it was taught with, although it shows the same.
+    """
+
+    weights: Floats
+    offset: np.float32
+
+    def of(self, x: Floats) -> Floats:
+        """Return the estimate for each image: 0 for the usual original, 1 for the usual `HURRIED` view."""
+        estimate: Floats = x @ self.weights + self.offset
+        return np.clip(estimate, np.float32(0), np.float32(1))
+
+    def of_in(self, graph: Graph, x: Value) -> Value:
+        """Add what `of` computes to a graph: (1, 1)."""
+        return graph("Clip", graph("Add", graph.product(x, self.weights[None]), float(self.offset)), 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -141,6 +211,8 @@ class Calibration:
         from safetensors import SafetensorError, safe_open
 
         try:
+            if path.exists() and not path.is_file():
+                raise ValueError("it is no file")  # reading from a pipe would wait
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -180,10 +252,24 @@ class _Priors(Mapping[str, Prior]):
 
 @dataclass(frozen=True)
 class LabelledRaw:
-    """Raw descriptors and labels of a task's training images."""
+    """Raw descriptors and labels of a task's training images, and of views of some of them."""
 
     raw: Raw
     labels: NDArray[np.int64]
+    views: Views | None = None
+
+
+@dataclass(frozen=True)
+class Views:
+    """Raw descriptors of views of a task's images."""
+
+    raw: Raw
+    images: NDArray[np.int64]
+    """For each view, the row of the task's `raw` that holds its image as it is."""
+    weights: NDArray[np.float64]
+    """The weight of each view in the nuisance."""
+    hurried: NDArray[np.bool_]
+    """Which of them are told from originals."""
 
 
 def calibrate(
@@ -197,32 +283,50 @@ def calibrate(
         Fingerprint of the network that described the images.
     features
         Number of features, the first part of a raw descriptor.
+    tasks
+        Of each task, at most `IMAGES_PER_TASK` images are used, chosen at random, and all views.
     """
-    if len(tasks) < 2:
-        raise CalibrationError(f"a calibration needs two tasks or more, found {len(tasks)}; name more folders")
+    refuse_too_few(len(tasks))
+    viewed = [
+        (task.raw[task.views.images], task.views)
+        for task in tasks
+        if task.views is not None and len(task.views.raw)
+    ]
     tasks = [_thinned(task, seed + i) for i, task in enumerate(tasks)]
     rooted = [root_features(task.raw, features) for task in tasks]
     mean = np.mean([x.mean(axis=0, dtype=np.float64) for x in rooted], axis=0)
     std = np.sqrt(np.mean([np.square(x - mean).mean(axis=0) for x in rooted], axis=0)) + 1e-6
-    standard = [clip_standardised(x, mean.astype(np.float32), std.astype(np.float32)) for x in rooted]
-    stored_basis = _quantised("basis", _principal_basis(standard))
-    basis = dequantise_rows(stored_basis["basis"], stored_basis["basis.scale"])
-    spaces = {
-        "features": [task.raw[:, :features].astype(np.float32) for task in tasks],
-        "sqrt-features": [x[:, :features] for x in rooted],
-        "descriptor": standard,
-        "compact": [x @ basis.T for x in standard],
-    }
-    rng = np.random.default_rng(seed)
-    background = np.concatenate(standard)
-    background = background[np.sort(rng.permutation(len(background))[:BACKGROUND_IMAGES])]
     tensors: Tensors = {"mean": mean.astype(np.float32), "std": std.astype(np.float32)}
-    tensors |= stored_basis | _quantised("background", background)
-    for space, described in spaces.items():
-        prior = _measured_prior(described, [task.labels for task in tasks])
+    standard = [clip_standardised(x, tensors["mean"], tensors["std"]) for x in rooted]
+    tensors |= _quantised("basis", _principal_basis(standard))
+    background = np.concatenate(standard)
+    chosen = np.random.default_rng(seed).permutation(len(background))[:BACKGROUND_IMAGES]
+    tensors |= _quantised("background", background[np.sort(chosen)])
+    del rooted, standard, background
+    unfinished = Calibration(network, source, tensors, fingerprint="")
+    for space in SPACES:
+        described = partial(
+            represent,
+            features=features,
+            representation="descriptor" if space == "compact" else space,
+            calibration=unfinished,
+            compact=space == "compact",
+        )
+        prior = _measured_prior([described(task.raw) for task in tasks], [task.labels for task in tasks])
         tensors |= _written(f"{space}.within", prior.within) | _written(f"{space}.between", prior.between)
         tensors[f"{space}.centre"] = prior.centre.astype(np.float32)
+        if viewed:
+            pairs = [(described(images), described(views.raw), views) for images, views in viewed]
+            moves = [(changed - usual, views.weights) for usual, changed, views in pairs]
+            tensors |= _written(f"{space}.nuisance", _measured_nuisance(moves))
+            told = [(usual[views.hurried], changed[views.hurried]) for usual, changed, views in pairs]
+            tensors[f"{space}.haste"] = _measured_haste(told)
     return Calibration._of(tensors, network, source)
+
+
+def refuse_too_few(tasks: int) -> None:
+    if tasks < 2:
+        raise CalibrationError(f"a calibration needs two tasks or more, found {tasks}; name more folders")
 
 
 def _thinned(task: LabelledRaw, seed: int) -> LabelledRaw:
@@ -251,11 +355,34 @@ def _measured_prior(described: list[Floats], labels: list[NDArray[np.int64]]) ->
     stacked, weight = np.concatenate(means), np.concatenate(weights)
     centre = weight @ stacked
     between = (stacked - centre) * np.sqrt(weight)[:, None]
-    return Prior(_summarised(np.concatenate(residuals)), _summarised(between), centre)
+    within = _summarised(np.concatenate(residuals), PRIOR_RANK)
+    return Prior(within, _summarised(between, PRIOR_RANK), centre)
 
 
-def _summarised(rows: NDArray[np.floating]) -> LowRank:
-    factor = principal(rows, PRIOR_RANK)
+def _measured_nuisance(moves: list[tuple[Floats, NDArray[np.float64]]]) -> LowRank:
+    """Return the weighted mean square of differences between images and views; every task has the same weight."""
+    shares = [np.sqrt(weights / (weights.sum() * len(moves))) for _, weights in moves]
+    rows = [moved * share[:, None].astype(np.float32) for (moved, _), share in zip(moves, shares, strict=True)]
+    return _summarised(np.concatenate(rows), round(NUISANCE_RANK * rows[0].shape[1]))
+
+
+def _measured_haste(pairs: list[tuple[Floats, Floats]]) -> Floats:
+    """Return ridge regression's weights, and then the offset, of 0 for images and 1 for their hurried views."""
+    usual, changed = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    if not len(usual):
+        return np.zeros(usual.shape[1] + 1, dtype=np.float32)
+    x = np.concatenate([usual, changed]).astype(np.float64)
+    y = np.repeat([0.0, 1.0], [len(usual), len(changed)])
+    mean = x.mean(axis=0)
+    x -= mean
+    gram = x.T @ x / len(x)
+    gram[np.diag_indices_from(gram)] += HASTE_RIDGE * gram.trace() / len(gram)
+    weights = np.linalg.solve(gram, x.T @ (y - y.mean()) / len(x))
+    return np.append(weights, y.mean() - mean @ weights).astype(np.float32)
+
+
+def _summarised(rows: NDArray[np.floating], rank: int) -> LowRank:
+    factor = principal(rows, rank)
     left_over = np.square(rows).sum(axis=0, dtype=np.float64) - np.square(factor).sum(axis=0)
     # Dimensions without any variation must not get infinite weight.
     return LowRank(np.maximum(left_over, 1e-3 * max(float(np.mean(left_over)), 1e-9)), factor)
@@ -272,7 +399,17 @@ def _written(name: str, matrix: LowRank) -> Tensors:
 
 def _read_prior(tensors: Tensors, space: str) -> Prior:
     within, between = (_read_lowrank(tensors, f"{space}.{part}") for part in ("within", "between"))
-    return Prior(within, between, tensors[f"{space}.centre"].astype(np.float64))
+    centre = tensors[f"{space}.centre"].astype(np.float64)
+    if f"{space}.nuisance.factor" not in tensors:
+        return Prior(within, between, centre)
+    stored = tensors[f"{space}.nuisance.factor"], tensors[f"{space}.nuisance.factor.scale"]
+    values, scale = stored
+    main = dequantise_rows(values[:NUISANCE_IN_MAPPER], scale[:NUISANCE_IN_MAPPER])
+    rest = dequantise_rows(values[NUISANCE_IN_MAPPER:], scale[NUISANCE_IN_MAPPER:])
+    diagonal = tensors[f"{space}.nuisance.diagonal"] + np.square(rest).sum(axis=0)
+    nuisance = LowRank(diagonal.astype(np.float64), main)
+    haste = Haste(tensors[f"{space}.haste"][:-1], tensors[f"{space}.haste"][-1])
+    return Prior(within, between, centre, nuisance, partial(dequantise_rows, *stored), haste)
 
 
 def _read_lowrank(tensors: Tensors, name: str) -> LowRank:
@@ -286,10 +423,13 @@ def _check_shapes(tensors: Tensors) -> None:
     compact, images = len(tensors["basis"]), len(tensors["background"])
     shapes = {"std": (width,), "basis": (compact, width), "basis.scale": (compact,)}
     shapes |= {"background": (images, width), "background.scale": (images,)}
+    viewed = any(".nuisance." in name for name in tensors)
     dims = {"features": features, "sqrt-features": features, "descriptor": width, "compact": compact}
     for space, dim in dims.items():
         shapes[f"{space}.centre"] = (dim,)
-        for part in (f"{space}.within", f"{space}.between"):
+        if viewed:
+            shapes[f"{space}.haste"] = (dim + 1,)
+        for part in (f"{space}.{name}" for name in ("within", "between", *(["nuisance"] if viewed else []))):
             rank = len(tensors[f"{part}.factor"])
             shapes |= {f"{part}.diagonal": (dim,), f"{part}.factor": (rank, dim), f"{part}.factor.scale": (rank,)}
     for name, shape in shapes.items():

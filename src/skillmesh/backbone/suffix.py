@@ -16,10 +16,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_input
 from torch.overrides import TorchFunctionMode
 
-from skillmesh.backbone.building import Biased, Place, twin_of
+from skillmesh.backbone.building import Biased, twin_of
+from skillmesh.backbone.spec import Place
 
 if TYPE_CHECKING:
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.torch_network import TorchNetwork
 
 # Convolutions with frozen weights that keep only those weights for the backward pass.
 #
@@ -91,7 +92,7 @@ class Start(NamedTuple):
 class Suffix:
     """The part of a network after a cut, or all of it if there is no cut."""
 
-    def __init__(self, network: Network, biased: Sequence[Place], images: int = 0) -> None:
+    def __init__(self, network: TorchNetwork, biased: Sequence[Place], images: int = 0) -> None:
         """Cut before the `biased` layers, unless the activations of this number of images take too much memory."""
         self._network = network
         self._trained = {place.path for place in biased}
@@ -171,7 +172,7 @@ class _Stored(nn.Module):
         return self.output
 
 
-def _cut(network: Network, first: int) -> str | None:
+def _cut(network: TorchNetwork, first: int) -> str | None:
     """Return the path of the last tapped stage whose layers all come before the biased ones, if any."""
     best = None
     for path in network.channels:
@@ -222,7 +223,7 @@ class PassCosts:
         return sum(self.layers[first + 1 :])
 
 
-def pass_costs(network: Network, size: int | None = None) -> PassCosts:
+def pass_costs(network: TorchNetwork, size: int | None = None) -> PassCosts:
     """Return the costs, measured in one pass, for images of the network's size or of another."""
     return PassCosts(tuple(network.layer_macs(size)))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, distribution, entry_points
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ import typer.main
 from skillmesh.cli import options, outlet
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from skillmesh.core import Core
 
 ADDED = "skillmesh.commands"
@@ -30,12 +33,22 @@ class Commands(typer.core.TyperGroup):
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *entry_points(group=ADDED).names]
+        ours = super().list_commands(ctx)
+        in_order = [name for name in ("init", *chain(*COMMANDS.values())) if name in ours]
+        in_order.sort(key=lambda name: isinstance(self.commands[name], typer.core.TyperGroup))
+        return [*in_order, *dict.fromkeys(point.name for point in _others())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if (ours := super().get_command(ctx, cmd_name)) is not None:
             return ours
-        return next((_added(point) for point in entry_points(group=ADDED, name=cmd_name)), None)
+        return next((_added(point) for point in _others() if point.name == cmd_name), None)
+
+
+def _others() -> Iterable[EntryPoint]:
+    """Return the commands of other packages; most commands do not search all installed packages for them."""
+    from importlib.metadata import entry_points
+
+    return entry_points(group=ADDED)
 
 
 def _added(point: EntryPoint) -> Any:
@@ -50,6 +63,8 @@ def _added(point: EntryPoint) -> Any:
 
 
 def _lacking(point: EntryPoint, reason: str) -> typer.Typer:
+    from importlib.metadata import distribution
+
     from skillmesh.errors import SkillmeshError
 
     # The packages themselves, not an extra of ours: a package index may know another project by our name.
@@ -118,6 +133,12 @@ def init(
     variance_floor: options.VarianceFloor = 1e-6,
     images_per_class: options.ImagesPerClass = 5,
     support: options.Support = "plain",
+    unanswered: Annotated[
+        float,
+        typer.Option(
+            "--unanswered", min=0.001, max=0.5, help="Share of images of known tasks that may stay unanswered."
+        ),
+    ] = 0.05,
 ) -> None:
     """Create an agent: a key, settings and an empty bank."""
     from skillmesh.cli import show
@@ -139,6 +160,7 @@ def init(
         variance_floor=variance_floor,
         images_per_class=images_per_class,
         support=support,
+        unanswered=unanswered,
     )
     agent = Core(folder)
     outlet.line(f"agent {agent.name!r} at {folder}")
@@ -170,20 +192,40 @@ def open_agent(home: Path | None, make: bool = True, **options_: Any) -> Core:
     return agent
 
 
-COMMANDS = (
-    "learn",
-    "samples",
-    "ask",
-    "tasks",
-    "classes",
-    "compose",
-    "measure",
-    "merging",
-    "mesh",
-    "trust",
-    "repair",
-)
-"""The modules that hold commands, in the order in which `--help` lists them."""
+COMMANDS = {
+    "learn": ("learn",),
+    "samples": ("samples",),
+    "ask": ("ask",),
+    "tasks": ("tasks", "show", "export", "import", "forget"),
+    "classes": ("classes",),
+    "compose": ("compose",),
+    "measure": ("eval", "calibrate", "backbone", "demo"),
+    "merging": ("merge",),
+    "mesh": ("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config"),
+    "trust": ("trust", "quarantine", "certs"),
+    "repair": ("repair",),
+    "renew": ("renew",),
+}
+"""The modules that hold commands, in the order in which `--help` lists them, and the commands that each adds."""
+
+
+def load_commands(words: Sequence[str] = ()) -> None:
+    """Import the module of the command that these words call; all modules if they call none that is known."""
+    called = _command_in(words)
+    for module, names in COMMANDS.items():
+        if called is None or called in names:
+            import_module(f"skillmesh.cli.{module}")
+
+
+def _command_in(words: Sequence[str]) -> str | None:
+    """Return the first word that is no option and no value of the option `--home`, if it names a command."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--home":
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word if any(word in names for names in COMMANDS.values()) else None
+    return None
 
 
 def program() -> None:
@@ -222,8 +264,7 @@ def main() -> None:
     from skillmesh.errors import SkillmeshError, messages_for_commands
 
     try:
-        for commands in COMMANDS:
-            import_module(f"skillmesh.cli.{commands}")
+        load_commands(sys.argv[1:])
         with messages_for_commands():
             app()
     except SkillmeshError as error:

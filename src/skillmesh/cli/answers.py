@@ -129,7 +129,7 @@ class AnswerLines:
     def lay_out(self, longest: Mapping[str, int]) -> None:
         """Fit the columns into the terminal's width and leave some room for other labels."""
         wanted = {"image": max(map(cell_len, self.names), default=0), **longest}
-        wanted["label"] = max(wanted["label"], len("unknown"))
+        wanted["label"] = max(wanted["label"], len("not sure"))
         least = {"image": 14, "label": 10, "task": 8, "teacher": 12}
         room = show.console.width - len(" 100 %") - LEFT_FOR_OTHERS
         while sum(wanted.values()) + 2 * len(wanted) > room:
@@ -143,20 +143,22 @@ class AnswerLines:
         if answer.error is not None:
             show.warn(f"skipped: {answer.image}: {answer.error}")
         elif not show.console.is_terminal:
-            known = (answer.label, _task(answer.best), f"{answer.confidence:.4f}", answer.teacher)
-            cells = (answer.image, *(("unknown", "", "", "") if answer.unknown else known))
+            given = (answer.label, _task(answer.best), f"{answer.confidence:.4f}", answer.teacher)
+            cells = (answer.image, *(given if (words := not_given(answer)) is None else (words, "", "", "")))
             outlet.raw("\t".join(safe(cell or "") for cell in cells) + "\n")
         else:
             show.console.print(self._line(answer), overflow="ellipsis", no_wrap=True)
 
     def _line(self, answer: Answer) -> Text:
-        cells = {"image": answer.image, "label": answer.label or "unknown", "teacher": answer.teacher or "–"}
-        cells["task"] = "–" if answer.unknown else _task(answer.best)
+        words = not_given(answer)
+        label = answer.label if words is None else words
+        cells = {"image": answer.image, "label": label or "", "teacher": answer.teacher or "–"}
+        cells["task"] = _task(answer.best) if words is None else "–"
         line = Text()
         for name, width in self._widths.items():
             text = show.shorten(cells[name], width)
             line.append(text + " " * (width + 2 - cell_len(text)), style="bold" if name == "label" else "")
-        if answer.unknown:
+        if words is not None:
             return line.append(f"{'–':>5}  nearest: {answer.best.label} ({_task(answer.best)})", style="dim")
         others = [f"{g.label} {_percent(g.confidence)}" for g in answer.alternatives if g.confidence > SHOWN]
         line.append(f"{_percent(answer.confidence):>5}")
@@ -188,6 +190,11 @@ class JsonAnswers:
         rest = {"unreadable": self._unreadable} | ({} if error is None else {"error": show.with_home(str(error))})
         text = show.json_text(rest)
         outlet.raw(("\n], " if self._count else '{"answers": [], ') + text.removeprefix("{") + "\n")
+
+
+def not_given(answer: Answer) -> str | None:
+    """Return what is said in place of a label: "unknown" or "not sure"; None if there is a label."""
+    return "unknown" if answer.unknown else "not sure" if answer.unsure else None
 
 
 def _task(guess: Guess) -> str:

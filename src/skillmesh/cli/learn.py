@@ -13,7 +13,8 @@ import typer
 
 from skillmesh.cli import app, open_agent, options, outlet
 from skillmesh.cli.outlet import facts_of, lesson_facts, warn_of
-from skillmesh.errors import AgentError, FolderOfTasksError, SkillmeshError
+from skillmesh.common.extras import TORCH
+from skillmesh.errors import AgentError, BackboneError, FolderOfTasksError, SkillmeshError
 
 if TYPE_CHECKING:
     from skillmesh.core import Core
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 NOT_CONTINUED = (
     *("name", "replace", "adapt", "adaptation", "layers", "epochs", "mirrored", "from_plain_head"),
-    *("warm_start", "warm_form"),
+    *("warm_start", "warm_form", "views"),
 )
 """Options that cannot be combined with `--continue`."""
 MOST_CONFUSIONS = 3
@@ -63,6 +64,7 @@ def learn(
     from_plain_head: options.FromPlainHead = False,
     warm_start: options.WarmMode = "auto",
     warm_form: options.WarmForm = "prior",
+    views: options.Views = None,
     device: options.Device = None,
     report: options.Report = None,
     json: options.Json = False,
@@ -80,9 +82,12 @@ def learn(
         raise AgentError(f"--each-folder learns several tasks, named after their folders; leave out {unfit[0]}")
     how: dict[str, Any] = {"licence": licence, "note": note, "tags": tag or ()}
     if continued is None:
-        how |= {"name": name, "replace": replace, "warm_start": WarmStart(warm_start, warm_form)}
+        how |= {"name": name, "replace": replace, "warm_start": WarmStart(warm_start, warm_form), "views": views}
         how["adaptation"] = Adaptation(adapt, adaptation, layers, epochs, mirrored, from_plain_head)
+    if adapt != "none":  # before a new agent is made
+        TORCH.require("training an adaptation", BackboneError)
     agent = open_agent(home or context.obj, device=device)
+    agent.require_packages()
     if each_folder:
         _learn_each(agent, folder, json, how)
         return

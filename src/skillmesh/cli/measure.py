@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skillmesh.cli import app, options, outlet
+from skillmesh.common.choices import USUAL_VIEWS
+from skillmesh.errors import ArgumentError
 
 if TYPE_CHECKING:
     from skillmesh.core import Core
     from skillmesh.evaluation.evaluate import Evaluation
+    from skillmesh.numerics.process import Progress
 
 
 @app.command("eval")
@@ -49,9 +52,17 @@ def eval_(
         typer.Option("--corrective", help="Also count an equivalent class of another task as right, and list it."),
     ] = False,
     encoder: options.NameEncoder = "minilm",
+    views: Annotated[
+        bool,
+        typer.Option(
+            "--views", help="Also measure on views of the test images: smaller, blurred, turned, and others."
+        ),
+    ] = False,
+    learn_views: options.LearnViews = None,
     device: options.Device = None,
 ) -> None:
     """Measure accuracy and task recognition. Accuracy is measured with the task given and with no task given."""
+    from skillmesh.anchors import require_to_fit
     from skillmesh.cli import show
     from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.cli.task_report import print_evaluation, write_json, write_page
@@ -63,6 +74,10 @@ def eval_(
     from skillmesh.learning.class_names.encoders import remembering
     from skillmesh.store.home import create_home, home_folder
 
+    if learn:
+        require_to_fit(anchor)
+    elif learn_views:
+        raise ArgumentError("--no-learn measures tasks as they were learned; leave out --learn-views")
     paths = find_tasks(folders)
     for target in (out, report):
         refuse_bad_target(target)
@@ -85,9 +100,10 @@ def eval_(
             create_home(Path(fresh), **settings)
         agent = Core(Path(fresh) if learn else home_folder(home or context.obj), device=device)
         origin = provenance(show.command_line(), paths, seed)
-        result = evaluate(agent, paths, learn=learn, keep_said=corrective, progress=bar)
-        corrections = {} if names is None else {"corrective": corrected(result.said, names)}
-        facts = _report(agent, result, classes) | corrections | {"provenance": origin}
+        result = evaluate(agent, paths, learn=learn, views=learn_views, keep_forced=corrective, progress=bar)
+        corrections = {} if names is None else {"corrective": corrected(result.forced, names)}
+        viewed = _measured_views(agent, result, bar) if views else {}
+        facts = _report(agent, result, classes, learn_views) | corrections | viewed | {"provenance": origin}
     if out is not None:
         write_json(out, facts)
     if report is not None:
@@ -98,7 +114,13 @@ def eval_(
         print_evaluation(facts, result if classes else None)
 
 
-def _report(agent: Core, result: Evaluation, classes: bool) -> dict[str, Any]:
+def _measured_views(agent: Core, result: Evaluation, progress: Progress) -> dict[str, Any]:
+    from skillmesh.evaluation.views import evaluate_views, summary_of_views
+
+    return summary_of_views(list(evaluate_views(agent, result, progress=progress)))
+
+
+def _report(agent: Core, result: Evaluation, classes: bool, views: float | None) -> dict[str, Any]:
     config = agent.config.model_dump(mode="json", exclude={"name", "weights", "calibration"})
     mapper = agent.mapper()[1]
     threshold = round(mapper.threshold, 6) if math.isfinite(mapper.threshold) else None  # JSON has no infinity
@@ -107,7 +129,8 @@ def _report(agent: Core, result: Evaluation, classes: bool) -> dict[str, Any]:
     if classes:
         by_class = {answers.task: answers.class_facts() for answers in result.answers}
         summary["tasks"] = [task | {"by_class": by_class[task["task"]]} for task in summary["tasks"]]
-    return {"settings": config | {"backbone_fingerprint": agent.bank.backbone}} | summary | mapper_facts
+    config |= {"backbone_fingerprint": agent.bank.backbone, "learn_views": USUAL_VIEWS if views is None else views}
+    return {"settings": config} | summary | mapper_facts
 
 
 @app.command()
@@ -122,14 +145,15 @@ def calibrate(
     """Calibrate a backbone on training images of tasks. Agents that share need the same calibration."""
     from skillmesh.backbone.backbone import DescriptorCache, default_folder
     from skillmesh.backbone.calibrating import calibrate_on
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.network import load_network
+    from skillmesh.backbone.spec import resolve
     from skillmesh.cli import show
     from skillmesh.cli.outlet import refuse_bad_target
     from skillmesh.data.folder import find_tasks
 
     refuse_bad_target(out)
-    network = Network(backbone, weights, device)
-    cache = DescriptorCache(default_folder(), network.fingerprint)
+    network = load_network(*resolve(backbone, weights), device)
+    cache = DescriptorCache(default_folder(), network.fingerprint, engine=network.engine)
     paths = find_tasks(folders)
     with show.progress_bar() as bar:
         calibration = calibrate_on(network, paths, cache, seed=seed, progress=bar)
@@ -140,15 +164,32 @@ def calibrate(
 
 @app.command()
 def backbone(
-    name: Annotated[str, typer.Argument(help="lite0, xception or the name of any timm network.")] = "lite0",
+    name: Annotated[
+        str, typer.Argument(help="lite0, xception, the name of any timm network, or an exported folder.")
+    ] = "lite0",
     weights: options.Weights = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="DIR",
+            show_default=False,
+            help="Write the network to a folder that agents use without PyTorch: `init --backbone DIR`.",
+        ),
+    ] = None,
+    calibration: options.CalibrationFile = None,
     json: options.Json = False,
 ) -> None:
-    """Show a backbone's sizes and layers. The layers are those where `learn --adapt` can add biases."""
-    from skillmesh.backbone.network import Network
+    """Show a backbone's sizes and layers (those where `learn --adapt` can add biases), or export it."""
+    from skillmesh.backbone.network import load_network
+    from skillmesh.backbone.spec import resolve
     from skillmesh.cli import show
 
-    network = Network(name, weights, "cpu")
+    name, weights = resolve(name, weights)
+    if export is not None:
+        _export(name, weights, calibration, export)
+        return
+    network = load_network(name, weights, "cpu")
     positions = {place.path: place.channels for place in network.places}
     facts = {
         "name": network.spec.name,
@@ -169,6 +210,46 @@ def backbone(
         outlet.line(f"{key}: {value}")
     for layer, channels in positions.items():
         outlet.line(f"  {layer}: {channels}")
+
+
+def _export(name: str, weights: Path | None, calibration: Path | None, folder: Path) -> None:
+    """Write a network, and its calibration if there is one, to a folder."""
+    from skillmesh.backbone.backbone import load_calibration
+    from skillmesh.backbone.network import load_torch_network
+    from skillmesh.backbone.spec import CALIBRATION, calibration_in
+    from skillmesh.cli import show
+    from skillmesh.common.extras import EXPORT
+    from skillmesh.errors import AgentError, BackboneError, CalibrationError
+
+    EXPORT.require("exporting a network", BackboneError)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise AgentError(f"{folder} is not empty; expected a new folder; name another")
+    network = load_torch_network(name, weights, "cpu")
+    try:
+        measured = load_calibration(name, calibration, weights)
+    except CalibrationError:
+        if calibration is not None or calibration_in(weights) is not None:
+            raise
+        measured = None
+    if measured is not None and measured.network != network.fingerprint:
+        raise CalibrationError(
+            f"the calibration was made for network {measured.network[:12]}…, expected this network, "
+            f"{network.fingerprint[:12]}…; make one for these weights with `skillmesh calibrate`"
+        )
+    from skillmesh.backbone.exporting import export_network
+
+    export_network(network, folder)
+    if measured is not None:
+        measured.save(folder / CALIBRATION)
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    outlet.line(
+        f"wrote {folder}: {network.spec.name}, {size:.1f} MB; use it with `skillmesh init --backbone {folder}`"
+    )
+    if measured is None:
+        show.say(
+            "it has no calibration yet; make one with "
+            f"`skillmesh calibrate TASKS --backbone {folder} --out {folder / CALIBRATION}`"
+        )
 
 
 @app.command()

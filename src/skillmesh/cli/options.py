@@ -38,7 +38,10 @@ Device = Annotated[
     ),
 ]
 BackboneName = Annotated[
-    str, typer.Option("--backbone", metavar="NAME", help="lite0, xception or the name of any timm network.")
+    str,
+    typer.Option(
+        "--backbone", metavar="NAME", help="lite0, xception, the name of any timm network, or an exported folder."
+    ),
 ]
 Weights = Annotated[
     Path | None,
@@ -111,6 +114,15 @@ WarmMode = Annotated[
 WarmForm = Annotated[
     names.WarmForm,
     typer.Option("--warm-form", help="How it uses known rows: as a prior's centre, or the paper's two norms."),
+]
+_VIEWS = "Learn from views too: below 1, the share of images that they replace; from 1, how many are added."
+_USUAL = f"{names.USUAL_VIEWS}; 0 with --adapt"
+Views = Annotated[
+    float | None, typer.Option("--views", min=0, max=names.MOST_VIEWS, help=_VIEWS, show_default=_USUAL)
+]
+LearnViews = Annotated[
+    float | None,
+    typer.Option("--learn-views", min=0, max=names.MOST_VIEWS, help=_VIEWS, show_default=str(names.USUAL_VIEWS)),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of splits and random choices.")]
 Network = Annotated[

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from skillmesh.answering.answer import Answer
+from skillmesh.cli.answers import not_given
 from skillmesh.common.files import writing
 from skillmesh.data.demo.canvas import font_folder
 from skillmesh.data.inputs import EncodedImage, read_pixels
@@ -46,14 +47,15 @@ def _choose(paths: Iterable[Path], count: int, seed: int) -> list[Path]:
 def _draw_tile(sheet: Image.Image, corner: tuple[int, int], path: Path, answer: Answer) -> None:
     label, task = path.parent.name, path.parent.parent.parent.name
     right = (answer.label, answer.task) == (label, task)
-    colour = UNKNOWN if answer.unknown else RIGHT if right else WRONG
+    words = not_given(answer)
+    colour = RIGHT if right else WRONG if words is None else UNKNOWN
     left, top = corner
     sheet.paste(Image.fromarray(read_pixels(EncodedImage(str(path)), TILE)), corner)
     pen = ImageDraw.Draw(sheet)
     pen.rectangle((left - 2, top - 2, left + TILE + 1, top + TILE + 1), outline=colour, width=3)
-    caption = "unknown" if answer.unknown else str(answer.label)
-    below = f"in truth: {label}" if not right and not answer.unknown else f"{task}"
-    if not answer.unknown:
+    caption = str(answer.label) if words is None else words
+    below = f"in truth: {label}" if not right and words is None else f"{task}"
+    if words is None:
         below += f"  {100 * answer.confidence:.0f} %"
     pen.text((left, top + TILE + 4), _fitted(caption, 19), fill=colour, font=_font("DejaVuSans-Bold", 13))
     pen.text((left, top + TILE + 22), _fitted(below, 26), fill=UNKNOWN, font=_font("DejaVuSans", 11))

@@ -289,18 +289,28 @@ class Lines:
             stderr.print(words, soft_wrap=True)
 
 
+class Nothing:
+    """A receiver of progress reports that shows nothing."""
+
+    def start(self, what: str, total: int) -> None:
+        """Do nothing."""
+
+    def advance(self, steps: int) -> None:
+        """Do nothing."""
+
+
 @contextmanager
-def progress_bar(quiet: bool = False) -> Iterator[Bar | Lines]:
+def progress_bar(quiet: bool = False) -> Iterator[Bar | Lines | Nothing]:
     """Show progress on stderr, as a bar on a terminal and else as a few lines; stdout is only for results."""
-    if not quiet and not stderr.is_terminal:
-        yield Lines()
+    if quiet or not stderr.is_terminal:
+        yield Nothing() if quiet else Lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     name = TextColumn("{task.description:<28}", markup=False)
     columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     dumb = stderr.is_dumb_terminal  # such a terminal cannot erase a bar
-    with Progress(*columns, console=stderr, transient=True, disable=quiet or dumb) as progress:
+    with Progress(*columns, console=stderr, transient=True, disable=dumb) as progress:
         yield Bar(progress)
 
 

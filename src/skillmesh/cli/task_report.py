@@ -185,13 +185,17 @@ FIGURES = {
     "task_given_accuracy": "task given",
     "task_found_accuracy": "task found",
     "final_accuracy": "final",
-    "strict_accuracy": "final, unknown is wrong",
-    "known_unknown": "unknown",
+    "strict_accuracy": "final, not answered is wrong",
+    "known_unanswered": "not answered",
 }
 """Titles of the figures that `eval` measures for a task, by their JSON keys."""
-COLUMNS = ("task given", "task found", "final", "final*", "unknown")
+COLUMNS = ("task given", "task found", "final", "final*", "not answered")
 """Shorter titles of the same figures, for a table that fits a terminal."""
-LEGEND = 'final*: like final, but an answer "unknown" counts as wrong'
+VIEW_FIGURES = dict(zip(FIGURES, COLUMNS, strict=True)) | {
+    "confidence_error": "confidence error",
+    "hidden_unanswered": "hidden, not answered",
+}
+LEGEND = "final*: like final, but an image that is not answered (unknown or not sure) counts as wrong"
 GRID = 12
 """Largest number of classes for which a confusion matrix is printed; with more it does not fit a terminal."""
 
@@ -208,11 +212,14 @@ def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) 
         figures = [show.percent(t[key]) for key in FIGURES]
         rows.add_row(t["task"], str(t["classes"]), *figures, show.kilobytes(t["module_bytes"]))
     for t in facts["hidden"]:
-        rows.add_row(f"{t['task']} (never learned)", "", "", "", "", "", show.percent(t["unknown"]), "")
+        rows.add_row(f"{t['task']} (never learned)", "", "", "", "", "", show.percent(t["unanswered"]), "")
     if facts["tasks"]:
         means = [show.percent(facts[key]) for key in FIGURES]
         rows.add_row(show.bold("mean"), "", *means, show.kilobytes(facts["module_bytes"]))
     show.console.print(rows)
+    if spread := facts["intervals"]["final_accuracy"]:
+        low, high = map(show.percent, spread)
+        outlet.line(f"mean final accuracy over such tasks: {low} to {high} (95 % interval)")
     outlet.line(LEGEND)
     left_out = sum(t["left_out"] for t in facts["tasks"])
     if left_out:
@@ -222,8 +229,14 @@ def print_evaluation(facts: dict[str, Any], by_class: Evaluation | None = None) 
         outlet.line(f"anchor size {show.kilobytes(facts['anchor_bytes'])} per task")
         outlet.line(f"learned in {facts['learn_seconds']:.1f} s, answered in {facts['answer_seconds']:.1f} s")
         outlet.line(f"confidence differs from accuracy by {show.percent(facts['confidence_error'])} on average")
+    if facts.get("mixed_confidence_error") is not None:
+        outlet.line(
+            f"if half of all images are of tasks never learned, by {show.percent(facts['mixed_confidence_error'])}"
+        )
     if "corrective" in facts:
         _print_corrections(facts["corrective"])
+    if "views" in facts:
+        _print_views(facts["views"], facts["views_mean"])
     if by_class is not None:
         _print_classes(by_class)
 
@@ -239,6 +252,18 @@ def _print_corrections(corrective: dict[str, Any]) -> None:
     for c in corrective["corrections"]:
         rows.add_row(c["task"], c["label"], c["said_task"], c["said"], f"{c['score']:.3f}", str(c["images"]))
     show.console.print(rows if corrective["corrections"] else "no answers were corrected")
+
+
+def _print_views(views: Sequence[dict[str, Any]], means: dict[str, Any]) -> None:
+    """Print the means over tasks for each view of the test images, and the means over views."""
+    columns = VIEW_FIGURES if means["hidden_unanswered"] is not None else dict(list(VIEW_FIGURES.items())[:-1])
+    rows = show.table(
+        "views of the test images, means over tasks", "view", *(f">{head}" for head in columns.values())
+    )
+    for row in (*views, {"view": "mean"} | means):
+        rows.add_row(row["view"], *(show.percent(row[key]) for key in columns))
+    show.console.print()
+    show.console.print(rows)
 
 
 def _print_classes(result: Evaluation) -> None:

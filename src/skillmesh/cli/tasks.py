@@ -9,7 +9,7 @@ import typer
 
 from skillmesh.cli import app, open_agent, options, outlet
 from skillmesh.cli.outlet import facts_of, merged_facts, task_names
-from skillmesh.errors import SkillmeshError
+from skillmesh.errors import AgentError, SkillmeshError
 
 NOTE = "  | "
 """Prefix of each line of a note that has several lines."""
@@ -99,13 +99,39 @@ def show(
 @app.command()
 def export(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="A task's name, or name@teacher.")],
-    file: Annotated[Path, typer.Argument(help="Where to write the .skill file.")],
+    task: Annotated[str | None, typer.Argument(show_default=False, help="A task's name, or name@teacher.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(show_default=False, help="Where to write the .skill file.")
+    ] = None,
+    onnx: Annotated[
+        Path | None,
+        typer.Option(
+            "--onnx",
+            metavar="FILE",
+            show_default=False,
+            help="Instead, write the whole agent as an ONNX file, with which any ONNX runtime answers.",
+        ),
+    ] = None,
     home: options.Home = None,
 ) -> None:
-    """Write a task's module to a file, for another agent to import."""
+    """Write a task's module to a file, for another agent to import; or with --onnx, the whole agent."""
     from skillmesh.cli.show import kilobytes
 
+    if onnx is not None:
+        if task is not None:
+            raise AgentError(f"--onnx writes the whole agent, and found the task {task!r}; leave the task out")
+        agent = open_agent(home or context.obj, make=False)
+        written = agent.export_onnx(onnx)
+        tasks = agent.live
+        outlet.line(
+            f"wrote {written}, {written.stat().st_size / 1e6:.1f} MB: {tasks} task{'' if tasks == 1 else 's'}"
+        )
+        return
+    if task is None or file is None:
+        found = "no task" if task is None else f"the task {task!r} and no file"
+        raise AgentError(
+            f"found {found}, expected `export TASK FILE`, or `export --onnx FILE` for the whole agent"
+        )
     written = open_agent(home or context.obj, make=False).export(task, file)
     outlet.line(f"wrote {written}, {kilobytes(written.stat().st_size)}")
 

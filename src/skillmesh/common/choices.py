@@ -46,6 +46,9 @@ class Adaptation:
     """Whether training starts from the head fitted without adaptation, instead of a random one."""
 
 
+NO_ADAPTATION = Adaptation("none")
+
+
 @dataclass(frozen=True)
 class WarmStart:
     """Options for starting a new head from rows of known classes with the same names.
@@ -59,3 +62,9 @@ class WarmStart:
     form: WarmForm = "prior"
     """Known rows become the centre of a `prior` or, as in the paper, the start of training that keeps each
     row's `infinity` or `two` norm."""
+
+
+MOST_VIEWS = 8
+"""Largest number of views of each training image that a task can be learned from (`data/views.py`)."""
+USUAL_VIEWS = 0.34
+"""Share of the training images that a task is learned from as views, if nothing else is asked for."""

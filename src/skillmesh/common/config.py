@@ -32,9 +32,9 @@ class AgentConfig(BaseModel):
     name: str = Field(min_length=1, max_length=64)
     """Name with which the agent signs its modules."""
     backbone: str = "lite0"
-    """Frozen network: lite0, xception or any timm name."""
+    """Frozen network: lite0, xception, any timm name, or the name of an exported one."""
     weights: Path | None = None
-    """Weights file of the backbone; `None`: from the installed package or timm's hub."""
+    """Weights file, or folder of an exported network; `None`: from the installed package or timm's hub."""
     calibration: Path | None = None
     """Calibration file, relative to the home; `None`: the one shipped for the backbone."""
     representation: Representation = "descriptor"
@@ -51,6 +51,9 @@ class AgentConfig(BaseModel):
     """gmmc: number added to every variance."""
     images_per_class: int = Field(5, ge=1, le=255)
     """maha: number of sample descriptors per class."""
+    unanswered: float = Field(0.05, ge=0.001, le=0.5)
+    """Share of images of known tasks that may stay unanswered, as unknown or not sure; with a smaller share, more
+    images of other tasks are answered. No module depends on it."""
     seed: int = Field(0, ge=0)
     """Seed of every random choice in learning."""
     support: Support = "plain"

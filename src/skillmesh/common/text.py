@@ -12,7 +12,6 @@ Names may not have them: two names that differ only in invisible characters coul
 
 from __future__ import annotations
 
-import html
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -86,6 +85,8 @@ def safe_json(text: str) -> str:
 
 def safe_html(text: str) -> str:
     """Return a text for an HTML page: safe, and with markup escaped."""
+    import html  # here: its table of entities takes a megabyte, and only pages need it
+
     return html.escape(safe(text))
 
 

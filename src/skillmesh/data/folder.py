@@ -130,16 +130,16 @@ def survey_task(
     source = open_source(path)
     notes: list[str] = []
     files = _visible_files(source, notes)
-    found = _sort_into_splits(source, files, notes)
-    classes = tuple(sorted(found["train"]))
+    by_split = _sort_into_splits(source, files, notes)
+    classes = tuple(sorted(by_split["train"]))
     for split in ("val", "test"):
-        _drop_foreign_classes(found[split], split, classes, notes)
-    if val_as_test and not any(found["test"].values()):
-        found["val"], found["test"] = found["test"], found["val"]
+        _drop_foreign_classes(by_split[split], split, classes, notes)
+    if val_as_test and not any(by_split["test"].values()):
+        by_split["val"], by_split["test"] = by_split["test"], by_split["val"]
     for split in ("val", "test"):
-        if not any(found[split].values()) and split in hold_out:
-            cut_split(found, split, seed)
-    splits = {split: _as_split(source, by_class, classes) for split, by_class in found.items()}
+        if not any(by_split[split].values()) and split in hold_out:
+            cut_split(by_split, split, seed)
+    splits = {split: _as_split(source, by_class, classes) for split, by_class in by_split.items()}
     label = nfc(name or task_name(path))
     return TaskImages(label, classes, splits, tuple(notes), files.has_splits, files.skipped, _tasks_inside(files))
 
@@ -165,9 +165,9 @@ def folders_to_learn(path: Path) -> list[Path]:
     """Return the folders with images, and the zips, in a folder of tasks; raise `DataError` if it has none."""
     if not path.is_dir():
         raise DataError(f"{path} is not a folder; expected a folder with task/class/image.jpg; unpack a zip first")
-    found, others = split_by_reading(n for n in files_below(path) if not any(map(_is_hidden, n.split("/"))))
-    wrapped = _common_folder(found)
-    images = ["/".join(PurePosixPath(name).parts[len(wrapped) :]) for name in found]
+    images_here, others = split_by_reading(n for n in files_below(path) if not any(map(_is_hidden, n.split("/"))))
+    wrapped = _common_folder(images_here)
+    images = ["/".join(PurePosixPath(name).parts[len(wrapped) :]) for name in images_here]
     deep = {name.split("/")[0] for name in images if name.count("/") > 1}
     zips = {name for name in others if "/" not in name and suffix_of(name) == ".zip"}
     if not deep and not zips:
@@ -254,21 +254,21 @@ def _visible_files(source: Source, notes: list[str]) -> _Files:
 def _sort_into_splits(source: Source, files: _Files, notes: list[str]) -> dict[str, ByClass]:
     """Group image names by split and class; add a note about images that are in neither."""
     has_splits = files.has_splits
-    found: dict[str, ByClass] = {split: defaultdict(list) for split in ("train", "val", "test")}
+    by_split: dict[str, ByClass] = {split: defaultdict(list) for split in ("train", "val", "test")}
     loose = 0
     for name, parts in files.images.items():
         if has_splits and len(parts) > 2 and (split := _split_of(parts[0])):
-            found[split][nfc(parts[1])].append(name)
+            by_split[split][nfc(parts[1])].append(name)
         elif not has_splits and len(parts) > 1:
-            found["train"][nfc(parts[0])].append(name)
+            by_split["train"][nfc(parts[0])].append(name)
         else:
             loose += 1
     _note(notes, loose, "image(s) ignored that are not in a class folder")
     if not files.wrapped and not has_splits:
-        empty = [f for f in source.folders() if nfc(f) not in found["train"] and not _is_hidden(f)]
+        empty = [f for f in source.folders() if nfc(f) not in by_split["train"] and not _is_hidden(f)]
         if empty:
             notes.append(f"folder(s) without images ignored: {', '.join(empty)}")
-    return found
+    return by_split
 
 
 def _tasks_inside(files: _Files) -> tuple[str, ...]:
@@ -345,19 +345,19 @@ def _drop_foreign_classes(by_class: ByClass, split: str, classes: tuple[str, ...
         notes.append(f"class(es) of {split} ignored that are not in train: {', '.join(foreign)}")
 
 
-def cut_split(found: Mapping[str, dict[str, list[Item]]], split: str, seed: int) -> None:
+def cut_split(by_split: Mapping[str, dict[str, list[Item]]], split: str, seed: int) -> None:
     """Move a random share (by `seed`) of every class's training images to `split`; keep at least one.
 
     Images are given as anything that can be sorted: file names, or positions in a dataset.
     """
-    for index, (name, files) in enumerate(sorted(found["train"].items())):
+    for index, (name, files) in enumerate(sorted(by_split["train"].items())):
         share = round(len(files) * SHARE[split])
         if len(files) >= 3:
             share = max(share, 1)
         share = min(share, len(files) - 1)
         order = np.random.default_rng([seed, index, len(split)]).permutation(len(files))
-        found[split][name] = sorted(files[i] for i in order[:share])
-        found["train"][name] = sorted(files[i] for i in order[share:])
+        by_split[split][name] = sorted(files[i] for i in order[:share])
+        by_split["train"][name] = sorted(files[i] for i in order[share:])
 
 
 def _as_split(source: Source, by_class: ByClass, classes: tuple[str, ...]) -> Split:

@@ -33,11 +33,13 @@ from skillmesh.data.images import (
     MEGAPIXELS,
     SECONDS,
     SEVERAL_COPIES,
+    SIDES,
     Room,
     UnreadableImageError,
     decode_here,
     hash_here,
     max_pixels,
+    rgb_here,
 )
 
 IDLE = 60.0
@@ -298,6 +300,9 @@ def _answered(verb: str, kind: str, size: int, share: float, data: bytes) -> tup
     try:
         if verb == "hash":
             return _DONE, hash_here(data, kind, allow)
+        if verb == "rgb":
+            rgb = rgb_here(data, kind, size, allow)
+            return _DONE, struct.pack(SIDES, *rgb.size) + rgb.tobytes()
         return _DONE, decode_here(data, kind, size, allow).tobytes()
     except UnreadableImageError as error:
         if not any(text in str(error) for text in _NO_MEMORY) and not _too_large_jpeg(data, kind):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from skillmesh.data.images import (
     UnreadableImageError,
     decode,
     hash_pixels,
+    hash_rgb,
     save_lossless,
     shrink,
+    upright_rgb,
 )
 from skillmesh.data.sources import read_regular_file, size_of_file
 from skillmesh.errors import DataError
@@ -213,6 +215,11 @@ class OpenImage:
         with self._loading():
             return shrink(self.image, size)
 
+    def rgb(self, most: int) -> Image.Image:
+        """Return an upright RGB copy, reduced to at most `most` pixels a side."""
+        with self._loading():
+            return upright_rgb(self.image, most)
+
     def saved(self, kind: str) -> bytes:
         """Return the image as an image file, without loss; see `save_lossless`."""
         with self._loading():
@@ -226,6 +233,43 @@ class OpenImage:
             raise
         except Exception as error:  # an opened file is loaded only here, and can raise anything
             raise UnreadableImageError(f"{self.name} cannot be loaded: {error}") from error
+
+
+@dataclass(frozen=True)
+class ArrayImage:
+    """An RGB array (height, width, 3) of bytes, such as a frame of a video; used as it is, without a copy."""
+
+    name: str
+    array: Pixels
+
+    def size(self) -> int:
+        return 0
+
+    def content(self) -> bytes:
+        return hash_rgb(self.array)
+
+    def pixels(self, content: bytes, size: int) -> Pixels:
+        return self.array if self.array.shape[:2] == (size, size) else self._opened().pixels(content, size)
+
+    def rgb(self, most: int) -> Image.Image:
+        """Return an RGB copy, reduced to at most `most` pixels a side."""
+        return self._opened().rgb(most)
+
+    def saved(self, kind: str) -> bytes:
+        """Return the image as an image file, without loss; see `save_lossless`."""
+        return self._opened().saved(kind)
+
+    def _opened(self) -> OpenImage:
+        from PIL import Image
+
+        return OpenImage(self.name, Image.fromarray(self.array))
+
+
+def is_rgb_array(value: Any) -> TypeGuard[Pixels]:
+    """Return whether a value is an array whose memory is that of an RGB image, with one reading of its shape."""
+    if type(value) is not np.ndarray or value.dtype != np.uint8 or value.ndim != 3 or not value.size:
+        return False
+    return value.shape[2] == 3 and value.shape[0] not in FIRST and value.flags.c_contiguous
 
 
 @dataclass(frozen=True)
@@ -307,6 +351,8 @@ def as_image(value: Any, index: int = 0) -> AnyImage:
         return EncodedImage(name, bytes(value))
     if _is_pillow(value):
         return OpenImage(name, value)
+    if is_rgb_array(value):
+        return ArrayImage(name, value)
     if holds_values(value):
         return OpenImage(name, image_of(value, name))
     raise DataError(
@@ -317,7 +363,9 @@ def as_image(value: Any, index: int = 0) -> AnyImage:
 
 def is_image(value: Any) -> bool:
     """Return whether a value already has an image's name, content and pixels."""
-    return isinstance(value, EncodedImage | OpenImage) or (hasattr(value, "content") and hasattr(value, "pixels"))
+    return isinstance(value, EncodedImage | OpenImage | ArrayImage) or (
+        hasattr(value, "content") and hasattr(value, "pixels")
+    )
 
 
 def is_url(text: str) -> bool:

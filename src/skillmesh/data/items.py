@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from skillmesh.data.images import Pixels, UnreadableImageError, decode
-from skillmesh.data.inputs import AnyImage, EncodedImage, OpenImage, as_image
+from skillmesh.data.inputs import AnyImage, ArrayImage, EncodedImage, OpenImage, as_image
 from skillmesh.errors import DataError
 
 
@@ -51,18 +51,18 @@ class ItemImage:
         except Exception as error:  # a dataset's own code may raise anything
             raise UnreadableImageError(f"{self.name} cannot be read: {type(error).__name__}: {error}") from error
         given = as_given(value, self.index)
-        return given.saved("BMP") if isinstance(given, OpenImage) else given.content()
+        return given.saved("BMP") if isinstance(given, OpenImage | ArrayImage) else given.content()
 
     def pixels(self, content: bytes, size: int) -> Pixels:
         return decode(content, size)
 
 
-def as_given(value: Any, index: int) -> EncodedImage | OpenImage:
+def as_given(value: Any, index: int) -> EncodedImage | OpenImage | ArrayImage:
     """Return one image of a dataset; Hugging Face represents a file as a mapping of its bytes and path."""
     if isinstance(value, Mapping) and {"bytes", "path"} <= set(value):
         value = value["path"] if value["bytes"] is None else value["bytes"]
     image = as_image(value, index)
-    assert isinstance(image, EncodedImage | OpenImage)
+    assert isinstance(image, EncodedImage | OpenImage | ArrayImage)
     return image
 
 
@@ -98,7 +98,7 @@ class Spool:
         given = as_given(value, index)
         if isinstance(given, EncodedImage) and given.data is None:
             return given
-        data = given.saved("PNG") if isinstance(given, OpenImage) else given.content()
+        data = given.saved("PNG") if isinstance(given, OpenImage | ArrayImage) else given.content()
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="skillmesh-")  # noqa: SIM115  (closed by `close`)

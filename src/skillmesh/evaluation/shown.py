@@ -30,7 +30,12 @@ class MeasurableAgent(Holder, Protocol):
     """An agent that can be measured: it learns tasks, and answers images whose descriptors are computed."""
 
     def learn(
-        self, task: TaskImages, *, warm_start: WarmStart | None = None, progress: Progress | None = None
+        self,
+        task: TaskImages,
+        *,
+        warm_start: WarmStart | None = None,
+        views: float | None = None,
+        progress: Progress | None = None,
     ) -> tuple[Module, Lesson]: ...
 
     def answer_described(
@@ -97,7 +102,7 @@ def _described(
 ) -> tuple[Part, list[Finding]]:
     split, name = folder.splits["test"], folder.name
     images: Sequence[AnyImage] = split.files if change is None else [change(image) for image in split.files]
-    described = agent.backbone.describe(images, begin(progress, f"{name} (test)", len(images)))
+    described = agent.backbone.describe(images, begin(progress, f"{name} (test)", len(images)), thumbnails=True)
     if not len(described.raw):
         reasons = "; ".join(f"{u.name}: {u.reason}" for u in described.unreadable[:3])
         raise DataError(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skillmesh.backbone.building import chosen
+from skillmesh.backbone.spec import chosen
 from skillmesh.backbone.suffix import PassCosts, Start
 from skillmesh.learning.head import Head
 from skillmesh.learning.training import Examples, Space, Trained, Training, TrainingSettings
 
 if TYPE_CHECKING:
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.torch_network import TorchNetwork
 
 OURS = TrainingSettings(epochs=3, rate=0.03)
 PAPER = TrainingSettings(epochs=20, rate=0.01, patience=20, judged_from=0.0)
@@ -24,7 +24,7 @@ Of the rates 0.001 and 0.01 the second has the better validation results."""
 
 
 def train_biases(
-    network: Network,
+    network: TorchNetwork,
     space: Space,
     parts: tuple[Examples, Examples],
     head: Head,
@@ -43,7 +43,7 @@ def train_biases(
 class _BiasTraining(Training):
     def __init__(
         self,
-        network: Network,
+        network: TorchNetwork,
         space: Space,
         parts: tuple[Examples, Examples],
         head: Head,

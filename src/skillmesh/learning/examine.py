@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from skillmesh.backbone.calibration import Raw
 from skillmesh.common.text import some
-from skillmesh.data.images import UnreadableImageError
+from skillmesh.data.images import Pixels, UnreadableImageError, thumbnail
 from skillmesh.data.inputs import AnyImage, read_pixels
 from skillmesh.numerics.arrays import Floats
 from skillmesh.numerics.process import one_thread
@@ -244,10 +244,6 @@ MOST_COMPARED = 20_000
 """Number of images up to which twins that were saved again are searched for, which takes seconds.
 
 Above it only equal files are found."""
-SIDE, POOLED = 64, 16
-"""Sides of a small version in pixels, as decoded and as compared.
-
-Averages of 4 × 4 pixels hardly depend on how a file was saved."""
 
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -263,11 +259,15 @@ class Part:
     raw: Raw
     """Their raw descriptors; without rows only equal files are found."""
     keys: list[bytes]
+    thumbnails: list[Pixels | None] = field(default_factory=list)
+    """For each row of `raw`, a small version of its image; None if it has to be decoded for one."""
 
     @classmethod
     def of(cls, split: str, images: Sequence[AnyImage], labels: Labels, described: Described) -> Part:
         readable = [images[index] for index in described.readable]
-        return cls(split, readable, labels[described.readable], described.raw, described.keys)
+        return cls(
+            split, readable, labels[described.readable], described.raw, described.keys, described.thumbnails
+        )
 
     def __len__(self) -> int:
         return len(self.images)
@@ -287,7 +287,8 @@ class Part:
         rows = np.flatnonzero(kept)
         images, keys = [self.images[row] for row in rows], [self.keys[row] for row in rows]
         raw = self.raw[rows] if self.described else self.raw
-        return replace(self, images=images, labels=self.labels[rows], raw=raw, keys=keys)
+        thumbnails = [self.thumbnails[row] for row in rows] if self.thumbnails else []
+        return replace(self, images=images, labels=self.labels[rows], raw=raw, keys=keys, thumbnails=thumbnails)
 
 
 @dataclass(frozen=True)
@@ -331,8 +332,8 @@ def find_twins(
     described = [part for part in parts if part.described]
     if sum(map(len, described)) > MOST_COMPARED:
         described = []
-    images, described_places = [image for part in described for image in part.images], _places(described, classes)
-    for one, other in _near_twins(images, described_places, _codes(described, backbone), split):
+    described_places = _places(described, classes)
+    for one, other in _near_twins(described, described_places, backbone, split):
         twins.note([described_places[one], described_places[other]])
     return twins if split is None else _only(twins, {place.file for place in places if place.split == split})
 
@@ -366,8 +367,9 @@ def _codes(parts: Sequence[Part], backbone: Backbone) -> Floats:
 
 
 def _near_twins(
-    images: Sequence[AnyImage], places: Sequence[ImagePlace], codes: Floats, split: str | None
+    parts: Sequence[Part], places: Sequence[ImagePlace], backbone: Backbone, split: str | None
 ) -> list[tuple[int, int]]:
+    codes = _codes(parts, backbone)
     names = {label: index for index, label in enumerate(sorted({place.label for place in places}))}
     labels = np.array([names[place.label] for place in places], dtype=np.int64)
     splits = np.array([SPLITS.index(place.split) for place in places], dtype=np.int64)
@@ -375,7 +377,7 @@ def _near_twins(
     with one_thread():  # the findings must not depend on the number of threads
         near = sorted(set(_near(codes, labels, splits, query)))
     pairs = [pair for _, pair in near[:CANDIDATES]]
-    small = _small_versions(images, sorted({index for pair in pairs for index in pair}))
+    small = _thumbnails(parts, sorted({index for pair in pairs for index in pair}), backbone.network.size)
     return [(one, other) for one, other in pairs if _alike(small[one], small[other])]
 
 
@@ -399,24 +401,27 @@ def _near(codes: Floats, labels: Labels, splits: Labels, query: Labels) -> Itera
             yield round(float(distance), 4), (min(int(row), int(other)), max(int(row), int(other)))
 
 
-def _small_versions(images: Sequence[AnyImage], wanted: Sequence[int]) -> dict[int, Floats | None]:
+def _thumbnails(parts: Sequence[Part], wanted: Sequence[int], size: int) -> dict[int, Pixels | None]:
+    """Return small versions of the wanted images, from a pass or decoded now; None for one that cannot be read."""
+    images = [image for part in parts for image in part.images]
+    known = [small for part in parts for small in part.thumbnails or [None] * len(part)]
+
+    def decoded(index: int) -> Pixels | None:
+        try:
+            return thumbnail(read_pixels(images[index], size))
+        except UnreadableImageError:
+            return None
+
+    missing = [index for index in wanted if known[index] is None]
     with ThreadPoolExecutor(4) as pool:
-        return dict(zip(wanted, pool.map(lambda index: _small_version(images[index]), wanted), strict=True))
+        return {index: known[index] for index in wanted} | dict(
+            zip(missing, pool.map(decoded, missing), strict=True)
+        )
 
 
-def _small_version(image: AnyImage) -> Floats | None:
-    """Return a small version of an image; `None` if it can no longer be read."""
-    try:
-        pixels = read_pixels(image, SIDE).astype(np.float32)
-    except UnreadableImageError:
-        return None
-    step = SIDE // POOLED
-    pooled: Floats = pixels.reshape(POOLED, step, POOLED, step, 3).mean(axis=(1, 3))
-    return pooled
-
-
-def _alike(one: Floats | None, other: Floats | None) -> bool:
-    if one is None or other is None:
+def _alike(first: Pixels | None, second: Pixels | None) -> bool:
+    if first is None or second is None:
         return False
+    one, other = first.astype(np.float32), second.astype(np.float32)
     contrast = np.sqrt((one.var() + other.var()) / 2)
     return bool(np.sqrt(np.square(one - other).mean()) <= ALIKE * contrast)

@@ -11,15 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.anchors import KINDS, Anchor, AnchorSettings
+from skillmesh.anchors import KINDS, Anchor, AnchorSettings, require_to_fit
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import Prior
-from skillmesh.common.choices import Adaptation
+from skillmesh.backbone.network import Described
+from skillmesh.common.choices import NO_ADAPTATION, USUAL_VIEWS, Adaptation
 from skillmesh.common.config import AgentConfig
 from skillmesh.data.folder import TaskImages
 from skillmesh.data.inputs import AnyImage
+from skillmesh.data.views import LEARNED, ViewedImage
 from skillmesh.errors import DataError, option
-from skillmesh.learning.examine import Finding, Part, check_balance, check_names, examine, unreadable
+from skillmesh.learning.examine import (
+    Finding,
+    Part,
+    check_balance,
+    check_names,
+    examine,
+    unreadable,
+)
 from skillmesh.learning.head import Fit, choose_probes, fit_head, probe_tensors, softmax
 from skillmesh.learning.trial import Material, refuse_impossible, try_adapting
 from skillmesh.learning.warm_start import Started, WarmSources, start_head
@@ -228,7 +237,6 @@ def _weakest(outcome: Outcome) -> int:
     return int(np.argmax(wrong))
 
 
-NO_ADAPTATION = Adaptation("none")
 COLD = WarmSources()
 """No modules to start a head from."""
 
@@ -287,51 +295,66 @@ def study(
     checkpoint: Path | None = None,
     training: Callable[[int], Advance | None] = lambda _: None,
     warm_sources: WarmSources = COLD,
+    views: float | None = None,
 ) -> Lesson:
     """Learn head, anchor and probes from the training and validation images. Test images are never opened.
 
     `adaptation` is tried in addition to the plain head. Its training resumes from the file `checkpoint` after a
     kill; `training` is called with the number of images that it will process, and returns where to report
     progress. Classes that the modules in `warm_sources` know start from their rows, but not in a head on an
-    adapted backbone.
+    adapted backbone. `views` is the share of the training images that are learned from a view instead of
+    themselves or, from 1, the number of views of each that are learned from too. `None` is `USUAL_VIEWS`, or none
+    with an adaptation, which allows none.
     """
+    require_to_fit(config.anchor)
     adapting = adaptation.mode != "none"
+    if views is None:
+        views = 0 if adapting else USUAL_VIEWS
     if adapting:
         refuse_impossible(adaptation, backbone.network, len(task.splits["val"]))
-    read = read_images(task, backbone, progress)
+    read = read_images(task, backbone, progress, views if views < 1 else 0, config.seed)
     train_part, val_part = read.parts
     if adapting:
         refuse_impossible(adaptation, backbone.network, len(val_part))  # now without twins of training images
     train_labels, val_labels = train_part.labels, val_part.labels
     train, val = (backbone.represent(part.raw, config.representation, config.compact) for part in read.parts)
+    taught, taught_labels = (train, train_labels)
+    if views >= 1:
+        taught, taught_labels, more = with_views(train_part, train, int(views), backbone, config, progress)
+        read = replace(read, unreadable=[*read.unreadable, *more.unreadable], fresh=read.fresh + more.fresh)
     train_part, val_part = train_part.without_raw(), val_part.without_raw()
     read = replace(read, parts=(train_part, val_part))  # the representations alone take twice the memory
     hand_back()
     counts = np.bincount(train_labels, minlength=len(task.classes))
     _refuse_empty_classes(task, counts, read)
+    prior = backbone.calibration.prior(config.representation, config.compact)
     # One BLAS thread: the products are many and small, and a second thread costs more than it saves (2 to 6 × on
     # two cores). It also makes modules independent of the number of threads.
     with one_thread():
         if warm_sources.modules or warm_sources.form != "prior":
             space = backbone.fingerprint, config.representation, config.compact, train.shape[1]
-            started = start_head(warm_sources, task.classes, space, (train, train_labels), (val, val_labels))
+            parts = (taught, taught_labels), (val, val_labels)
+            started = start_head(warm_sources, task.classes, space, *parts, prior.damping)
         else:
-            started = Started(fit_head(train, train_labels, val, val_labels, len(task.classes)))
-        fit, views = started.fit, (train, val)
+            classes = len(task.classes)
+            started = Started(fit_head(taught, taught_labels, val, val_labels, classes, damping=prior.damping))
+        fit, inputs = started.fit, (train, val)
         hand_back()
-        anchor = KINDS[config.anchor].fit(train, train_labels, len(task.classes), anchor_settings(config))
-        prior = backbone.calibration.prior(config.representation, config.compact)
+        settings = anchor_settings(config)
+        anchor = KINDS[config.anchor].fit(taught, taught_labels, len(task.classes), settings, len(train))
         probes = own_probes(anchor, val, config.anchor, prior)
     tensors = anchor.tensors() | probe_tensors(probes)
     facts: dict[str, Any] = {} if started.record is None else {"warm_start": started.record}
+    if views >= 1 or read.viewed:
+        facts["views"] = float(views)
     if adaptation.mode == "auto" and (fit.accuracy == 1 or not len(val)):
         facts["trial"] = f"{adaptation.kind}: not tried, since all {len(val)} validation images are right without"
     elif adapting:
-        material = Material((train_part.images, val_part.images), views, (train_labels, val_labels), fit)
+        material = Material((train_part.images, val_part.images), inputs, (train_labels, val_labels), fit)
         adapted, kept = try_adapting(adaptation, backbone, config, material, checkpoint, training)
         facts["trial"] = adapted.words
         if kept:
-            fit, views, tensors = adapted.fit, adapted.views, tensors | adapted.tensors
+            fit, inputs, tensors = adapted.fit, adapted.inputs, tensors | adapted.tensors
             facts = {"trial": adapted.words} | adapted.facts
     return Lesson(
         fit.head.tensors() | tensors,
@@ -342,8 +365,8 @@ def study(
         val_labels,
         read.fresh,
         findings=read.findings,
-        outcome=judged(fit, task.classes, val_part, views[1]),
-        training_accuracy=float(np.mean(fit.before.logits(views[0]).argmax(axis=1) == train_labels)),
+        outcome=judged(fit, task.classes, val_part, inputs[1]),
+        training_accuracy=float(np.mean(fit.before.logits(inputs[0]).argmax(axis=1) == train_labels)),
     )
 
 
@@ -371,19 +394,57 @@ class ReadImages:
     findings: tuple[Finding, ...]
     fresh: int
     """Number of images whose descriptors were not in the cache."""
+    viewed: int = 0
+    """Number of training images that were described as a view."""
 
 
-def read_images(task: TaskImages, backbone: Backbone, progress: Advance | None) -> ReadImages:
-    """Describe and examine the training and the validation images."""
-    splits = {name: backbone.describe(task.splits[name].files, progress) for name in ("train", "val")}
-    parts = [Part.of(name, task.splits[name].files, task.splits[name].labels, splits[name]) for name in splits]
+def read_images(
+    task: TaskImages, backbone: Backbone, progress: Advance | None, share: float = 0, seed: int = 0
+) -> ReadImages:
+    """Describe and examine the training and the validation images.
+
+    A `share` of each class's training images is described as a view of them. Of copies that were saved again,
+    about two of five are found among these.
+    """
+    train, val = task.splits["train"], task.splits["val"]
+    shown = list(train.files)
+    viewed = _chosen(train.labels, share, seed)
+    for row in viewed:
+        shown[row] = ViewedImage(shown[row], LEARNED, seed)
+    described = [backbone.describe(images, progress, thumbnails=True) for images in (shown, val.files)]
+    parts = [
+        Part.of(name, task.splits[name].files, task.splits[name].labels, each)
+        for name, each in zip(("train", "val"), described, strict=True)
+    ]
     examined = examine(parts, task.classes, backbone)
+    findings = [*check_names(task), *check_balance(task), *examined.findings]
     return ReadImages(
         examined.parts,
-        [bad for described in splits.values() for bad in described.unreadable],
-        (*check_names(task), *check_balance(task), *examined.findings),
-        sum(described.fresh for described in splits.values()),
+        [bad for each in described for bad in each.unreadable],
+        tuple(findings),
+        sum(each.fresh for each in described),
+        len(viewed),
     )
+
+
+def _chosen(labels: Labels, share: float, seed: int) -> Labels:
+    """Return indices of a random share of each class's images."""
+    if not share:
+        return np.empty(0, dtype=np.int64)
+    rng = np.random.default_rng(seed)
+    of_class = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
+    return np.sort(np.concatenate([rows[: round(share * len(rows))] for rows in of_class]))
+
+
+def with_views(
+    part: Part, x: Floats, views: int, backbone: Backbone, config: AgentConfig, progress: Advance | None
+) -> tuple[Floats, Labels, Described]:
+    """Return the images' descriptors and labels, followed by those of this many views of each; and the views."""
+    shown = [ViewedImage(image, LEARNED, config.seed + view) for view in range(views) for image in part.images]
+    described = backbone.describe(shown, progress)
+    labels = np.tile(part.labels, views)[described.readable]
+    more = backbone.represent(described.raw, config.representation, config.compact)
+    return np.concatenate([x, more]), np.concatenate([part.labels, labels]), described
 
 
 def judged(fit: Fit, classes: tuple[str, ...], val: Part, inputs: Floats) -> Outcome:

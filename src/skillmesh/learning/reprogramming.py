@@ -13,14 +13,14 @@ from skillmesh.learning.head import Head
 from skillmesh.learning.training import Examples, Space, Trained, Training, TrainingSettings
 
 if TYPE_CHECKING:
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.torch_network import TorchNetwork
 
 SETTINGS = TrainingSettings(epochs=20, patience=20, judged_from=0.0, rate=2.0)
 """The rate is in grey levels."""
 
 
 def train_pattern(
-    network: Network,
+    network: TorchNetwork,
     space: Space,
     parts: tuple[Examples, Examples],
     head: Head,

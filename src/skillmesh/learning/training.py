@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from skillmesh.backbone.building import Place
 from skillmesh.backbone.calibration import CLIP
+from skillmesh.backbone.spec import Place
 from skillmesh.backbone.suffix import PassCosts, Start, Suffix, pass_costs
 from skillmesh.common.choices import Representation
 from skillmesh.common.files import PRIVATE, writing
@@ -35,7 +35,7 @@ from skillmesh.numerics.process import seeded
 
 if TYPE_CHECKING:
     from skillmesh.backbone.calibration import Calibration
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.torch_network import TorchNetwork
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Training(ABC):
 
     def __init__(
         self,
-        network: Network,
+        network: TorchNetwork,
         space: Space,
         parts: tuple[Examples, Examples],
         settings: TrainingSettings,

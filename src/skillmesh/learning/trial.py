@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.backbone.spec import choose_toes, chosen
 from skillmesh.common.choices import Adaptation
 from skillmesh.data.inputs import read_pixels
 from skillmesh.errors import AgentError, DataError
@@ -39,6 +40,9 @@ The validation images have also chosen the epoch and the biases left out, so it 
 
 def refuse_impossible(adaptation: Adaptation, network: Network, validation_images: int = 1) -> None:
     """Raise an error, before any image is read, if the network or the task does not allow this adaptation."""
+    from skillmesh.backbone.network import require_torch
+
+    require_torch("training an adaptation")
     if adaptation.mode == "always" and not validation_images:
         raise DataError(
             "the task has no validation images; training an adaptation needs some to decide when to stop; add "
@@ -50,14 +54,21 @@ def refuse_impossible(adaptation: Adaptation, network: Network, validation_image
                 f"the layers {adaptation.layers!r} are chosen, but reprogramming trains none; leave out the layers"
             )
         return
-    from skillmesh.backbone.building import chosen
-
     chosen(adaptation.layers, network.places)
-    if not room_for(len(network.base)):
+    if adaptation.kind == "head2toe":
+        _refuse_layers_of_windows(network)
+    if not room_for(network.bias_count):
         raise AgentError(
-            f"the network has {len(network.base):,} channels, too many to store biases for in a module; "
+            f"the network has {network.bias_count:,} channels, too many to store biases for in a module; "
             "choose a smaller network, or reprogramming"
         )
+
+
+def _refuse_layers_of_windows(network: Network) -> None:
+    """Raise `BackboneError` if a layer cannot be an input of a Head2Toe head: training may choose any of them."""
+    none = np.zeros(network.bias_count, dtype=np.float32)
+    images = np.zeros((2, network.size, network.size, 3), dtype=np.uint8)
+    network.toe_features(images, none, choose_toes(none, share=1))
 
 
 def _training_settings(adaptation: Adaptation, usual: TrainingSettings) -> TrainingSettings:
@@ -90,7 +101,7 @@ class Adapted:
     better: bool
     """Whether it is better than the plain head on validation images, beyond noise."""
     words: str
-    views: tuple[Floats, Floats]
+    inputs: tuple[Floats, Floats]
     """The head's inputs for the training and the validation images."""
 
 
@@ -156,7 +167,7 @@ class _Trial:
 
         settings, layers = _training_settings(self._adaptation, OURS), self._adaptation.layers
         progress = self._progress(settings.epochs)
-        before, network = self._material.plain.before, self._backbone.network
+        before, network = self._material.plain.before, self._backbone.torch_network
         parts = self._examples()
         return train_biases(network, self._space(), parts, before, layers, settings, self._checkpoint, progress)
 
@@ -183,7 +194,7 @@ class _Trial:
 
         settings = _training_settings(self._adaptation, SETTINGS)
         progress = self._progress(settings.epochs)
-        before, network, parts = self._material.plain.before, self._backbone.network, self._examples()
+        before, network, parts = self._material.plain.before, self._backbone.torch_network, self._examples()
         trained = train_pattern(network, self._space(), parts, before, settings, self._checkpoint, progress)
         if not np.isfinite(trained.values).all():  # there is nothing to store
             return self._compared("reprogramming", self._material.plain, self._material.x, {}, {})
@@ -198,10 +209,9 @@ class _Trial:
         return self._compared("reprogramming", self._fitted(seen), seen, {"pattern": pattern}, facts)
 
     def _toes(self, biases: Biases, tensors: Tensors, facts: dict[str, Any]) -> Adapted:
-        from skillmesh.backbone.toes import choose_toes
         from skillmesh.learning.head2toe import fit_by_adam
 
-        network, (train, val) = self._backbone.network, self._material.labels
+        network, (train, val) = self._backbone.torch_network, self._material.labels
         toes = choose_toes(biases.added)
         seen = [self._backbone.toes(part, biases.added) for part in self._material.files]
         head = fit_by_adam(seen[0], train, seen[1], val, self._material.classes, network.device)
@@ -213,8 +223,9 @@ class _Trial:
 
     def _fitted(self, seen: list[Floats]) -> Fit:
         train, val = self._material.labels
+        damping = self._backbone.calibration.prior(self._config.representation, self._config.compact).damping
         with one_thread():  # as for the plain head
-            return fit_head(seen[0], train, seen[1], val, self._material.classes)
+            return fit_head(seen[0], train, seen[1], val, self._material.classes, damping=damping)
 
     def _compared(
         self, name: str, fit: Fit, seen: Sequence[Floats], tensors: Tensors, facts: dict[str, Any]
@@ -227,7 +238,7 @@ class _Trial:
     def _space(self) -> Space:
         from skillmesh.learning.training import Space
 
-        device, config = self._backbone.network.device, self._config
+        device, config = self._backbone.torch_network.device, self._config
         return Space(self._backbone.calibration, config.representation, config.compact, device)
 
     def _examples(self) -> tuple[Examples, Examples]:

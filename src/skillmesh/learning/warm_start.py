@@ -36,7 +36,7 @@ from skillmesh.learning.rows import (
 from skillmesh.module import Module
 from skillmesh.module.card import Space, WarmRecord
 from skillmesh.module.teachers import Signed, claimed
-from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.arrays import Damping, Floats
 
 # Warm start: a new class starts from the known row of a similar class.
 #
@@ -84,6 +84,7 @@ class _Known:
     bias: Floats | None
     rounds: int
     margin: float
+    damping: Damping | None
 
     def fit(
         self, x: Floats, labels: Labels, strengths: Sequence[float], overwrite: bool = False
@@ -91,8 +92,8 @@ class _Known:
         """Return heads with a prior around the old rows, scaled to suit these images, and that scale."""
         pull = best_scale(x, labels, self.centre, self.bias)
         bias = None if self.bias is None else self.bias * pull
-        heads = fit_path(x, labels, len(self.centre), strengths, self.centre * pull, bias, self.rounds, overwrite)
-        return heads, pull
+        around = len(self.centre), strengths, self.centre * pull, bias
+        return fit_path(x, labels, *around, self.rounds, overwrite, self.damping), pull
 
     def tells_apart(self, x: Floats, labels: Labels) -> bool:
         """Return whether the old rows alone classify these images well; a single row is too little evidence."""
@@ -109,6 +110,7 @@ def fit_warm(
     bias: Floats | None = None,
     rounds: int = ROUNDS,
     margin: float = 1.0,
+    damping: Damping | None = None,
 ) -> WarmFit:
     """Fit a head with a prior around `centre`; return `fit_head`'s unless the warm one wins on held-back images.
 
@@ -118,8 +120,8 @@ def fit_warm(
     come from one head. `margin` is the number of standard errors by which the centre must win: 0 for rows that
     were composed for this task, for which any advantage is enough.
     """
-    cold = fit_head(x, labels, val_x, val_labels, len(centre), rounds)
-    known = _Known(centre, bias, rounds, margin)
+    cold = fit_head(x, labels, val_x, val_labels, len(centre), rounds, damping)
+    known = _Known(centre, bias, rounds, margin, damping)
     if not centre.any():
         return WarmFit(cold, 0.0)
     if len(val_x):
@@ -195,7 +197,7 @@ def _best_in_folds(x: Floats, labels: Labels, known: _Known) -> tuple[_Candidate
     logits = np.empty((1 + len(WARM_STRENGTHS), len(x), classes), dtype=np.float32)
     for held in folds(labels, FOLDS):
         kept_x, kept = x[~held], labels[~held]
-        cold = fit_path(kept_x, kept, classes, [DEFAULT_STRENGTH], rounds=known.rounds)
+        cold = fit_path(kept_x, kept, classes, [DEFAULT_STRENGTH], rounds=known.rounds, damping=known.damping)
         warm, _ = known.fit(kept_x, kept, WARM_STRENGTHS)
         for place, head in zip(logits, cold + warm, strict=True):
             place[held] = head.logits(x[held])
@@ -284,7 +286,14 @@ class ChosenRows:
         return WarmRecord(form=form, rows=rows, sources=sources)
 
 
-def start_head(start: WarmSources, classes: Sequence[str], space: Space, train: Images, val: Images) -> Started:
+def start_head(
+    start: WarmSources,
+    classes: Sequence[str],
+    space: Space,
+    train: Images,
+    val: Images,
+    damping: Damping | None = None,
+) -> Started:
     """Fit the head of a new task. Without rows for its classes the result equals `fit_head`'s, bit for bit."""
     sources: list[RowSource] = []
     notes: list[str] = []
@@ -297,16 +306,19 @@ def start_head(start: WarmSources, classes: Sequence[str], space: Space, train: 
         chosen = choose(sources, train, len(classes), least=-np.inf)
         fit = fit_epochs(train, val, len(classes), chosen.rows(), start.form)
         return Started(fit, chosen.record(start.form), (*notes, *_words(chosen, len(classes))))
-    warm, chosen = fit_from(sources, train, val, len(classes))
+    warm, chosen = fit_from(sources, train, val, len(classes), damping)
     if not warm.pull:
         return Started(warm.fit, None, (*notes, *map(_no_help, sources)))
     return Started(warm.fit, chosen.record("prior", warm.pull), (*notes, *_words(chosen, len(classes))))
 
 
-def fit_from(sources: Sequence[RowSource], train: Images, val: Images, classes: int) -> tuple[WarmFit, ChosenRows]:
+def fit_from(
+    sources: Sequence[RowSource], train: Images, val: Images, classes: int, damping: Damping | None = None
+) -> tuple[WarmFit, ChosenRows]:
     """Fit a head with the sources' rows as the centre of its prior, if that wins on held-back images."""
     chosen = choose(sources, train, classes)
-    return fit_warm(*train, *val, centre_of(classes, train[0].shape[1], chosen.rows())), chosen
+    centre = centre_of(classes, train[0].shape[1], chosen.rows())
+    return fit_warm(*train, *val, centre, damping=damping), chosen
 
 
 def choose(sources: Sequence[RowSource], train: Images, classes: int, least: float = 1.0) -> ChosenRows:

@@ -182,7 +182,8 @@ class Importer:
         tried, mapper = self._tried
         if mapper is not None and tried == modules:
             return mapper
-        return Mapper(modules, self._agent.config.anchor, self._agent.prior)
+        config = self._agent.config
+        return Mapper(modules, config.anchor, self._agent.prior, config.unanswered)
 
     def _trial(self, live: list[Module]) -> Quarantine:
         """Return the tests for new modules; they are rebuilt when the agent has learned a task itself."""
@@ -192,7 +193,8 @@ class Importer:
         if self._quarantine is None or self._quarantine[0] != ids:
             background = background_of(agent.calibration, agent.config.representation, agent.config.compact)
             images = load_validation(agent.home / VALIDATION, own)
-            self._quarantine = ids, Quarantine(agent.prior, agent.config.anchor, background, images)
+            config = agent.config
+            self._quarantine = ids, Quarantine(agent.prior, config.anchor, background, images, config.unanswered)
         return self._quarantine[1]
 
 

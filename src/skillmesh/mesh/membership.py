@@ -55,7 +55,7 @@ class Peer:
     agent: str
     hello: Hello | None = None
     alive: bool = True
-    heard: float = 0.0
+    last_contact: float = 0.0
     """Time of its last reply, by the monotonic clock."""
     piece: int = FIRST_PIECE
     busy: int = 0
@@ -141,7 +141,7 @@ class Peers:
         with self._guard:
             peer = self._peers.get(agent)
             if peer is not None:
-                peer.hello, peer.heard = hello, time.monotonic()
+                peer.hello, peer.last_contact = hello, time.monotonic()
 
     def has_greeted(self, agent: str) -> bool:
         """Return whether an agent is present and has said hello."""
@@ -235,7 +235,7 @@ class Peers:
             peer.bytes_received += count
             peer.seconds, peer.seconds_per_byte = seconds, seconds / max(count, 1)
             peer.failures = peer.unanswered = 0
-            peer.heard = time.monotonic()
+            peer.last_contact = time.monotonic()
             if seconds < QUICK and count >= peer.piece // 2:
                 peer.piece = min(2 * peer.piece, MAX_PIECE)
             elif seconds > SLOW:

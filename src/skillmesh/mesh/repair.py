@@ -71,7 +71,7 @@ class Repair:
 
 def repair(agent: Core) -> Repair:
     """Check an agent's whole ledger, and build a new one if it is damaged."""
-    with _alone(agent.home):
+    with alone(agent.home, "repair"):
         agent.ledger.view()
         damage = agent.ledger.damage or _fault(agent.ledger.path)
         if damage is None:
@@ -113,15 +113,15 @@ def _places(path: Path) -> tuple[Path, Path, Path]:
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Hold the node's lock, so that no node and no other repair runs on this home."""
+def alone(home: Path, work: str) -> Iterator[None]:
+    """Hold the node's lock during this work, so that no node and no other such work runs on this home."""
     lock = FileLock(home / LOCK, timeout=0, mode=PRIVATE)
     try:
         lock.acquire()
     except Timeout:
-        raise AgentError(f"a node runs on {home}; stop it first, then repair") from None
+        raise AgentError(f"a node runs on {home}; stop it first, then {work}") from None
     except OSError as error:
-        raise AgentError(f"cannot repair {home}: {error.strerror}; make the folder writable") from error
+        raise AgentError(f"cannot {work} {home}: {error.strerror}; make the folder writable") from error
     try:
         yield
     finally:

@@ -64,7 +64,7 @@ def peer_list(node: Node) -> list[dict[str, Any]]:
             "alive": peer.alive,
             "same": peer.hello is not None and peer.hello.root == view.root,
             "tasks": peer.hello.live if peer.hello else None,
-            "heard_seconds_ago": round(now - peer.heard, 1) if peer.heard else None,
+            "heard_seconds_ago": round(now - peer.last_contact, 1) if peer.last_contact else None,
             "bytes_received": peer.bytes_received,
             "failures": peer.failures,
             "trusted": node.agent.ledger.trusts(peer.agent),

@@ -16,6 +16,7 @@ from skillmesh.module.format import (
     in_order,
     module_id,
     read,
+    read_card,
     read_file,
     write,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "module_id",
     "now",
     "read",
+    "read_card",
     "read_file",
     "verify",
     "write",

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from skillmesh.common.choices import AnchorKind, Representation, WarmForm
+from skillmesh.common.choices import MOST_VIEWS, AnchorKind, Representation, WarmForm
 from skillmesh.errors import CardError, FormatVersionError, NotCanonicalError, SettingsMismatchError
 from skillmesh.module.identity import dumps, is_name, loads, show
 
@@ -123,10 +123,11 @@ def _tuples(value: Any) -> Any:
 CardWarmRecord = Annotated[WarmRecord, BeforeValidator(_read)]
 
 
-FORMAT = 2
-"""Newest format that can be read. A card has format 1 unless it uses a field that format 2 added. Older releases
-then report that they are too old, instead of rejecting the card as invalid."""
-CAME_WITH_2 = ("composed", "warm_start")
+FORMAT = 3
+"""Newest format that can be read. A card has format 1 unless it uses a field that a later format added. Older
+releases then report that they are too old, instead of rejecting the card as invalid."""
+CAME_WITH = {2: ("composed", "warm_start"), 3: ("views",)}
+"""Fields that each later format added."""
 MAX_CLASSES = 10_000
 MAX_DIM = 65_536
 MAX_CHANNELS = 10_000_000
@@ -227,7 +228,9 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    format: int = Field(1, ge=1, le=FORMAT, description=f"1, or 2 if the card has {' or '.join(CAME_WITH_2)}")
+    format: int = Field(
+        1, ge=1, le=FORMAT, description="1, or 2 if the card has composed or warm_start, or 3 if it has views"
+    )
     task: TaskName = Field(description="1–100 printable NFC characters, no '/' or '\\', no blanks at the ends")
     classes: Annotated[
         tuple[Annotated[Line, Field(min_length=1, max_length=200)], ...], AfterValidator(_unique)
@@ -267,6 +270,12 @@ class Card(BaseModel):
         min_length=2,
         max_length=MAX_CLASSES,
         description="for each class the id of the module that it comes from, ':' and its name in that module",
+    )
+    views: float | None = Field(
+        None,
+        gt=0,
+        le=MOST_VIEWS,
+        description=f"the share of images learned from views, or the number of views of each, up to {MOST_VIEWS}",
     )
     trial: Line | None = Field(None, min_length=1, max_length=200, description="1–200 printable NFC characters")
     warm_start: CardWarmRecord | None = Field(None, description=DESCRIPTION)
@@ -350,7 +359,7 @@ class Card(BaseModel):
         if not isinstance(fields, dict):
             raise CardError(f"the card is {show(fields)}, expected a JSON object; this is not a skillmesh module")
         if "format" not in fields:
-            raise CardError(f"card field 'format': found nothing, expected 1 or {FORMAT}; write the module again")
+            raise CardError(f"card field 'format': found nothing, expected 1 to {FORMAT}; write the module again")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
         card = cls(**values)
         if card.canonical().decode() != text:
@@ -362,7 +371,8 @@ class Card(BaseModel):
 
 
 def _format_of(fields: Mapping[str, Any]) -> int:
-    return 2 if any(fields.get(name) is not None for name in CAME_WITH_2) else 1
+    used = [version for version, names in CAME_WITH.items() if any(fields.get(name) is not None for name in names)]
+    return max(used, default=1)
 
 
 def _explain(error: ValidationError) -> CardError:

@@ -231,6 +231,12 @@ def read(data: bytes, specs_for: SpecsFor | None = None) -> Parts:
     return Parts(card, tensors, digest)
 
 
+def read_card(path: str | os.PathLike[str]) -> Card:
+    """Return the card of a file, whose signature and tensors are not checked."""
+    header, _ = _read_header(read_file(path))
+    return _read_metadata(header.get(_METADATA))[0]
+
+
 def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
     """Return the header's JSON, and the position of the first tensor's first byte."""
     if len(data) > MAX_FILE:

@@ -65,8 +65,8 @@ def _use_one_torch_thread() -> None:
     Each thread has its own number, but torch also records the last one that was set, for threads that have not
     used it yet. A short-lived thread restores the record, since setting it changes the thread's own number too.
     """
-    import torch
-
+    if (torch := sys.modules.get("torch")) is None:
+        return
     with _RECORDING:
         recorded = torch.get_num_threads()  # a new thread starts with the recorded number
         if recorded == 1:

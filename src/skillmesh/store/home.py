@@ -10,7 +10,10 @@ import socket
 import stat
 import unicodedata
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files as packaged
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +21,16 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from skillmesh.backbone.backbone import load_calibration
+from skillmesh.backbone.backbone import backbone_fingerprint, load_calibration
+from skillmesh.backbone.calibration import Calibration
+from skillmesh.backbone.spec import calibration_in, require_engine, resolve
 from skillmesh.common import files
 from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.common.config import AgentConfig
 from skillmesh.common.files import PRIVATE, make_folder, remove_abandoned, too_long, write_whole
-from skillmesh.errors import AgentError
+from skillmesh.errors import AgentError, ModuleError
 from skillmesh.learning.head import read_probes
-from skillmesh.module import Identity, Module
+from skillmesh.module import Identity, Module, read_card
 from skillmesh.module.teachers import fits, refuse_unfit
 from skillmesh.numerics.arrays import Floats, Tensors, dequantise_rows, quantise_rows
 from skillmesh.store.ledger import FILE as LEDGER_FILE
@@ -61,16 +66,26 @@ def _usual_home() -> Path:
 
 
 def create_home(home: Path, **settings: Any) -> None:
-    """Create an agent's home: settings, a new key, an empty bank.
+    """Create an agent's home: settings, a new key, an empty bank. The backbone may be an exported folder.
 
     A calibration file is copied into the home, because the agent's modules cannot be used without it.
     """
+    name, weights = resolve(str(settings.get("backbone", "lite0")), settings.get("weights"))
+    create_home_of(home, settings | {"backbone": name, "weights": weights})
+
+
+def create_home_of(home: Path, settings: dict[str, Any]) -> None:
+    """Create an agent's home as `create_home` does, from settings whose backbone was resolved."""
     if (home / CONFIG_FILE).exists():
         raise AgentError(f"there is an agent at {home} already; use it as it is, or name another home")
-    settings.setdefault("name", default_name(home))
+    settings = {"name": default_name(home)} | settings
     refuse_unfit(str(settings["name"]))
-    calibration = settings.get("calibration")
-    load_calibration(settings.get("backbone", "lite0"), calibration)
+    name, weights = settings["backbone"], settings["weights"]
+    require_engine(name, weights)
+    if weights is not None and weights.is_dir():  # an exported network
+        settings["weights"] = weights.resolve()
+    calibration = settings.get("calibration") or calibration_in(weights)
+    load_calibration(name, calibration, weights)
     if calibration is not None:
         settings["calibration"] = CALIBRATION_FILE
     config = AgentConfig.of(settings)
@@ -107,6 +122,65 @@ def _copy_calibration(source: Path, home: Path) -> None:
     write_whole(target, data, mode=PRIVATE)
 
 
+EARLIER = {"lite0": ("lite0-1",)}
+"""Shipped calibrations of earlier releases, by backbone."""
+
+
+def keep_calibration(home: Path, config: AgentConfig) -> AgentConfig:
+    """Return the settings; if the home's modules need an earlier release's calibration, it becomes the home's own.
+
+    A release may ship another calibration, which has another fingerprint: modules that were learned with the
+    earlier one cannot be used with it. If nothing can be written to the home, the shipped file is used as it is.
+    """
+    if config.calibration is not None or config.backbone not in EARLIER:
+        return config
+    needed = _calibration_of_modules(home)
+    if needed in (None, backbone_fingerprint(load_calibration(config.backbone))):
+        return config
+    for name in EARLIER[config.backbone]:
+        if backbone_fingerprint(Calibration.load(earlier_file(name))) == needed:
+            return _with_own_calibration(home, config, earlier_file(name))
+    return config
+
+
+def earlier_file(name: str) -> Path:
+    """Return the file of a calibration that an earlier release has shipped."""
+    return Path(str(packaged("skillmesh.backbone") / "calibrations" / "earlier" / f"{name}.safetensors"))
+
+
+def _with_own_calibration(home: Path, config: AgentConfig, earlier: Path) -> AgentConfig:
+    kept = config.model_copy(update={"calibration": Path(CALIBRATION_FILE)})
+    try:
+        write_whole(home / CALIBRATION_FILE, earlier.read_bytes(), mode=PRIVATE)
+        kept.save(home)
+    except OSError:  # a home without write permission, a full disk
+        return config.model_copy(update={"calibration": earlier})
+    log.warning(
+        "%s keeps the calibration of an earlier release, with which its tasks were learned; to move it to the new "
+        "one, run `skillmesh renew` with the folders of its tasks",
+        home,
+    )
+    return kept
+
+
+@cache
+def release_of() -> dict[str, str]:
+    """Return the release, "this" or "an earlier", that ships a backbone's calibration, by its fingerprint."""
+    releases: dict[str, str] = {}
+    for backbone, earlier in EARLIER.items():
+        releases |= {backbone_fingerprint(Calibration.load(earlier_file(name))): "an earlier" for name in earlier}
+        releases[backbone_fingerprint(load_calibration(backbone))] = "this"
+    return releases
+
+
+def _calibration_of_modules(home: Path) -> str | None:
+    """Return the backbone's fingerprint in the first module that can be read; None if there is none."""
+    for file in sorted((home / "bank").glob("*.skill")):
+        with suppress(ModuleError):
+            return read_card(file).backbone
+    return None
+
+
 def put_in_order(home: Path) -> None:
     """Clean up a home and close it to other users. A home without write permission is left as it is.
 
@@ -129,11 +203,16 @@ def close_to_others(home: Path) -> bool:
     """
     open_before = bool(home.stat().st_mode & OTHERS)
     entries = list(home.iterdir())
-    own = [path for path in entries if _OWN.fullmatch(path.name)]
+    own = [path for path in entries if is_of_agent(path)]
     changed = [_close(path) for path in own]
     if len(own) == len(entries):
         changed.append(_close(home))
     return open_before and any(changed)
+
+
+def is_of_agent(path: Path) -> bool:
+    """Return whether a file or folder in a home is the agent's; others are there if its user chose one in use."""
+    return bool(_OWN.fullmatch(path.name))
 
 
 def _close(path: Path) -> bool:

@@ -309,9 +309,9 @@ class Ledger:
             self._database.execute("INSERT OR REPLACE INTO choices VALUES (?, ?, ?, ?)", row)
             if choice == "refused":  # those with current notices are kept, or they would be fetched again
                 self._database.execute(
-                    "DELETE FROM choices WHERE id IN (SELECT id FROM choices WHERE id != ?1 "
-                    "AND choice = 'refused' AND id NOT IN (SELECT digest FROM notices) AND reason NOT LIKE ?2 "
-                    "ORDER BY since DESC, id LIMIT -1 OFFSET ?3)",
+                    "DELETE FROM choices WHERE id IN (SELECT id FROM choices WHERE id != ? "
+                    "AND choice = 'refused' AND id NOT IN (SELECT digest FROM notices) AND reason NOT LIKE ? "
+                    "ORDER BY since DESC, id LIMIT -1 OFFSET ?)",
                     (module_id, f"{BY_USER}%", MAX_REFUSED - 1),
                 )
 
@@ -330,8 +330,8 @@ class Ledger:
         with self._changing():
             self._database.execute("INSERT OR IGNORE INTO bans VALUES (?, ?, ?)", (agent, reason[:1000], now()))
             self._database.execute(
-                "DELETE FROM bans WHERE agent IN (SELECT agent FROM bans WHERE agent != ?1 AND agent NOT IN "
-                "(SELECT key FROM trusted) ORDER BY since DESC, agent LIMIT -1 OFFSET ?2)",
+                "DELETE FROM bans WHERE agent IN (SELECT agent FROM bans WHERE agent != ? AND agent NOT IN "
+                "(SELECT key FROM trusted) ORDER BY since DESC, agent LIMIT -1 OFFSET ?)",
                 (agent, MAX_BANS - 1),
             )
 
@@ -449,9 +449,9 @@ class Ledger:
             return
         for table in TABLES:
             self._database.execute(
-                f"DELETE FROM {table} WHERE teacher_key = ?1 AND order_key NOT IN "
-                f"(SELECT order_key FROM {table} WHERE teacher_key = ?1 ORDER BY order_key LIMIT ?2)",
-                (teacher, self.per_teacher),
+                f"DELETE FROM {table} WHERE teacher_key = ? AND order_key NOT IN "
+                f"(SELECT order_key FROM {table} WHERE teacher_key = ? ORDER BY order_key LIMIT ?)",
+                (teacher, teacher, self.per_teacher),
             )
 
     def _current_digests(self) -> set[str]:

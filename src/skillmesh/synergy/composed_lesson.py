@@ -18,7 +18,7 @@ from skillmesh.learning.head import ROUNDS, Head, Labels, calibrate, probe_tenso
 from skillmesh.learning.lesson import Lesson, ReadImages, anchor_settings, own_probes, read_images
 from skillmesh.learning.rows import Norm
 from skillmesh.learning.warm_start import fit_epochs
-from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.arrays import Damping, Floats
 from skillmesh.numerics.process import Progress, begin, one_thread
 from skillmesh.synergy.composition import Composed, ComposedTask, refine
 
@@ -60,14 +60,19 @@ class Refined:
     """What was tried and whether it was kept, as text for the card."""
 
 
-def refine_with_images(composed: Composed, images: Images, form: Refining, epochs: int | None) -> Refined:
+def refine_with_images(
+    composed: Composed, images: Images, form: Refining, epochs: int | None, damping: Damping | None = None
+) -> Refined:
     """Refine the composed head for `epochs`; it stays unless the refined one is better on `images.judges`."""
     temperature, old = calibrate(composed.head.logits(images.judges[0]), images.judges[1])
     unchanged = Composed(composed.head, temperature), _accuracy(composed.head, images)
     tried = f"{form} form on {len(images.x)} images" + (f", {epochs} epochs" if epochs else "")
     if not images.can_judge(form):
         return Refined(*unchanged, f"{tried}: not tried, since no images are left to validate it")
-    better = _by_prior(composed, images, epochs) if form == "prior" else _by_rows(composed, images, form, epochs)
+    if form == "prior":
+        better = _by_prior(composed, images, epochs, damping)
+    else:
+        better = _by_rows(composed, images, form, epochs)
     if better is None or better.loss >= old:
         return Refined(*unchanged, f"{tried}: no better, not kept")
     return Refined(better.composed, better.accuracy, f"{tried}: log-loss {old:.3f} to {better.loss:.3f}, kept")
@@ -80,8 +85,9 @@ class _Better:
     accuracy: float | None
 
 
-def _by_prior(composed: Composed, images: Images, epochs: int | None) -> _Better | None:
-    refined, fit = refine(composed, images.x, images.labels, images.val_x, images.val_labels, epochs or ROUNDS)
+def _by_prior(composed: Composed, images: Images, epochs: int | None, damping: Damping | None) -> _Better | None:
+    parts = images.x, images.labels, images.val_x, images.val_labels
+    refined, fit = refine(composed, *parts, epochs or ROUNDS, damping)
     if fit is None or fit.loss is None:
         return None
     return _Better(refined, fit.loss, fit.fit.accuracy)
@@ -159,11 +165,11 @@ def lesson_with_images(
     read = read_images(folder, backbone, advance)
     images = _images(task.facts["classes"], folder, read, backbone, config)
     with one_thread():
-        refined = refine_with_images(task.composed, images, further.form, further.epochs)
+        prior = backbone.calibration.prior(config.representation, config.compact)
+        refined = refine_with_images(task.composed, images, further.form, further.epochs, prior.damping)
         anchor = task.anchor.widened(task.facts["counts"], images.x, images.labels, settings)
         grown = replace(task, composed=refined.composed, anchor=anchor)
         if len(images.val_x):
-            prior = backbone.calibration.prior(config.representation, config.compact)
             grown = replace(grown, probes=own_probes(anchor, images.val_x, config.anchor, prior))
     new = np.bincount(images.labels, minlength=len(task.facts["counts"]))
     lesson = lesson_of(name, grown, config.anchor)

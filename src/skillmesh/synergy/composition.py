@@ -27,7 +27,7 @@ from skillmesh.learning.head import (
 from skillmesh.learning.warm_start import WarmFit, fit_warm
 from skillmesh.module import Module, in_order
 from skillmesh.module.card import refuse_strangers
-from skillmesh.numerics.arrays import Floats
+from skillmesh.numerics.arrays import Damping, Floats
 from skillmesh.numerics.process import one_thread
 from skillmesh.store.bank import Bank
 
@@ -231,6 +231,7 @@ def refine(
     val_x: Floats,
     val_labels: Labels,
     rounds: int = ROUNDS,
+    damping: Damping | None = None,
 ) -> tuple[Composed, WarmFit | None]:
     """Train the composed head on images as far as they improve it: it is the centre of the new head's prior.
 
@@ -239,7 +240,8 @@ def refine(
     judge, and where a class has only one image, which is too few to improve on it.
     """
     judges = (val_x, val_labels) if len(val_x) else (x, labels)
-    warm = fit_warm(x, labels, val_x, val_labels, composed.head.weight, composed.head.bias, rounds, margin=0)
+    head = composed.head
+    warm = fit_warm(x, labels, val_x, val_labels, head.weight, head.bias, rounds, margin=0, damping=damping)
     temperature, loss = calibrate(composed.head.logits(judges[0]), judges[1])
     if warm.loss is None or loss <= warm.loss:
         return Composed(composed.head, temperature), None

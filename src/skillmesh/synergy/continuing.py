@@ -72,12 +72,12 @@ def extend(
     statistics = merged(_statistics(old, places, train), classes)
     centre = _together(old, places, train, val, statistics, prior).weight
     known = joined(train, _drawn(old, places, seed))
-    before = fit_path(*known, classes, [STRENGTH], centre)[0]
+    before = fit_path(*known, classes, [STRENGTH], centre, damping=prior.damping)[0]
     judges = joined(val, (old.kept[0], places[old.kept[1]]))
     if not len(judges[0]):
         return Continued(Fit(before, STRENGTH, 1.0, None, before), statistics.gaussians(rank))
     temperature, _ = calibrate(before.logits(judges[0]), judges[1])
-    head = fit_path(*joined(known, judges), classes, [STRENGTH], centre)[0]
+    head = fit_path(*joined(known, judges), classes, [STRENGTH], centre, damping=prior.damping)[0]
     return Continued(Fit(head, STRENGTH, temperature, None, before), statistics.gaussians(rank))
 
 
@@ -103,6 +103,7 @@ def _together(
             val[0][own],
             np.searchsorted(seen, val[1][own]),
             len(seen),
+            damping=prior.damping,
         )
         counts = np.bincount(train[1])[seen].astype(np.float64)
         parts.append(HeadPart(fit.before, fit.temperature, seen.astype(np.int64), counts))
@@ -208,6 +209,7 @@ def study_extension(agent: Holder, older: Module, folder: TaskImages, progress: 
         "validation_accuracy": _accuracy(older, extended, val, kept),
         "temperature": extended.fit.temperature,
         "composed": older.card.composed,
+        "views": older.card.views,
         "trial": f"extended version {older.card.version} with {len(train[0])} more images",
     }
     tensors = extended.fit.head.tensors() | anchor.tensors() | probe_tensors(probes)

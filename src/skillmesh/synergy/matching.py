@@ -273,7 +273,7 @@ class BankView:
 
     def landed(self, target: int) -> Counter[tuple[int, int]]:
         """Count the images of a new class by the known class they land on, as indices of module and class."""
-        rows = np.flatnonzero((self.labels == target) & ~self.mapped.unknown)
+        rows = np.flatnonzero((self.labels == target) & ~self.mapped.unanswered)
         return Counter((int(self.mapped.task[row]), int(self.predicted[row])) for row in rows)
 
     def agreement(self, module: Module, target: int) -> Floats:

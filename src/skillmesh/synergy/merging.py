@@ -252,7 +252,9 @@ def _added(parts: Sequence[Module], kind: str, evidence: Sequence[np.ndarray], c
 
 def _card(link: Link, parts: Sequence[Module], classes: Union, kinds: tuple[str, ...]) -> Card:
     """Return the card of the merged task, without the fields that describe a single part."""
-    unset = dict.fromkeys(("validation_accuracy", "trial", "composed", "warm_start", "licence", "tags", "note"))
+    unset = dict.fromkeys(
+        ("validation_accuracy", "trial", "composed", "views", "warm_start", "licence", "tags", "note")
+    )
     fields: dict[str, object] = {
         "task": link.task,
         "classes": classes.classes,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmesh.answering.answering import Judged, Mapped, Mapper
+from skillmesh.answering.answering import UNANSWERED, Judged, Mapped, Mapper
 from skillmesh.backbone.calibration import Prior
 from skillmesh.learning.class_names.pairs import union
 from skillmesh.learning.head import Head, read_probes
@@ -111,9 +111,17 @@ class Tried:
 class BankTrial:
     """Runs one agent's bank on its cases and marks the answers."""
 
-    def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
+    def __init__(
+        self,
+        prior: Prior,
+        kind: str,
+        background: Floats,
+        own: Sequence[OwnValidation],
+        unanswered: float = UNANSWERED,
+    ) -> None:
         self.prior = prior
         self.kind = kind
+        self._unanswered = unanswered
         self.background = background
         self._own = {kept.module.id: kept for kept in own if len(kept.x)}
 
@@ -121,7 +129,7 @@ class BankTrial:
         """Return a bank's results on all its cases; `mapper` is the bank's mapper, if it has been built."""
         if not modules:
             return Tried([], None, {}, {}, {}, np.full(len(self.background), -1))
-        mapper = mapper or Mapper(modules, self.kind, self.prior)
+        mapper = mapper or Mapper(modules, self.kind, self.prior, self._unanswered)
         cases = [self._case(module) for module in modules]
         trial = mapper.on_trial()
         own = trial.map(np.concatenate([*(case.x for case in cases if case.own), self.background]))
@@ -142,7 +150,7 @@ class BankTrial:
 
     def own_results(self, modules: list[Module], together: Mapping[str, Indices]) -> dict[str, list[Result]]:
         """Return results on the agent's own images by module id: whole task, each class, `together` classes."""
-        mapper = Mapper(modules, self.kind, self.prior)
+        mapper = Mapper(modules, self.kind, self.prior, self._unanswered)
         results: dict[str, list[Result]] = {}
         wrong_answers: dict[tuple[str, bool], WrongAnswers] = defaultdict(WrongAnswers)  # not used here
         for module_id, kept in self._own.items():
@@ -151,7 +159,7 @@ class BankTrial:
             labels = np.full(len(case.x), -1) if case.labels is None else case.labels
             groups = [np.unique(labels), *np.unique(labels), together.get(module_id, [])]
             results[module_id] = [
-                _marked(case.only(rows), modules, mapped.task[rows], mapped.unknown[rows], wrong_answers, {})
+                _marked(case.only(rows), modules, mapped.task[rows], mapped.unanswered[rows], wrong_answers, {})
                 for rows in (np.isin(labels, group) for group in groups)
             ]
         return results
@@ -168,7 +176,7 @@ class BankTrial:
 def _split(mapped: Mapped | Judged, counts: Sequence[int]) -> list[tuple[Indices, Flags]]:
     """Split winners and unknown flags into consecutive groups of `counts` images; the rest is the last group."""
     ends = np.cumsum(counts)
-    return list(zip(np.split(mapped.task, ends), np.split(mapped.unknown, ends), strict=True))
+    return list(zip(np.split(mapped.task, ends), np.split(mapped.unanswered, ends), strict=True))
 
 
 def _probes(module: Module) -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from skillmesh.anchors import KINDS, AnchorSettings
 from skillmesh.anchors.gaussians import MAX_TRACE, Gaussians, pooled_precision
-from skillmesh.answering.answering import Mapper
+from skillmesh.answering.answering import UNANSWERED, Mapper
 from skillmesh.backbone.calibration import Calibration, Prior
 from skillmesh.common.choices import Representation
 from skillmesh.learning.class_names.pairs import Places, union
@@ -170,7 +170,7 @@ def figures_of(module: Module, kind: str, prior: Prior, background: Floats) -> F
     mapper = Mapper([module], kind, prior)
     return Figures(
         kind=kind,
-        claim=float(np.mean(~mapper.map(background).unknown)),
+        claim=float(np.mean(~mapper.map(background).unanswered)),
         distance=float(np.square(rows - prior.centre).sum(axis=1).max() / whole),
         spread=anchor.spread() / float(prior.within.variances.sum()),
         certainty=_certainty(module, background),
@@ -216,9 +216,16 @@ class Verdict:
 class Quarantine:
     """Tries newcomers for one agent."""
 
-    def __init__(self, prior: Prior, kind: str, background: Floats, own: Sequence[OwnValidation]) -> None:
+    def __init__(
+        self,
+        prior: Prior,
+        kind: str,
+        background: Floats,
+        own: Sequence[OwnValidation],
+        unanswered: float = UNANSWERED,
+    ) -> None:
         """Keep what the trials need; `background` is the output of `background_of`."""
-        self._trial = BankTrial(prior, kind, background, own)
+        self._trial = BankTrial(prior, kind, background, own, unanswered)
         self._max_claim = KINDS[kind].most_claimed
         self._last: Tried | None = None
         """Results of the last bank tried, without its mapper, which is large."""

@@ -41,7 +41,7 @@ class FrozenLearner(ABC, Generic[Settings]):
 
     def __init__(self, method: Settings, seed: int = 0, backbone: Backbone | None = None) -> None:
         self.method, self.seed, self._backbone = method, seed, backbone
-        self.device = torch.device("cpu") if backbone is None else backbone.network.device
+        self.device = torch.device("cpu") if backbone is None else backbone.torch_network.device
         self.spans: list[int] = []
         """Number of classes of each task."""
         self.kept: dict[str, torch.Tensor] = {}

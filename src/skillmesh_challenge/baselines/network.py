@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from skillmesh.backbone.building import build, import_timm, spec_of
-from skillmesh.backbone.network import completed, counting
+from skillmesh.backbone.building import build, import_timm
+from skillmesh.backbone.spec import WEIGHTS, exported_spec, spec_of
+from skillmesh.backbone.torch_network import completed, counting
 
 if TYPE_CHECKING:
     from skillmesh_challenge.baselines.settings import TrainedSettings
@@ -44,13 +45,15 @@ class Body(nn.Module):
 
 def build_body(method: TrainedSettings, seed: int) -> Body:
     """Return the backbone with the weights that `skillmesh` uses, or with random weights drawn by the seed."""
-    spec = spec_of(method.backbone)
+    spec, weights = spec_of(method.backbone), None if method.weights is None else Path(method.weights)
+    if weights is not None and weights.is_dir():  # an exported network
+        spec, weights = exported_spec(weights), weights / WEIGHTS
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if method.start == "random":
             model = import_timm().create_model(spec.timm_name, num_classes=0)
         else:
-            model = build(spec, None if method.weights is None else Path(method.weights))
+            model = build(spec, weights)
     spec = completed(spec, model)
     assert spec.size is not None
     assert spec.mean is not None

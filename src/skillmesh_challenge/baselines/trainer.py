@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
-from skillmesh.backbone.network import usable_device
+from skillmesh.backbone.torch_network import usable_device
 from skillmesh.numerics.arrays import spend
 from skillmesh_challenge.baselines.data import (
     BaselineExamples,

@@ -110,6 +110,7 @@ def _tunable(method: Method) -> Baseline:
             f"the method {method.name!r} has {count} different settings to try, expected {BUDGET}: all methods "
             "get the same budget; change its grid"
         )
+    method.require_torch()
     return method
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,15 +96,8 @@ def run(
     drawn = _numbers(seeds, "--seeds", 0)
     opening: dict[str, Any] = {"dataset": dataset, "rule": rule, "partial": partial}
     with show.progress_bar() as bar:
-        new = [
-            seed for folder, seed in folders_of(out, numbers, drawn).items() if not (folder / "run.json").exists()
-        ]
-        for seed in sorted(set(new)):  # a resumed run was checked when it began
-            data = check(tasks, seed=seed, skip_unreadable=skip_unreadable, progress=bar, **opening)
-            for warning in refuse_bad_data(data).warnings:
-                show.stderr.print(f"warning: {warning}", soft_wrap=True)
         plan = Plan(
-            paths=task_paths(tasks, dataset=dataset),
+            paths=(),
             open=lambda seed: open_tasks(tasks, seed=seed, **opening),
             method=chosen,
             out=out,
@@ -123,6 +117,16 @@ def run(
             progress=bar,
             tell=lambda text: show.stderr.print(text, soft_wrap=True),
         )
+        for count in numbers:  # before the tasks are read
+            chosen.refuse(replace(plan, agents=count))
+        new = [
+            seed for folder, seed in folders_of(out, numbers, drawn).items() if not (folder / "run.json").exists()
+        ]
+        for seed in sorted(set(new)):  # a resumed run was checked when it began
+            data = check(tasks, seed=seed, skip_unreadable=skip_unreadable, progress=bar, **opening)
+            for warning in refuse_bad_data(data).warnings:
+                show.stderr.print(f"warning: {warning}", soft_wrap=True)
+        plan = replace(plan, paths=task_paths(tasks, dataset=dataset))
         with show.resumable(out):
             records = sweep(plan, numbers, drawn)
     if json:

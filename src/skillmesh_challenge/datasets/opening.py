@@ -348,13 +348,15 @@ def _fault(row: DatasetRow, classes: int, subsampled: bool) -> str:
 
 def _difference(known: Collection, row: DatasetRow, task: TaskImages) -> str:
     """Return how sizes differ from the list's. If `val` is the test split, `val` was held out from `train`."""
-    found = {split: len(part) for split, part in task.splits.items()}
+    sizes_here = {split: len(part) for split, part in task.splits.items()}
     listed = {"train": row.train, "val": row.val, "test": row.test}
     if known.val_as_test:
-        found = {"train and val": found["train"] + found["val"], "test": found["test"]}
+        sizes_here = {"train and val": sizes_here["train"] + sizes_here["val"], "test": sizes_here["test"]}
         listed = {"train and val": row.train, "test": row.val}
-    other = [split for split in found if found[split] != listed[split]]
-    sizes = ", ".join(f"{found[split]:,} images in {split} (the list says {listed[split]:,})" for split in other)
+    other = [split for split in sizes_here if sizes_here[split] != listed[split]]
+    sizes = ", ".join(
+        f"{sizes_here[split]:,} images in {split} (the list says {listed[split]:,})" for split in other
+    )
     return f"other sizes than the list's: {sizes}" if other else ""
 
 
@@ -368,10 +370,10 @@ def missing_words(known: Collection, folder: Path, members: list[ArchiveMember])
     missing = [member.row.name for member in members if member.missing]
     if not missing:
         return ""
-    found = [member.row.name for member in members if not member.missing]
+    present = [member.row.name for member in members if not member.missing]
     return (
         f"{known.name} at {folder}: {len(missing)} of {len(members)} datasets are missing ({', '.join(missing)}); "
-        f"found {len(found)} ({', '.join(found) or 'none'}); {how_to_get(known)}; "
+        f"found {len(present)} ({', '.join(present) or 'none'}); {how_to_get(known)}; "
         "--partial continues with those found"
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from skillmesh.common.extras import REPORT
 from skillmesh.errors import SkillmeshError
 from skillmesh_challenge.metrics import Interval
 
@@ -52,9 +53,7 @@ def drawing() -> Iterator[None]:
     try:
         import matplotlib
     except ImportError as error:
-        raise SkillmeshError(
-            "the report is drawn with matplotlib, which is not installed; pip install matplotlib jinja2"
-        ) from error
+        raise SkillmeshError(REPORT.missing("the report")) from error
     with matplotlib.rc_context(SETTINGS):
         yield
 

@@ -25,8 +25,8 @@ ACCURACIES = {
     "task given": "task_given_accuracy",
     "task found": "task_found_accuracy",
     "final": "final_accuracy",
-    "final, unknown is wrong": "strict_accuracy",
-    "known taken for unknown": "known_unknown",
+    "final, not answered is wrong": "strict_accuracy",
+    "known, not answered": "known_unanswered",
 }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from skillmesh.anchors.protocol import Labels
     from skillmesh.data.folder import ImageFile
     from skillmesh.data.images import Pixels
+    from skillmesh.numerics.arrays import Damping
     from skillmesh_challenge.studies.tasks import StudyTask, StudyView
 
 MOST_IMAGES = 1000
@@ -69,7 +70,8 @@ def task_difficulty(settings: StudySettings) -> Findings:
 
     backbone, tasks = describe_tasks(settings)
     chosen = NetSettings(seed=settings.seed, device=settings.device or "cpu")
-    rows = [_row(view, chosen, settings) for view in views(tasks, backbone, "descriptor")]
+    damping = backbone.calibration.prior("descriptor", compact=False).damping
+    rows = [_row(view, chosen, settings, damping) for view in views(tasks, backbone, "descriptor")]
     rows.sort(key=lambda row: (row[NET], row["task"]))
     related = {what: relation(rows, *columns) for what, columns in COMPARED.items()}
     thinned = sum(row["images"] > row["images used by the small net"] for row in rows)
@@ -86,7 +88,7 @@ def task_difficulty(settings: StudySettings) -> Findings:
     return Findings("How hard tasks are for a small net", rows, notes, figures)
 
 
-def _row(view: StudyView, chosen: NetSettings, settings: StudySettings) -> dict[str, Any]:
+def _row(view: StudyView, chosen: NetSettings, settings: StudySettings, damping: Damping | None) -> dict[str, Any]:
     from skillmesh_challenge.studies.small_net import net_error, train_small_net
 
     task = view.task
@@ -102,7 +104,7 @@ def _row(view: StudyView, chosen: NetSettings, settings: StudySettings) -> dict[
         "images used by the small net": len(labels),
         "images per class": round(images / task.classes, 1),
         NET: round(100 * wrong, 3),
-        HEAD: round(100 * head_error(view), 3),
+        HEAD: round(100 * head_error(view, damping), 3),
         CHANCE: round(wrong / (1 - 1 / task.classes), 4),
     }
 
@@ -119,7 +121,7 @@ def _decoded(files: Sequence[ImageFile], size: int) -> Pixels:
     return np.stack([read_pixels(file, size) for file in files])
 
 
-def head_error(view: StudyView) -> float:
+def head_error(view: StudyView, damping: Damping | None) -> float:
     """Return the share of test images that skillmesh's head, as stored in its module, classifies wrongly."""
     from threadpoolctl import threadpool_limits
 
@@ -127,7 +129,7 @@ def head_error(view: StudyView) -> float:
 
     with threadpool_limits(1, "blas"):  # as when agents learn
         known = (view.seen["train"], view.labels["train"], view.seen["val"], view.labels["val"])
-        head = Head.read(fit_head(*known, view.task.classes).head.tensors())
+        head = Head.read(fit_head(*known, view.task.classes, damping=damping).head.tensors())
         return float((head.logits(view.seen["test"]).argmax(axis=1) != view.labels["test"]).mean())
 
 

@@ -15,7 +15,7 @@ from skillmesh_challenge.studies.study import Findings, StudySettings
 if TYPE_CHECKING:
     from torch import nn
 
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.torch_network import TorchNetwork
 
 PUBLISHED = {
     "lite0": {"with norms": ("timm's benchmark table", 0.40e9), "with all": ("its authors' README", 407e6)},
@@ -52,20 +52,21 @@ def macs(settings: StudySettings) -> Findings:
     return Findings("MACs of one forward pass", rows, ["Weights are random: counts do not depend on them."])
 
 
-def random_network(name: str) -> Network:
+def random_network(name: str) -> TorchNetwork:
     """Return a backbone with random weights."""
     import torch
 
-    from skillmesh.backbone.building import import_timm, spec_of
-    from skillmesh.backbone.network import Network
+    from skillmesh.backbone.building import import_timm
+    from skillmesh.backbone.spec import spec_of
+    from skillmesh.backbone.torch_network import TorchNetwork
 
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "random.pth"
         torch.save(import_timm().create_model(spec_of(name).timm_name).state_dict(), weights)
-        return Network(name, weights, device="cpu")
+        return TorchNetwork(name, weights, device="cpu")
 
 
-def counts(network: Network) -> dict[str, int]:
+def counts(network: TorchNetwork) -> dict[str, int]:
     """Return the MACs of one image for every way of counting; the first uses skillmesh's own counter."""
     from skillmesh.backbone.suffix import pass_costs
 

@@ -10,8 +10,8 @@ import pytest
 from skillmesh.anchors.gmmc import GmmcAnchor
 from skillmesh.anchors.protocol import AnchorSettings
 from skillmesh.anchors.sketch import SketchAnchor
-from skillmesh.backbone.network import Network
 from skillmesh.backbone.suffix import pass_costs
+from skillmesh.backbone.torch_network import TorchNetwork
 from skillmesh.learning.head import _gram_factor, _minimise
 from skillmesh.numerics.arrays import counted, em_macs, head_macs
 from skillmesh_challenge.paper import inputs
@@ -54,12 +54,12 @@ BY_HAND = {"lite0": lite0_by_hand, "xception": xception_by_hand}
 
 
 @pytest.fixture(scope="module")
-def networks() -> dict[str, Network]:
+def networks() -> dict[str, TorchNetwork]:
     return {name: random_network(name) for name in BY_HAND}
 
 
 @pytest.fixture(scope="module", params=["lite0", "xception"])
-def network(request: pytest.FixtureRequest, networks: dict[str, Network]) -> tuple[str, dict[str, int]]:
+def network(request: pytest.FixtureRequest, networks: dict[str, TorchNetwork]) -> tuple[str, dict[str, int]]:
     return request.param, counts(networks[request.param])
 
 
@@ -72,7 +72,8 @@ class TestNetworks:
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
-        from skillmesh.backbone.building import import_timm, spec_of
+        from skillmesh.backbone.building import import_timm
+        from skillmesh.backbone.spec import spec_of
 
         name, found = network
         size = {"lite0": 224, "xception": 299}[name]
@@ -97,7 +98,7 @@ class TestNetworks:
         assert max(off) < 0.01 if name == "xception" else 0.03 < min(off) < max(off) < 0.06
 
 
-def test_what_the_papers_tables_take_for_xception_is_xceptions(networks: dict[str, Network]):
+def test_what_the_papers_tables_take_for_xception_is_xceptions(networks: dict[str, TorchNetwork]):
     places = networks["xception"].places
     middle = tuple(f"block{number}." for number in range(4, 12))
     pointwise = [place for place in places if place.path.endswith(".pointwise")]

@@ -88,7 +88,7 @@ class TestClusters:
     def test_figures_are_those_of_agents(self, by_clusters, new_agent: NewAgent, paths, way: str, count: int):
         representation, floor = clusters.WAYS[way]
         agent = new_agent(anchor="gmmc", representation=representation, variance_floor=floor, clusters=count)
-        measured = evaluate(agent, paths).summary()
+        measured = evaluate(agent, paths, views=0).summary()
         (row,) = [row for row in by_clusters.rows if (row["input of gmmc"], row["k"]) == (way, count)]
         assert row["task found, %"] == pytest.approx(100 * measured["task_found_accuracy"], abs=1e-3)
         assert row["worst task, %"] == pytest.approx(
@@ -127,7 +127,7 @@ class TestImagesPerClass:
     def test_figures_are_those_of_agents(self, by_images: Findings, new_agent: NewAgent, paths: list[Path]):
         for row in by_images.rows[:2]:
             agent = new_agent(anchor="maha", representation="features", images_per_class=row["images per class"])
-            measured = evaluate(agent, paths).summary()
+            measured = evaluate(agent, paths, views=0).summary()
             assert row["task found, %"] == pytest.approx(100 * measured["task_found_accuracy"], abs=1e-3)
             assert 1000 * row["KB per task"] == pytest.approx(measured["anchor_bytes"], abs=1)
 
@@ -178,7 +178,7 @@ class TestDifficulty:
     def test_the_heads_error_is_that_of_agents(self, new_agent: NewAgent, settings: StudySettings, monkeypatch):
         monkeypatch.setattr(difficulty, "NetSettings", lambda **given: NetSettings(**given | {"epochs": 1}))
         rows = run_study("difficulty", settings).rows
-        measured = {t.task: t.task_given_accuracy for t in evaluate(new_agent(), settings.folders).tasks}
+        measured = {t.task: t.task_given_accuracy for t in evaluate(new_agent(), settings.folders, views=0).tasks}
         assert {row["task"]: row[HEAD] for row in rows} == pytest.approx(
             {task: 100 * (1 - right) for task, right in measured.items()}, abs=1e-3
         )
@@ -296,5 +296,5 @@ class TestCommittedResults:
 
     def test_heads_err_where_eval_found_them_err(self, kept):
         errors = {row["task"]: row[HEAD] for row in kept("study-difficulty")["rows"]}
-        evaluated = {t["task"]: 100 * (1 - t["task_given_accuracy"]) for t in kept("sketch")["tasks"]}
+        evaluated = {t["task"]: 100 * (1 - t["task_given_accuracy"]) for t in kept("views-none")["tasks"]}
         assert errors == pytest.approx(evaluated, abs=1)

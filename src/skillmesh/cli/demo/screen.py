@@ -152,25 +152,34 @@ def _command() -> str:
 
 def _print_tasks(outcome: StoryOutcome) -> None:
     title = f"answers of {outcome.plan.teachers[0]} to each task's images, without a task label"
-    columns = ("task", ">classes", "taught by", ">shared after", ">task found", ">final", ">unknown", ">module")
+    columns = (
+        "task",
+        ">classes",
+        "taught by",
+        ">shared after",
+        ">task found",
+        ">final",
+        ">not answered",
+        ">module",
+    )
     rows = show.table(title, *columns)
     for task in outcome.plan.learned:
         facts = _task(outcome, task)
-        figures = [show.percent(facts[key]) for key in ("found", "right", "unknown")]
+        figures = [show.percent(facts[key]) for key in ("found", "right", "unanswered")]
         delay, size = f"{facts['seconds_to_all']:.1f} s", show.kilobytes(facts["module_bytes"])
         rows.add_row(task, str(facts["classes"]), facts["teacher"], delay, *figures, size)
     for task in outcome.plan.hidden:
-        rows.add_row(task, "", "no agent", "", "", "", show.percent(_first(outcome).scores[task].unknown), "")
+        rows.add_row(task, "", "no agent", "", "", "", show.percent(_first(outcome).scores[task].unanswered), "")
     show.console.print(rows)
 
 
 def _print_agents(outcome: StoryOutcome) -> None:
     title = "answers of every agent to all images, averaged over tasks"
-    columns = (">task found", ">final", ">unknown", ">unknown, hidden tasks")
+    columns = (">task found", ">final", ">not answered", ">not answered, hidden tasks")
     rows = show.table(title, "agent", *columns, "hash of answers")
     for name, sheet in outcome.sheets.items():
         facts = _agent(outcome, name)
-        figures = [show.percent(facts[key]) for key in ("found", "right", "unknown", "hidden_unknown")]
+        figures = [show.percent(facts[key]) for key in ("found", "right", "unanswered", "hidden_unanswered")]
         rows.add_row(name, *figures, sheet.digest[:12])
     show.console.print(rows)
 
@@ -233,9 +242,9 @@ def _agent(outcome: StoryOutcome, name: str) -> dict[str, Any]:
     sheet = outcome.sheets.get(name)
     if sheet is None:
         return facts
-    figures = {key: sheet.mean(key, outcome.plan.learned) for key in ("found", "right", "unknown")}
-    hidden = sheet.mean("unknown", outcome.plan.hidden)
-    return facts | figures | {"hidden_unknown": hidden, "answers_sha256": sheet.digest}
+    figures = {key: sheet.mean(key, outcome.plan.learned) for key in ("found", "right", "unanswered")}
+    hidden = sheet.mean("unanswered", outcome.plan.hidden)
+    return facts | figures | {"hidden_unanswered": hidden, "answers_sha256": sheet.digest}
 
 
 def _first(outcome: StoryOutcome) -> Sheet:

