@@ -57,7 +57,13 @@ def same_answers(agent: Core, images: Sequence[Path], folder: Path) -> list[Any]
     ours = agent.answer(list(images))
     theirs = file_answers(agent.export_onnx(folder), images)
     named = [(answer.best.label, answer.best.task, answer.unknown, answer.unsure) for answer in ours]
-    assert [answer[:4] for answer in theirs] == named
+    # Where rounding decides, BLAS kernels of other CPUs round otherwise: there only label and task are compared.
+    close = [abs(answer.novelty - 1) < 3e-5 or abs(answer.known - 0.5) < 2e-4 for answer in ours]
+    assert sum(close) < len(images) / 20
+    compared = [2 if near else 4 for near in close]
+    assert [answer[:n] for answer, n in zip(theirs, compared, strict=True)] == [
+        answer[:n] for answer, n in zip(named, compared, strict=True)
+    ]
     assert [answer[4] for answer in theirs] == pytest.approx([a.confidence for a in ours], abs=2e-4)
     assert [answer[5] for answer in theirs] == pytest.approx([a.novelty for a in ours], abs=3e-5)
     return ours
