@@ -14,6 +14,7 @@ from kinds import FITTED
 from PIL import Image
 
 from skillmesh import Answer, SkillmeshError
+from skillmesh.answering.answering import UNKNOWN_BELOW
 from skillmesh.common.config import AgentConfig
 from skillmesh.core import Core
 from skillmesh.errors import (
@@ -104,7 +105,7 @@ class TestAnswers:
         assert np.mean([a.known for a in never]) < 0.75 < 0.9 < np.mean([a.known for a in known])
         for answer in (*known, *never):
             assert (answer.novelty > 1) == (answer.label is None) == (answer.unknown or answer.unsure)
-            assert answer.unknown == (answer.novelty > 1 and answer.known < 0.5)
+            assert answer.unknown == (answer.novelty > 1 and answer.known < UNKNOWN_BELOW)
         # One in ten known images is as novel as the median of those of the other task, or fewer.
         assert np.quantile([a.novelty for a in known], 0.9) < np.median([a.novelty for a in never])
 
@@ -113,7 +114,7 @@ class TestAnswers:
         assert (answer.label, answer.task, answer.teacher) == (None, None, None)
         assert answer.best.task in {"shapes", "dice", "latin", "greek"}
         assert answer.novelty > 1
-        assert (answer.known < 0.5, answer.unsure) == (True, False)
+        assert (answer.known < UNKNOWN_BELOW, answer.unsure) == (True, False)
         assert answer.as_dict()["label"] is None
 
     def test_that_are_unsure_have_no_label_but_a_best_guess_too(self, new_agent, taught: Core, mixed: list[Path]):

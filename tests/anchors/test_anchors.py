@@ -102,8 +102,21 @@ def dense_scatter(anchors: list[SketchAnchor], known: Prior) -> np.ndarray:
     )
     pooled *= (1 - gaussians.SHRINKAGE) / (gaussians.PRIOR_TASKS + sum(voices))
     if known.nuisance is not None:
-        pooled += 1.0 * dense(known.nuisance)
+        pooled += gaussians.NUISANCE * dense(known.nuisance)
     return pooled + gaussians.SHRINKAGE / (1 - gaussians.SHRINKAGE) * np.diag(np.diag(pooled))
+
+
+def test_a_sketch_takes_its_means_from_views_too_and_its_scatter_from_originals_alone() -> None:
+    rng = np.random.default_rng(3)
+    labels = np.repeat([0, 1], 10)
+    originals = rng.standard_normal((20, DIM)).astype(np.float32)
+    views = originals + 3 * rng.standard_normal((20, DIM)).astype(np.float32)
+    both, twice = np.concatenate([originals, views]), np.tile(labels, 2)
+    alone = SketchAnchor.fit(originals, labels, 2, AnchorSettings(rank=4))
+    viewed = SketchAnchor.fit(both, twice, 2, AnchorSettings(rank=4), images=20)
+    np.testing.assert_allclose(viewed.means, [both[twice == label].mean(axis=0) for label in (0, 1)], atol=1e-5)
+    assert viewed.freedom == alone.freedom == 18
+    np.testing.assert_array_equal(dense(viewed.scatter), dense(alone.scatter))
 
 
 @pytest.mark.parametrize("viewed", [False, True])

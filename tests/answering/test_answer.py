@@ -10,6 +10,7 @@ import pytest
 
 from skillmesh import Answer
 from skillmesh.answering.answer import Guess
+from skillmesh.answering.answering import UNKNOWN_BELOW
 from skillmesh.core import Core
 
 GUESSES = (
@@ -70,8 +71,8 @@ def test_images_near_the_threshold_are_unsure_and_strange_ones_unknown(
     answers = taught.answer([*mixed, *strange])
     assert {(a.unknown, a.unsure) for a in answers} == {(False, False), (False, True), (True, False)}
     for answer in answers:
-        assert answer.unknown == (answer.novelty > 1 and answer.known < 0.5)
-        assert answer.unsure == (answer.novelty > 1 and answer.known >= 0.5)
+        assert answer.unknown == (answer.novelty > 1 and answer.known < UNKNOWN_BELOW)
+        assert answer.unsure == (answer.novelty > 1 and answer.known >= UNKNOWN_BELOW)
         assert sum(guess.confidence for guess in answer.guesses) <= answer.known + 1e-6
     unsure, unknown = ([a.novelty for a in answers if getattr(a, name)] for name in ("unsure", "unknown"))
     assert max(unsure) < min(unknown)

@@ -18,6 +18,7 @@ from skillmesh.anchors import KnownOdds, Scores
 from skillmesh.answering import answering
 from skillmesh.answering.answering import (
     UNANSWERED,
+    UNKNOWN_BELOW,
     Answering,
     Mapped,
     Mapper,
@@ -60,8 +61,8 @@ def test_posteriors_sum_to_one_and_images_above_the_threshold_are_not_answered(
     assert [a.label is None for a in answers] == [a.novelty > 1 for a in answers]
     assert {a.label is None for a in answers} == {True, False}
     if kind == "sketch":
-        assert [a.unknown for a in answers] == [a.novelty > 1 and a.known < 0.5 for a in answers]
-        assert [a.unsure for a in answers] == [a.novelty > 1 and a.known >= 0.5 for a in answers]
+        assert [a.unknown for a in answers] == [a.novelty > 1 and a.known < UNKNOWN_BELOW for a in answers]
+        assert [a.unsure for a in answers] == [a.novelty > 1 and a.known >= UNKNOWN_BELOW for a in answers]
     else:  # their novelties have no common scale, so nothing tells how likely the task is known
         assert {(a.known, a.unsure) for a in answers} == {(1.0, False)}
     modules, mapper = agent.mapper()
@@ -265,8 +266,8 @@ class TestUnanswered:
         modules, mapper = agent.mapper()
         assert mapper.threshold == mapper_of(agent, modules, 0.4).threshold < mapper_of(agent, modules).threshold
 
-    def test_images_that_rather_are_of_a_known_task_are_not_called_unknown(self):
-        unanswered, known = np.array([True, True, False, False]), np.array([0.5, 0.49, 0.2, 0.9], np.float32)
+    def test_images_that_may_well_be_of_a_known_task_are_not_called_unknown(self):
+        unanswered, known = np.array([True, True, False, False]), np.array([0.1, 0.09, 0.05, 0.9], np.float32)
         mapped = Mapped(np.ones((4, 1), np.float32), np.zeros(4, np.float32), unanswered, known)
         assert mapped.unknown.tolist() == [False, True, False, False]
         assert replace(mapped, tells=False).unknown.tolist() == unanswered.tolist()

@@ -285,10 +285,10 @@ class TestMeasuring:
         rows = np.eye(WIDTH, dtype=np.float32)
         assert np.array_equal(prior.damping.apply(rows), whole.damping.apply(rows))
 
-    def test_the_damping_is_ten_times_the_directions_in_which_views_move(self, viewed: Calibration):
+    def test_the_damping_is_that_of_the_directions_in_which_views_move(self, viewed: Calibration):
         prior = viewed.prior("descriptor", compact=False)
         moves = prior.moves().astype(float)
-        values, turn = np.linalg.eigh(np.eye(WIDTH) + 10 * moves.T @ moves)
+        values, turn = np.linalg.eigh(np.eye(WIDTH) + calibration_module.NUISANCE_IN_HEADS * moves.T @ moves)
         expected = (turn / np.sqrt(values)) @ turn.T
         np.testing.assert_allclose(prior.damping.apply(np.eye(WIDTH, dtype=np.float32)), expected, atol=1e-4)
 

@@ -83,17 +83,21 @@ class SketchAnchor(Gaussians, Anchor):
         cls, x: Floats, labels: Labels, classes: int, settings: AnchorSettings, images: int | None = None
     ) -> Self:
         means = class_means(x, labels, classes)
-        freedom = len(x) - classes
+        count = images or len(x)
+        freedom = count - classes
         if freedom == 0:  # one image per class: there is no scatter
             return cls(means, LowRank(np.zeros(x.shape[1]), np.zeros((1, x.shape[1]))), 0)
-        residuals = means[labels]
-        np.subtract(x, residuals, out=residuals)  # in place: each copy of 20,000 images takes 230 MB
+        # Only of the images as they are: the calibration's nuisance says how views scatter.
+        originals, their_labels = x[:count], labels[:count]
+        centres = means if count == len(x) else class_means(originals, their_labels, classes)
+        residuals = centres[their_labels]
+        np.subtract(originals, residuals, out=residuals)  # in place: each copy of 20,000 images takes 230 MB
         residuals /= np.float32(np.sqrt(freedom))
         factor = principal(residuals, settings.rank)
-        spend("closed form", x.size * (classes + principal_products(settings.rank)))
+        spend("closed form", x.size * classes + originals.size * principal_products(settings.rank))
         squares = np.square(residuals, out=residuals)
         left_over = squares.sum(axis=0, dtype=np.float64) - np.square(factor).sum(axis=0)
-        return cls(means, LowRank(np.maximum(left_over, 0), factor), (images or len(x)) - classes)
+        return cls(means, LowRank(np.maximum(left_over, 0), factor), freedom)
 
     @classmethod
     def specs(cls, classes: int, dim: int) -> dict[str, Spec]:
@@ -207,7 +211,7 @@ class SketchScorer(Scorer):
 
     usual_threshold = 1.3
     usual_spread = 0.12
-    known_odds = KnownOdds(alone=0.5, per_task=0.45, slope=40.0)
+    known_odds = KnownOdds(alone=-1.4, per_task=0.1, slope=75.0)
 
     def __init__(self, anchors: list[SketchAnchor], prior: Prior) -> None:
         """Build from the anchors; empty their list once copied, since they take as much memory as the scorer."""

@@ -87,7 +87,7 @@ class Answer:
     error: str | None = None
     """Why the image could not be read; there is then no guess, and `label` is `None`."""
     unsure: bool = False
-    """True if the image is not answered, but more likely is of a known task than not; `label` is `None` too."""
+    """True if the image is not answered, but may well be of a known task; `label` is `None` too."""
     known: float = 1.0
     """Probability that the image is of a known task, a factor of every guess's confidence; 1 where anchors cannot
     tell."""

@@ -88,6 +88,9 @@ UNANSWERED = 0.05
 """Share of images of known tasks that are not answered, unless the agent's settings name another."""
 OPTIMISM = 0.6
 """Share of validation images above the threshold, for one of test images: these are taken by other hands."""
+UNKNOWN_BELOW = 0.1
+"""Probability of belonging to a known task below which an image that is not answered is called unknown, so that at
+most one in ten such statements is wrong. The others are unsure."""
 PSEUDO_PROBES = 4
 """Prior weight of the usual spread, in probes: a bank of one small task has little other evidence."""
 ASKED_MODULES = 512
@@ -119,8 +122,8 @@ class Mapped:
 
     @property
     def unknown(self) -> NDArray[np.bool_]:
-        """Whether the image is not answered and rather belongs to no task; the others that are not are unsure."""
-        return self.unanswered & (self.known < 0.5) if self.tells else self.unanswered
+        """Whether the image is not answered and hardly belongs to any task; the others that are not are unsure."""
+        return self.unanswered & (self.known < UNKNOWN_BELOW) if self.tells else self.unanswered
 
     @property
     def task(self) -> NDArray[np.int64]:

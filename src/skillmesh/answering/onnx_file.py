@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmesh.answering.answer import LEAST, Same, equal_forms
-from skillmesh.answering.answering import GUESSES, Mapper
+from skillmesh.answering.answering import GUESSES, UNKNOWN_BELOW, Mapper
 from skillmesh.backbone.backbone import Backbone
 from skillmesh.backbone.calibration import represent_in
 from skillmesh.backbone.runtime import OnnxNetwork
@@ -138,14 +138,14 @@ class Export:
             over = graph("Div", graph("Sub", novelty, threshold), max(abs(threshold), 1e-9))
             relative = graph("Add", over, 1.0)
         unanswered = graph("Greater", novelty, threshold)
-        rather_unknown = graph("Less", known, 0.5 if self.mapper.tells else 2.0)
+        hardly_known = graph("Less", known, UNKNOWN_BELOW if self.mapper.tells else 2.0)
         return {
             "label": graph("Cast", column, to="INT32"),
             "task": graph("Cast", graph("Gather", classes.owners, column, axis=0), to="INT32"),
             "confidence": graph("Mul", confidence, known),
             "novelty": relative,
-            "unknown": graph("And", unanswered, rather_unknown),
-            "unsure": graph("And", unanswered, graph("Not", rather_unknown)),
+            "unknown": graph("And", unanswered, hardly_known),
+            "unsure": graph("And", unanswered, graph("Not", hardly_known)),
         }
 
 
