@@ -57,6 +57,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "drawn": agents.drawn,
     "unknown": agents.unknown,
     "unknown-headline": agents.unknown_headline,
+    "lenience": agents.lenience,
     "near-misses": agents.near_misses,
     "views-halves": agents.views_halves,
     "views-tried": agents.views_tried,

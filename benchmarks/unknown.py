@@ -3,9 +3,9 @@
     python benchmarks/unknown.py TASKS
 
 In each of three seeded splits, a third of the tasks is hidden: neither the agents nor the calibration see them.
-Banks are drawn from the other tasks. The same is measured on `phone` views of all test images. A last table asks
-agents of one task for images of a task that is like it, and of one that is not, with a calibration from all other
-tasks.
+Banks are drawn from the other tasks. The same is measured on `phone` views of all test images, and with more and
+less lenience towards these. A last table asks agents of one task for images of a task that is like it, and of one
+that is not, with a calibration from all other tasks.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmesh.anchors import gaussians
 from skillmesh.answering.answering import Mapper
 from skillmesh.backbone.backbone import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
@@ -42,6 +45,8 @@ BANKS = {1: 10, 4: 6, 16: 2, 27: 1}
 SEEDS = 3
 BUDGET = 0.05
 VIEWS = ("original", "phone")
+LENIENCES = (gaussians.LENIENCE, 0.0, 0.06, 0.08)
+"""The lenience of agents, and others that are measured too."""
 ALIKE = {
     "mnist": "kannada_mnist",
     "devanagari_digits": "telugu_digits",
@@ -137,6 +142,7 @@ def figures(known: Sequence[Asked], hidden: Sequence[Asked]) -> dict[str, float]
         "auroc": auroc(known, hidden),
         "hidden_at_5": hidden_at(known, hidden),
         "known_unanswered": fmean(float(task.unanswered.mean()) for task in known),
+        "known_unknown": fmean(float(task.unknown.mean()) for task in known),
         "hidden_unanswered": fmean(float(task.unanswered.mean()) for task in hidden),
         "hidden_unknown": fmean(float(task.unknown.mean()) for task in hidden),
         "mixed_confidence_error": mixed_error(known, hidden),
@@ -174,15 +180,19 @@ def measure_split(network: Network, paths: Sequence[Path], seed: int) -> list[di
         opened = [open_measured(path, 0) for path in paths]
         shown = {(task.name, view): described(agent, task, view) for task in opened for view in VIEWS}
         unseen = [task_name(path) for path in hidden]
-        for size, count in BANKS.items():
+        for lenience, (size, count) in product(LENIENCES, BANKS.items()):
             rng = np.random.default_rng(100 * seed + size)
             for _ in range(count):
                 bank = [task_name(known[i]) for i in sorted(rng.permutation(len(known))[:size])]
-                with_bank(agent, bank)
-                for view in VIEWS:
-                    sides = ([asked(agent, name, shown[name, view]) for name in side] for side in (bank, unseen))
-                    rows.append({"seed": seed, "tasks": size, "view": view} | figures(*sides))
-            print(f"seed {seed}, {size} tasks:", json.dumps(rows[-2]), flush=True)
+                with patch.object(gaussians, "LENIENCE", lenience):
+                    with_bank(agent, bank)
+                    for view in VIEWS:
+                        sides = (
+                            [asked(agent, name, shown[name, view]) for name in side] for side in (bank, unseen)
+                        )
+                        row = {"seed": seed, "lenience": lenience, "tasks": size, "view": view}
+                        rows.append(row | figures(*sides))
+            print(f"seed {seed}, lenience {lenience}, {size} tasks:", json.dumps(rows[-2]), flush=True)
     return rows
 
 
@@ -204,6 +214,15 @@ def measure_pairs(network: Network, paths: Sequence[Path]) -> list[dict[str, Any
                 row = figures([known], [asked(agent, other, shown[other])])
                 rows.append({"known": name, "asked": other, "kind": kind} | row)
     return rows
+
+
+def by_view_and_size(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"tasks": size, "view": view}
+        | averaged([row for row in rows if (row["tasks"], row["view"]) == (size, view)])
+        for view in VIEWS
+        for size in BANKS
+    ]
 
 
 def averaged(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
@@ -228,14 +247,9 @@ def main() -> None:
     origin = provenance("python benchmarks/unknown.py TASKS", paths, seed=0)
     network = load_network()
     rows = [row for seed in range(SEEDS) for row in measure_split(network, paths, seed)]
-    groups = [
-        {"tasks": size, "view": view}
-        | averaged([row for row in rows if (row["tasks"], row["view"]) == (size, view)])
-        for view in VIEWS
-        for size in BANKS
-    ]
+    groups, *others = (by_view_and_size([row for row in rows if row["lenience"] == each]) for each in LENIENCES)
     pairs = measure_pairs(network, paths)
-    report = {"groups": groups, "pairs": pairs, "banks": rows, "provenance": origin}
+    report = {"groups": groups, "other_leniences": others, "pairs": pairs, "banks": rows, "provenance": origin}
     options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -93,6 +93,8 @@ UNKNOWN = {
     "hidden_at_5": "hidden not answered where 5 % of known are not, %",
     "known_unanswered": "known not answered, %",
     "hidden_unanswered": "hidden not answered, %",
+    "known_unknown": "known that are “unknown”, %",
+    "hidden_unknown": "hidden that are “unknown”, %",
     "mixed_confidence_error": "confidence error, half and half, %",
     "hidden_confidence": "confidence of hidden that are answered, %",
 }
@@ -114,6 +116,25 @@ def unknown_headline() -> str:
     rows = [[str(g["tasks"]), f"{g['auroc']:.3f}", *(percent(g[key]) for key in keys)] for g in groups]
     head = " | ".join(["tasks known", "AUROC", *(UNKNOWN[key] for key in keys)])
     return f"{table(head, rows)}\n\n{source('unknown')}"
+
+
+def lenience() -> str:
+    """Return what images are not answered with other leniences towards hurried photos."""
+    report, rows = read("unknown"), []
+    for groups in sorted([report["groups"], *report["other_leniences"]], key=lambda groups: groups[0]["lenience"]):
+        shown = [group for tasks in LARGE_BANKS for group in groups if group["tasks"] == tasks]
+        figures = [percent(group[key]) for group in shown for key in ("known_unanswered", "hidden_unanswered")]
+        rows.append([percent(groups[0]["lenience"]), *figures])
+    columns = [
+        f"{tasks} tasks, {view}: {side}"
+        for tasks in LARGE_BANKS
+        for view in ("original", "phone")
+        for side in ("known", "hidden")
+    ]
+    return f"{table(' | '.join(['lenience, %', *columns]), rows)}\n\n{source('unknown')}"
+
+
+LARGE_BANKS = (4, 27)
 
 
 def near_misses() -> str:
