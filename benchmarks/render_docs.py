@@ -61,6 +61,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "near-misses": agents.near_misses,
     "views-halves": agents.views_halves,
     "views-tried": agents.views_tried,
+    "views-tried-beside": partial(agents.views_tried, "views-tried-beside"),
     "views": agents.views,
     "xception": agents.xception,
     "speed": agents.speed,

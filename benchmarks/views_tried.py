@@ -1,10 +1,12 @@
 """Measure other choices for views, nuisance, leniency and caution than those that agents make.
 
     python benchmarks/views_tried.py TASKS --out docs/results/views-tried.json
+    python benchmarks/views_tried.py TASKS --beside --out docs/results/views-tried-beside.json
 
 Each choice changes a few constants of the library. A new agent then learns all tasks, with a calibration measured
 on them, and answers some views of their test images. Then a third of the tasks, drawn at random, is taken from
-it: their images are the hidden ones.
+it: their images are the hidden ones. With `--beside`, a view of every image is learned beside it, and the choices
+are others.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ import numpy as np
 from tables.agents import NINE
 from unknown import with_bank
 
+from skillmesh.anchors import AnchorSettings
+from skillmesh.anchors.protocol import Labels
+from skillmesh.anchors.sketch import SketchAnchor, class_means
 from skillmesh.backbone.backbone import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
 from skillmesh.backbone.network import Network, load_network
@@ -33,11 +38,34 @@ from skillmesh.data.views import MEASURED
 from skillmesh.evaluation.evaluate import evaluate
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.evaluation.views import ORIGINAL, evaluate_views
+from skillmesh.numerics.arrays import Floats
 from skillmesh.store.home import create_home
 
 HERE = Path(__file__).parent
 SIX = ("half size", "JPEG 40", "brighter 20 %", "darker 20 %", "blurred", "rotated 10°")
 """Views learned without hurried photos."""
+
+
+def fitted(means: str, scatter: str) -> Any:
+    """Return a `SketchAnchor.fit` whose means and scatter are those of `both` images and views, or of `images`."""
+
+    def fit(
+        cls: type[SketchAnchor],
+        x: Floats,
+        labels: Labels,
+        classes: int,
+        settings: AnchorSettings,
+        images: int | None = None,
+    ) -> SketchAnchor:
+        count = images or len(x)
+        parts = {"images": (x[:count], labels[:count]), "both": (x, labels)}
+        scattered = FIT(cls, *parts[scatter], classes, settings)
+        return cls(class_means(*parts[means], classes), scattered.scatter, count - classes)
+
+    return classmethod(fit)
+
+
+FIT = SketchAnchor.fit.__func__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -66,6 +94,15 @@ CHOICES = (
     Choice("no leniency", {"anchors.gaussians.LENIENCE": 0.0}),
     Choice("leniency of 10 % instead of 3.5", {"anchors.gaussians.LENIENCE": 0.1}),
     Choice("no caution", {"learning.head.CAUTION": 1.0}),
+)
+HALF = dict.fromkeys(NUISANCE, 0.5)
+CHOICES_BESIDE = (
+    Choice("**means of images and views, scatter of images**", views=1),
+    Choice("means and scatter of both", {"anchors.sketch.SketchAnchor.fit": fitted("both", "both")}, 1),
+    Choice("means of images, scatter of both", {"anchors.sketch.SketchAnchor.fit": fitted("images", "both")}, 1),
+    Choice("means and scatter of images", {"anchors.sketch.SketchAnchor.fit": fitted("images", "images")}, 1),
+    Choice("half the nuisance in heads", {"backbone.calibration.NUISANCE_IN_HEADS": 5.0}, 1),
+    Choice("half the nuisance in heads and mapper", {"backbone.calibration.NUISANCE_IN_HEADS": 5.0} | HALF, 1),
 )
 
 
@@ -107,13 +144,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", type=Path)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "views-tried.json")
+    parser.add_argument("--beside", action="store_true", help="learn a view of every image beside it")
     options = parser.parse_args()
     paths, network = find_tasks([options.tasks]), load_network("lite0")
     rows: list[dict[str, Any]] = []
-    for choice in CHOICES:
+    for choice in CHOICES_BESIDE if options.beside else CHOICES:
         rows.append(measure(choice, network, paths))
         print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
-        facts = provenance("python benchmarks/views_tried.py TASKS", paths, 0)
+        facts = provenance(f"python benchmarks/views_tried.py TASKS{' --beside' * options.beside}", paths, 0)
         options.out.write_text(
             json.dumps({"rows": rows, "provenance": facts}, indent=1, ensure_ascii=False) + "\n"
         )

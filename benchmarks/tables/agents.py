@@ -202,7 +202,7 @@ def views_halves() -> str:
     return f"{table(' | '.join(['measured', 'calibrated on', *NINE, 'mean']), rows)}\n\n{source(*names)}"
 
 
-def views_tried() -> str:
+def views_tried(file: str = "views-tried") -> str:
     """Return the figures of other choices for views, nuisance, leniency and caution."""
     columns = {
         "final on originals": "original",
@@ -213,10 +213,8 @@ def views_tried() -> str:
         "hidden not answered": "hidden_unanswered",
         "largest confidence error": "confidence_error",
     }
-    rows = [
-        [row["choice"], *(percent(row[key]) for key in columns.values())] for row in read("views-tried")["rows"]
-    ]
-    return f"{table(' | '.join(['choice', *(f'{name}, %' for name in columns)]), rows)}\n\n{source('views-tried')}"
+    rows = [[row["choice"], *(percent(row[key]) for key in columns.values())] for row in read(file)["rows"]]
+    return f"{table(' | '.join(['choice', *(f'{name}, %' for name in columns)]), rows)}\n\n{source(file)}"
 
 
 def _on_views(measured: dict[str, dict[str, dict[str, float]]], views: Iterable[str]) -> list[str]:

@@ -319,8 +319,8 @@ def calibrate(
             pairs = [(described(images), described(views.raw), views) for images, views in viewed]
             moves = [(changed - usual, views.weights) for usual, changed, views in pairs]
             tensors |= _written(f"{space}.nuisance", _measured_nuisance(moves))
-            told = [(usual[views.hurried], changed[views.hurried]) for usual, changed, views in pairs]
-            tensors[f"{space}.haste"] = _measured_haste(told)
+            hurried = [(usual[views.hurried], changed[views.hurried]) for usual, changed, views in pairs]
+            tensors[f"{space}.haste"] = _measured_haste(hurried)
     return Calibration._of(tensors, network, source)
 
 

@@ -245,11 +245,11 @@ class OnnxNetwork(Network):
         layers = [(layer, channels) for layer, channels in inside if len(channels)]
         outputs = tuple(layer.output for layer, _ in layers)
         raw, *maps = self._run(self._adapted(added, outputs), ["raw", *outputs], images)
-        for found, (layer, _) in zip(maps, layers, strict=True):
-            refuse_windows(layer.place.path, len(found), len(images))
+        for output, (layer, _) in zip(maps, layers, strict=True):
+            refuse_windows(layer.place.path, len(output), len(images))
         grids = [
-            _pooled(_as_maps(found, layer.kind == "linear")[:, channels], toes.grid).reshape(len(images), -1)
-            for found, (layer, channels) in zip(maps, layers, strict=True)
+            _pooled(_as_maps(output, layer.kind == "linear")[:, channels], toes.grid).reshape(len(images), -1)
+            for output, (layer, channels) in zip(maps, layers, strict=True)
         ]
         return np.concatenate([_rounded(raw)[:, : self.features].astype(np.float32), *grids], axis=1)
 
@@ -259,8 +259,8 @@ class OnnxNetwork(Network):
             runs = [session.run(outputs, {"pixels": image[None]}) for image in images]
         except Exception as error:  # ONNX Runtime has no common class of errors
             raise self._unusable(error) from error
-        if found := {run[0].shape for run in runs} - {(1, self.width)}:
-            raise self._unusable(f"its output has shape {found.pop()}, not {(1, self.width)}")
+        if wrong := {run[0].shape for run in runs} - {(1, self.width)}:
+            raise self._unusable(f"its output has shape {wrong.pop()}, not {(1, self.width)}")
         return [np.concatenate(parts) for parts in zip(*runs, strict=True)]
 
     def _adapted(self, added: Floats, outputs: tuple[str, ...]) -> ort.InferenceSession:
