@@ -70,6 +70,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "engines": engines.engines,
     "engines-xception": engines.xception,
     "export-onnx": agents.export_onnx,
+    "install": light.install,
     "light": light.light,
     "light-short": light.light_short,
     "reduced": light.reduced,

@@ -1,13 +1,34 @@
-"""Tables about what an agent costs to run: time and memory before and after PyTorch, and reading large photos."""
+"""Tables about what an agent costs: its installation, time and memory before and after PyTorch, large photos."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tables import measured_by, percent, read, source, table
 
 SHORT = ("bare passes, 2 threads", "`ask`", "its peak memory", "node that answers")
 """Beginnings of the rows of the short table; of rows of the same name, the first is shown."""
+
+
+def install() -> str:
+    """Return what an installation takes and what was done in it, a column for each Python."""
+    r = read("install")
+    runs = r["rows"]
+    rows = [
+        ["fresh environment and `pip install`, s"]
+        + [f"{run['venv_seconds']:.0f} + {run['install_seconds']:.0f}" for run in runs],
+        ["environment, MB", *(str(run["environment_mb"]) for run in runs)],
+        ["packages, with ours", *(str(run["packages"]) for run in runs)],
+    ]
+    rows += [_step(steps) for steps in zip(*(run["steps"] for run in runs), strict=True)]
+    head = " | ".join(["what", *(f"Python {run['python']}" for run in runs)])
+    return f"{table(head, rows)}\n\n{r['machine']} · {source('install')}"
+
+
+def _step(steps: Sequence[dict[str, Any]]) -> list[str]:
+    right = [f" ({step['right']} of {step['images']} right)" if step["images"] else "" for step in steps]
+    return [steps[0]["what"]] + [f"{step['seconds']:.1f} s{note}" for step, note in zip(steps, right, strict=True)]
 
 
 def light() -> str:

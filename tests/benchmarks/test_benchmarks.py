@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -139,3 +140,35 @@ def test_an_installation_is_named_by_its_folder_or_its_command(light: Any, tmp_p
     with pytest.raises(SystemExit, match="is no installation; expected the folder of a virtual environment"):
         light._before(tmp_path, tmp_path)
     assert light._before(None, tmp_path).environment["SKILLMESH_ENGINE"] == "torch"
+
+
+# What an installation takes.
+
+
+@pytest.fixture
+def installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return an installation whose `skillmesh` prints the answers to two images, or fails when it learns."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    answers = [
+        {"image": name, "task": "dice", "label": label} for name, label in (("1.jpg", "one"), ("2.jpg", "six"))
+    ]
+    command = tmp_path / "bin" / "skillmesh"
+    command.parent.mkdir()
+    command.write_text(
+        f"#!/bin/sh\n[ $1 = learn ] && echo no space >&2 && exit 1\necho '{json.dumps({'answers': answers})}'\n"
+    )
+    command.chmod(0o700)
+    return importlib.import_module("install").Installation(tmp_path, tmp_path)
+
+
+def test_an_installation_must_answer_most_images_right(installation: Any) -> None:
+    installation.ask("ask", "home", {"1.jpg": ("dice", "one"), "2.jpg": ("dice", "six")})
+    assert [(step.what, step.ok, step.right, step.images) for step in installation.steps] == [("ask", True, 2, 2)]
+    with pytest.raises(SystemExit, match=r"ask: 1 of 2 answers are right, expected most\n.*six"):
+        installation.ask("ask", "home", {"1.jpg": ("dice", "one"), "2.jpg": ("dice", "two")})
+
+
+def test_a_step_of_an_installation_that_fails_ends_the_run_with_its_output(installation: Any) -> None:
+    with pytest.raises(SystemExit, match=r"learning failed: .*skillmesh learn photos\nno space"):
+        installation.do("learning", "learn", "photos")
+    assert installation.steps == []
