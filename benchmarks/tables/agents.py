@@ -29,6 +29,19 @@ def accuracy() -> str:
     return f"{table(head, rows)}\n\n{source(*METHODS, short=True)}"
 
 
+SEEDS = ("sketch", "sketch-seed-1", "sketch-seed-2")
+
+
+def seeds() -> str:
+    """Return the default's figures by seed: of validation images, views and other random choices."""
+    results = [read(name) for name in SEEDS]
+    names = ("task_given_accuracy", "task_found_accuracy", "final_accuracy", "known_unanswered")
+    rows = [[str(r["settings"]["seed"]), *(percent(r[name]) for name in names)] for r in results]
+    spans = [percent(max(values) - min(values)) for values in ([r[name] for r in results] for name in names)]
+    head = "seed | task given, % | task found, % | final, % | known not answered, %"
+    return f"{table(head, [*rows, ['largest difference', *spans]])}\n\n{source(*SEEDS)}"
+
+
 def _final(r: dict[str, Any]) -> str:
     """Return the final accuracy with its interval over tasks."""
     spread = interval([t["final_accuracy"] for t in r["tasks"]])
@@ -152,6 +165,22 @@ def _near_miss(pair: dict[str, Any]) -> tuple[str, str]:
     answered = pair["hidden_answered"]
     confidence = percent(pair["hidden_confidence_sum"] / answered) if answered else "–"
     return percent(pair["hidden_unanswered"]), confidence
+
+
+def views_xception() -> str:
+    """Return an Xception agent's figures on those views of its tasks that were measured."""
+    names = (
+        "task_given_accuracy",
+        "task_found_accuracy",
+        "final_accuracy",
+        "known_unanswered",
+        "confidence_error",
+    )
+    rows = [[row["view"], *(percent(row[name]) for name in names)] for row in read("views-xception")["views"]]
+    head = (
+        "test images (Xception) | task given, % | task found, % | final, % | not answered, % | confidence error, %"
+    )
+    return f"{table(head, rows)}\n\n{source('views-xception')}"
 
 
 LEARNED = {
