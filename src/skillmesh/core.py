@@ -21,12 +21,13 @@ from skillmesh.anchors import KINDS, require_to_fit
 from skillmesh.answering.answer import Answer
 from skillmesh.answering.answering import Answering, Mapper, refuse_empty
 from skillmesh.arguments import checked, path, task_images, text
-from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, default_folder, load_calibration
+from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, default_folder
 from skillmesh.common.choices import NO_ADAPTATION, Adaptation, Refining, Support, WarmStart
 from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.common.config import AgentConfig, MeshSettings
 from skillmesh.common.extras import ONNX, TORCH
 from skillmesh.common.files import refuse_other_than_file, remove_abandoned, write_whole
+from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.inputs import (
     AnyImage,
     as_image,
@@ -64,6 +65,7 @@ from skillmesh.store.home import (
     is_used,
     keep_calibration,
     put_in_order,
+    refuse_half_renewed,
     remove_validation,
 )
 from skillmesh.store.ledger import FILE as LEDGER_FILE
@@ -102,9 +104,9 @@ class Core:
         self.home = home = Path(home)
         if _has_lost_settings(home):
             raise _lost_settings(home)
-        self.config = keep_calibration(home, AgentConfig.load(home))
+        refuse_half_renewed(home)
+        self.config, self.calibration = keep_calibration(home, AgentConfig.load(home))
         self.identity = Identity.load(home / KEY_FILE)
-        self.calibration = load_calibration(self.config.backbone, self._calibration_file)
         put_in_order(home)
         bank = home / "bank"
         # Looked for before the ledger is opened, which creates one: a bank with modules must have a ledger.
@@ -150,6 +152,7 @@ class Core:
     def open(cls, home: str | Path | None = None, **options: Any) -> Core:
         """Open the agent at `home`; if there is none, create one with default settings."""
         folder = home_folder(home)
+        refuse_half_renewed(folder)
         if not (folder / CONFIG_FILE).exists() and not _has_lost_settings(folder):
             create_home(folder)
         return cls(folder, **options)
@@ -169,11 +172,6 @@ class Core:
         if self._teachers is None or self._teachers[0] is not trusted:
             self._teachers = trusted, Teachers({**trusted, self.identity.public_key: self.name})
         return self._teachers[1]
-
-    @property
-    def _calibration_file(self) -> Path | None:
-        """Path of the home's own calibration file. The settings keep it relative, so that a home can be moved."""
-        return None if self.config.calibration is None else self.home / self.config.calibration
 
     @property
     def backbone(self) -> Backbone:
@@ -565,10 +563,19 @@ class Core:
             described = self.backbone.describe(inputs, advance)
             readable = set(described.readable.tolist())
             x = self.represent(described.raw)
-            answers = iter(self.answer_described(x, [inputs[i] for i in sorted(readable)]))
+            answers = iter(self._answered(x, [inputs[i] for i in sorted(readable)]))
             unreadable = iter(described.unreadable)
             for index in range(len(inputs)):
                 yield next(answers) if index in readable else _failed(next(unreadable))
+
+    def _answered(self, x: Floats, images: Sequence[AnyImage]) -> list[Answer]:
+        """Return answers; an image that a task with an adaptation cannot read again spoils none of the others."""
+        try:
+            return self.answer_described(x, images)
+        except UnreadableImageError as error:
+            if len(images) == 1:
+                return [Answer.failed(images[0].name, str(error))]
+            return [self._answered(x[row : row + 1], [image])[0] for row, image in enumerate(images)]
 
     def answer_described(
         self, x: Floats, images: Sequence[AnyImage], support: Support | None = None

@@ -155,10 +155,10 @@ class Answer:
             "label": self.label,
             "task": self.task,
             "teacher": self.teacher,
-            "confidence": round(self.confidence, 4),
+            "confidence": float(f"{self.confidence:.4g}"),
             "unknown": self.unknown,
             "unsure": self.unsure,
-            "known": round(self.known, 4),
+            "known": float(f"{self.known:.4g}"),  # never rounded to 0: confidences are divided by it
             "novelty": round(self.novelty, 4),
             "guesses": [guess.as_dict() for guess in self.guesses],
         }

@@ -46,8 +46,8 @@ OUTPUTS = {
     "task": "index into tasks",
     "confidence": "probability of the label: that the image is of a known task, of this one, and of this class",
     "novelty": "how little the image fits the tasks; above 1 is not answered",
-    "unknown": "true if the image is not answered, and rather fits no task",
-    "unsure": "true if the image is not answered, but rather is of a known task",
+    "unknown": f"true if the image is not answered, and p(known) is below {UNKNOWN_BELOW}",
+    "unsure": f"true if the image is not answered, but p(known) is at least {UNKNOWN_BELOW}",
 }
 
 

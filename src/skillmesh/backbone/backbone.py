@@ -19,6 +19,7 @@ from skillmesh.backbone.calibration import Calibration, Raw, represent
 from skillmesh.backbone.spec import CALIBRATION, calibration_in, resolve
 from skillmesh.common.choices import Representation
 from skillmesh.common.files import make_folder
+from skillmesh.data.images import UnreadableImageError
 from skillmesh.data.inputs import AnyImage
 from skillmesh.errors import BackboneError, CalibrationError
 from skillmesh.numerics.arrays import Floats
@@ -258,18 +259,23 @@ class Backbone:
         self, images: Sequence[AnyImage], added: Floats, representation: Representation, compact: bool = False
     ) -> Floats:
         """Return representations of readable images from the network with a task's biases added to its own."""
-        from skillmesh.backbone.network import describe
-
-        raw = describe(self.network, images, added=added).raw
+        raw = self._all_raw(images, added)
         return np.nan_to_num(
             self.represent(raw, representation, compact)
         )  # absurd biases harm their own task only
 
     def changed(self, images: Sequence[AnyImage], representation: Representation, compact: bool = False) -> Floats:
         """Return representations of images that a task's pattern has changed; these are never cached."""
+        return self.represent(self._all_raw(images), representation, compact)
+
+    def _all_raw(self, images: Sequence[AnyImage], added: Floats | None = None) -> Raw:
+        """Return a raw descriptor of each image; raise `UnreadableImageError` if one can no longer be read."""
         from skillmesh.backbone.network import describe
 
-        return self.represent(describe(self.network, images).raw, representation, compact)
+        described = describe(self.network, images, added=added)
+        if described.unreadable:
+            raise UnreadableImageError(described.unreadable[0].reason)
+        return described.raw
 
     def toes(self, images: Sequence[AnyImage], added: Floats) -> Floats:
         """Return the inputs of a Head2Toe head, from the network with biases added to its own."""

@@ -91,10 +91,10 @@ def export_network(network: TorchNetwork, folder: Path) -> None:
         write_whole(folder / CARD, json.dumps(_card(network, graph, names), indent=1).encode())
         write_whole(folder / WEIGHTS, _safetensors(network.state))
         _compare(network, folder)
-    except Exception as error:  # torch's exporter raises many kinds of errors
+    except BaseException as error:  # torch's exporter raises many kinds of errors
         for name in (GRAPH, CARD, WEIGHTS):  # an unusable network must not stay in the folder
             remove(folder / name)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) or not isinstance(error, Exception):  # such as Ctrl-C
             raise
         raise BackboneError(
             f"{network.spec.name!r} cannot be exported: {_reason(error)}; use it with PyTorch, or choose another "

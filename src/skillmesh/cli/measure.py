@@ -76,7 +76,7 @@ def eval_(
 
     if learn:
         require_to_fit(anchor)
-    elif learn_views:
+    elif learn_views is not None:
         raise ArgumentError("--no-learn measures tasks as they were learned; leave out --learn-views")
     paths = find_tasks(folders)
     for target in (out, report):
@@ -103,7 +103,8 @@ def eval_(
         result = evaluate(agent, paths, learn=learn, views=learn_views, keep_forced=corrective, progress=bar)
         corrections = {} if names is None else {"corrective": corrected(result.forced, names)}
         viewed = _measured_views(agent, result, bar) if views else {}
-        facts = _report(agent, result, classes, learn_views) | corrections | viewed | {"provenance": origin}
+        used = (USUAL_VIEWS if learn_views is None else learn_views) if learn else None
+        facts = _report(agent, result, classes, used) | corrections | viewed | {"provenance": origin}
     if out is not None:
         write_json(out, facts)
     if report is not None:
@@ -129,7 +130,7 @@ def _report(agent: Core, result: Evaluation, classes: bool, views: float | None)
     if classes:
         by_class = {answers.task: answers.class_facts() for answers in result.answers}
         summary["tasks"] = [task | {"by_class": by_class[task["task"]]} for task in summary["tasks"]]
-    config |= {"backbone_fingerprint": agent.bank.backbone, "learn_views": USUAL_VIEWS if views is None else views}
+    config |= {"backbone_fingerprint": agent.bank.backbone, "learn_views": views}
     return {"settings": config} | summary | mapper_facts
 
 

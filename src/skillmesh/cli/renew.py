@@ -54,14 +54,14 @@ def renew(
     _refuse_current(agent)
     agent.ledger.refuse_unchangeable()
     places = _Places.beside(agent.home)
-    own = {module.card.task: module.card for module in agent.bank if _is_own(module, agent)}
     dropped = set(drop or ())
     with alone(agent.home, "renew"):
+        before = _state(agent)  # first, so that no change goes unnoticed
+        own = {module.card.task: module.card for module in agent.bank if _is_own(module, agent)}
         tasks = _to_learn(agent, own, folders or [], dropped)
         others = sorted(module.card.task for module in agent.bank if not _is_own(module, agent))
         links = _own_links(agent)
         with _fresh_home(agent, places):
-            before = _state(agent)
             learned = _learned_again(agent, places.fresh, tasks, device)
             with agent.bank.locked():
                 if _state(agent) != before:
@@ -126,7 +126,16 @@ def _own_links(agent: Core) -> list[str]:
 def _state(agent: Core) -> Any:
     """Return what other commands can change in a home while its tasks are learned again."""
     agent.bank.refresh()
-    return sorted(module.id for module in agent.bank), agent.ledger.view()
+    files = {file: file.read_bytes() for file in _kept(agent.home)}
+    return sorted(module.id for module in agent.bank), agent.ledger.view(), files
+
+
+def _kept(home: Path) -> list[Path]:
+    """Return the files that the new home gets as they are."""
+    from skillmesh.common.config import MESH_FILE
+    from skillmesh.store.home import KEY_FILE
+
+    return [file for file in (home / KEY_FILE, home / MESH_FILE, *(home / "tls").rglob("*")) if file.is_file()]
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,11 @@ def _to_learn(agent: Core, own: dict[str, Card], folders: Sequence[Path], droppe
         raise AgentError(
             f"--drop names {', '.join(map(repr, strange))}; expected tasks that this agent has taught: "
             f"{', '.join(sorted(own)) or 'none'}"
+        )
+    if agent.bank.damaged:
+        raise AgentError(
+            f"{', '.join(damaged.path.name for damaged in agent.bank.damaged)} in {agent.bank.folder} cannot be "
+            "read, so tasks would be lost; put the files back from a copy, or delete them, and run renew again"
         )
     cards = sorted((card for task, card in own.items() if task not in dropped), key=lambda c: (c.created, c.task))
     paths = {task_name(path): path for path in find_tasks(folders)} if folders else {}
@@ -244,20 +258,23 @@ def _fresh_home(agent: Core, places: _Places) -> Iterator[None]:
 
     It is removed if anything fails: then nothing has changed.
     """
-    from skillmesh.common.config import MESH_FILE
+    from skillmesh.backbone.spec import calibration_in
     from skillmesh.common.files import PRIVATE, make_folder, write_whole
-    from skillmesh.store.home import KEY_FILE
+    from skillmesh.store.home import CALIBRATION_FILE
     from skillmesh.store.ledger import FILE as LEDGER_FILE
 
     try:
         make_folder(places.fresh)
-        kept = [places.home / KEY_FILE, places.home / MESH_FILE, *(places.home / "tls").rglob("*")]
-        for file in filter(Path.is_file, kept):
+        for file in _kept(places.home):
             target = places.fresh / file.relative_to(places.home)
             make_folder(target.parent)
             write_whole(target, file.read_bytes(), mode=PRIVATE)
         write_whole(places.fresh / LEDGER_FILE, agent.ledger.as_bytes(), mode=PRIVATE)
-        agent.config.model_copy(update={"calibration": None}).save(places.fresh)
+        calibration = calibration_in(agent.config.weights)
+        if calibration is not None:  # of an exported network; copied, as by `init`
+            write_whole(places.fresh / CALIBRATION_FILE, calibration.read_bytes(), mode=PRIVATE)
+        kept = None if calibration is None else Path(CALIBRATION_FILE)
+        agent.config.model_copy(update={"calibration": kept}).save(places.fresh)
         yield
     except BaseException:
         shutil.rmtree(places.fresh, ignore_errors=True)

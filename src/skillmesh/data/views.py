@@ -97,9 +97,12 @@ def _blurred(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 def _noisy(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     from PIL import Image
 
-    pixels = np.asarray(image, dtype=np.float32)
-    noisy = pixels + NOISE * rng.standard_normal(pixels.shape, dtype=np.float32)
-    return Image.fromarray(np.clip(np.rint(noisy), 0, 255).astype(np.uint8))
+    pixels = np.asarray(image)
+    noisy = rng.standard_normal(pixels.shape, dtype=np.float32)
+    noisy *= NOISE  # in place: each copy takes twelve bytes a pixel
+    noisy += pixels
+    np.clip(np.rint(noisy, out=noisy), 0, 255, out=noisy)
+    return Image.fromarray(noisy.astype(np.uint8))
 
 
 def _pale(image: Image.Image, rng: np.random.Generator) -> Image.Image:

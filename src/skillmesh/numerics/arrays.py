@@ -171,6 +171,8 @@ Factor = NDArray[np.floating]
 """A factor in double or single precision. A bank's factor is large, so it is in single precision: products then
 take half the time and memory."""
 
+LEAST_LEFT = 1e-4
+"""Least share of a direction that `Damping` leaves, so that `undo` is finite for any calibration."""
 DAMPED = 1024
 """Number of rows that `Damping` multiplies at a time."""
 COLUMNS = 256
@@ -246,7 +248,7 @@ class Damping:
         squares, turn = np.linalg.eigh(rows @ rows.T)  # of the small matrix; `rows` have as many as 3,000 columns
         held = squares > squares.max(initial=0) * 1e-9
         directions = (turn[:, held] / np.sqrt(squares[held])).T @ rows
-        shrinkage = 1 / np.sqrt(1 + weight * squares[held]) - 1
+        shrinkage = np.maximum(1 / np.sqrt(1 + weight * squares[held]), LEAST_LEFT) - 1
         return cls(directions.astype(np.float32), shrinkage.astype(np.float32))
 
     def apply(self, rows: Floats, out: Floats | None = None) -> Floats:

@@ -122,25 +122,38 @@ def _copy_calibration(source: Path, home: Path) -> None:
     write_whole(target, data, mode=PRIVATE)
 
 
+def refuse_half_renewed(home: Path) -> None:
+    """Raise an error if `skillmesh renew` was stopped between its two renames: no new agent must be made here."""
+    home = home.resolve()
+    renewed, before = (home.with_name(f"{home.name}-{end}") for end in ("renewed", "before"))
+    if not home.exists() and (renewed / CONFIG_FILE).exists() and (before / CONFIG_FILE).exists():
+        raise AgentError(
+            f"there is no agent at {home}, since `skillmesh renew` was stopped while it moved folders; move "
+            f"{renewed} to {home} to finish it, or {before} to undo it"
+        )
+
+
 EARLIER = {"lite0": ("lite0-1",)}
 """Shipped calibrations of earlier releases, by backbone."""
 
 
-def keep_calibration(home: Path, config: AgentConfig) -> AgentConfig:
-    """Return the settings; if the home's modules need an earlier release's calibration, it becomes the home's own.
+def keep_calibration(home: Path, config: AgentConfig) -> tuple[AgentConfig, Calibration]:
+    """Return settings and calibration; one of an earlier release that the modules need becomes the home's own.
 
     A release may ship another calibration, which has another fingerprint: modules that were learned with the
     earlier one cannot be used with it. If nothing can be written to the home, the shipped file is used as it is.
     """
+    # The settings keep its path relative, so that a home can be moved.
+    usual = load_calibration(config.backbone, None if config.calibration is None else home / config.calibration)
     if config.calibration is not None or config.backbone not in EARLIER:
-        return config
+        return config, usual
     needed = _calibration_of_modules(home)
-    if needed in (None, backbone_fingerprint(load_calibration(config.backbone))):
-        return config
+    if needed in (None, backbone_fingerprint(usual)):
+        return config, usual
     for name in EARLIER[config.backbone]:
-        if backbone_fingerprint(Calibration.load(earlier_file(name))) == needed:
-            return _with_own_calibration(home, config, earlier_file(name))
-    return config
+        if backbone_fingerprint(earlier := Calibration.load(earlier_file(name))) == needed:
+            return _with_own_calibration(home, config, earlier_file(name)), earlier
+    return config, usual
 
 
 def earlier_file(name: str) -> Path:
