@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from adapted import ANSWERS, IMAGES, KINDS, SETTINGS, adapted_files
 from earlier import without_caution
+from PIL import Image
 
 from skillmesh.backbone.runtime import OnnxNetwork
 from skillmesh.core import Core
@@ -32,3 +34,20 @@ def test_an_adapted_module_answers_as_on_torch(pupil: Core, task: str):
         assert (answer.task, answer.label) == (task, max(confidences, key=confidences.get))
         found = {guess.label: guess.confidence / answer.known for guess in answer.guesses}
         assert found == pytest.approx(confidences, rel=0.05)
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_an_image_that_cannot_be_read_again_costs_no_other_answer(
+    pupil: Core, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first pass takes the large image's descriptor from the cache, the task's own pass reads the file."""
+    small, image = (next(IMAGES[name] for name in IMAGES if name.startswith(start)) for start in ("dice", task))
+    large = tmp_path / "large.png"
+    Image.open(image).resize((1200, 1200)).save(large)
+    before = pupil.answer(small)
+    assert pupil.answer(large).task == task
+    monkeypatch.setenv("SKILLMESH_MAX_MEGAPIXELS", "1")
+    given, failed = pupil.answer([small, large])
+    assert (given.task, given.label, given.error) == ("dice", before.label, None)
+    assert failed.label is None
+    assert "expected at most 1 million" in failed.error

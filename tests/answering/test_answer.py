@@ -53,6 +53,14 @@ def test_json_keeps_all(answer: Answer):
     assert Answer.from_dict(plain) == answer
 
 
+def test_json_keeps_the_digits_of_small_probabilities():
+    """Confidences are divided by the probability that the task is known, which must not become zero."""
+    faint = replace(UNKNOWN, guesses=(replace(GUESSES[1], confidence=1.25e-7),), known=4.5678e-6)
+    plain = json.loads(json.dumps(faint.as_dict()))
+    assert (plain["confidence"], plain["known"]) == (1.25e-7, 4.568e-6)
+    assert Answer.from_dict(plain).known == 4.568e-6
+
+
 def test_json_of_older_releases_is_read_as_known_and_sure():
     plain = GIVEN.as_dict()
     del plain["unsure"], plain["known"]

@@ -283,6 +283,8 @@ class TestFile:
         assert about["thresholds"] == {"novelty": 1, "novelty_unscaled": mapper.threshold}
         assert about["size"] == 224
         assert "EXIF" in about["input"]
+        for name, words in (("unknown", "is below"), ("unsure", "is at least")):
+            assert about["outputs"][name].endswith(f"p(known) {words} {UNKNOWN_BELOW}")
         assert set(about["outputs"]) == {output.name for output in session.get_outputs()}
 
     def test_replaces_an_older_one_and_nothing_else(self, tiny_taught: Core, tmp_path):

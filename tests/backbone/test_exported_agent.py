@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,3 +70,21 @@ def test_an_exported_resnet_learns_and_answers_without_torch(
     for ours, other in zip(answers, theirs, strict=True):
         assert ours["guesses"][0]["label"] == other["guesses"][0]["label"]
         assert ours["guesses"][0]["confidence"] == pytest.approx(other["guesses"][0]["confidence"], abs=0.01)
+
+
+def test_ctrl_c_before_a_network_is_verified_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from skillmesh.backbone.exporting import export_network
+    from skillmesh.backbone.network import load_torch_network
+    from skillmesh.backbone.runtime import OnnxNetwork
+
+    written = []
+
+    def interrupted(folder: Path) -> None:
+        written.extend(file.name for file in folder.iterdir())
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(OnnxNetwork, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_network(load_torch_network("lite0", device="cpu"), tmp_path / "net")
+    assert len(written) == 3
+    assert not list((tmp_path / "net").iterdir())

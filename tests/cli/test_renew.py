@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,11 @@ from earlier import ANSWERS, CALIBRATION, RELEASE, answers_as_before, copy_home,
 from filelock import FileLock
 from notices import BOB
 from running import Ran, failed
+from safetensors.numpy import save_file
 
 from skillmesh.backbone.backbone import backbone_fingerprint, load_calibration
+from skillmesh.backbone.spec import CARD, GRAPH, WEIGHTS
+from skillmesh.backbone.weights import lite0_weights
 from skillmesh.cli.renew import _Task
 from skillmesh.common.choices import Adaptation
 from skillmesh.common.config import AgentConfig, MeshSettings
@@ -103,6 +107,20 @@ def test_a_folder_that_lacks_classes_of_its_task_is_refused(
     failed(
         ran, f"{tiny_tasks / 'shapes'} has no images of 'crescent', expected all 3 classes of the task 'shapes'"
     )
+    assert is_unchanged(home, opened)
+
+
+def test_damaged_modules_are_refused_so_that_none_is_lost(
+    too_late: None, opened: dict[str, bytes], home: Path, command: Command
+):
+    agent = Core(home)
+    file = home / "bank" / f"{agent.bank.find('dice').id}.skill"
+    agent.close()
+    content = file.read_bytes()
+    file.write_bytes(content[:-5])
+    ran = command("renew", "--drop", "shapes", "--home", home)
+    failed(ran, f"{file.name} in {file.parent} cannot be read, so tasks would be lost; put the files back")
+    file.write_bytes(content)
     assert is_unchanged(home, opened)
 
 
@@ -293,6 +311,28 @@ def test_a_link_with_the_tasks_name_finds_its_folder(home: Path, folders: Path, 
     assert ran.json["learned"] == ["shapes", "dice"]
 
 
+def test_an_agent_of_an_exported_network_is_moved_to_the_calibration_beside_it(command: Command, tmp_path: Path):
+    home, network, shipped = tmp_path / "agent", tmp_path / "network", CALIBRATION.parents[1]
+    network.mkdir()
+    graph, card = (shipped.parent / "networks" / "lite0" / name for name in (GRAPH, CARD))
+    shutil.copy(graph, network)
+    about = json.loads(card.read_text())
+    about["spec"]["name"] = "ours"
+    (network / CARD).write_text(json.dumps(about))
+    names = (name for name, _shape in about["state"])
+    save_file(dict(zip(names, lite0_weights().values(), strict=True)), network / WEIGHTS)
+    shutil.copy(CALIBRATION, network / "calibration.safetensors")
+    assert command("init", "--home", home, "--backbone", network).code == 0
+    earlier = Core(home).bank.backbone
+    shutil.copy(shipped / "lite0.safetensors", network / "calibration.safetensors")
+    ran = command("renew", "--home", home)
+    assert ran.code == 0, ran.err
+    agent = Core(home)
+    assert agent.bank.backbone == backbone_fingerprint(load_calibration("ours", None, network)) != earlier
+    assert agent.config.weights == network
+    failed(command("renew", "--home", home), CURRENT)
+
+
 # Nothing changes if anything fails.
 
 
@@ -339,17 +379,23 @@ def test_if_the_new_home_cannot_be_put_in_place_the_old_one_returns(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("change", ["trust", "learn"])
+@pytest.mark.parametrize("change", ["trust", "learn", "settings", "certificate"])
 def test_a_home_that_another_command_changes_meanwhile_is_not_replaced(
     home: Path, folders: Path, tiny_tasks: Path, command: Command, monkeypatch, change: str
 ):
-    learn = Core.learn
+    learn, other, certificate = Core.learn, Core(home), home / "tls" / "ca.pem"
+    certificate.parent.mkdir()
+    certificate.write_text("the certificate before")
+    changes: dict[str, Callable[[], object]] = {
+        "trust": lambda: other.ledger.trust(BOB.public_key, "bob"),
+        "learn": lambda: other.learn(tiny_tasks / "latin"),
+        "settings": lambda: MeshSettings.of({"interests": ["d*"]}).save(home),
+        "certificate": lambda: certificate.write_text("another certificate"),
+    }
 
     def meanwhile(self: Core, *arguments: object, **options: object) -> object:
         if self.home != home:
-            other = Core(home)
-            other.ledger.trust(BOB.public_key, "bob") if change == "trust" else other.learn(tiny_tasks / "latin")
-            other.close()
+            changes[change]()
         return learn(self, *arguments, **options)
 
     with monkeypatch.context() as patch:
@@ -358,8 +404,55 @@ def test_a_home_that_another_command_changes_meanwhile_is_not_replaced(
     assert ran.code == 1
     assert f"{home} was changed by another command meanwhile, and stays as it is now" in ran.err
     agent = Core(home)
-    assert BOB.public_key in agent.ledger.view().trusted if change == "trust" else agent.bank.find("latin")
+    assert {
+        "trust": BOB.public_key in agent.ledger.view().trusted,
+        "learn": "latin" in {module.card.task for module in agent.bank},
+        "settings": MeshSettings.load(home).interests == ("d*",),
+        "certificate": certificate.read_text() == "another certificate",
+    } == {each: each == change for each in changes}
     assert not list(home.parent.glob("home-*"))
+
+
+@pytest.mark.long
+def test_a_task_that_is_learned_while_renew_opens_folders_is_not_lost(
+    home: Path, folders: Path, tiny_tasks: Path, command: Command, monkeypatch
+):
+    other = Core(home)
+
+    def meanwhile(*arguments: object, **options: object) -> object:
+        if arguments == (folders / "dice",):
+            other.learn(tiny_tasks / "latin")
+        return open_task(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("skillmesh.data.folder.open_task", meanwhile)
+        ran = command("renew", folders / "dice", "--drop", "shapes", "--home", home)
+    assert ran.code == 1
+    assert f"{home} was changed by another command meanwhile, and stays as it is now" in ran.err
+    assert Core(home).bank.find("latin")
+    assert not list(home.parent.glob("home-*"))
+
+
+def test_a_renew_that_was_killed_between_its_renames_can_be_finished_or_undone(
+    home: Path, tiny_tasks: Path, command: Command
+):
+    key = Identity.load(home / "key.pem").public_key
+    assert command("renew", "--drop", "dice", "--drop", "shapes", "--home", home).code == 0
+    renewed, before = (home.with_name(f"home-{end}") for end in ("renewed", "before"))
+    home.rename(renewed)  # as it was after the first rename
+    for words in (("tasks",), ("learn", tiny_tasks / "dice"), ("renew",)):
+        failed(
+            command(*words, "--home", home),
+            f"there is no agent at {home}, since `skillmesh",
+            f"renew` was stopped while it moved folders; move {renewed} to {home} to finish it, or {before} to ",
+        )
+    assert not home.exists(), "a new agent would have another key"
+    for moved, tasks in ((before, 2), (renewed, 0)):
+        moved.rename(home)
+        agent = Core(home)
+        assert (agent.identity.public_key, len(agent.tasks())) == (key, tasks)
+        agent.close()
+        home.rename(moved)
 
 
 # Tasks with an adaptation.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 
 import hostile_cases as cases
 import numpy as np
@@ -13,7 +14,7 @@ from skillmesh.backbone.backbone import content_key
 from skillmesh.data.images import UnreadableImageError, decode, decode_rgb
 from skillmesh.data.inputs import as_image
 from skillmesh.data.items import RenamedImage
-from skillmesh.data.views import VIEWS, ViewedImage
+from skillmesh.data.views import BYTES_CHANGED, VIEWS, ViewedImage
 from skillmesh.errors import ArgumentError
 
 SIZE = 64
@@ -53,6 +54,17 @@ def test_a_view_changes_the_image_and_keeps_what_it_shows(view: str):
 @pytest.mark.parametrize("size", [(8, 8), (8, 300), (28, 28), (1200, 900)])
 def test_a_view_of_any_size_is_made(view: str, size: tuple[int, int]):
     assert seen(encoded(photo(*size)), view).shape == (SIZE, SIZE, 3)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_takes_the_memory_that_is_counted_for_it(view: str):
+    """`BYTES_CHANGED` limits how many images are changed at a time."""
+    image = photo(400, 300)
+    tracemalloc.start()
+    VIEWS[view](image, np.random.default_rng(0))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most <= BYTES_CHANGED * image.width * image.height
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copy, copytree
 
 import numpy as np
 import pytest
+from running import Ran, failed
 
 from skillmesh.core import Core
 from skillmesh.data.views import ViewedImage
@@ -37,3 +39,14 @@ def test_images_left_out_of_the_original_are_left_out_of_its_views(taught: Core,
     original = evaluate(taught, [tmp_path / "dice"], learn=False)
     assert original.tasks[0].left_out == 1
     assert [len(task.splits["test"]) for task in original.tested] == [original.tasks[0].test_images]
+
+
+def test_without_learning_no_views_are_learned_or_stated(
+    tiny_taught: Core, tiny_tasks: Path, command: Callable[..., Ran]
+):
+    words = ("eval", tiny_tasks / "dice", "--no-learn", "--home", tiny_taught.home)
+    assert command(*words, "--json").json["settings"]["learn_views"] is None
+    for views in (0, 1):
+        failed(
+            command(*words, "--learn-views", views), "--no-learn measures tasks as they were learned; leave out"
+        )

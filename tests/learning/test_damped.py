@@ -123,6 +123,17 @@ def test_a_warm_centre_keeps_its_logits(count: int, with_bias: bool):
     np.testing.assert_allclose(head.logits(x), plain.logits(x), atol=0.05)
 
 
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_nuisance_of_any_size_leaves_heads_finite(count: int):
+    x, labels = some_images(count)
+    huge = damping(1e9)
+    assert np.isfinite(huge.undo(x)).all()
+    np.testing.assert_allclose(huge.apply(huge.undo(x)), x, atol=0.01)
+    centre = np.random.default_rng(4).standard_normal((3, DIM)).astype(np.float32)
+    (head,) = fit_path(x, labels, 3, [0.1], centre, damping=huge)
+    assert np.isfinite(head.weight).all()
+
+
 def test_before_the_first_step_a_head_is_its_centre_with_its_bias(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(heads, "_minimise", lambda rows, labels, start, *_: start)
     x, labels = some_images(60)
