@@ -78,6 +78,7 @@ def create_home_of(home: Path, settings: dict[str, Any]) -> None:
     """Create an agent's home as `create_home` does, from settings whose backbone was resolved."""
     if (home / CONFIG_FILE).exists():
         raise AgentError(f"there is an agent at {home} already; use it as it is, or name another home")
+    refuse_half_renewed(home)
     settings = {"name": default_name(home)} | settings
     refuse_unfit(str(settings["name"]))
     name, weights = settings["backbone"], settings["weights"]
