@@ -242,7 +242,9 @@ def views_tried(file: str = "views-tried") -> str:
         "hidden not answered": "hidden_unanswered",
         "largest confidence error": "confidence_error",
     }
-    rows = [[row["choice"], *(percent(row[key]) for key in columns.values())] for row in read(file)["rows"]]
+    measured = read(file)["rows"]
+    columns = {name: key for name, key in columns.items() if any(row[key] is not None for row in measured)}
+    rows = [[row["choice"], *(percent(row[key]) for key in columns.values())] for row in measured]
     return f"{table(' | '.join(['choice', *(f'{name}, %' for name in columns)]), rows)}\n\n{source(file)}"
 
 
