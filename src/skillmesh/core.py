@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import os
 import shlex
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -417,7 +418,7 @@ class Core:
         refuse_empty(self.bank)
         target = Path(path)
         if target.is_dir():
-            target = target / f"{self.name}.onnx"
+            target = target / f"{self.name.replace('/', '_').replace(os.sep, '_')}.onnx"
         refuse_other_than_file(target)
         content = self._answering.onnx_file(self.name)
         remove_abandoned(target.parent)

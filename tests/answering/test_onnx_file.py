@@ -69,6 +69,14 @@ def same_answers(agent: Core, images: Sequence[Path], folder: Path) -> list[Any]
     return ours
 
 
+def test_an_agents_name_does_not_lead_out_of_the_folder(new_agent: NewAgent, tiny_tasks: Path, tmp_path: Path):
+    agent = new_agent("../a/b")
+    agent.learn(tiny_tasks / "dice")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "there").mkdir()
+    assert agent.export_onnx(tmp_path / "there") == tmp_path / "there" / ".._a_b.onnx"
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -432,6 +432,33 @@ class TestFile:
                 with pytest.raises(CalibrationError, match="cannot be read as a calibration"):
                     Calibration.load(file)
 
+    @pytest.mark.parametrize("space", calibration_module.SPACES)
+    @pytest.mark.parametrize("part", ["within", "between", "nuisance"])
+    def test_more_directions_than_numbers_are_refused(
+        self, viewed: Calibration, file: Path, space: str, part: str
+    ):
+        """30,000 directions of one number would fill 7 GB."""
+        name = f"{space}.{part}.factor"
+        rows = viewed.tensors[name].shape[1] + 1
+        many = {
+            name: np.resize(viewed.tensors[name], (rows, rows - 1)),
+            f"{name}.scale": np.ones(rows, np.float32),
+        }
+        save_file(viewed.tensors | many, file, {"network": NETWORK, "source": ""})
+        with pytest.raises(CalibrationError, match=rf"{name}' has shape \({rows}, "):
+            Calibration.load(file)
+
+    @pytest.mark.parametrize("name", ["std", "descriptor.within.diagonal", "descriptor.nuisance.diagonal"])
+    def test_a_spread_whose_inverse_is_infinite_is_refused(self, viewed: Calibration, file: Path, name: str):
+        """Answers would have the confidence NaN."""
+        save_file(
+            viewed.tensors | {name: np.full_like(viewed.tensors[name], 1e-45)},
+            file,
+            {"network": NETWORK, "source": ""},
+        )
+        with pytest.raises(CalibrationError, match=f"{name}' holds 1.4013e-45, expected at least 1e-13"):
+            Calibration.load(file)
+
     @pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
     def test_a_nuisance_that_is_no_variance_is_reported(self, viewed: Calibration, file: Path, value: float):
         name = "descriptor.nuisance.diagonal"

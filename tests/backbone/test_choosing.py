@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -24,6 +25,7 @@ from skillmesh.backbone.network import load_network
 from skillmesh.backbone.runtime import OnnxNetwork
 from skillmesh.backbone.spec import CALIBRATION, CARD, WEIGHTS, resolve
 from skillmesh.backbone.weights import lite0_weights
+from skillmesh.common.choices import Adaptation
 from skillmesh.core import Core
 from skillmesh.errors import BackboneError, CalibrationError, DeviceError
 from skillmesh.store.home import create_home
@@ -251,6 +253,30 @@ class TestNamedGpu:
             load_network(device="cuda")
         load_network()
         assert opened == ["onnx cpu"]
+
+
+@pytest.mark.torch
+class TestBrokenTorch:
+    """PyTorch is installed, but a library that it needs is not."""
+
+    @pytest.fixture(autouse=True)
+    def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr("skillmesh.backbone.torch_network", raising=False)
+        monkeypatch.setitem(sys.modules, "skillmesh.backbone.torch_network", None)
+
+    def test_is_not_needed_on_a_machine_with_a_gpu(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(network_module, "sign_of_gpu", lambda: True)
+        assert load_network().engine == "onnx"
+
+    def test_is_named_if_it_is_needed(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("SKILLMESH_ENGINE", "torch")
+        with pytest.raises(BackboneError, match="PyTorch is installed, but cannot be loaded"):
+            load_network()
+
+    def test_is_named_if_an_adaptation_needs_it(self, tiny_tasks: Path, tmp_path: Path):
+        create_home(tmp_path / "home")
+        with pytest.raises(BackboneError, match="PyTorch is installed, but cannot be loaded"):
+            Core(tmp_path / "home").learn(tiny_tasks / "dice", adaptation=Adaptation("always"))
 
 
 class TestWeightsOfLite0:

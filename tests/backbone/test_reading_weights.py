@@ -211,12 +211,22 @@ def test_the_crafted_description_is_read(tmp_path: Path):
         (b"\x80\x02" + b"]" * 300_000 + b"(t" * 20_000 + b".", KEYS, "too many values"),  # marks on a high stack
         (tensors(tensor(storage(COUNT), [2**39] * 100_000, [0] * 100_000)), KEYS, "not described as expected"),
         (tensors(tensor(storage(COUNT), [COUNT], [0]), tensor(b"h\x01", [COUNT], [0])), KEYS, "more values"),
+        (tensors(tensor(storage(COUNT), [], []) + b"q\x02", *[b"h\x02"] * 100_000), KEYS, "100,001 tensors"),
         (tensors(tensor(storage(COUNT), [COUNT], [1])), twins(40), "do not belong together"),
         (tensors(tensor(storage(10**10), [COUNT], [1])), KEYS, "another length"),
         (tensors(tensor(storage(COUNT, b"collections\nOrderedDict"), [COUNT], [1])), KEYS, "storage is not"),
         (tensors(tensor(storage(COUNT), [COUNT], [1], offset=1)), KEYS, "beyond its data"),
     ],
-    ids=["high stack", "many axes", "many copies", "equal twins", "large storage", "odd storage", "offset"],
+    ids=[
+        "high stack",
+        "many axes",
+        "many copies",
+        "many tensors",
+        "equal twins",
+        "large storage",
+        "odd storage",
+        "offset",
+    ],
 )
 def test_a_small_file_cannot_take_long_or_much_memory(
     description: bytes, keys: bytes, reason: str, tmp_path: Path

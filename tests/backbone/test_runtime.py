@@ -20,10 +20,11 @@ from safetensors.numpy import load_file, save_file
 
 from skillmesh.backbone import network as network_module
 from skillmesh.backbone import runtime
-from skillmesh.backbone.backbone import DescriptorCache
+from skillmesh.backbone.backbone import Backbone, DescriptorCache
+from skillmesh.backbone.calibration import LabelledRaw, calibrate
 from skillmesh.backbone.network import describe, load_network
 from skillmesh.backbone.runtime import KEPT, OnnxNetwork
-from skillmesh.backbone.spec import CARD, GRAPH, WEIGHTS, choose_toes, resolve
+from skillmesh.backbone.spec import CALIBRATION, CARD, GRAPH, WEIGHTS, choose_toes, resolve
 from skillmesh.backbone.weights import lite0_weights
 from skillmesh.common.choices import Adaptation
 from skillmesh.data.inputs import as_images
@@ -402,6 +403,7 @@ def test_a_damaged_card_is_refused(content: str, copied: Path):
 ODD = [
     *({"spec": {"size": size}} for size in (10**9, "224", 0, -5, None, 224.5)),
     *({"spec": {"name": name}} for name in (5, "../../x", "a\x1b[31m", "a" * 10_000)),
+    *({"spec": {"taps": taps}} for taps in (5, [5])),
     *({"features": features} for features in (10**12, -1, float("inf"))),
     *({"channels": {"layer1": 10**12}}, {"parameters": "many"}, {"macs": -1}),
     *({"tensors": ["conv1.weight", "zz"]}, {"tensors": "abc"}, {"layers": []}),
@@ -485,6 +487,63 @@ def replace_graph(folder: Path, graph: bytes) -> None:
     (folder / CARD).write_text(json.dumps(card | {"graph": hashlib.sha256(graph).hexdigest()}))
 
 
+def with_last(folder: Path, *node: Any, **attributes: Any) -> None:
+    """Add a node to the graph of an exported network, from its descriptor to what it gives out."""
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load_model(folder / GRAPH, load_external_data=False)
+    for each in model.graph.node:
+        each.output[:] = ["true" if name == "raw" else name for name in each.output]
+    model.graph.node.append(onnx.helper.make_node(*node, **attributes))
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].ClearField("type")
+    replace_graph(folder, model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("node", "attributes", "kind"),
+    [
+        (("Cast", ["true"], ["raw"]), {"to": 8}, "object"),  # texts
+        (("Cast", ["true"], ["raw"]), {"to": 7}, "int64"),
+        (("SequenceConstruct", ["true"], ["raw"]), {}, "list"),
+    ],
+)
+def test_an_output_of_another_kind_is_refused(node, attributes, kind: str, copied: Path, images):
+    with_last(copied, *node, **attributes)
+    with pytest.raises(BackboneError, match=f"an output is {kind}, not an array of float32"):
+        OnnxNetwork.open(copied).forward(images[:1])
+
+
+@pytest.mark.parametrize("output", ["raw", "output.layer1.0.conv1"])
+def test_a_layer_whose_output_is_another_is_refused(output: str, copied: Path, images):
+    card = json.loads((copied / CARD).read_text())
+    card["layers"][-1]["output"] = output
+    (copied / CARD).write_text(json.dumps(card))
+    network = OnnxNetwork.open(copied)
+    added = np.ones(network.bias_count, np.float32)
+    with pytest.raises(BackboneError, match=r"the layer .* gives \(1, .*\), not 512 channels"):
+        network.toe_features(images[:1], added, choose_toes(added, share=1))
+
+
+def test_descriptors_of_another_graph_are_cached_apart(copied: Path, tmp_path: Path):
+    """A folder of strangers must not change what is cached for others of the same weights."""
+    network = OnnxNetwork.open(copied)
+    tasks = [LabelledRaw(np.zeros((4, network.width), np.float16), np.arange(4) % 2)] * 2
+    calibrate(network.fingerprint, network.features, tasks, "").save(copied / CALIBRATION)
+    other = Path(shutil.copytree(copied, tmp_path / "other"))
+    with_last(other, "Neg", ["true"], ["raw"])
+    both = [Backbone.from_settings("resnet18", each, cache_folder=tmp_path / "cache") for each in (copied, other)]
+    assert both[0].fingerprint == both[1].fingerprint
+    assert both[0].cache.path != both[1].cache.path
+
+
+def test_a_graph_that_fails_prints_nothing(copied: Path, capfd: pytest.CaptureFixture[str]):
+    with_last(copied, "Fooo", ["true"], ["raw"])
+    replace_graph(copied, (copied / GRAPH).read_bytes().replace(b"Fooo", b"F\xffoo"))
+    with pytest.raises(BackboneError, match="cannot run the graph"):
+        OnnxNetwork.open(copied)
+    assert capfd.readouterr().out == ""
+
+
 def test_a_damaged_graph_is_refused(copied: Path):
     graph = (copied / GRAPH).read_bytes()
     replace_graph(copied, graph[: len(graph) // 2])
@@ -519,7 +578,7 @@ def test_on_a_gpu_products_are_not_rounded_to_tf32(monkeypatch):
     asked = []
 
     class Session(onnxruntime.InferenceSession):
-        def __init__(self, graph: bytes, options: object, providers: list[Any]) -> None:
+        def __init__(self, graph: bytes, options: object, providers: list[Any], **_: object) -> None:
             asked.append(providers)
             super().__init__(graph, options, providers=["CPUExecutionProvider"])
 

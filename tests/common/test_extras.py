@@ -28,6 +28,14 @@ def test_the_command_installs_packages_of_an_extra_by_their_own_names(name: str)
     assert named
 
 
+def test_a_module_that_a_finder_hides_is_missing(monkeypatch: pytest.MonkeyPatch):
+    def refuse(name: str) -> None:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(extras, "find_spec", refuse)
+    assert not Extra("it", ("json",), "pip install it").installed
+
+
 def test_one_missing_module_is_enough_to_refuse():
     there, half = (
         Extra("it", ("json",), "pip install it"),

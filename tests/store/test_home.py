@@ -48,7 +48,7 @@ from skillmesh.mesh.shelf import Shelf
 from skillmesh.module import write
 from skillmesh.module.notice import Slot, withdraw
 from skillmesh.store import ledger as ledger_module
-from skillmesh.store.home import CALIBRATION_FILE, create_home
+from skillmesh.store.home import CALIBRATION_FILE, create_home, refuse_half_renewed
 from skillmesh.store.ledger import Ledger
 
 NOBODY = 65534
@@ -424,6 +424,10 @@ class TestRepair:
         garbage(home / "ledger.sqlite")
         with FileLock(home / LOCK), pytest.raises(AgentError, match=r"a node runs on .*; stop it first"):
             repair(Core(home))
+
+
+def test_the_root_folder_has_no_name_and_is_not_half_renewed():
+    refuse_half_renewed(Path("/"))
 
 
 class TestDamagedSettings:

@@ -206,9 +206,8 @@ class Backbone:
         cache = None
         if cache_folder is not None:
             try:
-                cache = DescriptorCache(
-                    cache_folder, network.fingerprint, width=network.width, engine=network.engine
-                )
+                kind = network.cached_as or network.engine
+                cache = DescriptorCache(cache_folder, network.fingerprint, width=network.width, engine=kind)
             except (OSError, sqlite3.Error) as error:  # disk full, no permission: slower, but no reason to stop
                 log.warning("descriptors are not cached: cannot use folder %s: %s", cache_folder, error)
         return cls(network, measured, cache)
@@ -216,13 +215,11 @@ class Backbone:
     @property
     def torch_network(self) -> TorchNetwork:
         """The same network on PyTorch, for training; raise `BackboneError` without the extra `torch`."""
-        from skillmesh.backbone.network import require_torch
+        from skillmesh.backbone.network import require_torch, torch_networks
 
         if self._torch is None:
             require_torch("training an adaptation")
-            from skillmesh.backbone.torch_network import TorchNetwork
-
-            known = self.network if isinstance(self.network, TorchNetwork) else None
+            known = self.network if isinstance(self.network, torch_networks().TorchNetwork) else None
             self._torch = known or self._loaded_on_torch()
         return self._torch
 

@@ -109,6 +109,8 @@ VIEWED_PER_TASK = 100
 """Maximum number of these images whose views are described."""
 MAX_NUMBER = 1e9
 """Largest allowed number, far beyond those of descriptors; products of such numbers still fit in a float32."""
+LEAST_SPREAD = 1e-13
+"""Smallest allowed variance or std, a tenth of the smallest that is measured; its inverse fits in a float32."""
 SPACES: tuple[Representation | Literal["compact"], ...] = ("features", "sqrt-features", "descriptor", "compact")
 
 
@@ -420,7 +422,7 @@ def _read_lowrank(tensors: Tensors, name: str) -> LowRank:
 def _check_shapes(tensors: Tensors) -> None:
     """Raise `ValueError` for tensors whose shapes do not fit together, and `KeyError` for a missing one."""
     (width,), (features,) = tensors["mean"].shape, tensors["features.centre"].shape
-    compact, images = len(tensors["basis"]), len(tensors["background"])
+    compact, images = min(len(tensors["basis"]), width), len(tensors["background"])
     shapes = {"std": (width,), "basis": (compact, width), "basis.scale": (compact,)}
     shapes |= {"background": (images, width), "background.scale": (images,)}
     viewed = any(".nuisance." in name for name in tensors)
@@ -430,7 +432,7 @@ def _check_shapes(tensors: Tensors) -> None:
         if viewed:
             shapes[f"{space}.haste"] = (dim + 1,)
         for part in (f"{space}.{name}" for name in ("within", "between", *(["nuisance"] if viewed else []))):
-            rank = len(tensors[f"{part}.factor"])
+            rank = min(len(tensors[f"{part}.factor"]), dim)  # more directions than numbers would take any memory
             shapes |= {f"{part}.diagonal": (dim,), f"{part}.factor": (rank, dim), f"{part}.factor.scale": (rank,)}
     for name, shape in shapes.items():
         if tensors[name].shape != shape:
@@ -446,8 +448,8 @@ def _check_values(tensors: Tensors) -> None:
         if tensor.dtype == np.float32 and not (np.abs(tensor) <= MAX_NUMBER).all():  # False for NaN
             raise ValueError(f"tensor {name!r} holds NaN or numbers beyond ±{MAX_NUMBER:g}, expected smaller ones")
         positive = name == "std" or name.endswith(".diagonal")
-        if positive and not (tensor > 0).all():
-            raise ValueError(f"tensor {name!r} holds {tensor.min():g}, expected numbers above 0")
+        if positive and not (tensor >= LEAST_SPREAD).all():
+            raise ValueError(f"tensor {name!r} holds {tensor.min():g}, expected at least {LEAST_SPREAD:g}")
 
 
 def _fingerprint(tensors: Tensors, network: str) -> str:

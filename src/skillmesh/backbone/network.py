@@ -22,6 +22,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -82,6 +83,8 @@ class Network(ABC):
     """Whether a pass takes one thread in whichever thread it runs, without changing settings of that thread."""
     engine: ClassVar[str]
     """Name of the engine that runs it: `onnx` or `torch`."""
+    cached_as: str | None = None
+    """What its descriptors are cached as, if not by its engine alone: other graphs may give others."""
     origin: Origin | None = None
     """What `load_network` loaded it by; `None` if it was made in another way."""
 
@@ -166,9 +169,20 @@ def _load_onnx_network(name: str, weights: Path | None, device: str | None) -> N
 def load_torch_network(name: str, weights: Path | None = None, device: str | None = None) -> TorchNetwork:
     """Return a network on PyTorch; raise `BackboneError` without the extra `torch`."""
     require_torch("SKILLMESH_ENGINE=torch" if chosen_engine() == "torch" else f"the backbone {name!r}")
-    from skillmesh.backbone.torch_network import TorchNetwork
+    loaded: TorchNetwork = torch_networks().TorchNetwork(name, weights, device)
+    return loaded
 
-    return TorchNetwork(name, weights, device)
+
+def torch_networks() -> ModuleType:
+    """Return the module of networks on PyTorch; raise `BackboneError` if PyTorch is there but cannot be loaded."""
+    try:
+        from skillmesh.backbone import torch_network
+    except (ImportError, OSError) as error:  # missing or unfitting libraries
+        raise BackboneError(
+            f"PyTorch is installed, but cannot be loaded ({str(error)[:200]}); install it again with "
+            f"`{TORCH.command}`, or remove it"
+        ) from error
+    return torch_network
 
 
 def chosen_engine() -> str | None:
@@ -189,9 +203,13 @@ def _fitting_engine(name: str, weights: Path | None, device: str | None) -> str:
         return "torch"
     if device == "cpu" or (device is None and not sign_of_gpu()):
         return "onnx"
-    from skillmesh.backbone.torch_network import best_torch_device
-
-    return "onnx" if best_torch_device() == "cpu" else "torch"
+    try:
+        return "onnx" if torch_networks().best_torch_device() == "cpu" else "torch"
+    except BackboneError as error:
+        if device is not None:
+            raise
+        log.warning("%s; using ONNX Runtime", error)
+        return "onnx"
 
 
 def _readable_without_torch(weights: Path) -> bool:

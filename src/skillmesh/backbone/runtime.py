@@ -191,7 +191,7 @@ class OnnxNetwork(Network):
         """Return the network in a folder that `skillmesh backbone NAME --export DIR` wrote."""
         card = NetworkCard.read(content_of(folder, CARD).decode(errors="replace"), str(folder / CARD))
         graph = content_of(folder, GRAPH)
-        if hashlib.sha256(graph).hexdigest() != card.graph:  # the fingerprint is that of the weights
+        if hashlib.sha256(graph).hexdigest() != card.graph:
             raise BackboneError(
                 f"{folder / GRAPH} is not the graph that {CARD} describes: it is damaged or from another export; "
                 "export the network again"
@@ -200,6 +200,7 @@ class OnnxNetwork(Network):
         if not weights.is_file():
             raise BackboneError(f"{folder} has no {WEIGHTS}; export the network again, with its weights")
         network = cls(card, graph, partial(read_weights, weights), str(weights), device)
+        network.cached_as = f"{cls.engine}-{card.graph[:16]}"  # the fingerprint is that of the weights
         network.origin = Origin(card.spec.name, folder.absolute())
         return network
 
@@ -246,6 +247,11 @@ class OnnxNetwork(Network):
         outputs = tuple(layer.output for layer, _ in layers)
         raw, *maps = self._run(self._adapted(added, outputs), ["raw", *outputs], images)
         for output, (layer, _) in zip(maps, layers, strict=True):
+            shape, axis = output.shape, -1 if layer.kind == "linear" else 1
+            if len(shape) not in ((2, 3, 4) if axis < 0 else (4,)) or shape[axis] != layer.place.channels:
+                raise self._unusable(
+                    f"the layer {layer.place.path} gives {shape}, not {layer.place.channels} channels"
+                )
             refuse_windows(layer.place.path, len(output), len(images))
         grids = [
             _pooled(_as_maps(output, layer.kind == "linear")[:, channels], toes.grid).reshape(len(images), -1)
@@ -259,6 +265,10 @@ class OnnxNetwork(Network):
             runs = [session.run(outputs, {"pixels": image[None]}) for image in images]
         except Exception as error:  # ONNX Runtime has no common class of errors
             raise self._unusable(error) from error
+        for output in (output for run in runs for output in run):  # other kinds are lists, texts or None
+            if not isinstance(output, np.ndarray) or output.dtype != np.float32:
+                kind = getattr(output, "dtype", type(output).__name__)
+                raise self._unusable(f"an output is {kind}, not an array of float32")
         if wrong := {run[0].shape for run in runs} - {(1, self.width)}:
             raise self._unusable(f"its output has shape {wrong.pop()}, not {(1, self.width)}")
         return [np.concatenate(parts) for parts in zip(*runs, strict=True)]
@@ -300,7 +310,10 @@ class OnnxNetwork(Network):
         try:
             values = [ort.OrtValue.ortvalue_from_numpy(tensor) for tensor in tensors.values()]
             options.add_external_initializers(names, values)
-            return ort.InferenceSession(self._graph + _more_outputs(outputs), options, providers=self._providers)
+            content = self._graph + _more_outputs(outputs)
+            # Its fallback prints to stdout, and has nothing to fall back to from the CPU.
+            fallback = not self.on_cpu
+            return ort.InferenceSession(content, options, providers=self._providers, enable_fallback=fallback)
         except Exception as error:  # ONNX Runtime has no common class of errors
             raise self._unusable(error) from error
 

@@ -180,6 +180,8 @@ def read_card(content: str, source: str) -> dict[str, Any]:
         if not (_NAME.fullmatch(spec.name) and _NAME.fullmatch(spec.timm_name)):
             raise ValueError("its name is not one of letters, digits and . : + -")
         whole(spec.size, _MOST_PIXELS)
+        if not all(isinstance(tap, str) for tap in spec.taps or ()):
+            raise ValueError("its taps are no names")
         return card | {"spec": spec}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BackboneError(

@@ -33,6 +33,8 @@ _STORAGES: dict[str, np.dtype[Any]] = {
 }
 MOST_AXES = 8
 """Largest number of axes of a tensor."""
+MOST_TENSORS = 100_000
+"""Largest number of tensors: each takes a kilobyte, however few values it has."""
 _EXPECTED = "a safetensors file, or a torch state dict of float32 and int64 tensors in the format before zip files"
 
 
@@ -106,6 +108,8 @@ def _read_torch(stream: BinaryIO, size: int) -> State:
     tensors, keys = _interpret(stream), _interpret(stream)
     if not isinstance(tensors, dict) or not all(isinstance(tensor, _Tensor) for tensor in tensors.values()):
         raise ValueError("it holds something other than tensors by name")
+    if len(tensors) > MOST_TENSORS:
+        raise ValueError(f"it has {len(tensors):,} tensors, expected at most {MOST_TENSORS:,}")
     storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
     named = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
     if not named or sorted(storages) != sorted(keys):

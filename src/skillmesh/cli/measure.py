@@ -154,7 +154,7 @@ def calibrate(
 
     refuse_bad_target(out)
     network = load_network(*resolve(backbone, weights), device)
-    cache = DescriptorCache(default_folder(), network.fingerprint, engine=network.engine)
+    cache = DescriptorCache(default_folder(), network.fingerprint, engine=network.cached_as or network.engine)
     paths = find_tasks(folders)
     with show.progress_bar() as bar:
         calibration = calibrate_on(network, paths, cache, seed=seed, progress=bar)

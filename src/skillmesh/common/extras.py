@@ -25,7 +25,7 @@ class Extra:
     @property
     def installed(self) -> bool:
         """Whether its modules can be found; this imports none of them."""
-        return all(find_spec(module) is not None for module in self.modules)
+        return all(map(_is_found, self.modules))
 
     def missing(self, what: str) -> str:
         """Return the message that `what` needs it.
@@ -39,6 +39,13 @@ class Extra:
         """Raise `error` if it is missing; `what` needs it."""
         if not self.installed:
             raise error(self.missing(what))
+
+
+def _is_found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # a finder that hides it, or a module that is half loaded
+        return False
 
 
 TORCH = Extra("PyTorch", ("torch", "torchvision", "timm"), "pip install torch torchvision timm")

@@ -147,6 +147,9 @@ class _Trial:
         self._checkpoint, self._training = checkpoint, training
 
     def run(self) -> Adapted:
+        from skillmesh.backbone.network import torch_networks
+
+        torch_networks()  # before parts that import PyTorch themselves, since it says what is wrong
         kind = self._adaptation.kind
         if kind == "reprogramming":
             return self._reprogrammed()

@@ -126,8 +126,10 @@ def _copy_calibration(source: Path, home: Path) -> None:
 def refuse_half_renewed(home: Path) -> None:
     """Raise an error if `skillmesh renew` was stopped between its two renames: no new agent must be made here."""
     home = home.resolve()
+    if home.exists():  # among others the root folder, which has no name
+        return
     renewed, before = (home.with_name(f"{home.name}-{end}") for end in ("renewed", "before"))
-    if not home.exists() and (renewed / CONFIG_FILE).exists() and (before / CONFIG_FILE).exists():
+    if (renewed / CONFIG_FILE).exists() and (before / CONFIG_FILE).exists():
         raise AgentError(
             f"there is no agent at {home}, since `skillmesh renew` was stopped while it moved folders; move "
             f"{renewed} to {home} to finish it, or {before} to undo it"
