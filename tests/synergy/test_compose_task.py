@@ -71,7 +71,7 @@ def test_a_task_composed_of_three_received_tasks_answers_without_them(student: C
     assert {a.best.task for a in answers} == {"mixed"}
     right = [a.best.label == label for a, label in zip(answers, expected, strict=True)]
     assert np.mean(right) > 0.9
-    assert np.mean([a.unknown for a in answers]) < 0.1
+    assert np.mean([a.label is None for a in answers]) < 0.15
 
 
 def test_confidence_of_a_composed_task_is_high_for_its_classes(student: Core, demo_tasks: Path) -> None:
