@@ -159,7 +159,7 @@ def use(here: Installation) -> None:
     images = sorted(here.work.glob("photos/*/test/*/*"))
     tests = {str(path.relative_to(here.work)): (path.parts[-4], path.parts[-2]) for path in images}
     here.ask("ask about their test images", "anna", tests)
-    here.do("eval: learn and test anew", "eval", "photos", "--json")
+    here.do("eval: learn and test again", "eval", "photos", "--json")
     here.do("make a second agent", "--home", "bob", "init")
     with here.serving("anna") as place:
         here.do("sync it with a node", "--home", "bob", "sync", *LOOPBACK, "--connect", place)
