@@ -2,15 +2,22 @@
 
     python benchmarks/views_backbone.py TASKS --backbone xception --weights FILE --out views-xception.json
 
-The file is written anew after every view, because this takes long. `--learn-views 0` learns no views.
+The file is written anew after every view, because this takes long. `--learn-views 0` learns no views. With
+`--jobs N`, N processes describe the images first, and all that follows finds them in the cache: one process
+alone keeps a fast GPU waiting for decoded images.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -19,10 +26,11 @@ from tables.agents import NINE
 
 from skillmesh.backbone.backbone import DescriptorCache, default_folder
 from skillmesh.backbone.calibrating import calibrate_on
-from skillmesh.backbone.network import load_network
+from skillmesh.backbone.network import Network, cpu_workers, describe, load_network
 from skillmesh.core import Core
 from skillmesh.data.folder import find_tasks
-from skillmesh.evaluation.evaluate import evaluate
+from skillmesh.data.views import ViewedImage
+from skillmesh.evaluation.evaluate import evaluate, open_measured
 from skillmesh.evaluation.provenance import provenance
 from skillmesh.evaluation.views import evaluate_views
 from skillmesh.store.home import create_home
@@ -36,12 +44,16 @@ def main() -> None:
     parser.add_argument("--backbone", default="lite0")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--learn-views", type=float)
+    parser.add_argument("--jobs", type=int, help="number of processes that describe images beforehand")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    paths, network = find_tasks([options.tasks]), load_network(options.backbone, options.weights)
+    paths = find_tasks([options.tasks])
+    if options.jobs:
+        describe_beforehand(paths, options.backbone, options.weights, options.jobs)
+    network = load_network(options.backbone, options.weights)
     with TemporaryDirectory() as scratch:
         calibration = Path(scratch) / "calibration.safetensors"
-        cache = DescriptorCache(default_folder(), network.fingerprint, engine=network.engine)
+        cache = cache_of(network)
         calibrate_on(network, paths, cache).save(calibration)
         say("calibrated")
         home = Path(scratch) / "home"
@@ -64,6 +76,29 @@ def main() -> None:
                 "provenance": provenance(command(options), paths, 0),
             }
             options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+def describe_beforehand(paths: Sequence[Path], backbone: str, weights: Path | None, jobs: int) -> None:
+    """Put the descriptors of all images, and of the views of the test images, into the cache."""
+    share = partial(describe_share, backbone, weights, max(cpu_workers() // jobs, 1))
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        list(pool.map(share, [paths[job::jobs] for job in range(jobs)]))
+
+
+def describe_share(backbone: str, weights: Path | None, threads: int, paths: Sequence[Path]) -> None:
+    os.environ["SKILLMESH_THREADS"] = str(threads)
+    network = load_network(backbone, weights)
+    cache = cache_of(network)
+    for path in paths:
+        splits = open_measured(path).splits
+        tested = splits["test"].files
+        describe(network, [image for split in splits.values() for image in split.files], cache)
+        describe(network, [ViewedImage(image, (view,)) for view in VIEWS for image in tested], cache)
+        say(f"described {path.stem}")
+
+
+def cache_of(network: Network) -> DescriptorCache:
+    return DescriptorCache(default_folder(), network.fingerprint, engine=network.engine)
 
 
 def command(options: argparse.Namespace) -> str:
