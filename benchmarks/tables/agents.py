@@ -168,7 +168,7 @@ def _near_miss(pair: dict[str, Any]) -> tuple[str, str]:
 
 
 def views_xception() -> str:
-    """Return an Xception agent's figures on those views of its tasks that were measured."""
+    """Return an Xception agent's figures on views of its tasks, and their means over nine of these."""
     names = (
         "task_given_accuracy",
         "task_found_accuracy",
@@ -176,7 +176,10 @@ def views_xception() -> str:
         "known_unanswered",
         "confidence_error",
     )
-    rows = [[row["view"], *(percent(row[name]) for name in names)] for row in read("views-xception")["views"]]
+    views = read("views-xception")["views"]
+    rows = [[view["view"], *(percent(view[name]) for name in names)] for view in views]
+    nine = [view for view in views if view["view"] in NINE]
+    rows.append(["**mean of the first nine**", *(percent(fmean(view[name] for view in nine)) for name in names)])
     head = (
         "test images (Xception) | task given, % | task found, % | final, % | not answered, % | confidence error, %"
     )
