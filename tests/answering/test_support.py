@@ -8,11 +8,14 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from meshes import Mesh, Node, answers, eventually
 
 from skillmesh import Answer
 from skillmesh.answering import answer as support
 from skillmesh.answering.answer import ByEncoder, Candidate, Guess, equal_forms, sameness, supported
+from skillmesh.answering.answering import GUESSES, _foremost
 from skillmesh.core import Core
 from skillmesh.data.demo import write_demo_tasks
 from skillmesh.errors import AgentError, EncoderError
@@ -103,6 +106,28 @@ class TestGuesses:
         said = [(0, "dog", 0.2), (1, "dog", 0.2), (2, "dog", 0.2), (3, "cat", 0.25), (4, "cat", 0.1)]
         assert supported(candidates(*said, keys="mmmab"), equal_forms)[0].label == "cat", "0.35 against one voice"
         assert max(guess.confidence for guess in found[1:]) <= found[0].confidence
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 4), st.sampled_from([0.5, 0.2, 0.05, 0.01, 0.009, 0.0])),
+        min_size=1,
+        max_size=40,
+        unique_by=lambda guess: guess[:2],
+    )
+)
+def test_guesses_that_are_left_out_would_not_be_in_any_answer(guesses: list[tuple[int, int, float]]):
+    best = max(guesses, key=lambda guess: guess[2])
+
+    def answer(kept: list[tuple[bool, float, int, int]]) -> list[Guess]:
+        named = [
+            Candidate(task, f"key {task % 3}", Guess(f"class {c}", f"task {task}", "", -value))
+            for _, value, task, c in kept
+        ]
+        return supported(named, equal_forms)[:GUESSES]
+
+    found = [(guess is not best, -guess[2], guess[0], guess[1]) for guess in guesses]
+    assert answer(_foremost(found)) == answer(sorted(found, key=lambda guess: guess[:2]))
 
 
 class TestNames:

@@ -270,12 +270,12 @@ def test_confidence_is_p_known_times_the_task_posterior_times_the_class_probabil
 
 def test_likely_tasks_are_the_best_few_and_all_that_are_probable_enough():
     few = np.array([[0.1, 0.6, 0.3]])
-    assert _likely_tasks(few).tolist() == [[1, 2, 0]]
+    assert _likely_tasks(few) == [[1, 2, 0]]
     count = RIVAL_TASKS + 4
     posterior = np.full((2, count), LEAST / 2)
     posterior[0, -2:] = LEAST, 0.5
     posterior[1, : RIVAL_TASKS + 2] = np.linspace(0.3, LEAST, RIVAL_TASKS + 2)
-    likely = _likely_tasks(posterior)
+    likely = np.array(_likely_tasks(posterior))
     assert likely.shape == (2, RIVAL_TASKS + 2)
     assert likely[0, :2].tolist() == [count - 1, count - 2]
     assert likely[0, -1] == -1

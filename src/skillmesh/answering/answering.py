@@ -303,6 +303,8 @@ class Answering:
         self._biases: dict[str, Floats] = {}
         self._sameness: dict[Support, Same | None] = {}
         self._names: tuple[list[Module], Lookalikes] | None = None
+        self._signers: tuple[Teachers, Lookalikes, dict[int, tuple[str, str, tuple[str, ...]]]] | None = None
+        """Teacher, signing key and odd letters of tasks, by their index among the modules in use."""
 
     def answer_described(
         self, x: Floats, images: Sequence[AnyImage], support: Support | None = None
@@ -418,40 +420,64 @@ class Answering:
     def _candidates(
         self, x: Floats, mapped: Mapped, modules: list[Module], images: Sequence[AnyImage]
     ) -> list[list[Candidate]]:
-        """Return for each image the classes of its most probable tasks, sorted by p(task)·p(class given task).
+        """Return each image's likeliest classes of its likeliest tasks, sorted by p(task)·p(class given task).
 
         The first is the best class of the best task. Each head runs once, on all images that need it. A task that
         adapts the backbone needs a second forward pass, which it gets only for images whose most probable task it
         is; for other images it gives no guess.
         """
         likely = _likely_tasks(mapped.posterior)
-        candidates: list[list[tuple[bool, Candidate]]] = [[] for _ in range(len(x))]
-        teachers, names = self._teachers(), self._lookalikes(modules)
-        for index in sorted(set(likely[likely >= 0].tolist())):  # np.unique imports all of numpy.ma
+        found: list[list[tuple[bool, float, int, int]]] = [[] for _ in range(len(x))]
+        """For each image, guesses as (not the best class of the best task, -confidence, task, class)."""
+        asked: dict[int, list[int]] = {}
+        for row, tasks in enumerate(likely):
+            for index in tasks:
+                if index >= 0 and (index == tasks[0] or not modules[index].card.adapted):
+                    asked.setdefault(index, []).append(row)
+        for index, rows in sorted(asked.items()):
             module = modules[index]
-            teacher, key = teachers.of(module), module.card.teacher_key
-            odd = tuple(names.letters(module.card.task))
-            signer = "" if isinstance(module, MergedTask) else key  # a merged task has several teachers
-            rows = np.flatnonzero((likely == index).any(axis=1))
-            if module.card.adapted:
-                rows = np.flatnonzero(likely[:, 0] == index)
-            if not len(rows):
-                continue
-            seen = self.seen_by(module, x[rows], [images[int(row)] for row in rows])
+            seen = self.seen_by(module, x[rows], [images[row] for row in rows])
             share = class_shares(self.head(module).logits(seen), module.card.temperature)
             top = np.argsort(-share, axis=1, kind="stable")[:, :GUESSES]
-            for row, classes, p in zip(rows, top, share, strict=True):
-                for rank, c in enumerate(classes):
-                    chosen = rank == 0 and likely[row, 0] == index
-                    confidence = float(mapped.posterior[row, index] * p[c])
-                    guess = Guess(module.card.classes[c], module.card.task, teacher, confidence, signer, (), odd)
-                    candidates[row].append((chosen, Candidate(index, key, guess)))
-        for pairs in candidates:
-            pairs.sort(key=lambda pair: (not pair[0], -pair[1].guess.confidence))
-        return [[candidate for _, candidate in pairs] for pairs in candidates]
+            confidence = mapped.posterior[rows, index, None] * share[np.arange(len(rows))[:, None], top]
+            for row, classes, values in zip(rows, top.tolist(), confidence.tolist(), strict=True):
+                for rank, (c, value) in enumerate(zip(classes, values, strict=True)):
+                    found[row].append((rank > 0 or index != likely[row][0], -value, index, c))
+        guess_of = self._guesses_of(modules)
+        return [[guess_of(index, c, -value) for _, value, index, c in _foremost(guesses)] for guesses in found]
+
+    def _guesses_of(self, modules: list[Module]) -> Callable[[int, int, float], Candidate]:
+        """Return a function that makes a guess of a task's index, a class's index and a confidence."""
+        teachers, names = self._teachers(), self._lookalikes(modules)
+        kept = self._signers
+        if kept is None or kept[0] is not teachers or kept[1] is not names:
+            kept = self._signers = teachers, names, {}  # looking up names takes longer than all else of a guess
+        known = kept[2]
+
+        def guess_of(index: int, c: int, confidence: float) -> Candidate:
+            module = modules[index]
+            card = module.card
+            if index not in known:
+                signer = "" if isinstance(module, MergedTask) else card.teacher_key  # a merged task has several
+                known[index] = teachers.of(module), signer, tuple(names.letters(card.task))
+            teacher, signer, odd = known[index]
+            guess = Guess(card.classes[c], card.task, teacher, confidence, signer, (), odd)
+            return Candidate(index, card.teacher_key, guess)
+
+        return guess_of
 
 
-def _likely_tasks(posterior: Floats) -> NDArray[np.int64]:
+def _foremost(guesses: list[tuple[bool, float, int, int]]) -> list[tuple[bool, float, int, int]]:
+    """Return the guesses, best first, that an answer can show or count as support.
+
+    Guesses that support one another become one, and only those of at least `LEAST` do. So an answer never comes to
+    the guesses after these, which are most of them: their names need not be looked up.
+    """
+    ordered = sorted(guesses, key=lambda guess: guess[:2])
+    return ordered[: GUESSES + sum(-value >= LEAST for _, value, _, _ in guesses)]
+
+
+def _likely_tasks(posterior: Floats) -> list[list[int]]:
     """Return the indices of the tasks that give guesses for each image, best first; -1 stands for none.
 
     A class taught in many tasks has its probability divided between them, so every task counts whose share is
@@ -460,9 +486,10 @@ def _likely_tasks(posterior: Floats) -> NDArray[np.int64]:
     order = np.argsort(-posterior, axis=1, kind="stable")
     probable = int((posterior >= LEAST).sum(axis=1).max(initial=0))
     likely = order[:, : max(RIVAL_TASKS + 1, probable)]
-    shares = np.take_along_axis(posterior, likely, axis=1)
+    shares = posterior[np.arange(len(posterior))[:, None], likely]
     extra = np.arange(likely.shape[1]) > RIVAL_TASKS
-    return np.where(extra & (shares < LEAST), -1, likely)
+    chosen: list[list[int]] = np.where(extra & (shares < LEAST), -1, likely).tolist()
+    return chosen
 
 
 def longest(modules: Sequence[Module], teachers: Teachers) -> dict[str, int]:
