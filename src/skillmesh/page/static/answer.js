@@ -1,0 +1,122 @@
+// One picture and what the agent says about it.
+
+import { bar, button, fill, h } from "./dom.js";
+import { correctionForm } from "./correct.js";
+import { percent, withLetters } from "./format.js";
+import { isOwner, state } from "./store.js";
+import { teachWith } from "./teach.js";
+
+/* Returns the card of a file: {element, file, answer(answer), fail(error), words(), remove()}.
+   `again` asks once more about a list of cards; `drop` takes the card away. */
+export function answerCard(file, { again, drop }) {
+  const url = URL.createObjectURL(file);
+  const body = h("div", { class: "answer-body" }, h("p", { class: "waiting" }, "Looking…"));
+  const picture = h("img", { src: url, alt: file.name, decoding: "async", onerror: () => picture.replaceWith(h("p", { class: "no-picture" }, file.name)) });
+  const close = button("", () => drop(card), { icon: "close", label: `Remove ${file.name}`, class: "quiet corner" });
+  const element = h("article", { class: "answer", "aria-label": file.name, data: { state: "waiting" } }, h("div", { class: "picture" }, picture), body, close);
+  let words = "";
+
+  const card = {
+    element,
+    file,
+    words: () => words,
+    remove() {
+      URL.revokeObjectURL(url);
+      element.remove();
+    },
+    answer(answer) {
+      words = inWords(answer);
+      element.dataset.state = kindOf(answer);
+      fill(body, verdict(answer), actions(answer, file));
+    },
+    fail(error) {
+      words = error.message;
+      element.dataset.state = "error";
+      const retry = button("Try again", () => {
+        fill(body, h("p", { class: "waiting" }, "Looking…"));
+        again([card]);
+      });
+      const teach = error.status === 409 && isOwner() && button("Teach me", () => teachWith(file), { icon: "pencil" });
+      fill(body, h("p", { class: "label" }, "No answer"), h("p", { class: "bad" }, error.message), h("div", { class: "row" }, teach, retry));
+    },
+  };
+  return card;
+}
+
+function kindOf(answer) {
+  if (answer.error) return "error";
+  if (answer.unknown) return "unknown";
+  return answer.unsure ? "unsure" : "known";
+}
+
+/* What a screen reader hears. */
+export function inWords(answer) {
+  switch (kindOf(answer)) {
+    case "error":
+      return `Not readable: ${answer.error}.`;
+    case "unknown":
+      return "Unknown: fits no task I know.";
+    case "unsure":
+      return "Not sure.";
+    default:
+      return `${answer.label}, ${percent(answer.confidence)}.`;
+  }
+}
+
+export function verdict(answer) {
+  switch (kindOf(answer)) {
+    case "error":
+      return [h("p", { class: "label" }, "Not readable"), h("p", { class: "bad" }, answer.error)];
+    case "unknown":
+      return [h("p", { class: "label" }, "Unknown"), h("p", {}, "Fits no task I know."), guesses("Nearest guesses", answer.guesses)];
+    case "unsure":
+      return [h("p", { class: "label" }, "Not sure"), h("p", {}, "It may be one of these, but none is likely enough."), guesses("Guesses", answer.guesses)];
+    default:
+      return [
+        h("p", { class: "label" }, answer.label),
+        h("p", { class: "confidence" }, bar(answer.confidence, true), h("span", {}, percent(answer.confidence)), h("span", { class: "unseen" }, " confidence")),
+        origin(answer, answer.guesses[0]),
+        guesses("Or", answer.guesses.slice(1)),
+      ];
+  }
+}
+
+function origin(answer, guess) {
+  const own = answer.own || guess?.teacher_key === state.agent?.key;
+  const support = guess?.supported_by?.length;
+  return h(
+    "p",
+    { class: "muted" },
+    "Task ",
+    h("b", {}, withLetters(answer.task, guess?.odd_letters)),
+    own ? ", taught here" : [", taught by ", h("b", {}, answer.teacher ?? "an unknown teacher")],
+    support ? `, supported by ${support === 1 ? "another task" : `${support} other tasks`}` : null,
+  );
+}
+
+function guesses(title, list) {
+  if (!list?.length) return null;
+  const rows = list.slice(0, 4).map((guess) => h("li", {}, h("span", { class: "guess" }, guess.label, h("span", { class: "muted" }, ` in ${withLetters(guess.task, guess.odd_letters)}`)), bar(guess.confidence), h("span", { class: "number" }, percent(guess.confidence))));
+  return h("div", { class: "guesses" }, h("h3", {}, title), h("ul", {}, rows));
+}
+
+function actions(answer, file) {
+  if (!isOwner() || answer.error) return null;
+  const row = h("div", { class: "row" });
+  const teach = button("Teach me", () => teachWith(file), { icon: "pencil", class: answer.unknown ? "main" : "" });
+  if (answer.unknown || !answer.own || !answer.task_id) {
+    fill(row, teach);
+    return row;
+  }
+  const open = button(answer.unsure ? "It is …" : "No, this is …", () => {
+    const form = correctionForm(answer, file, (message) => {
+      fill(row, message ? h("p", { class: "good" }, message) : open);
+      if (!message) open.focus();
+    });
+    fill(row, form);
+    form.querySelector("select").focus();
+  });
+  fill(row, open);
+  return row;
+}
+

@@ -1,0 +1,139 @@
+// The view "Ask": pictures in, answers out.
+
+import { answerCard } from "./answer.js";
+import { ask } from "./api.js";
+import { accepted, batches, dropTarget, imagesOf } from "./files.js";
+import { button, chooser, fill, h, icon, keyedList, progressBar, redrawn } from "./dom.js";
+import { announce, attempt, toast } from "./feedback.js";
+import { count, percent, quoted } from "./format.js";
+import { cameraPanel } from "./live.js";
+import { hasCamera } from "./camera.js";
+import { post } from "./api.js";
+import { isOwner, putLesson, state, watch } from "./store.js";
+import { sampleImages, welcome } from "./welcome.js";
+
+const AT_ONCE = 8; // answers appear in groups of this size
+
+let answers; // the element that holds the cards
+let cards = [];
+let camera;
+
+export function build(section) {
+  const lead = h("p", { class: "lead" });
+  answers = h("div", { class: "answers", id: "answers" });
+  const clear = button("Clear answers", clearAnswers, { id: "clear-answers", class: "quiet" });
+  const answersPart = h("section", { id: "answers-part", "aria-labelledby": "answers-title", hidden: true }, h("div", { class: "row between" }, h("h2", { id: "answers-title" }, "Answers"), clear), answers);
+  camera = cameraPanel(askAbout);
+  const drop = dropZone();
+  fill(section, h("h1", { id: "ask-title", tabindex: "-1" }, "What is in this picture?"), lead, welcome(), drop, camera.element, corrections(), answersPart, sampleImages(askAbout));
+  dropTarget(section, (items) => askDropped(items));
+  watch(["agent", "tasks"], () => {
+    const known = state.tasks?.length ?? 0;
+    const first = Boolean(state.agent?.first_visit);
+    drop.hidden = first;
+    lead.hidden = first;
+    lead.textContent = known ? `This agent knows ${count(known, "task")} and says so if a picture fits none of them.` : isOwner() ? "This agent knows no task yet. Teach one, or receive one from the mesh." : "This agent knows no task yet.";
+  });
+}
+
+export function show() {}
+
+export function paste(files) {
+  askAbout(files);
+}
+
+function dropZone() {
+  const files = chooser("Choose images", askAbout, { id: "ask-files", icon: "image", main: true, multiple: true, accept: accepted() });
+  const photo = hasCamera()
+    ? button("Use the camera", () => camera.open(), { id: "ask-camera", icon: "camera" })
+    : chooser("Take a photo", askAbout, { id: "ask-photo", icon: "camera", accept: "image/*", capture: "environment" });
+  return h("div", { class: "drop", id: "ask-drop" }, h("div", { class: "drop-art" }, icon("image")), h("p", { class: "drop-title" }, "Drop pictures here"), h("p", { class: "muted" }, "or paste one with Ctrl-V"), h("div", { class: "row center" }, files, photo));
+}
+
+function askDropped(items) {
+  const images = imagesOf(items);
+  const others = items.length - images.length;
+  if (others) toast(`${count(others, "file")} left out: not an image.`, "bad");
+  askAbout(images);
+}
+
+/* Asks about files in small groups, one after the other, so that first answers come soon. */
+async function askAbout(files) {
+  if (!files.length) return;
+  const added = files.map((file) => answerCard(file, { again: askGroup, drop: dropCard }));
+  cards = [...added, ...cards];
+  answers.prepend(...added.map((card) => card.element));
+  document.getElementById("answers-part").hidden = false;
+  document.getElementById("answers-part").scrollIntoView({ block: "nearest" });
+  announce(files.length === 1 ? "Looking at the picture." : `Looking at ${files.length} pictures.`);
+  const limits = state.agent?.limits ?? {};
+  for (const group of batches(added, Math.min(AT_ONCE, limits.images_per_ask ?? AT_ONCE), 0.9 * (limits.body_bytes ?? Infinity))) await askGroup(group);
+  announce(files.length === 1 ? added[0].words() : `${files.length} pictures answered. ${added.slice(0, 5).map((card) => card.words()).join(" ")}`);
+}
+
+async function askGroup(group) {
+  try {
+    const result = await ask(group.map((card) => card.file));
+    group.forEach((card, place) => card.answer(result.answers[place]));
+  } catch (error) {
+    // One unreadable or too large image must not cost the others their answers.
+    if (group.length > 1 && [413, 415, 422].includes(error.status)) for (const card of group) await askGroup([card]);
+    else group.forEach((card) => card.fail(error));
+  }
+}
+
+function dropCard(card) {
+  cards = cards.filter((other) => other !== card);
+  card.remove();
+  document.getElementById("answers-part").hidden = !cards.length;
+  document.getElementById("ask-title").focus({ preventScroll: true });
+}
+
+function clearAnswers() {
+  for (const card of cards) card.remove();
+  cards = [];
+  document.getElementById("answers-part").hidden = true;
+  document.getElementById("ask-title").focus();
+}
+
+/* Corrections wait in lessons that extend a task; here they can be learned without leaving the view. */
+function corrections() {
+  const started = new Set();
+  const list = h("div", { class: "stack" });
+  const part = h("section", { id: "corrections", "aria-label": "Corrections", hidden: true }, list);
+  const show = keyedList(list, (lesson) => lesson.id, (lesson) => correctionsRow(lesson.id, started));
+  watch(["lessons"], () => {
+    const rows = (state.lessons ?? []).filter((lesson) => lesson.extends && lesson.images > 0 && (lesson.state !== "done" || started.has(lesson.id)));
+    show(rows);
+    part.hidden = !rows.length;
+  });
+  return part;
+}
+
+function correctionsRow(id, started) {
+  const progress = progressBar("Learning");
+  const extend = async (event) => {
+    const lesson = state.lessons.find((one) => one.id === id);
+    const task = state.tasks?.find((one) => one.own && one.task === lesson.task);
+    started.add(id);
+    const next = await attempt(() => post(`/lessons/${id}/start`, { sharing: lesson.sharing ?? task?.sharing ?? "later", tags: task?.tags ?? [], licence: task?.licence, note: task?.note }), event.currentTarget);
+    if (next) putLesson(next);
+  };
+  const row = redrawn(
+    h("div", { class: "note row between", data: { lesson: id } }),
+    (lesson) => {
+      const name = quoted(lesson.task);
+      const open = h("a", { href: `#/teach/${id}`, data: { focus: "open" } }, "Open in Teach");
+      if (lesson.state === "done") return [h("p", {}, `${name} is extended: ${percent(lesson.report?.accuracy)} of its validation images are answered correctly.`), open];
+      if (lesson.state === "waiting" || lesson.state === "learning") return [h("p", {}, `Learning ${name} anew.`), progress.element];
+      const trouble = lesson.state === "draft" ? null : h("p", { class: "bad" }, lesson.error ?? `The last attempt was ${lesson.state}.`);
+      return [h("div", {}, h("p", {}, `${count(lesson.images, "correction")} ${lesson.images === 1 ? "waits" : "wait"} for ${name}.`), trouble), h("div", { class: "row" }, open, button("Extend the task now", extend, { class: "main", data: { focus: "extend" } }))];
+    },
+    ({ task, state: stage, images, error, report }) => JSON.stringify([task, stage, images, error, report?.accuracy]),
+  );
+  const update = (lesson) => {
+    row.update(lesson);
+    if (lesson.progress) progress.update(lesson.progress.done, lesson.progress.total, lesson.progress.stage);
+  };
+  return { element: row.element, update };
+}

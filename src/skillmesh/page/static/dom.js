@@ -1,0 +1,135 @@
+// Builds elements from text and nodes; nothing here reads a string as HTML, because names come from strangers.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+const PATHS = {
+  camera: "M4 8h3.5l1.5-2.5h6L16.5 8H20v11H4zM12 16.5a3.3 3.3 0 1 0 0-6.6 3.3 3.3 0 0 0 0 6.6z",
+  close: "M6 6l12 12M18 6 6 18",
+  copy: "M9 9h10v10H9zM6 15H5V5h10v1",
+  down: "M12 4v11m-5-5 5 5 5-5M5 20h14",
+  folder: "M3.5 18.5v-12h6l2 2.5h9v9.5z",
+  image: "M4 5h16v14H4zM4 16l4.5-4.5L13 16l3-3 4 4M15.5 9.2h.01",
+  pencil: "M4 20l1-4.5L16 4.5 19.5 8 8.5 19z",
+  plus: "M12 5v14M5 12h14",
+  record: "M12 18a6 6 0 1 0 0-12 6 6 0 0 0 0 12z",
+  swap: "M5 9h13l-3.5-3.5M19 15H6l3.5 3.5",
+  trash: "M5 7h14M9.5 7V4.5h5V7M7 7l1 12.5h8L17 7",
+  up: "M12 20V9m-5 5 5-5 5 5M5 4h14",
+  warning: "M12 4 2.8 20h18.4zM12 10v4.5M12 17.3h.01",
+};
+
+/* h("button", {class: "main", onclick: f}, "Start") returns the element; children are nodes, strings or lists, and empty
+   ones are left out. */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "data") Object.assign(element.dataset, value);
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  fill(element, ...children);
+  return element;
+}
+
+export function fill(element, ...children) {
+  element.replaceChildren(...children.flat(Infinity).filter((child) => child || child === 0));
+}
+
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS(SVG, "path");
+  path.setAttribute("d", PATHS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/* A button of type "button"; `props.icon` puts an icon before the text, `props.label` names one that shows only an icon. */
+export function button(text, onclick, { icon: name, label, ...props } = {}) {
+  return h("button", { type: "button", onclick, "aria-label": label, title: text ? null : label, ...props }, name && icon(name), text && h("span", {}, text));
+}
+
+/* A file input that looks like a button. The input itself takes the focus, so keyboard and screen reader meet a real control. */
+export function chooser(text, onfiles, { id, icon: name, main, label, ...props } = {}) {
+  const input = h("input", { type: "file", id, class: "unseen", "aria-label": label ?? text, ...props });
+  if ("webkitdirectory" in props) input.webkitdirectory = true;
+  input.addEventListener("change", () => {
+    const files = [...input.files];
+    input.value = "";
+    if (files.length) onfiles(files);
+  });
+  return h("label", { class: main ? "button main" : "button" }, input, name && icon(name), h("span", {}, text));
+}
+
+/* Shows a list as children of `container`. An item's element stays while its key does, so focus and typed text survive.
+   `build(item)` returns {element, update(item), remove()}; the last two are optional. */
+export function keyedList(container, key, build) {
+  const rows = new Map();
+  return (items) => {
+    const wanted = new Set(items.map(key));
+    for (const [name, row] of rows) {
+      if (wanted.has(name)) continue;
+      row.remove?.();
+      row.element.remove();
+      rows.delete(name);
+    }
+    items.forEach((item, place) => {
+      if (!rows.has(key(item))) rows.set(key(item), build(item));
+      const row = rows.get(key(item));
+      row.update?.(item);
+      if (container.children[place] !== row.element) container.insertBefore(row.element, container.children[place] ?? null);
+    });
+  };
+}
+
+/* A row for keyedList that is drawn anew when its item differs; focus returns to the control with the same data-focus. */
+export function redrawn(element, draw, same = JSON.stringify) {
+  let drawn;
+  const update = (item) => {
+    const now = same(item);
+    if (now === drawn) return;
+    drawn = now;
+    const focused = element.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    fill(element, draw(item));
+    if (focused) [...element.querySelectorAll("[data-focus]")].find((other) => other.dataset.focus === focused)?.focus();
+  };
+  return { element, update };
+}
+
+let used = 0;
+
+/* An id for a label or a description whose element occurs many times. */
+export function newId(stem) {
+  used += 1;
+  return `${stem}-${used}`;
+}
+
+export function field(label, input, hint) {
+  const id = input.id || newId("field");
+  input.id = id;
+  if (hint) input.setAttribute("aria-describedby", `${id}-hint`);
+  return h("div", { class: "field" }, h("label", { for: id }, label), input, hint && h("p", { class: "hint", id: `${id}-hint` }, hint));
+}
+
+/* A horizontal bar for a share between 0 and 1; the number beside it is what a screen reader reads. */
+export function bar(share, strong = false) {
+  const inner = h("span");
+  inner.style.width = `${Math.max(0, Math.min(1, share ?? 0)) * 100}%`;
+  return h("span", { class: strong ? "bar strong" : "bar", "aria-hidden": "true" }, inner);
+}
+
+export function progressBar(label) {
+  const progress = h("progress", { max: 1, "aria-label": label });
+  const text = h("span", { class: "muted" });
+  const element = h("div", { class: "progress" }, progress, text);
+  const update = (done, total, words) => {
+    if (total > 0) progress.value = done / total;
+    else progress.removeAttribute("value");
+    text.textContent = words;
+  };
+  return { element, update };
+}

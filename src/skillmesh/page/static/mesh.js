@@ -1,0 +1,170 @@
+// The view "Mesh": the agents, how knowledge spreads between them, and what is held back.
+
+import { post, remove } from "./api.js";
+import { button, fill, h, keyedList, redrawn } from "./dom.js";
+import { attempt, confirmed, toast } from "./feedback.js";
+import { bytes, count, quoted, seconds, shortKey } from "./format.js";
+import { isOwner, refresh, state, watch } from "./store.js";
+import { trustPart } from "./trust.js";
+
+const SQUARES = 240; // drawn per agent; above that, a number says the rest
+
+export function build(section) {
+  fill(section, h("h1", { id: "mesh-title", tabindex: "-1" }, "Mesh"), meshStatus(), agents(), h("div", { id: "owner-mesh" }));
+  let owned = false;
+  watch(["agent"], () => {
+    if (!isOwner() || owned) return;
+    owned = true;
+    fill(section.querySelector("#owner-mesh"), quarantine(), trustPart());
+  });
+}
+
+export function show() {
+  refresh(["mesh", "trust", "quarantine"]);
+}
+
+function meshStatus() {
+  const trouble = h("p", { class: "note bad", role: "alert", hidden: true });
+  const words = h("p", { class: "lead", id: "mesh-words" });
+  const facts = h("dl", { class: "facts" });
+  const sync = button("Synchronise now", async () => {
+    await attempt(() => post("/mesh/sync"), sync);
+    refresh(["mesh"]);
+  }, { id: "mesh-sync" });
+  watch(["mesh", "agent"], () => {
+    const { mesh } = state;
+    if (!mesh) return fill(words, "Looking for the mesh…");
+    const alive = mesh.peers.filter((peer) => peer.alive).length;
+    const missing = mesh.wanted ? ` ${count(mesh.wanted, "module")} on the way.` : mesh.settled && alive ? " All that they share is here." : "";
+    words.textContent = (alive ? `Connected to ${count(alive, "other agent")}.` : "No other agent is connected. Agents in the same network find each other by themselves.") + missing;
+    trouble.hidden = !mesh.trouble;
+    if (trouble.textContent !== (mesh.trouble ?? "")) trouble.textContent = mesh.trouble ?? "";
+    sync.hidden = !isOwner();
+    const pairs = [["Network", mesh.network], ["Received", bytes(mesh.bytes_fetched)], ["Sent", bytes(mesh.bytes_sent)], ["Accepts modules", mesh.trust === "open" ? "of any teacher" : "of trusted teachers only"], ["Up for", seconds(mesh.seconds)]];
+    fill(facts, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  });
+  return h("section", { class: "stack", "aria-label": "State of the mesh" }, words, trouble, h("div", { class: "row between" }, facts, sync));
+}
+
+function agents() {
+  const grid = h("div", { class: "agents", id: "agents" });
+  const show = keyedList(grid, (one) => one.agent, (one) => agentCard(one.mine));
+  watch(["mesh", "tasks", "agent"], () => {
+    const { mesh, agent, tasks } = state;
+    if (!mesh || !agent) return;
+    const mine = { mine: true, agent: mesh.key, name: mesh.name, tasks: (tasks ?? []).map(({ id, task, own }) => ({ id, name: task, own })), coming: mesh.wanted, fetching: mesh.fetching };
+    show([mine, ...mesh.peers]);
+  });
+  return h("section", { "aria-labelledby": "agents-title" }, h("h2", { id: "agents-title" }, "Agents"), grid);
+}
+
+/* One agent with a square per task. Squares keep their element, so only new ones are shown to arrive. */
+function agentCard(mine) {
+  const head = mine ? redrawn(h("div", {}), ownHead) : redrawn(h("div", {}), peerHead, ({ name, agent, alive, tasks, same }) => JSON.stringify([name, agent, alive, tasks, same]));
+  const squares = h("div", { class: "squares", role: "img" });
+  const rest = h("p", { class: "muted" });
+  const foot = mine ? redrawn(h("div", {}), ownFoot) : redrawn(h("div", {}), peerFoot, (peer) => JSON.stringify([peerFacts(peer), peer.trusted, peer.banned]));
+  let first = true;
+  const show = keyedList(squares, (square) => square.id, (square) => ({ element: h("span", { class: `square ${square.kind}${first || square.kind === "coming" ? "" : " arrived"}`, title: square.name }) }));
+  const update = (one) => {
+    head.update(one);
+    foot.update(one);
+    const all = mine ? ownSquares(one) : peerSquares(one);
+    show(all.slice(0, SQUARES));
+    squares.setAttribute("aria-label", all.length ? count(all.length, "task") : "no tasks");
+    squares.classList.toggle("many", all.length > 60);
+    rest.textContent = all.length > SQUARES ? `and ${count(all.length - SQUARES, "more task")}` : "";
+    element.classList.toggle("away", !mine && !one.alive);
+    first = false;
+  };
+  const element = h("article", { class: mine ? "card agent-card mine" : "card agent-card" }, head.element, squares, rest, foot.element);
+  return { element, update };
+}
+
+function ownSquares({ tasks, coming }) {
+  const known = tasks.map(({ id, name, own }) => ({ id, name, kind: own ? "own" : "received" }));
+  const wanted = Array.from({ length: coming }, (_, place) => ({ id: `coming ${place}`, name: "on the way", kind: "coming" }));
+  return [...known, ...wanted];
+}
+
+function peerSquares({ tasks }) {
+  return Array.from({ length: tasks ?? 0 }, (_, place) => ({ id: String(place), name: null, kind: "theirs" }));
+}
+
+function ownHead({ name, agent, tasks }) {
+  const own = tasks.filter((task) => task.own).length;
+  return [h("h3", {}, name, h("span", { class: "badge own" }, "This agent")), h("p", { class: "key" }, shortKey(agent)), h("p", { class: "muted" }, `${count(tasks.length, "task")}: ${own} taught here, ${tasks.length - own} received`)];
+}
+
+function ownFoot({ coming, fetching }) {
+  if (!coming && !fetching.length) return null;
+  return h("p", { class: "muted" }, fetching.length ? `Fetching ${fetching.map(quoted).join(", ")}` : `${count(coming, "module")} on the way`);
+}
+
+function peerHead(peer) {
+  return [
+    h("h3", {}, peer.name || "Agent without a name", h("span", { class: peer.alive ? "badge done" : "badge" }, peer.alive ? "Connected" : "Away")),
+    h("p", { class: "key" }, shortKey(peer.agent)),
+    h("p", { class: "muted" }, peer.tasks === null ? "has not said yet what it knows" : `${count(peer.tasks, "task")}${peer.same ? ", the same as here" : ""}`),
+  ];
+}
+
+/* Seconds since the last word change all the time, so they are shown only for agents that are away. */
+function peerFacts(peer) {
+  return [
+    peer.bytes_received ? `${bytes(peer.bytes_received)} received from it` : null,
+    peer.failures ? count(peer.failures, "failed transfer") : null,
+    peer.alive || peer.heard_seconds_ago === null ? null : `last heard ${seconds(peer.heard_seconds_ago)} ago`,
+  ].filter(Boolean);
+}
+
+function peerFoot(peer) {
+  const facts = peerFacts(peer);
+  return [
+    facts.length ? h("p", { class: "muted" }, facts.join(" · ")) : null,
+    peer.trusted ? null : h("p", { class: "muted" }, "Its teacher is not trusted here."),
+    peer.banned ? h("div", { class: "row between" }, h("p", { class: "bad" }, `Banned: ${peer.banned}`), isOwner() && button("Lift ban", (event) => liftBan(peer, event.currentTarget), { "aria-label": `Lift the ban of ${peer.name || shortKey(peer.agent)}`, data: { focus: "ban" } })) : null,
+  ];
+}
+
+async function liftBan(peer, control) {
+  await attempt(() => remove(`/bans/${peer.agent}`), control);
+  refresh(["mesh"]);
+}
+
+function quarantine() {
+  const list = h("ul", { class: "plain stack" });
+  const none = h("p", { class: "muted" }, "Nothing is held back.");
+  const show = keyedList(list, (held) => held.id, () => redrawn(h("li", { class: "card row between" }), heldRow));
+  watch(["quarantine"], () => {
+    show(state.quarantine ?? []);
+    none.hidden = Boolean(state.quarantine?.length);
+  });
+  return h("section", { id: "quarantine", "aria-labelledby": "quarantine-title" }, h("h2", { id: "quarantine-title" }, "Quarantine"), h("p", { class: "muted" }, "A received module is tried before it may answer. What fails the trial, or comes from a teacher you do not trust, waits here."), none, list);
+}
+
+function heldRow(held) {
+  const names = held.classes.map((one) => one.name ?? one);
+  const shownNames = names.slice(0, 6).join(", ") + (names.length > 6 ? ` and ${names.length - 6} more` : "");
+  const release = button("Release", async () => {
+    const agreed = await confirmed({ title: `Release ${quoted(held.task)}?`, text: `It was held back: ${held.reason} Released, it may answer.`, action: "Release", danger: false });
+    if (agreed === null) return;
+    const task = await attempt(() => post(`/quarantine/${held.id}/release`), release);
+    if (task) toast(`${quoted(held.task)} may answer now.`);
+    refresh(["quarantine", "tasks"]);
+  }, { "aria-label": `Release ${held.task}`, data: { focus: "release" } });
+  const drop = button("Drop", async () => {
+    if ((await confirmed({ title: `Drop ${quoted(held.task)}?`, text: "The module is deleted here.", action: "Drop" })) === null) return;
+    await attempt(() => remove(`/quarantine/${held.id}`), drop);
+    refresh(["quarantine"]);
+  }, { "aria-label": `Drop ${held.task}`, class: "danger", data: { focus: "drop" } });
+  return [
+    h("div", { class: "grow" }, h("h3", {}, held.task), h("p", { class: "muted" }, `by ${held.teacher || "an unknown teacher"} · ${shownNames}`), h("p", {}, held.reason), held.next_step && h("p", { class: "muted" }, held.next_step), h("p", { class: "muted" }, `since ${sinceWords(held.since)}`)),
+    h("div", { class: "row" }, release, drop),
+  ];
+}
+
+function sinceWords(since) {
+  const time = new Date(typeof since === "number" ? since * 1000 : since);
+  return Number.isNaN(time.getTime()) ? String(since) : time.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+}

@@ -1,0 +1,88 @@
+// First contact: two ways to begin, and sample images to try the demo tasks on.
+
+import { get, post } from "./api.js";
+import { button, fill, h, keyedList, progressBar } from "./dom.js";
+import { attempt, toast } from "./feedback.js";
+import { isOwner, refresh, state, watch } from "./store.js";
+
+export function welcome() {
+  const teach = button("Teach something now", () => (location.hash = "#/teach"), { id: "welcome-teach", class: "main", icon: "pencil" });
+  const demo = button("Look at the demo tasks", startDemo, { id: "welcome-demo", icon: "image" });
+  const ways = h(
+    "div",
+    { class: "ways" },
+    h("div", { class: "card" }, h("h2", {}, "Teach it something"), h("p", {}, "Name two or more things, show about twenty pictures of each, and it learns in seconds. Pictures never leave this computer; only what was learned is shared, and only if you say so."), teach),
+    h("div", { class: "card" }, h("h2", {}, "Watch it first"), h("p", {}, "Some small tasks are drawn and learned while you watch. Then click a picture to ask about it. You can forget the tasks afterwards."), demo),
+  );
+  const greeting = h("section", { id: "welcome", "aria-label": "Welcome", hidden: true }, h("p", { class: "lead" }, "Hello. This agent can learn to tell pictures apart, but nobody has taught it anything yet."), isOwner() ? ways : null);
+  const learning = demoProgress();
+
+  watch(["agent"], () => {
+    const { agent } = state;
+    greeting.hidden = !agent?.first_visit;
+    demo.parentElement.hidden = agent?.demo === false;
+  });
+  return h("div", {}, greeting, learning);
+}
+
+async function startDemo(event) {
+  const begun = await attempt(async () => {
+    await post("/demo");
+    return true;
+  }, event.currentTarget);
+  if (begun) await refresh(["agent", "lessons"]);
+  document.getElementById("ask-title").focus();
+}
+
+function demoProgress() {
+  const list = h("ul", { class: "plain" });
+  const part = h("section", { class: "card", id: "demo-progress", "aria-labelledby": "demo-title", hidden: true }, h("h2", { id: "demo-title" }, "Learning the demo tasks"), list);
+  const show = keyedList(list, (lesson) => lesson.id, (lesson) => {
+    const progress = progressBar(`Learning ${lesson.task}`);
+    const update = ({ state: stage, progress: now }) => {
+      if (stage === "done") progress.update(1, 1, "learned");
+      else if (now) progress.update(now.done, now.total, now.stage);
+      else progress.update(0, 1, stage);
+    };
+    return { element: h("li", { class: "demo-lesson" }, h("b", {}, lesson.task), progress.element), update };
+  });
+  watch(["agent", "lessons"], () => {
+    part.hidden = state.agent?.demo !== "learning";
+    if (!part.hidden) show(state.lessons ?? []);
+  });
+  return part;
+}
+
+/* Test images of the demo tasks; a click asks about one. */
+export function sampleImages(askAbout) {
+  const grid = h("div", { class: "samples" });
+  const part = h("section", { id: "samples", "aria-labelledby": "samples-title", hidden: true }, h("h2", { id: "samples-title" }, "Try one of these"), h("p", { class: "muted" }, "None of these pictures was used for teaching."), grid);
+  let fetched = false;
+  watch(["agent"], async () => {
+    part.hidden = state.agent?.demo !== "ready";
+    if (part.hidden || fetched) return;
+    fetched = true;
+    try {
+      const { images } = await get("/demo/images");
+      fill(grid, images.map((image, place) => sample(image, place + 1, askAbout)));
+      part.hidden = !images.length;
+    } catch {
+      fetched = false;
+      part.hidden = true;
+    }
+  });
+  return part;
+}
+
+function sample(image, number, askAbout) {
+  const name = `Sample ${number} of ${image.task}`;
+  const ask = async () => {
+    try {
+      const blob = await (await fetch(image.url)).blob();
+      askAbout([new File([blob], `${name}.png`, { type: blob.type })]);
+    } catch {
+      toast("This picture could not be fetched.", "bad");
+    }
+  };
+  return h("button", { type: "button", class: "sample", onclick: ask, "aria-label": `Ask about sample ${number} of ${image.task}` }, h("img", { src: image.url, alt: "", loading: "lazy" }));
+}
