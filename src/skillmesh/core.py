@@ -23,7 +23,7 @@ from skillmesh.answering.answer import Answer
 from skillmesh.answering.answering import Answering, Mapper, refuse_empty
 from skillmesh.arguments import checked, path, task_images, text
 from skillmesh.backbone.backbone import Backbone, backbone_fingerprint, default_folder
-from skillmesh.common.choices import NO_ADAPTATION, Adaptation, Refining, Support, WarmStart
+from skillmesh.common.choices import NO_ADAPTATION, Adaptation, Refining, Sharing, Support, WarmStart
 from skillmesh.common.config import FILE as CONFIG_FILE
 from skillmesh.common.config import AgentConfig, MeshSettings
 from skillmesh.common.extras import ONNX, TORCH
@@ -52,7 +52,7 @@ from skillmesh.errors import (
 from skillmesh.learning.adaptation import Biases
 from skillmesh.learning.head import Head
 from skillmesh.module import Identity, Module, read_file
-from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, withdraw
+from skillmesh.module.notice import Link, MergedTask, Slot, Withdrawal, parts_of, withdraw
 from skillmesh.module.teachers import Teachers
 from skillmesh.numerics.arrays import Floats, counted
 from skillmesh.numerics.process import Progress, begin
@@ -203,6 +203,7 @@ class Core:
         adaptation: Adaptation | None = None,
         warm_start: WarmStart | None = None,
         views: float | None = None,
+        sharing: Sharing | None = None,
         progress: Progress | None = None,
     ) -> tuple[Module, Lesson]:
         """Learn a task from a folder or zip of images, or from images already opened, and store it in the bank.
@@ -222,6 +223,8 @@ class Core:
         views
             Share of the training images to learn from a view instead; or, from 1, number of views of each to add.
             `None` is a third, or none with an adaptation.
+        sharing
+            Whether other agents get the task. `None` is what the older version had, and "shared" without one.
         """
         from skillmesh.data.folder import TaskImages, open_task
         from skillmesh.learning.lesson import study
@@ -256,7 +259,7 @@ class Core:
                 views,
             )
         lesson = dataclasses.replace(lesson, costs=costs)
-        module = self._signing.keep(lesson, fields, replace=replace)
+        module = self._signing.keep(lesson, fields, replace=replace, sharing=sharing)
         checkpoint.unlink(missing_ok=True)
         return module, lesson
 
@@ -388,6 +391,29 @@ class Core:
     # 2. Share.
 
     @checked()
+    def sharing(self, task: str) -> Sharing:
+        """Return whether one of the agent's own tasks is shared with other agents."""
+        return self._signing.unshared.of(self._own(task).card.task)
+
+    @checked()
+    def choose_sharing(self, task: str, sharing: Sharing) -> Module:
+        """Share one of the agent's own tasks that was kept here, or decide to keep it; return its module."""
+        self.ledger.refuse_unchangeable()
+        module = self._own(task)
+        self._signing.share(module, sharing)
+        return module
+
+    def _own(self, task: str) -> Module:
+        module = self._signing.own(task)
+        if module is None:
+            own = [m.card.task for m in self.bank if m.card.teacher_key == self.identity.public_key]
+            raise UnknownTaskError(
+                f"this agent has taught no task {task!r}, and only its teacher decides who gets it; its own are: "
+                f"{', '.join(sorted(own)) or 'none'}"
+            )
+        return module
+
+    @checked()
     def export(self, task: str, path: str | Path) -> Path:
         """Write a task's module to a file that any agent with this backbone can import, and return its path.
 
@@ -454,6 +480,13 @@ class Core:
         """Announce that tasks of several teachers are parts of one task. From now on they answer as one."""
         from skillmesh.synergy.links import make_link
 
+        for part in (part for task in tasks for part in parts_of(self.find(task))):
+            own = part.card.teacher_key == self.identity.public_key
+            if own and self._signing.unshared.of(part.card.task) != "shared":
+                raise AgentError(
+                    f"{part.card.task!r} is not shared, and a merged task is announced to others; share it first, "
+                    "or leave it out"
+                )
         return make_link(self, tasks, name)
 
     @checked(name=text)

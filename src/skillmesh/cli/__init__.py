@@ -201,6 +201,7 @@ COMMANDS = {
     "compose": ("compose",),
     "measure": ("eval", "calibrate", "backbone", "demo"),
     "merging": ("merge",),
+    "page": ("page",),
     "mesh": ("serve", "sync", "status", "peers", "gateway", "withdraw", "remember", "config"),
     "trust": ("trust", "quarantine", "certs"),
     "repair": ("repair",),

@@ -223,6 +223,8 @@ class Node:
         for module in self.agent.bank:
             if module.card.teacher_key != self._own or module.id in self._announced:
                 continue
+            if self.agent.sharing(module.card.task) != "shared":
+                continue
             standing = self.agent.ledger.view().at(slot_of(module))
             if standing is None or standing.rank[:3] < (module.card.version, False, module.id):
                 notice = announce(module.card, module.id, self.agent.bank.file_of(module), self.agent.identity)

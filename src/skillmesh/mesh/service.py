@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,20 @@ def serve(
     agent: Core,
     settings: MeshSettings,
     learn: Sequence[Path] = (),
-    ready: Callable[[Node], None] = lambda _: None,
+    ready: Callable[[Node], AbstractContextManager[object] | None] = lambda _: None,
 ) -> None:
-    """Run a node until SIGTERM or SIGINT; meanwhile, learn the tasks in `learn` one after the other."""
+    """Run a node until SIGTERM or SIGINT; meanwhile, learn the tasks in `learn` one after the other.
+
+    What `ready` returns is entered, and left before the node ends.
+    """
     give_back_freed_memory()
     stop = threading.Event()
     lessons = Lessons(learn)
-    with _stopped_by_signals(stop), _controlled(Node(agent, settings), stop, lessons) as node:
-        ready(node)
+    with (
+        _stopped_by_signals(stop),
+        _controlled(Node(agent, settings), stop, lessons) as node,
+        ready(node) or contextlib.nullcontext(),
+    ):
         thread("learn", partial(lessons.learn_all, agent))
         handed_back = time.monotonic()
         while not stop.wait(1.0):  # a signal delivered to a zenoh thread does not end a wait

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from skillmesh.anchors import KINDS
+from skillmesh.common.choices import Sharing
 from skillmesh.common.config import AgentConfig
 from skillmesh.common.files import PARTIAL, PRIVATE, make_folder, sync_folder, write_whole
 from skillmesh.errors import (
@@ -46,6 +47,7 @@ from skillmesh.store.home import (
     save_validation,
 )
 from skillmesh.store.ledger import Ledger
+from skillmesh.store.sharing import Unshared
 
 if TYPE_CHECKING:
     from skillmesh.learning.lesson import Lesson
@@ -350,6 +352,7 @@ class Signing:
     def __init__(self, home: Path, config: AgentConfig, identity: Identity, bank: Bank, ledger: Ledger) -> None:
         self._config, self._identity, self._bank, self._ledger = config, identity, bank, ledger
         self._validation = home / VALIDATION
+        self.unshared = Unshared(home)
 
     def own(self, task: str) -> Module | None:
         """Return the module of one of the agent's own tasks, or `None` if the bank does not hold it."""
@@ -382,10 +385,17 @@ class Signing:
             )
 
     def keep(
-        self, lesson: Lesson, user_fields: dict[str, Any], *, replace: bool = False, older: Module | None = None
+        self,
+        lesson: Lesson,
+        user_fields: dict[str, Any],
+        *,
+        replace: bool = False,
+        older: Module | None = None,
+        sharing: Sharing | None = None,
     ) -> Module:
-        """Sign a lesson, put it into the bank in place of the older version, and announce it.
+        """Sign a lesson, put it into the bank in place of the older version, and announce it if it is shared.
 
+        `sharing` is by default that of the older version.
         Other commands may have learned the same task in the meantime. Their module is replaced only if the caller
         asks for it (`replace`), or if this lesson extends exactly that version (`older`).
         """
@@ -403,6 +413,10 @@ class Signing:
                     f"one another name, or learn it again with {option('replace=True', '--replace')}"
                 )
             signed, data = self.sign(lesson, user_fields)
+            if sharing is not None:
+                self.unshared.choose(
+                    task, sharing
+                )  # before it is in the bank, from where a node would announce it
             try:
                 module = self._bank.add(data, self._bank.check_module(signed))
             except BaseException:
@@ -411,8 +425,27 @@ class Signing:
             # An unusable file may become usable again, with other settings or restored from a copy.
             unusable = {damaged.path.stem for damaged in self._bank.damaged}
             remove_other_validation(self._validation, {held.id for held in self._bank} | unusable)
-            self._announce(module, data)
+            if self.unshared.of(task) == "shared":
+                self._announce(module, data)
         return module
+
+    def share(self, module: Module, sharing: Sharing) -> None:
+        """Announce one of the agent's own modules, or choose that it is not; one that was announced stays so."""
+        card = module.card
+        if sharing == "shared":
+            self.unshared.choose(card.task, sharing)
+            self._announce(module, self._bank.file_of(module))
+        elif self.announced(module):
+            raise AgentError(
+                f"{card.task!r} was shared already, and other agents may have it; to take it back, withdraw it "
+                f"with {option('agent.withdraw', '`skillmesh withdraw TASK`')}"
+            )
+        else:
+            self.unshared.choose(card.task, sharing)
+
+    def announced(self, module: Module) -> bool:
+        """Return whether a notice of some version of this own task stands in the ledger."""
+        return self._ledger.view().at(Slot(module.card.teacher_key, module.card.task)) is not None
 
     def _announce(self, module: Module, data: bytes) -> None:
         try:
