@@ -10,10 +10,10 @@ import { teachWith } from "./teach.js";
    `again` asks once more about a list of cards; `drop` takes the card away. */
 export function answerCard(file, { again, drop }) {
   const url = URL.createObjectURL(file);
-  const body = h("div", { class: "answer-body" }, h("p", { class: "waiting" }, "Looking…"));
-  const picture = h("img", { src: url, alt: file.name, decoding: "async", onerror: () => picture.replaceWith(h("p", { class: "no-picture" }, file.name)) });
-  const close = button("", () => drop(card), { icon: "close", label: `Remove ${file.name}`, class: "quiet corner" });
-  const element = h("article", { class: "answer", "aria-label": file.name, data: { state: "waiting" } }, h("div", { class: "picture" }, picture), body, close);
+  const body = h("div.answer-body", h("p.waiting", "Looking…"));
+  const picture = h("img", { src: url, alt: file.name, decoding: "async", onerror: () => picture.replaceWith(h("p.no-picture", file.name)) });
+  const close = button("", () => drop(card), { icon: "close", label: `Remove ${file.name}`, class: "corner" });
+  const element = h("article.answer", { "aria-label": file.name, data: { state: "waiting" } }, h("div.picture", picture), body, close);
   let words = "";
 
   const card = {
@@ -33,11 +33,11 @@ export function answerCard(file, { again, drop }) {
       words = error.message;
       element.dataset.state = "error";
       const retry = button("Try again", () => {
-        fill(body, h("p", { class: "waiting" }, "Looking…"));
+        fill(body, h("p.waiting", "Looking…"));
         again([card]);
       });
       const teach = error.status === 409 && isOwner() && button("Teach me", () => teachWith(file), { icon: "pencil" });
-      fill(body, h("p", { class: "label" }, "No answer"), h("p", { class: "bad" }, error.message), h("div", { class: "row" }, teach, retry));
+      fill(body, h("p.label", "No answer"), h("p.bad", error.message), h("div.row", teach, retry));
     },
   };
   return card;
@@ -66,17 +66,17 @@ export function inWords(answer) {
 export function verdict(answer) {
   switch (kindOf(answer)) {
     case "error":
-      return [h("p", { class: "label" }, "Not readable"), h("p", { class: "bad" }, answer.error)];
+      return [h("p.label", "Not readable"), h("p.bad", answer.error)];
     case "unknown":
-      return [h("p", { class: "label" }, "Unknown"), h("p", {}, "Fits no task I know."), guesses("Nearest guesses", answer.guesses)];
+      return [h("p.label", "Unknown"), h("p", "Fits no task I know."), guesses("Nearest guesses", answer.guesses)];
     case "unsure":
-      return [h("p", { class: "label" }, "Not sure"), h("p", {}, "It may be one of these, but none is likely enough."), guesses("Guesses", answer.guesses)];
+      return [h("p.label", "Not sure"), h("p", "It may be one of these, but none is likely enough."), guesses("Guesses", answer.guesses)];
     default:
       return [
-        h("p", { class: "label" }, answer.label),
-        h("p", { class: "confidence" }, bar(answer.confidence, true), h("span", {}, percent(answer.confidence)), h("span", { class: "unseen" }, " confidence")),
+        h("p.label", answer.label),
+        h("p.confidence", bar(answer.confidence, "strong"), h("span", percent(answer.confidence)), h("span.unseen", " confidence")),
         origin(answer, answer.guesses[0]),
-        guesses("Or", answer.guesses.slice(1)),
+        guesses("Alternatives", answer.guesses.slice(1), answer.task),
       ];
   }
 }
@@ -85,24 +85,23 @@ function origin(answer, guess) {
   const own = answer.own || guess?.teacher_key === state.agent?.key;
   const support = guess?.supported_by?.length;
   return h(
-    "p",
-    { class: "muted" },
-    "Task ",
-    h("b", {}, withLetters(answer.task, guess?.odd_letters)),
-    own ? ", taught here" : [", taught by ", h("b", {}, answer.teacher ?? "an unknown teacher")],
+    "p.muted", "Task ",
+    h("b", withLetters(answer.task, guess?.odd_letters)),
+    own ? ", taught here" : [", taught by ", h("b", answer.teacher ?? "an unknown teacher")],
     support ? `, supported by ${support === 1 ? "another task" : `${support} other tasks`}` : null,
   );
 }
 
-function guesses(title, list) {
+/* Names the task of each guess unless it is the one that is named already. */
+function guesses(title, list, task) {
   if (!list?.length) return null;
-  const rows = list.slice(0, 4).map((guess) => h("li", {}, h("span", { class: "guess" }, guess.label, h("span", { class: "muted" }, ` in ${withLetters(guess.task, guess.odd_letters)}`)), bar(guess.confidence), h("span", { class: "number" }, percent(guess.confidence))));
-  return h("div", { class: "guesses" }, h("h3", {}, title), h("ul", {}, rows));
+  const rows = list.slice(0, 4).map((guess) => h("li", h("span", guess.label, guess.task !== task && h("span.muted", ` in ${withLetters(guess.task, guess.odd_letters)}`)), h("span.number", percent(guess.confidence)), bar(guess.confidence)));
+  return h("div.guesses", h("h3", title), h("ul", rows));
 }
 
 function actions(answer, file) {
   if (!isOwner() || answer.error) return null;
-  const row = h("div", { class: "row" });
+  const row = h("div.row");
   const teach = button("Teach me", () => teachWith(file), { icon: "pencil", class: answer.unknown ? "main" : "" });
   if (answer.unknown || !answer.own || !answer.task_id) {
     fill(row, teach);
@@ -110,7 +109,7 @@ function actions(answer, file) {
   }
   const open = button(answer.unsure ? "It is …" : "No, this is …", () => {
     const form = correctionForm(answer, file, (message) => {
-      fill(row, message ? h("p", { class: "good" }, message) : open);
+      fill(row, message ? h("p.good", message) : open);
       if (!message) open.focus();
     });
     fill(row, form);

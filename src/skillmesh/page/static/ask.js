@@ -1,15 +1,14 @@
 // The view "Ask": pictures in, answers out.
 
 import { answerCard } from "./answer.js";
-import { ask } from "./api.js";
+import { ask, post } from "./api.js";
 import { accepted, batches, dropTarget, imagesOf } from "./files.js";
-import { button, chooser, fill, h, icon, keyedList, progressBar, redrawn } from "./dom.js";
+import { button, chooser, fill, h, icon, keyedList, part, progressBar, redrawn } from "./dom.js";
 import { announce, attempt, toast } from "./feedback.js";
-import { count, percent, quoted } from "./format.js";
+import { count, percent, quoted, waiting } from "./format.js";
 import { cameraPanel } from "./live.js";
 import { hasCamera } from "./camera.js";
-import { post } from "./api.js";
-import { isOwner, putLesson, state, watch } from "./store.js";
+import { lessonOf, putLesson, state, watch } from "./store.js";
 import { sampleImages, welcome } from "./welcome.js";
 
 const AT_ONCE = 8; // answers appear in groups of this size
@@ -19,20 +18,20 @@ let cards = [];
 let camera;
 
 export function build(section) {
-  const lead = h("p", { class: "lead" });
-  answers = h("div", { class: "answers", id: "answers" });
-  const clear = button("Clear answers", clearAnswers, { id: "clear-answers", class: "quiet" });
-  const answersPart = h("section", { id: "answers-part", "aria-labelledby": "answers-title", hidden: true }, h("div", { class: "row between" }, h("h2", { id: "answers-title" }, "Answers"), clear), answers);
+  const lead = h("p.lead");
+  answers = h("div#answers.cards");
+  const answersPart = part("answers-part", "Answers", button("Clear answers", clearAnswers, { id: "clear-answers", class: "quiet" }), answers);
+  answersPart.hidden = true;
   camera = cameraPanel(askAbout);
   const drop = dropZone();
-  fill(section, h("h1", { id: "ask-title", tabindex: "-1" }, "What is in this picture?"), lead, welcome(), drop, camera.element, corrections(), answersPart, sampleImages(askAbout));
+  fill(section, h("h1#ask-title", { tabindex: "-1" }, "What is in this picture?"), lead, welcome(), drop, camera.element, corrections(), answersPart, sampleImages(askAbout));
   dropTarget(section, (items) => askDropped(items));
   watch(["agent", "tasks"], () => {
     const known = state.tasks?.length ?? 0;
     const first = Boolean(state.agent?.first_visit);
     drop.hidden = first;
     lead.hidden = first;
-    lead.textContent = known ? `This agent knows ${count(known, "task")} and says so if a picture fits none of them.` : isOwner() ? "This agent knows no task yet. Teach one, or receive one from the mesh." : "This agent knows no task yet.";
+    lead.textContent = known ? `This agent knows ${count(known, "task")} and says so if a picture fits none of them.` : "This agent knows no task yet.";
   });
 }
 
@@ -47,7 +46,7 @@ function dropZone() {
   const photo = hasCamera()
     ? button("Use the camera", () => camera.open(), { id: "ask-camera", icon: "camera" })
     : chooser("Take a photo", askAbout, { id: "ask-photo", icon: "camera", accept: "image/*", capture: "environment" });
-  return h("div", { class: "drop", id: "ask-drop" }, h("div", { class: "drop-art" }, icon("image")), h("p", { class: "drop-title" }, "Drop pictures here"), h("p", { class: "muted" }, "or paste one with Ctrl-V"), h("div", { class: "row center" }, files, photo));
+  return h("div#ask-drop.drop", icon("image"), h("div", h("p.drop-title", "Drop pictures here"), h("p.muted", "or paste one with Ctrl-V")), h("div.row.center", files, photo));
 }
 
 function askDropped(items) {
@@ -99,9 +98,9 @@ function clearAnswers() {
 /* Corrections wait in lessons that extend a task; here they can be learned without leaving the view. */
 function corrections() {
   const started = new Set();
-  const list = h("div", { class: "stack" });
-  const part = h("section", { id: "corrections", "aria-label": "Corrections", hidden: true }, list);
-  const show = keyedList(list, (lesson) => lesson.id, (lesson) => correctionsRow(lesson.id, started));
+  const list = h("div.stack");
+  const part = h("section#corrections", { "aria-label": "Corrections", hidden: true }, list);
+  const show = keyedList(list, ({ id }) => id, ({ id }) => correctionsRow(id, started));
   watch(["lessons"], () => {
     const rows = (state.lessons ?? []).filter((lesson) => lesson.extends && lesson.images > 0 && (lesson.state !== "done" || started.has(lesson.id)));
     show(rows);
@@ -113,27 +112,27 @@ function corrections() {
 function correctionsRow(id, started) {
   const progress = progressBar("Learning");
   const extend = async (event) => {
-    const lesson = state.lessons.find((one) => one.id === id);
-    const task = state.tasks?.find((one) => one.own && one.task === lesson.task);
+    const { task, sharing } = lessonOf(id);
+    const own = state.tasks?.find((one) => one.own && one.task === task);
     started.add(id);
-    const next = await attempt(() => post(`/lessons/${id}/start`, { sharing: lesson.sharing ?? task?.sharing ?? "later", tags: task?.tags ?? [], licence: task?.licence, note: task?.note }), event.currentTarget);
+    const next = await attempt(() => post(`/lessons/${id}/start`, { sharing: own?.sharing ?? sharing, tags: own?.tags ?? [], licence: own?.licence, note: own?.note }), event.currentTarget);
     if (next) putLesson(next);
   };
   const row = redrawn(
-    h("div", { class: "note row between", data: { lesson: id } }),
+    h("div.note.row.between"),
     (lesson) => {
       const name = quoted(lesson.task);
-      const open = h("a", { href: `#/teach/${id}`, data: { focus: "open" } }, "Open in Teach");
-      if (lesson.state === "done") return [h("p", {}, `${name} is extended: ${percent(lesson.report?.accuracy)} of its validation images are answered correctly.`), open];
-      if (lesson.state === "waiting" || lesson.state === "learning") return [h("p", {}, `Learning ${name} anew.`), progress.element];
-      const trouble = lesson.state === "draft" ? null : h("p", { class: "bad" }, lesson.error ?? `The last attempt was ${lesson.state}.`);
-      return [h("div", {}, h("p", {}, `${count(lesson.images, "correction")} ${lesson.images === 1 ? "waits" : "wait"} for ${name}.`), trouble), h("div", { class: "row" }, open, button("Extend the task now", extend, { class: "main", data: { focus: "extend" } }))];
+      const open = h("a", { href: `#/teach/${id}` }, "Open in Teach");
+      if (lesson.state === "done") return [h("p", `${name} is extended: ${percent(lesson.report?.accuracy)} of its validation images are answered correctly.`), open];
+      if (lesson.state === "waiting" || lesson.state === "learning") return [h("p", `Learning ${name} anew.`), progress.element];
+      const trouble = lesson.state === "draft" ? null : h("p.bad", lesson.error ?? `The last attempt was ${lesson.state}.`);
+      return [h("div", h("p", `${waiting(lesson.images, "correction")} for ${name}.`), trouble), h("div.row", open, button("Extend the task now", extend, { class: "main" }))];
     },
-    ({ task, state: stage, images, error, report }) => JSON.stringify([task, stage, images, error, report?.accuracy]),
+    ({ progress: _, ...rest }) => JSON.stringify(rest),
   );
   const update = (lesson) => {
     row.update(lesson);
-    if (lesson.progress) progress.update(lesson.progress.done, lesson.progress.total, lesson.progress.stage);
+    progress.update(lesson.progress);
   };
   return { element: row.element, update };
 }

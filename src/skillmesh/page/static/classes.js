@@ -2,7 +2,7 @@
 
 import { get, patch, remove } from "./api.js";
 import { button, chooser, fill, h } from "./dom.js";
-import { announce, attempt, confirmed, toast } from "./feedback.js";
+import { announce, attempt, confirmThen, toast } from "./feedback.js";
 import { accepted, dropTarget, filesOfInput, imagesOf } from "./files.js";
 import { count, quoted } from "./format.js";
 import { putLesson } from "./store.js";
@@ -16,8 +16,8 @@ const FIRST_THUMBS = 12;
 export function classCard(lessonId, { name, known }, { uploads, camera }) {
   const path = `/lessons/${lessonId}`;
   const query = `class=${encodeURIComponent(name)}`;
-  const number = h("span", { class: "count" });
-  const thumbs = h("ul", { class: "thumbs", "aria-label": `Pictures of ${name}` });
+  const number = h("span.count");
+  const thumbs = h("ul.thumbs", { "aria-label": `Pictures of ${name}` });
   const more = button("", () => {
     all = true;
     drawThumbs();
@@ -25,13 +25,13 @@ export function classCard(lessonId, { name, known }, { uploads, camera }) {
   const put = button("Put it here", () => uploads.addImages(takeWaiting(), name), { class: "main", "aria-label": `Put the waiting pictures into ${name}`, hidden: true });
   const record = recordButton(name, camera, (files) => uploads.addImages(files, name));
   const element = h(
-    "article",
-    { class: "class", "aria-label": `Class ${name}`, data: { class: name } },
-    h("div", { class: "row between top-aligned" }, h("h3", {}, name), h("div", { class: "row tight" }, button("", rename, { icon: "pencil", label: `Rename ${name}`, class: "quiet" }), button("", removeIt, { icon: "trash", label: `Remove ${name}`, class: "quiet" }))),
-    h("p", { class: "muted" }, number, known ? " · already known" : ""),
+    "article.class.card",
+    { "aria-label": `Class ${name}`, data: { class: name } },
+    h("div.row.between.head", h("h2", name), h("div", button("", rename, { icon: "pencil", label: `Rename ${name}`, class: "quiet" }), button("", removeIt, { icon: "trash", label: `Remove ${name}`, class: "quiet" }))),
+    h("p.muted", number, known ? " · already known" : ""),
     thumbs,
     more,
-    h("div", { class: "row" }, put, record, chooser("Images", add, { icon: "image", label: `Add images to ${name}`, multiple: true, accept: accepted() }), chooser("Folder", add, { icon: "folder", label: `Add a folder of images to ${name}`, webkitdirectory: true, multiple: true })),
+    h("div.row", put, record, chooser("Images", add, { icon: "image", label: `Add images to ${name}`, multiple: true, accept: accepted() }), chooser("Folder", add, { icon: "folder", label: `Add a folder of images to ${name}`, webkitdirectory: true, multiple: true })),
   );
   dropTarget(element, (items) => addItems(items));
   const unwatch = watchWaiting((waiting) => (put.hidden = !waiting));
@@ -50,19 +50,17 @@ export function classCard(lessonId, { name, known }, { uploads, camera }) {
     if (found.length) uploads.addImages(found, name);
   }
 
-  async function rename() {
-    const next = await confirmed({ title: `Rename ${quoted(name)}`, action: "Rename", danger: false, input: { label: "New name", value: name } });
-    if (!next || next === name) return;
-    const lesson = await attempt(() => patch(`${path}/classes`, { name, new_name: next }));
-    if (lesson) putLesson(lesson);
+  function rename() {
+    const question = { title: `Rename ${quoted(name)}`, action: "Rename", danger: false, input: { label: "New name", value: name } };
+    confirmThen(question, async (next) => next && next !== name && putLesson(await patch(`${path}/classes`, { name, new_name: next })));
   }
 
-  async function removeIt() {
-    if (shownCount && (await confirmed({ title: `Remove ${quoted(name)}?`, text: `Its ${count(shownCount, "picture")} ${shownCount === 1 ? "is" : "are"} removed from the lesson.`, action: "Remove" })) === null) return;
-    const lesson = await attempt(() => remove(`${path}/classes?${query}`));
-    if (!lesson) return;
-    putLesson(lesson);
-    document.getElementById("class-name").focus();
+  function removeIt() {
+    const text = `Its ${count(shownCount, "picture")} leave the lesson too.`;
+    confirmThen({ title: `Remove ${quoted(name)}?`, text: shownCount && text, action: "Remove" }, async () => {
+      putLesson(await remove(`${path}/classes?${query}`));
+      document.getElementById("class-name").focus();
+    });
   }
 
   async function removeImage(image, place) {
@@ -78,7 +76,7 @@ export function classCard(lessonId, { name, known }, { uploads, camera }) {
 
   function drawThumbs() {
     const shown = all ? images : images.slice(0, FIRST_THUMBS);
-    fill(thumbs, shown.map((image, place) => h("li", {}, h("img", { src: image.url, alt: image.name, class: "thumb", loading: "lazy" }), button("", () => removeImage(image, place), { icon: "close", label: `Remove ${image.name}`, class: "thumb-remove" }))));
+    fill(thumbs, shown.map((image, place) => h("li", h("img", { src: image.url, alt: image.name, class: "thumb", loading: "lazy" }), button("", () => removeImage(image, place), { icon: "close", label: `Remove ${image.name}`, class: "thumb-remove" }))));
     more.hidden = shown.length === images.length;
     more.textContent = `Show all ${images.length}`;
   }

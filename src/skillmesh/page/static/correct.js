@@ -1,9 +1,9 @@
 // The form behind "No, this is …": keeps a picture as material for extending the task that answered.
 
 import { imagesForm, post, upload } from "./api.js";
-import { button, field, h, newId } from "./dom.js";
+import { button, field, h, textInput } from "./dom.js";
 import { announce, attempt } from "./feedback.js";
-import { count, quoted } from "./format.js";
+import { quoted, waiting } from "./format.js";
 import { putLesson, taskOf } from "./store.js";
 
 const NEW = "\u0000new"; // no class can have this name
@@ -14,8 +14,8 @@ export function correctionForm(answer, file, done) {
   const taskName = task?.task ?? answer.task ?? answer.guesses[0].task;
   const names = (task?.classes ?? answer.guesses.filter((guess) => guess.task === taskName).map((guess) => ({ name: guess.label }))).map(({ name }) => name);
   const choices = names.filter((name) => name !== answer.label);
-  const select = h("select", { id: newId("right-class") }, choices.map((name) => h("option", { value: name }, name)), h("option", { value: NEW }, "Another class…"));
-  const name = h("input", { type: "text", id: newId("new-class"), maxlength: 200, autocomplete: "off" });
+  const select = h("select", choices.map((name) => h("option", { value: name }, name)), h("option", { value: NEW }, "Another class…"));
+  const name = textInput("new-class");
   const nameField = field("Name of the new class", name);
   const follow = () => {
     nameField.hidden = select.value !== NEW;
@@ -26,7 +26,7 @@ export function correctionForm(answer, file, done) {
     if (!nameField.hidden) name.focus();
   });
   follow();
-  const keep = h("button", { type: "submit", class: "main" }, "Keep as lesson");
+  const keep = h("button.main", "Keep as lesson");
 
   const submit = async (event) => {
     event.preventDefault();
@@ -34,11 +34,11 @@ export function correctionForm(answer, file, done) {
     if (!className) return name.focus();
     const lesson = await attempt(() => keepCorrection(taskName, className, file), keep);
     if (!lesson) return;
-    const message = `Kept as ${quoted(className)}. ${count(lesson.images, "correction")} ${lesson.images === 1 ? "waits" : "wait"} for ${quoted(taskName)}.`;
+    const message = `Kept as ${quoted(className)}. ${waiting(lesson.images, "correction")} for ${quoted(taskName)}.`;
     announce(message);
     done(message);
   };
-  return h("form", { class: "correction", onsubmit: submit }, field(answer.unsure ? "It is" : "No, this is", select), nameField, h("div", { class: "row" }, keep, button("Cancel", () => done(null), { class: "quiet" })));
+  return h("form.correction", { onsubmit: submit }, field(answer.unsure ? "It is" : "No, this is", select), nameField, h("div.row", keep, button("Cancel", () => done(null), { class: "quiet" })));
 }
 
 async function keepCorrection(taskName, className, file) {

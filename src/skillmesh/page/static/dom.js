@@ -18,10 +18,14 @@ const PATHS = {
   warning: "M12 4 2.8 20h18.4zM12 10v4.5M12 17.3h.01",
 };
 
-/* h("button", {class: "main", onclick: f}, "Start") returns the element; children are nodes, strings or lists, and empty
-   ones are left out. */
-export function h(tag, props = {}, ...children) {
+/* h("p#id.muted", {title: "x"}, child) returns the element. Properties may be left out; children are nodes, strings or
+   lists, and empty ones are skipped. */
+export function h(selector, ...children) {
+  const [, tag, id, classes] = /^(\w+)(?:#([\w-]+))?(?:\.(.+))?$/.exec(selector);
   const element = document.createElement(tag);
+  if (id) element.id = id;
+  if (classes) element.className = classes.replaceAll(".", " ");
+  const props = children[0]?.constructor === Object ? children.shift() : {};
   for (const [name, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -29,7 +33,7 @@ export function h(tag, props = {}, ...children) {
     else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  fill(element, ...children);
+  fill(element, children);
   return element;
 }
 
@@ -50,7 +54,7 @@ export function icon(name) {
 
 /* A button of type "button"; `props.icon` puts an icon before the text, `props.label` names one that shows only an icon. */
 export function button(text, onclick, { icon: name, label, ...props } = {}) {
-  return h("button", { type: "button", onclick, "aria-label": label, title: text ? null : label, ...props }, name && icon(name), text && h("span", {}, text));
+  return h("button", { type: "button", onclick, "aria-label": label, title: text ? null : label, ...props }, name && icon(name), text && h("span", text));
 }
 
 /* A file input that looks like a button. The input itself takes the focus, so keyboard and screen reader meet a real control. */
@@ -62,7 +66,7 @@ export function chooser(text, onfiles, { id, icon: name, main, label, ...props }
     input.value = "";
     if (files.length) onfiles(files);
   });
-  return h("label", { class: main ? "button main" : "button" }, input, name && icon(name), h("span", {}, text));
+  return h("label", { class: main ? "button main" : "button" }, input, name && icon(name), h("span", text));
 }
 
 /* Shows a list as children of `container`. An item's element stays while its key does, so focus and typed text survive.
@@ -86,18 +90,29 @@ export function keyedList(container, key, build) {
   };
 }
 
-/* A row for keyedList that is drawn anew when its item differs; focus returns to the control with the same data-focus. */
+/* A row for keyedList that is drawn anew when its item differs; focus returns to the control of the same name. */
 export function redrawn(element, draw, same = JSON.stringify) {
   let drawn;
   const update = (item) => {
     const now = same(item);
     if (now === drawn) return;
     drawn = now;
-    const focused = element.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    const focused = element.contains(document.activeElement) && nameOf(document.activeElement);
     fill(element, draw(item));
-    if (focused) [...element.querySelectorAll("[data-focus]")].find((other) => other.dataset.focus === focused)?.focus();
+    if (focused) [...element.querySelectorAll("a, button, input, select")].find((other) => nameOf(other) === focused)?.focus();
   };
   return { element, update };
+}
+
+const nameOf = (control) => control.getAttribute("aria-label") ?? control.textContent;
+
+/* Rows of a list that are drawn anew when their items differ. */
+export const redrawnList = (container, key, row, draw, same) => keyedList(container, key, () => redrawn(h(row), draw, same));
+
+/* A part of a view under its own heading. */
+export function part(selector, title, ...children) {
+  const id = `${selector.split(".")[0]}-title`;
+  return h(`section#${selector}.part`, { "aria-labelledby": id }, h(`h2#${id}`, title), children);
 }
 
 let used = 0;
@@ -109,27 +124,28 @@ export function newId(stem) {
 }
 
 export function field(label, input, hint) {
-  const id = input.id || newId("field");
-  input.id = id;
-  if (hint) input.setAttribute("aria-describedby", `${id}-hint`);
-  return h("div", { class: "field" }, h("label", { for: id }, label), input, hint && h("p", { class: "hint", id: `${id}-hint` }, hint));
+  input.id ||= newId("field");
+  if (hint) input.setAttribute("aria-describedby", `${input.id}-hint`);
+  return h("div.field", h("label", { for: input.id }, label), input, hint && h(`p#${input.id}-hint.hint`, hint));
 }
+
+export const textInput = (id, props) => h(`input#${id}`, { type: "text", maxlength: 200, autocomplete: "off", ...props });
 
 /* A horizontal bar for a share between 0 and 1; the number beside it is what a screen reader reads. */
-export function bar(share, strong = false) {
+export function bar(share, kind = "") {
   const inner = h("span");
-  inner.style.width = `${Math.max(0, Math.min(1, share ?? 0)) * 100}%`;
-  return h("span", { class: strong ? "bar strong" : "bar", "aria-hidden": "true" }, inner);
+  inner.style.width = `${100 * (share ?? 0)}%`;
+  return h("span", { class: `bar ${kind}`, "aria-hidden": "true" }, inner);
 }
 
+/* update() takes {done, total, stage}, or null while that is not known, and other words than the stage. */
 export function progressBar(label) {
   const progress = h("progress", { max: 1, "aria-label": label });
-  const text = h("span", { class: "muted" });
-  const element = h("div", { class: "progress" }, progress, text);
-  const update = (done, total, words) => {
-    if (total > 0) progress.value = done / total;
+  const text = h("span.muted");
+  const update = (now, words = now?.stage ?? "") => {
+    if (now?.total) progress.value = now.done / now.total;
     else progress.removeAttribute("value");
     text.textContent = words;
   };
-  return { element, update };
+  return { element: h("div.progress", progress, text), update };
 }

@@ -1,6 +1,6 @@
 // Tells the person what happened: messages, announcements for screen readers, and questions before something is lost.
 
-import { button, field, fill, h } from "./dom.js";
+import { button, field, fill, h, textInput } from "./dom.js";
 
 const SHOWN_FOR = 7000;
 
@@ -12,7 +12,7 @@ export function announce(text, urgent = false) {
 }
 
 export function toast(text, kind = "good") {
-  const box = h("div", { class: `toast ${kind}` }, h("p", {}, text), button("", () => box.remove(), { icon: "close", label: "Close message", class: "quiet" }));
+  const box = h("div", { class: `toast ${kind}` }, h("p", text), button("", () => box.remove(), { icon: "close", label: "Close message", class: "quiet" }));
   document.getElementById("toasts").append(box);
   announce(text, kind === "bad");
   setTimeout(() => box.remove(), kind === "bad" ? SHOWN_FOR * 2 : SHOWN_FOR);
@@ -34,9 +34,9 @@ export async function attempt(action, control) {
 
 /* Asks in a dialog. Resolves to null if the person says no, else to the text of the field ("" without one). */
 export function confirmed({ title, text, action, danger = true, input }) {
-  const heading = h("h2", { id: "dialog-title" }, title);
+  const heading = h("h2#dialog-title", title);
   const box = h("dialog", { "aria-labelledby": "dialog-title" });
-  const entry = input && h("input", { type: "text", id: "dialog-input", value: input.value ?? "", maxlength: 500 });
+  const entry = input && textInput("dialog-input", { value: input.value });
   return new Promise((resolve) => {
     let answer = null;
     const agree = () => {
@@ -49,9 +49,9 @@ export function confirmed({ title, text, action, danger = true, input }) {
         "form",
         { onsubmit: (event) => (event.preventDefault(), agree()) },
         heading,
-        text && h("p", {}, text),
+        text && h("p", text),
         entry && field(input.label, entry),
-        h("div", { class: "row end" }, button("Cancel", () => box.close()), h("button", { type: "submit", class: danger ? "danger solid" : "main" }, action)),
+        h("div.row.end", button("Cancel", () => box.close()), h("button", { type: "submit", class: danger ? "solid" : "main" }, action)),
       ),
     );
     box.addEventListener("close", () => {
@@ -62,4 +62,10 @@ export function confirmed({ title, text, action, danger = true, input }) {
     box.showModal();
     if (!entry) box.querySelector("button").focus();
   });
+}
+
+/* Asks first; then acts with the text of the dialog's field. */
+export async function confirmThen(question, action, control) {
+  const text = await confirmed(question);
+  return text === null ? null : attempt(() => action(text), control);
 }

@@ -2,6 +2,7 @@
 
 import { state } from "./store.js";
 
+const LEARNED = /^(train|training|val|valid|validation)$/i;
 const SPLITS = /^(train|training|val|valid|validation|test|testing)$/i;
 const COMMON = [".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"];
 
@@ -65,22 +66,19 @@ export function imagesOf(items) {
   return items.map(({ file }) => file).filter(isImage);
 }
 
-/* Sorts a folder into classes: class/…, or train|val|test/class/…, with or without one folder around it.
-   Returns null where nothing lies in folders of classes. */
+/* Sorts a folder into classes: class/…, or train|val|test/class/…, with or without one folder around it. Test images are
+   left out, as the agent does with a zip. Returns {name, classes: {class: files}}, or null if there are no such folders. */
 export function asTask(items) {
   let rows = items.filter(({ file }) => isImage(file)).map(({ path, file }) => ({ parts: path.split("/"), file }));
-  if (!rows.length) return null;
-  let name = "";
-  const first = rows[0].parts[0];
-  if (rows.every(({ parts }) => parts.length > 2 && parts[0] === first) && !SPLITS.test(first)) {
-    name = first;
-    rows = rows.map(({ parts, file }) => ({ parts: parts.slice(1), file }));
-  }
-  const hasSplits = rows.some(({ parts }) => parts.length > 2 && /^train/i.test(parts[0]));
-  rows = rows.filter(({ parts }) => parts.length > (hasSplits ? 2 : 1));
-  if (!rows.length) return null;
-  const classes = [...new Set(rows.map(({ parts }) => parts[hasSplits ? 1 : 0]))];
-  return { name, hasSplits, classes, images: rows.map(({ parts, file }) => ({ file, path: parts.join("/"), className: parts[hasSplits ? 1 : 0] })) };
+  const inside = ({ parts, file }) => ({ parts: parts.slice(1), file });
+  const outer = rows[0]?.parts[0];
+  const wrapped = rows.every(({ parts }) => parts.length > 2 && parts[0] === outer) && !SPLITS.test(outer);
+  if (wrapped) rows = rows.map(inside);
+  if (rows.some(({ parts }) => parts.length > 2 && /^train/i.test(parts[0]))) rows = rows.filter(({ parts }) => LEARNED.test(parts[0])).map(inside);
+  rows = rows.filter(({ parts }) => parts.length > 1);
+  const classes = Object.groupBy(rows, ({ parts }) => parts[0]);
+  for (const name of Object.keys(classes)) classes[name] = classes[name].map(({ file }) => file);
+  return rows.length ? { name: wrapped ? outer : "", classes } : null;
 }
 
 /* Cuts a list into pieces of at most `most` files and `mostBytes` bytes. */

@@ -43,3 +43,12 @@ export function quoted(name) {
 export function withLetters(name, letters) {
   return letters?.length ? `${name} (unusual letters: ${letters.join(", ")})` : name;
 }
+
+export function waiting(number, one) {
+  return `${count(number, one)} ${number === 1 ? "waits" : "wait"}`;
+}
+
+/* A message of the agent as a sentence; a first word that is a file's name stays as it is. */
+export function sentence(text) {
+  return text?.replace(/^[a-z]+(?= )/, (word) => word[0].toUpperCase() + word.slice(1));
+}

@@ -14,12 +14,12 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 export function cameraPanel(askAbout) {
   const video = h("video", { "aria-label": "Camera picture" });
   const camera = new Camera(video);
-  const words = h("div", { class: "live-answer", id: "live-answer", hidden: true });
+  const words = h("div#live-answer.live-answer", { hidden: true });
   const shoot = button("Take a picture", takePicture, { id: "camera-shoot", icon: "camera", class: "main" });
   const live = button("Live", () => (running ? stop() : run()), { id: "camera-live", icon: "record", "aria-pressed": "false" });
   const swap = button("Other camera", () => attempt(() => camera.switchSide(), swap), { id: "camera-swap", icon: "swap", hidden: true });
   const close = button("Close camera", () => camera.close(), { id: "camera-close", class: "quiet" });
-  const element = h("section", { class: "camera", id: "camera", "aria-label": "Camera", hidden: true }, h("div", { class: "viewfinder" }, video, words), h("div", { class: "row center" }, shoot, live, swap, close));
+  const element = h("section#camera.camera", { "aria-label": "Camera", hidden: true }, h("div.viewfinder", video, words), h("div.row.center", shoot, live, swap, close));
   let running = null; // the AbortController of the live mode
 
   camera.onclose = () => {
@@ -56,7 +56,7 @@ export function cameraPanel(askAbout) {
     running = control;
     live.setAttribute("aria-pressed", "true");
     words.hidden = false;
-    fill(words, h("p", {}, "Looking…"));
+    fill(words, h("p", "Looking…"));
     const speak = speaker();
     while (!control.signal.aborted) {
       const begun = performance.now();
@@ -70,7 +70,7 @@ export function cameraPanel(askAbout) {
         }
       } catch (error) {
         if (control.signal.aborted) return;
-        fill(words, h("p", { class: "bad" }, error.message));
+        fill(words, h("p.bad", error.message));
         if (!error.passing) return stopKeepingWords();
         await pause(1000);
       }

@@ -51,10 +51,10 @@ function showSignedOut() {
   fill(
     main,
     h(
-      "section",
-      { class: "narrow", "aria-labelledby": "signed-out" },
-      h("h1", { id: "signed-out", tabindex: "-1" }, "Open the address that skillmesh printed"),
-      h("p", {}, "This browser may not use the agent yet. The terminal in which ", h("code", {}, "skillmesh page"), " runs shows an address that ends in ", h("code", {}, "?token=…"), ". Open it once in this browser."),
+      "section.narrow",
+      { "aria-labelledby": "signed-out" },
+      h("h1#signed-out", { tabindex: "-1" }, "Open the address that skillmesh printed"),
+      h("p", "This browser may not use the agent yet. The terminal in which ", h("code", "skillmesh page"), " runs shows an address that ends in ", h("code", "?token=…"), ". Open it once in this browser."),
     ),
   );
   document.getElementById("nav").hidden = true;
@@ -65,7 +65,7 @@ function showSignedOut() {
 function showAgent() {
   const { agent } = state;
   if (!agent) return;
-  fill(document.getElementById("agent"), h("span", { class: "agent-name" }, agent.name), !isOwner() && h("span", { class: "badge" }, "guest"));
+  fill(document.getElementById("agent"), h("span.agent-name", agent.name), !isOwner() && h("span.badge", "guest"));
   document.querySelector('#nav a[data-view="teach"]').hidden = !isOwner();
 }
 

@@ -1,16 +1,16 @@
 // The view "Mesh": the agents, how knowledge spreads between them, and what is held back.
 
 import { post, remove } from "./api.js";
-import { button, fill, h, keyedList, redrawn } from "./dom.js";
-import { attempt, confirmed, toast } from "./feedback.js";
-import { bytes, count, quoted, seconds, shortKey } from "./format.js";
+import { button, fill, h, keyedList, part, redrawn, redrawnList } from "./dom.js";
+import { attempt, confirmThen, toast } from "./feedback.js";
+import { bytes, count, quoted, seconds, sentence, shortKey } from "./format.js";
 import { isOwner, refresh, state, watch } from "./store.js";
 import { trustPart } from "./trust.js";
 
 const SQUARES = 240; // drawn per agent; above that, a number says the rest
 
 export function build(section) {
-  fill(section, h("h1", { id: "mesh-title", tabindex: "-1" }, "Mesh"), meshStatus(), agents(), h("div", { id: "owner-mesh" }));
+  fill(section, h("h1#mesh-title", { tabindex: "-1" }, "Mesh"), meshStatus(), agents(), h("div#owner-mesh"));
   let owned = false;
   watch(["agent"], () => {
     if (!isOwner() || owned) return;
@@ -24,9 +24,9 @@ export function show() {
 }
 
 function meshStatus() {
-  const trouble = h("p", { class: "note bad", role: "alert", hidden: true });
-  const words = h("p", { class: "lead", id: "mesh-words" });
-  const facts = h("dl", { class: "facts" });
+  const trouble = h("p.note.bad", { role: "alert", hidden: true });
+  const words = h("p#mesh-words.lead");
+  const facts = h("dl.facts");
   const sync = button("Synchronise now", async () => {
     await attempt(() => post("/mesh/sync"), sync);
     refresh(["mesh"]);
@@ -41,13 +41,13 @@ function meshStatus() {
     if (trouble.textContent !== (mesh.trouble ?? "")) trouble.textContent = mesh.trouble ?? "";
     sync.hidden = !isOwner();
     const pairs = [["Network", mesh.network], ["Received", bytes(mesh.bytes_fetched)], ["Sent", bytes(mesh.bytes_sent)], ["Accepts modules", mesh.trust === "open" ? "of any teacher" : "of trusted teachers only"], ["Up for", seconds(mesh.seconds)]];
-    fill(facts, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    fill(facts, pairs.map(([name, value]) => h("div", h("dt", name), h("dd", value))));
   });
-  return h("section", { class: "stack", "aria-label": "State of the mesh" }, words, trouble, h("div", { class: "row between" }, facts, sync));
+  return h("section.stack", { "aria-label": "State of the mesh" }, words, trouble, h("div.row.between", facts, sync));
 }
 
 function agents() {
-  const grid = h("div", { class: "agents", id: "agents" });
+  const grid = h("div#agents.cards");
   const show = keyedList(grid, (one) => one.agent, (one) => agentCard(one.mine));
   watch(["mesh", "tasks", "agent"], () => {
     const { mesh, agent, tasks } = state;
@@ -55,15 +55,15 @@ function agents() {
     const mine = { mine: true, agent: mesh.key, name: mesh.name, tasks: (tasks ?? []).map(({ id, task, own }) => ({ id, name: task, own })), coming: mesh.wanted, fetching: mesh.fetching };
     show([mine, ...mesh.peers]);
   });
-  return h("section", { "aria-labelledby": "agents-title" }, h("h2", { id: "agents-title" }, "Agents"), grid);
+  return part("agents-part", "Agents", grid);
 }
 
 /* One agent with a square per task. Squares keep their element, so only new ones are shown to arrive. */
 function agentCard(mine) {
-  const head = mine ? redrawn(h("div", {}), ownHead) : redrawn(h("div", {}), peerHead, ({ name, agent, alive, tasks, same }) => JSON.stringify([name, agent, alive, tasks, same]));
-  const squares = h("div", { class: "squares", role: "img" });
-  const rest = h("p", { class: "muted" });
-  const foot = mine ? redrawn(h("div", {}), ownFoot) : redrawn(h("div", {}), peerFoot, (peer) => JSON.stringify([peerFacts(peer), peer.trusted, peer.banned]));
+  const head = mine ? redrawn(h("div"), ownHead) : redrawn(h("div"), peerHead, ({ name, agent, alive, tasks, same }) => JSON.stringify([name, agent, alive, tasks, same]));
+  const squares = h("div.squares", { role: "img" });
+  const rest = h("p.muted");
+  const foot = mine ? redrawn(h("div"), ownFoot) : redrawn(h("div"), peerFoot, (peer) => JSON.stringify([peerFacts(peer), peer.trusted, peer.banned]));
   let first = true;
   const show = keyedList(squares, (square) => square.id, (square) => ({ element: h("span", { class: `square ${square.kind}${first || square.kind === "coming" ? "" : " arrived"}`, title: square.name }) }));
   const update = (one) => {
@@ -93,19 +93,19 @@ function peerSquares({ tasks }) {
 
 function ownHead({ name, agent, tasks }) {
   const own = tasks.filter((task) => task.own).length;
-  return [h("h3", {}, name, h("span", { class: "badge own" }, "This agent")), h("p", { class: "key" }, shortKey(agent)), h("p", { class: "muted" }, `${count(tasks.length, "task")}: ${own} taught here, ${tasks.length - own} received`)];
+  return [h("h3", name, h("span.badge.own", "This agent")), h("p.key", shortKey(agent)), h("p.muted", `${count(tasks.length, "task")}: ${own} taught here, ${tasks.length - own} received`)];
 }
 
 function ownFoot({ coming, fetching }) {
   if (!coming && !fetching.length) return null;
-  return h("p", { class: "muted" }, fetching.length ? `Fetching ${fetching.map(quoted).join(", ")}` : `${count(coming, "module")} on the way`);
+  return h("p.muted", fetching.length ? `Fetching ${fetching.map(quoted).join(", ")}` : `${count(coming, "module")} on the way`);
 }
 
 function peerHead(peer) {
   return [
-    h("h3", {}, peer.name || "Agent without a name", h("span", { class: peer.alive ? "badge done" : "badge" }, peer.alive ? "Connected" : "Away")),
-    h("p", { class: "key" }, shortKey(peer.agent)),
-    h("p", { class: "muted" }, peer.tasks === null ? "has not said yet what it knows" : `${count(peer.tasks, "task")}${peer.same ? ", the same as here" : ""}`),
+    h("h3", peer.name || "Agent without a name", h("span", { class: peer.alive ? "badge done" : "badge" }, peer.alive ? "Connected" : "Away")),
+    h("p.key", shortKey(peer.agent)),
+    h("p.muted", peer.tasks === null ? "has not said yet what it knows" : `${count(peer.tasks, "task")}${peer.same ? ", the same as here" : ""}`),
   ];
 }
 
@@ -121,9 +121,9 @@ function peerFacts(peer) {
 function peerFoot(peer) {
   const facts = peerFacts(peer);
   return [
-    facts.length ? h("p", { class: "muted" }, facts.join(" · ")) : null,
-    peer.trusted ? null : h("p", { class: "muted" }, "Its teacher is not trusted here."),
-    peer.banned ? h("div", { class: "row between" }, h("p", { class: "bad" }, `Banned: ${peer.banned}`), isOwner() && button("Lift ban", (event) => liftBan(peer, event.currentTarget), { "aria-label": `Lift the ban of ${peer.name || shortKey(peer.agent)}`, data: { focus: "ban" } })) : null,
+    facts.length ? h("p.muted", facts.join(" · ")) : null,
+    peer.trusted ? null : h("p.muted", "Its teacher is not trusted here."),
+    peer.banned ? h("div.row.between", h("p.bad", `Banned: ${peer.banned}`), isOwner() && button("Lift ban", (event) => liftBan(peer, event.currentTarget), { "aria-label": `Lift the ban of ${peer.name || shortKey(peer.agent)}` })) : null,
   ];
 }
 
@@ -133,34 +133,30 @@ async function liftBan(peer, control) {
 }
 
 function quarantine() {
-  const list = h("ul", { class: "plain stack" });
-  const none = h("p", { class: "muted" }, "Nothing is held back.");
-  const show = keyedList(list, (held) => held.id, () => redrawn(h("li", { class: "card row between" }), heldRow));
+  const list = h("ul.plain.stack");
+  const none = h("p.muted", "Nothing is held back.");
+  const show = redrawnList(list, ({ id }) => id, "li.card.row.between", heldRow);
   watch(["quarantine"], () => {
     show(state.quarantine ?? []);
     none.hidden = Boolean(state.quarantine?.length);
   });
-  return h("section", { id: "quarantine", "aria-labelledby": "quarantine-title" }, h("h2", { id: "quarantine-title" }, "Quarantine"), h("p", { class: "muted" }, "A received module is tried before it may answer. What fails the trial, or comes from a teacher you do not trust, waits here."), none, list);
+  return part("quarantine", "Quarantine", h("p.muted", "A received module is tried before it may answer. What fails the trial, or comes from a teacher you do not trust, waits here."), none, list);
 }
 
 function heldRow(held) {
   const names = held.classes.map((one) => one.name ?? one);
   const shownNames = names.slice(0, 6).join(", ") + (names.length > 6 ? ` and ${names.length - 6} more` : "");
-  const release = button("Release", async () => {
-    const agreed = await confirmed({ title: `Release ${quoted(held.task)}?`, text: `It was held back: ${held.reason} Released, it may answer.`, action: "Release", danger: false });
-    if (agreed === null) return;
-    const task = await attempt(() => post(`/quarantine/${held.id}/release`), release);
-    if (task) toast(`${quoted(held.task)} may answer now.`);
+  const act = (question, action, message) => confirmThen(question, async () => {
+    await action();
+    toast(message);
     refresh(["quarantine", "tasks"]);
-  }, { "aria-label": `Release ${held.task}`, data: { focus: "release" } });
-  const drop = button("Drop", async () => {
-    if ((await confirmed({ title: `Drop ${quoted(held.task)}?`, text: "The module is deleted here.", action: "Drop" })) === null) return;
-    await attempt(() => remove(`/quarantine/${held.id}`), drop);
-    refresh(["quarantine"]);
-  }, { "aria-label": `Drop ${held.task}`, class: "danger", data: { focus: "drop" } });
+  });
+  const name = quoted(held.task);
+  const release = button("Release", () => act({ title: `Release ${name}?`, text: "Released, it may answer, although it was held back.", action: "Release", danger: false }, () => post(`/quarantine/${held.id}/release`), `${name} may answer now.`), { "aria-label": `Release ${held.task}` });
+  const drop = button("Drop", () => act({ title: `Drop ${name}?`, text: "The module is deleted here.", action: "Drop" }, () => remove(`/quarantine/${held.id}`), `${name} is dropped.`), { "aria-label": `Drop ${held.task}`, class: "danger" });
   return [
-    h("div", { class: "grow" }, h("h3", {}, held.task), h("p", { class: "muted" }, `by ${held.teacher || "an unknown teacher"} · ${shownNames}`), h("p", {}, held.reason), held.next_step && h("p", { class: "muted" }, held.next_step), h("p", { class: "muted" }, `since ${sinceWords(held.since)}`)),
-    h("div", { class: "row" }, release, drop),
+    h("div.grow", h("h3", held.task), h("p.muted", `by ${held.teacher || "an unknown teacher"} · ${shownNames}`), h("p", sentence(held.reason)), held.next_step && h("p.muted", sentence(held.next_step)), h("p.muted", `since ${sinceWords(held.since)}`)),
+    h("div.row", release, drop),
   ];
 }
 

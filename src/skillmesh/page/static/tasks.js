@@ -1,8 +1,8 @@
 // The view "Tasks": everything the agent knows, or one task at #/tasks/ID.
 
 import { get, post, put, remove, sendRaw } from "./api.js";
-import { button, chooser, field, fill, h, keyedList, redrawn } from "./dom.js";
-import { announce, attempt, confirmed, toast } from "./feedback.js";
+import { button, chooser, field, fill, h, redrawnList, textInput } from "./dom.js";
+import { announce, attempt, confirmThen, toast } from "./feedback.js";
 import { dropTarget } from "./files.js";
 import { bytes, count, date, percent, quoted, withLetters } from "./format.js";
 import { report } from "./report.js";
@@ -21,9 +21,9 @@ let shown; // the id of the task whose page is open
 let drawOverview;
 
 export function build(section) {
-  heading = h("h1", { id: "tasks-title", tabindex: "-1" }, "Tasks");
-  overview = h("div", { class: "stack wide" });
-  single = h("div", { class: "stack wide" });
+  heading = h("h1#tasks-title", { tabindex: "-1" }, "Tasks");
+  overview = h("div.stack.wide");
+  single = h("div.stack.wide");
   fill(section, heading, overview, single);
   buildOverview();
   dropTarget(section, (items) => importFiles(items.map(({ file }) => file)));
@@ -40,11 +40,11 @@ export function show(id) {
 
 function buildOverview() {
   const search = h("input", { type: "search", id: "task-search", placeholder: "Task, class, teacher or tag", autocomplete: "off", "aria-label": "Search tasks" });
-  const found = h("p", { class: "muted", role: "status" });
-  const grid = h("div", { class: "task-grid", id: "task-cards" });
+  const found = h("p.muted", { role: "status" });
+  const grid = h("div#task-cards.cards");
   const merge = mergeBar();
-  const empty = h("p", { class: "note" });
-  const showCards = keyedList(grid, (task) => task.id, () => redrawn(h("article", { class: "card task" }), taskCard, (task) => JSON.stringify([task, isOwner()])));
+  const empty = h("p.note");
+  const showCards = redrawnList(grid, ({ id }) => id, "article.card.task", taskCard, (task) => JSON.stringify([task, isOwner()]));
   let limit = PAGE;
   const more = button("Show more", () => {
     limit += PAGE;
@@ -68,7 +68,7 @@ function buildOverview() {
     drawOverview();
   });
   const take = chooser("Import .skill", importFiles, { id: "import-skill", icon: "up", accept: ".skill", multiple: true });
-  fill(overview, h("div", { class: "row between" }, h("div", { class: "search" }, search), found, isOwner() && take), merge.element, empty, grid, h("div", { class: "row center" }, more));
+  fill(overview, h("div.row.between", h("div.row.grow", h("div.search", search), found), isOwner() && take), merge.element, empty, grid, h("div.row.center", more));
 }
 
 function matchesWords(task, words) {
@@ -84,9 +84,7 @@ export function originOf(task) {
 
 function facts(task) {
   return h(
-    "dl",
-    { class: "facts" },
-    fact("Accuracy", percent(task.accuracy)),
+    "dl.facts", fact("Accuracy", percent(task.accuracy)),
     fact("Size", bytes(task.bytes)),
     fact("Version", String(task.version)),
     fact("Made", date(task.created)),
@@ -94,99 +92,101 @@ function facts(task) {
   );
 }
 
-const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+const fact = (name, value) => h("div", h("dt", name), h("dd", value));
 
 function classChips(task, most) {
-  const chips = task.classes.slice(0, most).map(({ name, images }) => h("li", { class: "chip" }, name, images ? h("span", { class: "muted", title: count(images, "image") }, ` ${images}`) : null));
+  const chips = task.classes.slice(0, most).map(({ name, images }) => h("li.chip", name, images ? h("span.muted", { title: count(images, "image") }, ` ${images}`) : null));
   const rest = task.classes.length - chips.length;
-  return h("ul", { class: "chips", "aria-label": "Classes" }, chips, rest > 0 ? h("li", { class: "chip plain-chip" }, `${rest} more`) : null);
+  return h("ul.chips", { "aria-label": "Classes" }, chips, rest > 0 ? h("li.muted", `${rest} more`) : null);
 }
 
 function taskCard(task) {
   const name = withLetters(task.task, task.odd_letters);
-  const select = h("input", { type: "checkbox", "aria-label": `Choose ${task.task} for a merge`, checked: chosen.has(task.id), data: { focus: "choose" }, onchange: () => (select.checked ? chosen.add(task.id) : chosen.delete(task.id), drawOverview()) });
+  const choose = h("input", { type: "checkbox", "aria-label": `Merge ${task.task}`, checked: chosen.has(task.id) });
+  choose.addEventListener("change", () => {
+    if (choose.checked) chosen.add(task.id);
+    else chosen.delete(task.id);
+    drawOverview();
+  });
   return [
-    h("div", { class: "row between top-aligned" }, h("h2", {}, h("a", { href: `#/tasks/${encodeURIComponent(task.id)}`, data: { focus: "open" } }, name)), isOwner() && select),
+    h("div.row.between.head", h("h2", h("a", { href: `#/tasks/${encodeURIComponent(task.id)}` }, name)), isOwner() && !task.merged && h("label.pick", choose, "Merge")),
     origin(task),
     classChips(task, CHIPS),
     facts(task),
-    task.tags.length ? h("p", { class: "muted" }, task.tags.map((tag) => `#${tag}`).join(" ")) : null,
-    isOwner() && task.sharing && sharingChoice(task),
-    isOwner() && actions(task),
+    tags(task),
+    isOwner() && controls(task),
   ];
 }
 
 function origin(task) {
-  return h("p", { class: "muted" }, task.own && h("span", { class: "badge own" }, "Yours"), originOf(task));
+  return h("p.muted", task.own && h("span.badge.own", "Yours"), originOf(task));
+}
+
+function tags(task) {
+  return task.tags.length ? h("p.muted", task.tags.map((tag) => `#${tag}`).join(" ")) : null;
+}
+
+function controls(task) {
+  return h("div.controls", task.sharing && sharingChoice(task), actions(task));
 }
 
 function sharingChoice(task) {
-  const select = h("select", { "aria-label": `Sharing of ${task.task}`, data: { focus: "sharing" } }, Object.entries(SHARING).map(([value, text]) => h("option", { value, selected: value === task.sharing }, text)));
+  const select = h("select", { "aria-label": `Sharing of ${task.task}` }, Object.entries(SHARING).map(([value, text]) => h("option", { value, selected: value === task.sharing }, text)));
   select.addEventListener("change", async () => {
     const changed = await attempt(() => put(`/tasks/${task.id}/sharing`, { sharing: select.value }), select);
     if (!changed) select.value = task.sharing;
     else announce(`${task.task}: ${SHARING[changed.sharing]}.`);
     refresh(["tasks"]);
   });
-  return h("div", { class: `sharing ${task.sharing}` }, select);
+  return select;
 }
 
 function actions(task) {
-  const named = (verb) => ({ "aria-label": `${verb} ${task.task}`, class: "quiet", data: { focus: verb } });
+  const named = (verb) => ({ "aria-label": `${verb} ${task.task}`, class: "quiet" });
   return h(
-    "div",
-    { class: "row actions" },
-    task.own && !task.merged && button("Extend", (event) => extendTask(task.task, event.currentTarget), named("Extend")),
-    !task.merged && h("a", { href: `/api/v1/modules/${encodeURIComponent(task.id)}`, download: "", class: "button quiet", "aria-label": `Export ${task.task}`, data: { focus: "Export" } }, "Export"),
+    "div.row.actions", task.own && !task.merged && button("Extend", (event) => extendTask(task.task, event.currentTarget), named("Extend")),
+    !task.merged && h("a", { href: `/api/v1/modules/${encodeURIComponent(task.id)}`, download: "", class: "button quiet", "aria-label": `Export ${task.task}` }, "Export"),
     task.own && task.sharing === "shared" && !task.merged && button("Withdraw", () => withdraw(task), named("Withdraw")),
     task.merged ? button("Undo merge", () => undoMerge(task), named("Undo merge of")) : button("Forget", () => forget(task), named("Forget")),
   );
 }
 
-async function afterLoss(message) {
-  toast(message);
-  await refresh(["tasks", "agent"]);
-  if (shown) location.hash = "#/tasks";
-  else heading.focus();
-}
-
-async function forget(task) {
-  const text = task.own ? "Its module is deleted from this agent. Agents that already hold it keep it. Export it first if you may want it back." : "Its module is deleted from this agent.";
-  if ((await confirmed({ title: `Forget ${quoted(task.task)}?`, text, action: "Forget" })) === null) return;
-  await attempt(async () => {
-    await remove(`/tasks/${task.id}`);
-    await afterLoss(`${quoted(task.task)} is forgotten.`);
+/* Asks, acts, says so, and shows what is left. */
+function lose(question, action, message) {
+  return confirmThen(question, async (text) => {
+    await action(text);
+    toast(message);
+    await refresh(["tasks", "agent"]);
+    if (shown) location.hash = "#/tasks";
+    else heading.focus();
   });
 }
 
-async function withdraw(task) {
-  const reason = await confirmed({ title: `Withdraw ${quoted(task.task)}?`, text: "Every agent that holds this module is told to stop answering with it. This cannot be taken back.", action: "Withdraw", input: { label: "Reason (optional, other agents see it)" } });
-  if (reason === null) return;
-  await attempt(async () => {
-    await post(`/tasks/${task.id}/withdraw`, reason ? { reason } : {});
-    await afterLoss(`${quoted(task.task)} is withdrawn.`);
-  });
+function forget({ id, task, own }) {
+  const text = `Its module is deleted from this agent.${own ? " Agents that already hold it keep it. Export it first if you may want it back." : ""}`;
+  return lose({ title: `Forget ${quoted(task)}?`, text, action: "Forget" }, () => remove(`/tasks/${id}`), `${quoted(task)} is forgotten.`);
 }
 
-async function undoMerge(task) {
-  if ((await confirmed({ title: `Undo the merge ${quoted(task.task)}?`, text: "The tasks it was made of answer on their own again.", action: "Undo merge" })) === null) return;
-  await attempt(async () => {
-    await remove(`/merges/${task.id}`);
-    await afterLoss("The merge is undone.");
-  });
+function withdraw({ id, task }) {
+  const question = { title: `Withdraw ${quoted(task)}?`, text: "Every agent that holds this module is told to stop answering with it. This cannot be taken back.", action: "Withdraw", input: { label: "Reason (optional, other agents see it)" } };
+  return lose(question, (reason) => post(`/tasks/${id}/withdraw`, reason ? { reason } : {}), `${quoted(task)} is withdrawn.`);
+}
+
+function undoMerge({ id, task }) {
+  return lose({ title: `Undo the merge ${quoted(task)}?`, text: "The tasks it was made of answer on their own again.", action: "Undo merge" }, () => remove(`/merges/${id}`), "The merge is undone.");
 }
 
 function mergeBar() {
-  const text = h("p", {});
-  const name = h("input", { type: "text", id: "merge-name", maxlength: 200, autocomplete: "off", placeholder: "as the first task" });
-  const merge = h("button", { type: "submit", class: "main", id: "merge" }, "Merge");
+  const text = h("p");
+  const name = textInput("merge-name", { placeholder: "as the first task" });
+  const merge = h("button#merge.main", "Merge");
   const clear = button("Clear choice", () => {
     chosen.clear();
     for (const box of document.querySelectorAll("#task-cards input[type=checkbox]")) box.checked = false;
     drawOverview();
     heading.focus();
   }, { class: "quiet" });
-  const element = h("form", { class: "note row between", id: "merge-bar", "aria-label": "Merge tasks", hidden: true }, text, field("Name of the merged task", name), h("div", { class: "row" }, clear, merge));
+  const element = h("form#merge-bar.note.row.between", { "aria-label": "Merge tasks", hidden: true }, text, field("Name of the merged task", name), h("div.row", clear, merge));
   element.addEventListener("submit", async (event) => {
     event.preventDefault();
     const merged = await attempt(() => post("/merges", { tasks: [...chosen], name: name.value.trim() || null }), merge);
@@ -221,12 +221,12 @@ async function importFiles(files) {
 
 /* The page of one task, with the report if the agent taught it. */
 async function showTask(id) {
-  fill(single, h("p", { class: "waiting" }, "Loading…"));
+  fill(single, h("p.waiting", "Loading…"));
   let task;
   try {
     task = await get(`/tasks/${encodeURIComponent(id)}`);
   } catch (error) {
-    fill(single, back(), h("p", { class: "note bad" }, error.message));
+    fill(single, back(), h("p.note.bad", error.message));
     return;
   }
   if (shown !== id) return;
@@ -236,17 +236,14 @@ async function showTask(id) {
     single,
     back(),
     h(
-      "div",
-      { class: "card stack task" },
-      origin(task),
-      task.note && h("p", {}, task.note),
+      "div.card.stack.task", origin(task),
+      task.note && h("p", task.note),
       facts(task),
-      h("p", { class: "muted" }, accuracyWords(task)),
-      task.tags.length ? h("p", { class: "muted" }, task.tags.map((tag) => `#${tag}`).join(" ")) : null,
-      h("h2", {}, count(task.classes.length, "class", "classes")),
+      h("p.muted", accuracyWords(task)),
+      tags(task),
+      h("h2", count(task.classes.length, "class", "classes")),
       classChips(task, Infinity),
-      isOwner() && task.sharing && sharingChoice(task),
-      isOwner() && actions(task),
+      isOwner() && controls(task),
     ),
     task.report ? report(task.report) : null,
   );
@@ -258,5 +255,5 @@ function accuracyWords(task) {
 }
 
 function back() {
-  return h("p", {}, h("a", { href: "#/tasks", class: "back" }, "All tasks"));
+  return h("p", h("a", { href: "#/tasks", class: "back" }, "All tasks"));
 }

@@ -1,10 +1,9 @@
 // Sends the images of a lesson in batches, one after the other, while the person goes on working.
 
 import { imagesForm, upload } from "./api.js";
-import { batches, isZip } from "./files.js";
+import { batches } from "./files.js";
 import { bytes } from "./format.js";
 import { putLesson, state } from "./store.js";
-import { zip } from "./zip.js";
 
 const BATCH = 20;
 const ATTEMPTS = 4;
@@ -34,14 +33,14 @@ class Uploads {
     this.watchers = new Set();
   }
 
-  /* Images {file} for one class. */
   addImages(files, className) {
-    this.#queue(this.#small(files.map((file) => ({ file }))), (items) => ({ items, className }));
-  }
-
-  /* Images {path, file} whose path says split and class. */
-  addTree(items) {
-    this.#queue(this.#small(items), (batch) => ({ items: batch, tree: true }));
+    const most = state.agent?.limits?.image_bytes ?? Infinity;
+    const small = files.filter((file) => file.size <= most);
+    for (const { name, size } of files.filter((file) => file.size > most)) this.refused.push({ name, reason: `${bytes(size)} is more than the ${bytes(most)} an image may have` });
+    const mostBytes = 0.9 * (state.agent?.limits?.body_bytes ?? Infinity);
+    this.waiting.push(...batches(small.map((file) => ({ file })), BATCH, mostBytes).map((items) => ({ items, className })));
+    this.total += small.length;
+    this.#run();
   }
 
   addArchive(file) {
@@ -67,20 +66,6 @@ class Uploads {
     this.total -= this.waiting.reduce((sum, { items }) => sum + items.length, 0);
     this.waiting = [];
     this.#tell();
-  }
-
-  #small(items) {
-    const most = state.agent?.limits?.image_bytes ?? Infinity;
-    for (const { file } of items.filter(({ file }) => file.size > most))
-      this.refused.push({ name: file.name, reason: `${bytes(file.size)} is more than the ${bytes(most)} an image may have` });
-    return items.filter(({ file }) => file.size <= most);
-  }
-
-  #queue(items, asBatch) {
-    const mostBytes = 0.9 * (state.agent?.limits?.body_bytes ?? Infinity);
-    this.waiting.push(...batches(items, BATCH, mostBytes).map(asBatch));
-    this.total += items.length;
-    this.#run();
   }
 
   async #run() {
@@ -117,13 +102,12 @@ class Uploads {
     }
   }
 
-  async #sendOnce({ items, className, tree, archive }) {
+  async #sendOnce({ items, className, archive }) {
     if (archive)
       return upload(`${this.path}/archive`, archive.slice(0, archive.size, "application/zip"), (sent, all) => {
         this.sending = sent < all ? `${archive.name}: ${bytes(sent)} of ${bytes(all)}` : `${archive.name}: the agent reads its images`;
         this.#tell();
       });
-    if (tree) return upload(`${this.path}/archive`, await zip(items), () => {});
     const files = items.map(({ file }) => file);
     return upload(`${this.path}/images?class=${encodeURIComponent(className)}`, imagesForm(files), () => {});
   }
@@ -133,9 +117,8 @@ class Uploads {
   }
 }
 
-/* Puts whatever was dropped or chosen into a lesson: a zip, a folder of classes, or nothing if it is neither. */
+/* Puts zips, and a folder of classes if there is one, into a lesson that has these classes. */
 export function addWholeTask(uploads, task, zips) {
-  for (const file of zips.filter(isZip)) uploads.addArchive(file);
-  if (task?.hasSplits) uploads.addTree(task.images);
-  else for (const className of task?.classes ?? []) uploads.addImages(task.images.filter((image) => image.className === className).map(({ file }) => file), className);
+  for (const file of zips) uploads.addArchive(file);
+  for (const [className, files] of Object.entries(task?.classes ?? {})) uploads.addImages(files, className);
 }

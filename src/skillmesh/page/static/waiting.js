@@ -2,7 +2,7 @@
 
 import { button, fill, h } from "./dom.js";
 import { announce } from "./feedback.js";
-import { count } from "./format.js";
+import { count, waiting } from "./format.js";
 
 let pictures = []; // of {file, url}
 const watchers = new Set();
@@ -34,12 +34,12 @@ export function watchWaiting(action) {
 }
 
 export function waitingPictures() {
-  const images = h("div", { class: "thumbs" });
-  const text = h("p", {});
-  const part = h("section", { class: "note", id: "waiting-pictures", "aria-label": "Waiting pictures", hidden: true }, h("div", { class: "row between" }, text, button("Discard", takeWaiting, { class: "quiet" })), images);
+  const images = h("div.thumbs");
+  const text = h("p");
+  const part = h("section#waiting-pictures.note", { "aria-label": "Waiting pictures", hidden: true }, h("div.row.between", text, button("Discard", takeWaiting, { class: "quiet" })), images);
   watchWaiting((number) => {
     part.hidden = !number;
-    text.textContent = `${count(number, "picture")} ${number === 1 ? "waits" : "wait"} to be put into a class. Begin or open a lesson, then choose the class.`;
+    text.textContent = `${waiting(number, "picture")} to be put into a class. Begin or open a lesson, then choose the class.`;
     fill(images, pictures.map(({ file, url }) => h("img", { src: url, alt: file.name, class: "thumb" })));
   });
   return part;

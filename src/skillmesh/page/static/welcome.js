@@ -1,7 +1,7 @@
 // First contact: two ways to begin, and sample images to try the demo tasks on.
 
 import { get, post } from "./api.js";
-import { button, fill, h, keyedList, progressBar } from "./dom.js";
+import { button, fill, h, keyedList, part, progressBar } from "./dom.js";
 import { attempt, toast } from "./feedback.js";
 import { isOwner, refresh, state, watch } from "./store.js";
 
@@ -9,12 +9,10 @@ export function welcome() {
   const teach = button("Teach something now", () => (location.hash = "#/teach"), { id: "welcome-teach", class: "main", icon: "pencil" });
   const demo = button("Look at the demo tasks", startDemo, { id: "welcome-demo", icon: "image" });
   const ways = h(
-    "div",
-    { class: "ways" },
-    h("div", { class: "card" }, h("h2", {}, "Teach it something"), h("p", {}, "Name two or more things, show about twenty pictures of each, and it learns in seconds. Pictures never leave this computer; only what was learned is shared, and only if you say so."), teach),
-    h("div", { class: "card" }, h("h2", {}, "Watch it first"), h("p", {}, "Some small tasks are drawn and learned while you watch. Then click a picture to ask about it. You can forget the tasks afterwards."), demo),
+    "div.ways", h("div.card.stack", h("h2", "Teach it something"), h("p", "Name two or more things, show about twenty pictures of each, and it learns in seconds. Pictures never leave this computer; only what was learned is shared, and only if you say so."), teach),
+    h("div.card.stack", h("h2", "Watch it first"), h("p", "Some small tasks are drawn and learned while you watch. Then click a picture to ask about it. You can forget the tasks afterwards."), demo),
   );
-  const greeting = h("section", { id: "welcome", "aria-label": "Welcome", hidden: true }, h("p", { class: "lead" }, "Hello. This agent can learn to tell pictures apart, but nobody has taught it anything yet."), isOwner() ? ways : null);
+  const greeting = h("section#welcome", { "aria-label": "Welcome", hidden: true }, h("p.lead", "Hello. This agent can learn to tell pictures apart, but nobody has taught it anything yet."), isOwner() ? ways : null);
   const learning = demoProgress();
 
   watch(["agent"], () => {
@@ -22,7 +20,7 @@ export function welcome() {
     greeting.hidden = !agent?.first_visit;
     demo.parentElement.hidden = agent?.demo === false;
   });
-  return h("div", {}, greeting, learning);
+  return [greeting, learning];
 }
 
 async function startDemo(event) {
@@ -35,43 +33,38 @@ async function startDemo(event) {
 }
 
 function demoProgress() {
-  const list = h("ul", { class: "plain" });
-  const part = h("section", { class: "card", id: "demo-progress", "aria-labelledby": "demo-title", hidden: true }, h("h2", { id: "demo-title" }, "Learning the demo tasks"), list);
-  const show = keyedList(list, (lesson) => lesson.id, (lesson) => {
+  const list = h("ul.plain");
+  const box = part("demo-progress.card", "Learning the demo tasks", list);
+  const show = keyedList(list, ({ id }) => id, (lesson) => {
     const progress = progressBar(`Learning ${lesson.task}`);
-    const update = ({ state: stage, progress: now }) => {
-      if (stage === "done") progress.update(1, 1, "learned");
-      else if (now) progress.update(now.done, now.total, now.stage);
-      else progress.update(0, 1, stage);
-    };
-    return { element: h("li", { class: "demo-lesson" }, h("b", {}, lesson.task), progress.element), update };
+    const update = ({ state: stage, progress: now }) => progress.update(stage === "done" ? { done: 1, total: 1, stage: "learned" } : (now ?? { done: 0, total: 1, stage }));
+    return { element: h("li.demo-lesson", h("b", lesson.task), progress.element), update };
   });
   watch(["agent", "lessons"], () => {
-    part.hidden = state.agent?.demo !== "learning";
-    if (!part.hidden) show(state.lessons ?? []);
+    box.hidden = state.agent?.demo !== "learning";
+    if (!box.hidden) show(state.lessons ?? []);
   });
-  return part;
+  return box;
 }
 
 /* Test images of the demo tasks; a click asks about one. */
 export function sampleImages(askAbout) {
-  const grid = h("div", { class: "samples" });
-  const part = h("section", { id: "samples", "aria-labelledby": "samples-title", hidden: true }, h("h2", { id: "samples-title" }, "Try one of these"), h("p", { class: "muted" }, "None of these pictures was used for teaching."), grid);
+  const grid = h("div.samples");
+  const box = part("samples", "Try one of these", h("p.muted", "None of these pictures was used for teaching."), grid);
   let fetched = false;
   watch(["agent"], async () => {
-    part.hidden = state.agent?.demo !== "ready";
-    if (part.hidden || fetched) return;
+    box.hidden = state.agent?.demo !== "ready";
+    if (box.hidden || fetched) return;
     fetched = true;
     try {
       const { images } = await get("/demo/images");
       fill(grid, images.map((image, place) => sample(image, place + 1, askAbout)));
-      part.hidden = !images.length;
     } catch {
       fetched = false;
-      part.hidden = true;
+      box.hidden = true;
     }
   });
-  return part;
+  return box;
 }
 
 function sample(image, number, askAbout) {
